@@ -1,0 +1,48 @@
+# Everything here needs only Python (3.11 or newer) and make; the first call sets up .venv, later ones reuse it.
+#   make demo    train the convolutional net on handwritten digits, and show some predictions
+#   make test    check, then the whole test suite
+#   make check   lint, format, types, layering
+#   make bench   fluid beside hand-written JAX
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+.PHONY: demo test check quick format bench clean setup
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "fluid needs Python 3.11 or newer, found %d.%d; say which to use: make PYTHON=/path/to/python3.11" % v[:2])'
+	@echo "setting up $(VENV) with $$($(PYTHON) --version) (once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev,bench]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python examples/recognize_digits.py --net conv
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layering.py
+
+test: check
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+quick: $(STAMP)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" $(PYTEST_ARGS)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) .venv-newest .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

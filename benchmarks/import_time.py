@@ -1,0 +1,19 @@
+"""`import fluid` beside `import jax, optax`, each in fresh processes."""
+
+import subprocess
+import sys
+
+from timing import Row, interleave
+
+CODE = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
+
+
+def seconds(modules: str) -> float:
+    """How long an import takes in a new interpreter."""
+    done = subprocess.run([sys.executable, "-c", CODE.format(modules)], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def run(rounds: int) -> list[Row]:
+    peers = {"fluid": lambda: seconds("fluid"), "hand": lambda: seconds("jax, optax")}
+    return [Row("import fluid / import jax, optax", "s", interleave(peers, rounds), higher_is_better=False)]

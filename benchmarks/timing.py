@@ -1,0 +1,54 @@
+"""What all benchmarks share: rounds in which the peers take turns, and the table of their medians."""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """One line of the report: what was measured, and a number per peer and round."""
+
+    what: str
+    unit: str
+    numbers: dict[str, list[float]]
+    higher_is_better: bool
+
+
+def interleave(peers: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+    """Let the peers take turns, A B, B A, A B, ..., after one round each that does not count."""
+    for measure in peers.values():
+        measure()
+    numbers: dict[str, list[T]] = {name: [] for name in peers}
+    for number in range(rounds):
+        order = list(peers) if number % 2 == 0 else list(reversed(peers))
+        for name in order:
+            numbers[name].append(peers[name]())
+        print(f"\r  round {number + 1}/{rounds}", end="", file=sys.stderr, flush=True)
+    print("\r", end="", file=sys.stderr)
+    return numbers
+
+
+def rate(steps: int, work: Callable[[], object]) -> float:
+    """How many steps per second some work of so many steps makes."""
+    start = time.perf_counter()
+    work()
+    return steps / (time.perf_counter() - start)
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown: medians, and the median and quartiles of fluid's ratio to the peer within each round."""
+    lines = ["| what | unit | fluid | hand-written | fluid / hand-written | quartiles |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        fluid, hand = row.numbers["fluid"], row.numbers["hand"]
+        ratios = sorted(f / h for f, h in zip(fluid, hand, strict=True))
+        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        want = "higher" if row.higher_is_better else "lower"
+        lines.append(
+            f"| {row.what} | {row.unit} ({want} is better) | {statistics.median(fluid):.4g} "
+            f"| {statistics.median(hand):.4g} | {middle:.3f} | {low:.3f} to {high:.3f} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,93 @@
+"""A training loop as fluid has it and as one writes it by hand: same model, same arrays, same batches of 64, Adam."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from models import Arrays, Model
+from timing import Row, interleave, rate
+
+import fluid
+
+BATCH, READ_EVERY = 64, 50
+
+
+def fluid_peer(model: Model, x: np.ndarray, labels: np.ndarray) -> tuple[fluid.Trainer, Callable[[int], list[float]]]:
+    """A trainer, and a function that trains some epochs and returns the losses read on the way."""
+    trainer = fluid.Trainer(model.train_program, optimizer=fluid.optimizer.Adam(1e-3))
+    reader = fluid.reader.arrays({"x": x, "label": labels}, batch_size=BATCH, shuffle=True, seed=0)
+
+    def train(epochs: int) -> list[float]:
+        losses = []
+
+        def on_event(event: Any) -> None:
+            if isinstance(event, fluid.EndStepEvent) and event.step % READ_EVERY == READ_EVERY - 1:
+                losses.append(float(event.metrics[0]))
+
+        trainer.train(reader, num_epochs=epochs, event_handler=on_event)
+        return losses
+
+    return trainer, train
+
+
+def make_step(model: Model) -> tuple[optax.GradientTransformation, Callable[..., tuple[Any, Any]]]:
+    """The hand-written optimizer and jitted step; the state is donated."""
+    optimizer = optax.adam(1e-3)
+
+    def loss_function(parameters: Arrays, states: Arrays, x: Any, labels: Any) -> tuple[Any, Arrays]:
+        logits, states = model.forward(parameters, states, x, True)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), states
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: tuple[Arrays, Arrays, Any], x: Any, labels: Any) -> tuple[Any, Any]:
+        parameters, states, slots = state
+        gradient = jax.value_and_grad(loss_function, has_aux=True)
+        (loss, states), gradients = gradient(parameters, states, x, labels)
+        updates, slots = optimizer.update(gradients, slots, parameters)
+        return (optax.apply_updates(parameters, updates), states, slots), loss
+
+    return optimizer, step
+
+
+def split(params: Arrays, trainable: set[str]) -> tuple[Arrays, Arrays]:
+    """Split fluid's arrays into parameters and states, both on the device."""
+    parameters = {n: jax.device_put(np.array(v)) for n, v in params.items() if n in trainable}
+    return parameters, {n: jax.device_put(np.array(v)) for n, v in params.items() if n not in trainable}
+
+
+def hand_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays) -> Callable[[int], list[float]]:
+    """Do what the other one does, by hand."""
+    optimizer, step = make_step(model)
+    trainable = set(fluid.Program(model.train_program).parameters)
+    parameters, states = split(params, trainable)
+    state = (parameters, states, optimizer.init(parameters))
+    random = np.random.default_rng(0)
+
+    def train(epochs: int) -> list[float]:
+        nonlocal state
+        losses = []
+        for _ in range(epochs):
+            order = random.permutation(len(labels))
+            for number in range(len(labels) // BATCH):
+                chosen = order[number * BATCH : (number + 1) * BATCH]
+                state, loss = step(state, x[chosen], labels[chosen])
+                if number % READ_EVERY == READ_EVERY - 1:
+                    losses.append(float(loss))
+        jax.block_until_ready(state)
+        return losses
+
+    return train
+
+
+def compare(what: str, model: Model, steps_per_epoch: int, epochs: int, rounds: int) -> list[Row]:
+    """Steps per second of both, in turns."""
+    x, labels = model.data(steps_per_epoch * BATCH)
+    trainer, by_fluid = fluid_peer(model, x, labels)
+    by_hand = hand_peer(model, x, labels, dict(trainer.params))
+    peers = {"fluid": by_fluid, "hand": by_hand}
+    steps = steps_per_epoch * epochs
+    turns = {name: functools.partial(rate, steps, functools.partial(peer, epochs)) for name, peer in peers.items()}
+    return [Row(what, "steps/s", interleave(turns, rounds), higher_is_better=True)]

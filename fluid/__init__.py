@@ -1,0 +1,59 @@
+"""fluid: write a model as one Python function; train, test, save and infer it on JAX."""
+
+from fluid import clip, errors, initializer, io, layers, nets, optimizer, place, reader, regularizer, trainer
+from fluid.core import Program, Scope, SequenceBatch, name_scope
+from fluid.inferencer import Inferencer
+from fluid.param_attr import ParamAttr
+from fluid.place import CPUPlace, CUDAPlace
+from fluid.reader import DataFeeder, batch
+from fluid.session import Results, Session
+from fluid.trainer import (
+    BeginEpochEvent,
+    BeginStepEvent,
+    BeginTrainEvent,
+    EndEpochEvent,
+    EndStepEvent,
+    EndTrainEvent,
+    Handler,
+    ProgressBar,
+    Trainer,
+    train,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BeginEpochEvent",
+    "BeginStepEvent",
+    "BeginTrainEvent",
+    "CPUPlace",
+    "CUDAPlace",
+    "DataFeeder",
+    "EndEpochEvent",
+    "EndStepEvent",
+    "EndTrainEvent",
+    "Handler",
+    "Inferencer",
+    "ParamAttr",
+    "Program",
+    "ProgressBar",
+    "Results",
+    "Scope",
+    "SequenceBatch",
+    "Session",
+    "Trainer",
+    "batch",
+    "clip",
+    "errors",
+    "initializer",
+    "io",
+    "layers",
+    "name_scope",
+    "nets",
+    "optimizer",
+    "place",
+    "reader",
+    "regularizer",
+    "train",
+    "trainer",
+]

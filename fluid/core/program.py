@@ -1,0 +1,242 @@
+"""Program: a program function, discovered once, and the two pure functions that it is: `init` and `apply`."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.core.frame import TEST, TRAIN, Array, FeedSpec, Frame, ParameterSpec, running
+from fluid.core.sequence import SequenceBatch
+from fluid.core.variables import fold_name
+
+# Two different stand-ins for the batch size: dimensions that differ between the two runs follow the batch.
+_BATCHES = (7, 13)
+
+
+class Minimize(NamedTuple):
+    """One `optimizer.minimize` of a program: which optimizer changes which parameters."""
+
+    optimizer: Any
+    parameters: tuple[str, ...]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Applied:
+    """What one application of a program computed.
+
+    Attributes:
+      outputs: in the order in which the function returned them.
+      states: every state, with the values that layers gave them.
+      values: feeds, parameters and every named value, by name.
+      losses: one scalar for each `minimize`.
+      weights: for each scalar output, how much it weighs in a mean over batches; None for other outputs.
+    """
+
+    outputs: list[Any]
+    states: dict[str, Any]
+    values: dict[str, Any]
+    losses: list[Any]
+    weights: list[Any]
+
+
+class Program:
+    """A program function, discovered: its feeds, parameters, states, outputs and named values.
+
+    Args:
+      function: a function without arguments (also a method, a lambda, a `functools.partial`) that calls layers and
+        returns a value, or a list, tuple or dict of values.
+      name: how Sessions call it; the function's own name by default.
+      sample_feed: arrays by feed name, for programs whose feeds have batch sizes that depend on each other.
+
+    Attributes:
+      feeds: FeedSpec by name, in order of declaration.
+      parameters: ParameterSpec by name, in order of creation.
+      states: ParameterSpec by name, for moving averages and the like.
+      outputs: shape and dtype of each output; None stands for the batch.
+      output_names: the keys when the function returned a dict, else None.
+      values: shape and dtype of every named value.
+      minimizes: what `optimizer.minimize` recorded.
+
+    Raises:
+      ProgramError: the function returns nothing, or something that is no array.
+      FluidError: whatever mistake the shapes show, with the layer's name and the line that called it.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.fc(x, size=2, act="relu")
+      >>> p = fluid.Program(program)
+      >>> print(p.outputs[0], list(p.parameters), list(p.values))
+      float32[batch, 2] ['fc_0.w_0', 'fc_0.b_0'] ['fc_0.tmp_0', 'fc_0.tmp_1', 'fc_0.tmp_2']
+    """
+
+    def __init__(
+        self, function: Callable[[], Any], name: str | None = None, sample_feed: Mapping[str, Any] | None = None
+    ):
+        if not callable(function):
+            raise errors.ArgumentTypeError(
+                f"a program is a function that calls fluid.layers and returns a value, found {type(function).__name__}; "
+                f"hand over the function itself, not its result: fluid.Session(program)"
+            )
+        self.function = function
+        self.name = name or _name_of(function)
+        shapes = {key: jnp.shape(_dense(value)) for key, value in (sample_feed or {}).items()}
+        frame, outputs, self.output_names = self._discover(_BATCHES[0], shapes)
+        self.feeds: dict[str, FeedSpec] = frame.feed_specs
+        self.parameters = {n: s for n, s in frame.array_specs.items() if s.trainable is not None}
+        self.states = {n: s for n, s in frame.array_specs.items() if s.trainable is None}
+        self.minimizes = [
+            Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.minimizations
+        ]
+        self.outputs = [_array(v) for v in outputs]
+        self.values = {n: _array(v) for n, v in frame.values.items()}
+        self._mark_batch_dimensions(shapes)
+
+    def __repr__(self) -> str:
+        feeds = ", ".join(f"{n}: {Array(s.shape, s.dtype)}" for n, s in self.feeds.items())
+        return f"Program({self.name}({feeds}) -> {', '.join(map(str, self.outputs))})"
+
+    def init(self, key: jax.Array) -> dict[str, Any]:
+        """Initial values of all parameters and states, by name.
+
+        Args:
+          key: random root; each array depends on it and on its own name only.
+        """
+        return {
+            name: spec.initializer(fold_name(key, name), spec.shape, jnp.dtype(spec.dtype))
+            for name, spec in (self.parameters | self.states).items()
+        }
+
+    def apply(
+        self,
+        arrays: Mapping[str, Any],
+        feeds: Mapping[str, Any],
+        *,
+        key: jax.Array,
+        mode: str = TEST,
+        overrides: Mapping[str, Any] | None = None,
+        perturbations: Mapping[str, Any] | None = None,
+    ) -> Applied:
+        """Run the function on arrays: pure, so that it can be jitted and differentiated.
+
+        Args:
+          arrays: parameters and states by name.
+          feeds: one array per feed.
+          key: random root of this step.
+          mode: "train" or "test".
+          overrides: values that replace named values.
+          perturbations: values added to named values; the gradient with respect to one is that of the named value.
+        """
+        frame = Frame(
+            parameters={n: arrays[n] for n in self.parameters},
+            states={n: arrays[n] for n in self.states},
+            feeds=dict(feeds),
+            overrides=dict(overrides or {}),
+            perturbations=dict(perturbations or {}),
+            key=key,
+            mode=mode,
+        )
+        outputs, _ = self._run(frame)
+        batch = _batch_size(frame.feeds)
+        return Applied(
+            outputs=outputs,
+            states=frame.states,
+            values={**frame.feeds, **frame.parameters, **frame.values},
+            losses=[m.loss for m in frame.minimizations],
+            weights=[_weight(frame, value, batch) if jnp.ndim(_dense(value)) == 0 else None for value in outputs],
+        )
+
+    def _run(self, frame: Frame) -> tuple[list[Any], tuple[str, ...] | None]:
+        with running(frame):
+            return _flatten_outputs(self.name, self.function())
+
+    def _discover(self, batch: int, shapes: Mapping[str, Any]) -> tuple[Frame, list[Any], tuple[str, ...] | None]:
+        frame = Frame(mode=TRAIN, placeholder_batch=batch)
+        names: tuple[str, ...] | None = None
+
+        def trace() -> list[Any]:
+            nonlocal names
+            frame.key = jax.random.key(0)
+            frame.feeds = {name: jnp.zeros(shape) for name, shape in shapes.items()}
+            outputs, names = self._run(frame)
+            return outputs
+
+        outputs = jax.eval_shape(trace)
+        return frame, outputs, names
+
+    def _mark_batch_dimensions(self, shapes: Mapping[str, Any]) -> None:
+        # A function that works for one batch size only is legal; its dimensions stay as they are.
+        if shapes or all(None not in spec.shape for spec in self.feeds.values()):
+            return
+        try:
+            frame, outputs, _ = self._discover(_BATCHES[1], shapes)
+        except Exception:
+            return
+        self.outputs = [_merge(a, _array(b)) for a, b in zip(self.outputs, outputs, strict=True)]
+        self.values = {n: _merge(a, _array(frame.values[n])) for n, a in self.values.items() if n in frame.values}
+
+    def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
+        wanted = self.parameters if names is None else names
+        return tuple(n for n in wanted if self.parameters[n].trainable and n not in excluded)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else "program"
+
+
+def _flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ...] | None]:
+    names = None
+    if isinstance(result, Mapping):
+        names, values = tuple(str(k) for k in result), list(result.values())
+    elif isinstance(result, list | tuple):
+        values = list(result)
+    else:
+        values = [result]
+    if not values or any(v is None for v in values):
+        found = "nothing" if result is None or not values else "None among its outputs"
+        raise errors.ProgramError(
+            f"the program function {program} returned {found}; return its result, the loss first: return loss, accuracy"
+        )
+    for value in values:
+        if not isinstance(value, SequenceBatch) and not hasattr(value, "dtype") and not isinstance(value, int | float):
+            raise errors.ProgramError(
+                f"the program function {program} returned a {type(value).__name__} among its outputs; "
+                f"return arrays made by layers, in one flat list, tuple or dict"
+            )
+    # Only what is no array yet is converted: facts belong to the very objects that layers returned.
+    return [v if isinstance(v, SequenceBatch | jax.Array) else jnp.asarray(v) for v in values], names
+
+
+def _dense(value: Any) -> Any:
+    return value.data if isinstance(value, SequenceBatch) else value
+
+
+def _array(value: Any) -> Array:
+    value = _dense(value)
+    return Array(tuple(value.shape), str(value.dtype))
+
+
+def _merge(first: Array, second: Array) -> Array:
+    if len(first.shape) != len(second.shape):
+        return first
+    return Array(tuple(a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)), first.dtype)
+
+
+def _batch_size(feeds: Mapping[str, Any]) -> int:
+    sizes = [jnp.shape(_dense(v))[0] for v in feeds.values() if jnp.ndim(_dense(v))]
+    return max(sizes, default=1)
+
+
+def _weight(frame: Frame, value: Any, batch: int) -> Any:
+    known = frame.fact(value, "weight")
+    return jnp.asarray(batch if known is None else known, jnp.float32)
+

@@ -1,0 +1,85 @@
+"""Scope: the named arrays of a Session."""
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.core.frame import ParameterSpec
+
+
+class Scope(MutableMapping[str, jax.Array]):
+    """Parameters and states by name; beside them the optimizer slots, the step counter and the random root.
+
+    Reading gives a copy that stays valid while training goes on; assigning checks name, shape and dtype. Names come
+    and go only with the programs of the Session.
+
+    Attributes:
+      specs: ParameterSpec by name.
+      arrays: the arrays themselves; a training step takes them over and puts new ones in their place.
+      slots: one optimizer state for each `minimize`, by program and position.
+      step: training steps done, int32 scalar.
+      root: random root, a typed key.
+    """
+
+    def __init__(self, seed: int, place: Callable[[Any], Any]):
+        self._place = place
+        self.specs: dict[str, ParameterSpec] = {}
+        self.arrays: dict[str, Any] = {}
+        self.slots: dict[str, Any] = {}
+        self.step: Any = place(np.int32(0))
+        self.root: Any = place(jax.random.key(seed))
+
+    def declare(self, specs: Mapping[str, ParameterSpec], init: Callable[[], Mapping[str, Any]]) -> None:
+        """Add the arrays of a program; those that another program brought already are shared.
+
+        Raises:
+          ParameterError: a name is there with another shape or dtype.
+        """
+        for name, spec in specs.items():
+            known = self.specs.get(name, spec)
+            if (known.shape, known.dtype) != (spec.shape, spec.dtype):
+                raise errors.ParameterError(
+                    f"two programs use the parameter {name!r} with different shapes:\n"
+                    f"  {known.dtype}{list(known.shape)} at {known.site}\n  {spec.dtype}{list(spec.shape)} at {spec.site}\n"
+                    f"programs of one Session share by name; rename one: ParamAttr(name=...) or fluid.name_scope(...)"
+                )
+        if any(name not in self.specs for name in specs):
+            new = {n: v for n, v in init().items() if n not in self.specs}
+            self.arrays |= self._place(new)
+            self.specs |= {n: specs[n] for n in new}
+
+    def __getitem__(self, name: str) -> jax.Array:
+        self._check_name(name)
+        return jnp.array(self.arrays[name], copy=True)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._check_name(name)
+        spec = self.specs[name]
+        array = np.asarray(value) if not isinstance(value, jax.Array) else value
+        same_kind = np.can_cast(array.dtype, jnp.dtype(spec.dtype), "same_kind")
+        if tuple(array.shape) != spec.shape or not same_kind:
+            raise errors.ParameterError(
+                f"{name!r} is {spec.dtype}{list(spec.shape)}, found {array.dtype}{list(array.shape)}; "
+                f"assign an array of that shape: scope[{name!r}] = array.reshape({list(spec.shape)})"
+            )
+        self.arrays[name] = self._place(jnp.array(array, spec.dtype, copy=True))
+
+    def __delitem__(self, name: str) -> None:
+        raise errors.ArgumentError(f"{name!r} belongs to a program and cannot be deleted; assign to it instead")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __repr__(self) -> str:
+        return "Scope(" + ", ".join(f"{n}: {s.dtype}{list(s.shape)}" for n, s in self.specs.items()) + ")"
+
+    def _check_name(self, name: str) -> None:
+        if name not in self.arrays:
+            raise errors.UnknownNameError(f"no parameter or state {name!r} here. {errors.nearest(name, self.arrays)}")

@@ -1,0 +1,200 @@
+"""What layers are made of: parameters, states, random keys, and named values that can be fetched and overridden."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.core.frame import TRAIN, Frame, Minimization, ParameterSpec, current_frame, user_site
+from fluid.core.sequence import SequenceBatch
+
+
+def fold_name(key: jax.Array, name: str) -> jax.Array:
+    """The random key of a name: independent of every other name and of the order in which names appear."""
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+def create_parameter(
+    name: str,
+    shape: Sequence[int],
+    dtype: str,
+    initializer: Callable[..., Any],
+    trainable: bool = True,
+    settings: Any = None,
+) -> jax.Array:
+    """The value of a named parameter, which is created if the program has not named it before.
+
+    Args:
+      name: the whole name, for example "fc_0.w_0".
+      shape: positive sizes.
+      dtype: for example "float32".
+      initializer: called once with `(key, shape, dtype)` when a Scope is filled.
+      trainable: whether optimizers may change it.
+      settings: what an optimizer shall know of it (a ParamAttr).
+
+    Returns:
+      The array, of that shape and dtype.
+
+    Raises:
+      ParameterError: the program uses the name already with another shape or dtype.
+    """
+    return _named_array(ParameterSpec(name, _sizes(name, shape), dtype, initializer, trainable, settings, user_site()))
+
+
+def create_state(name: str, shape: Sequence[int], dtype: str, initializer: Callable[..., Any]) -> jax.Array:
+    """The value of a named state: an array that layers themselves change, such as a moving average.
+
+    States are saved with the parameters and never given to an optimizer. Arguments and errors: see `create_parameter`.
+    """
+    return _named_array(ParameterSpec(name, _sizes(name, shape), dtype, initializer, None, None, user_site()))
+
+
+def set_state(name: str, value: jax.Array) -> None:
+    """Give a state its value for the next step. In test mode this does nothing: testing changes no Scope."""
+    frame = current_frame("core.set_state")
+    if frame.mode == TRAIN:
+        frame.states[name] = jnp.asarray(value, frame.states[name].dtype).reshape(frame.states[name].shape)
+
+
+def random_key(name: str) -> jax.Array:
+    """A random key for this name and this step."""
+    return fold_name(current_frame("core.random_key").key, name)
+
+
+def record(name: str, value: Any) -> Any:
+    """Give a value a name under which it can be fetched, overridden and differentiated with respect to.
+
+    Args:
+      name: unique in the program.
+      value: an array or SequenceBatch.
+
+    Returns:
+      The value to go on with: the override when there is one.
+    """
+    frame = current_frame("layers.identity")
+    if name in frame.values or name in frame.array_specs:
+        raise errors.ProgramError(
+            f"the name {name!r} is used twice: first at {frame.sites.get(name) or frame.array_specs[name].site}, "
+            f"then at {user_site()}; give the second one another name="
+        )
+    frame.sites[name] = user_site()
+    if name in frame.overrides:
+        value = _overridden(name, value, frame.overrides[name])
+    elif name in frame.perturbations:
+        value = jax.tree.map(
+            lambda v, p: v + p if jnp.issubdtype(v.dtype, jnp.inexact) else v, value, frame.perturbations[name]
+        )
+    frame.values[name] = value
+    return value
+
+
+def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None:
+    """Note that integer data must lie in `[low, high)` or equal `also`, so that the feeder can check it on the host.
+
+    Does nothing when the value is not a feed itself: what was computed is on the device.
+    """
+    frame = current_frame("core.limit_feed")
+    name = frame.fact(value, "feed")
+    if name is None or not frame.discovering:
+        return
+    spec = frame.feed_specs[name]
+    if spec.limits is not None:
+        low, high = max(low, spec.limits[0]), min(high, spec.limits[1])
+        also = also if also == spec.limits[2] else None
+    frame.feed_specs[name] = replace(spec, limits=(low, high, also))
+
+
+def record_minimize(
+    loss: Any, optimizer: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
+) -> None:
+    """Record that the optimizer shall minimise a loss by changing parameters; Session builds the update from it.
+
+    Args:
+      loss: a scalar of the running program.
+      optimizer: opaque here.
+      parameter_list: names or values of the parameters to change; every trainable one by default.
+      no_grad_set: names or values of parameters to leave alone.
+
+    Raises:
+      ProgramError: the loss is no float scalar.
+      UnknownNameError: a name is not a parameter of the program.
+    """
+    frame = current_frame("optimizer.minimize")
+    shape, dtype = jnp.shape(loss), jnp.result_type(loss)
+    if shape not in ((), (1,)) or not jnp.issubdtype(dtype, jnp.floating):
+        found = ", ".join("batch" if d == frame.placeholder_batch else str(d) for d in shape)
+        raise errors.ProgramError(
+            f"the loss must be one float, found {dtype}[{found}]; reduce it first: "
+            f"loss = fluid.layers.mean(loss), and return it first"
+        )
+    names = None if parameter_list is None else _parameter_names(frame, parameter_list)
+    excluded = _parameter_names(frame, no_grad_set or ())
+    frame.minimizations.append(Minimization(jnp.reshape(loss, ()), optimizer, names, excluded))
+
+
+def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(d) for d in shape)
+    except TypeError as error:
+        raise errors.ShapeError(f"parameter {name!r} needs a list of sizes as shape, found {shape!r}") from error
+    if any(d < 0 for d in sizes):
+        raise errors.ShapeError(
+            f"parameter {name!r} needs sizes known in advance, found shape {list(sizes)}; "
+            f"declare every size but the batch in layers.data(shape=...)"
+        )
+    return sizes
+
+
+def _named_array(spec: ParameterSpec) -> jax.Array:
+    frame = current_frame("layers.create_parameter")
+    known = frame.array_specs.setdefault(spec.name, spec)
+    if (known.shape, known.dtype) != (spec.shape, spec.dtype):
+        raise errors.ParameterError(
+            f"the parameter {spec.name!r} is used with two shapes:\n"
+            f"  {known.dtype}{list(known.shape)} at {known.site}\n"
+            f"  {spec.dtype}{list(spec.shape)} at {spec.site}\n"
+            f'one name is one array; give the second another: ParamAttr(name="{spec.name}_2")'
+        )
+    arrays = frame.states if spec.trainable is None else frame.parameters
+    if frame.discovering and spec.name not in arrays:
+        arrays[spec.name] = jnp.zeros(spec.shape, spec.dtype)
+    value = arrays[spec.name]
+    if spec.name in frame.overrides:
+        value = _overridden(spec.name, value, frame.overrides[spec.name])
+    if spec.trainable is not None:
+        frame.note(value, parameter=spec.name)
+    return value
+
+
+def _overridden(name: str, value: Any, given: Any) -> Any:
+    want, found = jax.tree.structure(value), jax.tree.structure(given)
+    if want != found and isinstance(value, SequenceBatch):
+        raise errors.FeedError(f"{name!r} is a sequence batch; override it with a fluid.SequenceBatch, found an array")
+    if jnp.ndim(given) != jnp.ndim(value) or jnp.shape(given)[1:] != jnp.shape(value)[1:]:
+        raise errors.FeedError(
+            f"the override of {name!r} has shape {list(jnp.shape(given))}, expected {list(np.shape(value))} "
+            f'(the first dimension may differ); feed={{"{name}": array}}'
+        )
+    return jax.tree.map(lambda v, g: jnp.asarray(g, v.dtype), value, given)
+
+
+def _parameter_names(frame: Frame, items: Sequence[Any]) -> tuple[str, ...]:
+    if isinstance(items, str):
+        items = [items]
+    names = []
+    for item in items:
+        name = item if isinstance(item, str) else frame.fact(item, "parameter") or getattr(item, "name", None)
+        spec = frame.array_specs.get(name) if isinstance(name, str) else None
+        if spec is None or spec.trainable is None:
+            known = [n for n, s in frame.array_specs.items() if s.trainable is not None]
+            raise errors.UnknownNameError(
+                f"minimize was given {name if name is not None else item!r}, which is no parameter of this program. "
+                f"{errors.nearest(str(name), known)}"
+            )
+        names.append(str(name))
+    return tuple(names)

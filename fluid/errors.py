@@ -1,0 +1,103 @@
+"""Every exception that fluid raises on purpose.
+
+    FluidError
+    |-- OutsideProgramError  (RuntimeError)  a layer was called while no program function runs
+    |-- ProgramError         (ValueError)    a program function cannot be used as it is
+    |-- ArgumentError        (ValueError)    an argument has a value that makes no sense
+    |-- ArgumentTypeError    (TypeError)     an argument is of the wrong kind
+    |-- ShapeError           (ValueError)    a layer was given arrays that do not fit together
+    |-- FeedError            (ValueError)    data does not fit what the program declares
+    |   `-- FeedTypeError    (TypeError)     ... because of its dtype
+    |-- UnknownNameError     (KeyError)      no feed, parameter or value has that name
+    |-- ParameterError       (ValueError)    parameters do not match the program
+    |-- ReaderError          (ValueError)    a reader gives nothing, or gives what no reader gives
+    |-- ParameterFileError   (OSError)       a parameter file is missing or is something else
+    `-- DeviceError          (RuntimeError)  a device that is not there was asked for
+
+Each is also the built-in exception that a Python user would catch. A message says what was found, what was expected,
+and the call that would have worked.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FluidError(Exception):
+    """Base class of every error that fluid raises on purpose."""
+
+
+class OutsideProgramError(FluidError, RuntimeError):
+    """A layer was called while no program function was running."""
+
+
+class ProgramError(FluidError, ValueError):
+    """A program function cannot be used: nothing returned, a loss that is no scalar, a name used twice."""
+
+
+class ArgumentError(FluidError, ValueError):
+    """An argument has a value that makes no sense."""
+
+
+class ArgumentTypeError(FluidError, TypeError):
+    """An argument is of the wrong kind."""
+
+
+class ShapeError(FluidError, ValueError):
+    """A layer was given arrays whose shapes do not fit together."""
+
+
+class FeedError(FluidError, ValueError):
+    """Data does not fit what the program declares."""
+
+
+class FeedTypeError(FeedError, TypeError):
+    """Data has a dtype that would lose information or mean nothing for its field."""
+
+
+class UnknownNameError(FluidError, KeyError):
+    """No feed, parameter, state or named value has that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # KeyError would show the repr, quotes and all
+
+
+class ParameterError(FluidError, ValueError):
+    """Parameters do not match the program: one name with two shapes, or names missing, extra or misshapen."""
+
+
+class ReaderError(FluidError, ValueError):
+    """A reader gives no data, or gives what is not a minibatch."""
+
+
+class ParameterFileError(FluidError, OSError):
+    """A parameter file is missing, damaged, or holds something else."""
+
+
+class DeviceError(FluidError, RuntimeError):
+    """A device was asked for that this machine does not have."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Say which of the known names a mistyped one may have meant.
+
+    Args:
+      name: what was given.
+      known: the names there are.
+
+    Returns:
+      A sentence to append to a message: the nearest name, or else all of them (at most twelve).
+
+    Example:
+      >>> nearest("imge", ["image", "label"])
+      "Did you mean 'image'?"
+      >>> nearest("x", ["image", "label"])
+      "Known names: 'image', 'label'."
+    """
+    names = [str(n) for n in known]
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    if not names:
+        return "There are none."
+    shown = ", ".join(repr(n) for n in names[:12])
+    return f"Known names: {shown}{', ...' if len(names) > 12 else ''}."

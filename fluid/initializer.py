@@ -1,0 +1,252 @@
+"""Initializers: callables `(key, shape, dtype) -> array`, the same protocol as `jax.nn.initializers`.
+
+Where fans count, a vector's both fans are its length, a matrix is `[fan_in, fan_out]`, and a filter
+`[out, in, height, width]` has `in * height * width` and `out * height * width`.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every element the same.
+
+    Example:
+      >>> Constant(2.0)(None, (2,), "float32").tolist()
+      [2.0, 2.0]
+    """
+
+    value: float = 0.0
+    force_cpu: bool = field(default=False, repr=False)
+
+    def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Fill an array."""
+        return np.full(shape, self.value, dtype)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform on `[low, high)`.
+
+    Args:
+      low: lower bound.
+      high: upper bound.
+      seed: other than 0, values depend on it alone and not on the Session's seed.
+
+    Example:
+      >>> import jax
+      >>> x = Uniform(0.0, 0.5)(jax.random.key(0), (100,), "float32")
+      >>> bool((x >= 0).all() and (x < 0.5).all())
+      True
+    """
+
+    low: float = -1.0
+    high: float = 1.0
+    seed: int = 0
+
+    def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        """Draw an array."""
+        return _draw("uniform", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normal with mean `loc` and standard deviation `scale`; `seed` as in Uniform.
+
+    Example:
+      >>> import jax
+      >>> Normal(0.0, 0.1)(jax.random.key(0), (2, 3), "float32").shape
+      (2, 3)
+    """
+
+    loc: float = 0.0
+    scale: float = 1.0
+    seed: int = 0
+
+    def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        """Draw an array."""
+        return _draw("normal", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
+
+
+@dataclass(frozen=True)
+class TruncatedNormal:
+    """Normal, drawn again beyond two standard deviations; its deviation is about 0.88 of `scale`. `seed` as in Uniform.
+
+    Example:
+      >>> import jax
+      >>> x = TruncatedNormal(0.0, 1.0)(jax.random.key(0), (1000,), "float32")
+      >>> bool(abs(x).max() <= 2)
+      True
+    """
+
+    loc: float = 0.0
+    scale: float = 1.0
+    seed: int = 0
+
+    def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        """Draw an array."""
+        return _draw("truncated", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
+
+
+@dataclass(frozen=True)
+class Xavier:
+    """Glorot and Bengio (2010): keeps the variance of activations and gradients.
+
+    Args:
+      uniform: uniform with limit `sqrt(6 / (fan_in + fan_out))`, else normal with deviation `sqrt(2 / (fan_in + fan_out))`.
+      fan_in: instead of the one found from the shape.
+      fan_out: likewise.
+      seed: as in Uniform.
+
+    Example:
+      >>> Xavier().limits((6, 10))
+      (-0.6123724356957945, 0.6123724356957945)
+    """
+
+    uniform: bool = True
+    fan_in: float | None = None
+    fan_out: float | None = None
+    seed: int = 0
+
+    def limits(self, shape: tuple[int, ...]) -> tuple[float, float]:
+        """Bounds of the uniform form, or mean and deviation of the normal form."""
+        fan_in, fan_out = fans(shape)
+        total = (fan_in if self.fan_in is None else self.fan_in) + (fan_out if self.fan_out is None else self.fan_out)
+        return _limits(self.uniform, 2.0 / max(total, 1e-30))
+
+    def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        """Draw an array."""
+        kind = "uniform" if self.uniform else "normal"
+        return _draw(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
+
+
+@dataclass(frozen=True)
+class MSRA:
+    """He et al. (2015): keeps the variance through rectifiers.
+
+    Args:
+      uniform: uniform with limit `sqrt(6 / fan_in)`, else normal with deviation `sqrt(2 / fan_in)`.
+      fan_in: instead of the one found from the shape.
+      seed: as in Uniform.
+
+    Example:
+      >>> MSRA(uniform=False).limits((8, 2))
+      (0.0, 0.5)
+    """
+
+    uniform: bool = True
+    fan_in: float | None = None
+    seed: int = 0
+
+    def limits(self, shape: tuple[int, ...]) -> tuple[float, float]:
+        """Bounds of the uniform form, or mean and deviation of the normal form."""
+        return _limits(self.uniform, 2.0 / max(fans(shape)[0] if self.fan_in is None else self.fan_in, 1e-30))
+
+    def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        """Draw an array."""
+        kind = "uniform" if self.uniform else "normal"
+        return _draw(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
+
+
+@dataclass(frozen=True)
+class Bilinear:
+    """The kernel of bilinear upsampling, for transposed convolutions: filters `[out, in, size, size]`.
+
+    Raises:
+      ShapeError: the filter is not square.
+
+    Example:
+      >>> Bilinear()(None, (1, 1, 3, 3), "float32")[0, 0, 1].tolist()
+      [0.5, 1.0, 0.5]
+    """
+
+    def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Compute the kernel, the same for every pair of channels."""
+        if len(shape) != 4 or shape[2] != shape[3]:
+            raise errors.ShapeError(f"Bilinear needs a filter of shape [out, in, size, size], found {list(shape)}")
+        factor = math.ceil(shape[3] / 2)
+        center = (2 * factor - 1 - factor % 2) / (2 * factor)
+        row = 1 - np.abs(np.arange(shape[3]) / factor - center)
+        return np.broadcast_to(np.outer(row, row), shape).astype(dtype)
+
+
+class NumpyArray:
+    """A given array.
+
+    Args:
+      value: what `np.asarray` understands; its shape must be the parameter's.
+
+    Example:
+      >>> NumpyArray([1.0, 2.0])(None, (2,), "float32").tolist()
+      [1.0, 2.0]
+    """
+
+    def __init__(self, value: Any):
+        self.value = np.asarray(value)
+
+    def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Copy the array."""
+        if self.value.shape != tuple(shape):
+            raise errors.ShapeError(
+                f"the initial value has shape {list(self.value.shape)}, the parameter {list(shape)}; "
+                f"reshape the array that NumpyArray is given"
+            )
+        return np.array(self.value, dtype)
+
+
+def fans(shape: tuple[int, ...]) -> tuple[float, float]:
+    """How many inputs feed one output and how many outputs one input feeds.
+
+    Args:
+      shape: of a weight: `[n]`, `[in, out]`, or `[out, in, ...]`.
+
+    Returns:
+      `(fan_in, fan_out)`.
+
+    Example:
+      >>> fans((20, 10, 5, 5))
+      (250, 500)
+    """
+    if len(shape) < 2:
+        return (shape[0] if shape else 1,) * 2
+    if len(shape) == 2:
+        return shape[0], shape[1]
+    cells = math.prod(shape[2:])
+    return shape[1] * cells, shape[0] * cells
+
+
+def _limits(uniform: bool, variance: float) -> tuple[float, float]:
+    return (-math.sqrt(3 * variance), math.sqrt(3 * variance)) if uniform else (0.0, math.sqrt(variance))
+
+
+def _seeded(key: jax.Array, seed: int) -> jax.Array:
+    return jax.random.key(seed) if seed else key
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: Any, second: Any) -> jax.Array:
+    first, second = jnp.asarray(first, dtype), jnp.asarray(second, dtype)
+    if kind == "uniform":
+        return jax.random.uniform(key, shape, dtype, first, second)
+    if kind == "normal":
+        return first + second * jax.random.normal(key, shape, dtype)
+    return first + second * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+
+
+ConstantInitializer = Constant
+UniformInitializer = Uniform
+NormalInitializer = Normal
+TruncatedNormalInitializer = TruncatedNormal
+XavierInitializer = Xavier
+MSRAInitializer = MSRA
+BilinearInitializer = Bilinear
+NumpyArrayInitializer = NumpyArray

@@ -1,0 +1,183 @@
+"""Save and load named arrays: one file, arrays and JSON only.
+
+The file is a zip archive of `.npy` entries, one for each name, and a `manifest.json` with shapes and dtypes. `np.load`
+reads it too (a dtype that NumPy lacks, such as bfloat16, appears there as raw integers).
+"""
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+
+FORMAT, VERSION = "fluid-arrays", 1
+_MANIFEST, _DIRECTORY_FILE = "manifest.json", "params.fluid"
+_HEADER_LIMIT = 1 << 16
+_SHOWN = 20
+
+
+def save_arrays(path: Any, arrays: Mapping[str, Any], kind: str = "parameters") -> None:
+    """Write arrays to one file; whoever reads the path meanwhile sees the old file or the new one, never a mixture.
+
+    Args:
+      path: of the file; in a directory that exists already, the file `params.fluid` is written.
+      arrays: by name.
+      kind: what the file is said to hold.
+
+    Raises:
+      ParameterFileError: the folder is not there or cannot be written.
+
+    Example:
+      >>> import tempfile, os
+      >>> path = os.path.join(tempfile.mkdtemp(), "digits.params")
+      >>> save_arrays(path, {"w": np.ones(3, "float32")})
+      >>> load_arrays(path)[0]["w"].tolist()
+      [1.0, 1.0, 1.0]
+    """
+    target = _file(path)
+    host = {name: np.asarray(value) for name, value in arrays.items()}
+    listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in host.items()}
+    manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing}
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    except OSError as error:
+        raise errors.ParameterFileError(
+            f"cannot write {str(target)!r}: {error.strerror}; its folder must exist and be writable"
+        ) from error
+    try:
+        with os.fdopen(handle, "wb") as raw:
+            with zipfile.ZipFile(raw, "w") as archive:
+                archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+                for name, array in host.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                        np.lib.format.write_array(entry, _storable(name, array), allow_pickle=False)
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.replace(temporary, target)
+        _sync_folder(target.parent)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def load_arrays(path: Any) -> tuple[dict[str, np.ndarray], str]:
+    """Read what `save_arrays` wrote.
+
+    Args:
+      path: of the file, or of a directory that holds `params.fluid`.
+
+    Returns:
+      The arrays by name, and the kind.
+
+    Raises:
+      ParameterFileError: there is no such file, it is damaged, or it holds something else.
+    """
+    target = _file(path)
+    if not target.is_file():
+        raise errors.ParameterFileError(
+            f"no parameter file at {str(target)!r}; write one with trainer.save_params({str(path)!r})"
+        )
+    try:
+        with zipfile.ZipFile(target) as archive:
+            manifest = json.loads(archive.read(_MANIFEST))
+            if manifest["format"] != FORMAT or manifest["version"] > VERSION:
+                raise ValueError(f"format {manifest['format']!r}, version {manifest['version']}")
+            arrays = {name: _read(archive, name, entry) for name, entry in manifest["arrays"].items()}
+            return arrays, str(manifest["kind"])
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, OSError, NotImplementedError) as error:
+        raise errors.ParameterFileError(
+            f"{str(target)!r} is no parameter file of fluid, or is damaged: {error}; "
+            f"expected a file that trainer.save_params wrote (format {FORMAT}, version {VERSION})"
+        ) from error
+
+
+def check_match(
+    found: Mapping[str, Any],
+    wanted: Mapping[str, tuple[tuple[int, ...], str]],
+    where: Any,
+    allow_extra: bool = False,
+) -> None:
+    """Compare names, shapes and dtypes of arrays with what a program has.
+
+    Args:
+      found: arrays by name.
+      wanted: shape and dtype by name.
+      where: what the arrays came from, for the message.
+      allow_extra: accept names that are not wanted.
+
+    Raises:
+      ParameterError: they differ; at most twenty differences are listed, with the nearest name for each missing one.
+
+    Example:
+      >>> check_match({"w": np.ones(3, "float32")}, {"w": ((3,), "float32")}, "here")
+    """
+    missing = [n for n in wanted if n not in found]
+    extra = [n for n in found if n not in wanted]
+    problems = [f"missing: {n} {wanted[n][1]}{list(wanted[n][0])}{_nearest(n, extra)}" for n in missing]
+    for name in wanted:
+        if name in found:
+            shape, dtype = wanted[name]
+            value = found[name]
+            if tuple(value.shape) != tuple(shape) or str(value.dtype) != str(dtype):
+                problems.append(f"{name}: found {value.dtype}{list(value.shape)}, expected {dtype}{list(shape)}")
+    if not allow_extra:
+        problems += [f"extra: {n} {found[n].dtype}{list(found[n].shape)}" for n in extra]
+    if problems:
+        more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise errors.ParameterError(
+            f"{where} does not match the program:\n  " + "\n  ".join(problems[:_SHOWN]) + more + "\n"
+            "parameters and program must come from the same layers and names; check that the program function is the "
+            "one that was trained"
+        )
+
+
+def _file(path: Any) -> pathlib.Path:
+    target = pathlib.Path(os.fspath(path))
+    return target / _DIRECTORY_FILE if target.is_dir() else target
+
+
+def _storable(name: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind in "biufc":
+        return array
+    if array.dtype.kind == "V" and not array.dtype.hasobject:  # bfloat16 and its like, which npy does not know
+        return array.view(np.dtype(f"u{array.dtype.itemsize}"))
+    raise errors.ArgumentTypeError(
+        f"{name!r} has dtype {array.dtype}, and only arrays of numbers can be saved; convert it with np.asarray(x, 'float32')"
+    )
+
+
+def _read(archive: zipfile.ZipFile, name: str, entry: Mapping[str, Any]) -> np.ndarray:
+    shape, dtype = tuple(int(d) for d in entry["shape"]), jnp.dtype(entry["dtype"])
+    info = archive.getinfo(f"{name}.npy")
+    # A forged header could ask for any amount of memory, so sizes are compared before anything is read.
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > math.prod(shape) * dtype.itemsize + _HEADER_LIMIT:
+        raise ValueError(f"the entry {name!r} is larger than its declared shape {list(shape)}")
+    with archive.open(info) as raw:
+        array = np.lib.format.read_array(raw, allow_pickle=False)
+    if array.shape != shape or array.dtype.itemsize != dtype.itemsize:
+        raise ValueError(f"the entry {name!r} is {array.dtype}{list(array.shape)}, declared as {entry}")
+    return array if array.dtype == dtype else array.view(dtype)
+
+
+def _nearest(name: str, candidates: list[str]) -> str:
+    hint = errors.nearest(name, candidates) if candidates else ""
+    return f"  ({hint})" if hint.startswith("Did") else ""
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

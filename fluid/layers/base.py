@@ -1,0 +1,159 @@
+"""What every layer is made with: `@layer` for errors that name the layer, and `Layer` for names and parameters."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.initializer import Constant, Xavier
+from fluid.layers import functional
+from fluid.param_attr import to_attr
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def layer(function: F) -> F:
+    """Decorate a layer function: it needs a program function, and its errors name the layer and the user's line."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        frame = core.current_frame(f"layers.{function.__name__}")
+        try:
+            with jax.named_scope(function.__name__):
+                return function(*args, **kwargs)
+        except Exception as error:
+            if not any(note.startswith("in the layer") for note in getattr(error, "__notes__", ())):
+                scope = "/".join((*frame.scopes, function.__name__))
+                error.add_note(f"in the layer {scope}, called at {core.user_site()}")
+            raise
+
+    return wrapper  # type: ignore[return-value]
+
+
+class Layer:
+    """One call of a layer: its unique name, its parameters, and the names of its results.
+
+    Args:
+      kind: the stem of automatic names, such as "fc".
+      name: the user's `name=`, which takes the place of `kind_N`.
+    """
+
+    def __init__(self, kind: str, name: str | None = None):
+        self.frame = core.current_frame(f"layers.{kind}")
+        if name is not None and (not isinstance(name, str) or not name):
+            raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
+        self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
+
+    def weight(self, attr: Any, shape: Sequence[int], dtype: Any = "float32", default: Any = None) -> jax.Array:
+        """Create `NAME.w_K`, Xavier uniform unless `attr` or `default` says otherwise."""
+        return self.parameter("w", attr, shape, dtype, default or Xavier())
+
+    def bias(self, attr: Any, shape: Sequence[int], dtype: Any = "float32", default: Any = None) -> jax.Array | None:
+        """Create `NAME.b_K`, zeros by default; None when `attr` is False."""
+        return None if attr is False else self.parameter("b", attr, shape, dtype, default or Constant(0.0))
+
+    def parameter(self, suffix: str, attr: Any, shape: Sequence[int], dtype: Any, default: Any) -> jax.Array:
+        """Create a parameter `NAME.SUFFIX_K`, or the one that `attr` names."""
+        settings = to_attr(attr)
+        if settings is None:
+            raise errors.ArgumentError(
+                f"{self.name} cannot do without this parameter; param_attr=False is not possible"
+            )
+        name = settings.name or self.frame.unique(f"{self.name}.{suffix}")
+        dtype = parameter_dtype(dtype)
+        return core.create_parameter(name, shape, dtype, settings.initializer or default, settings.trainable, settings)
+
+    def state(self, name: str | None, suffix: str, shape: Sequence[int], dtype: Any, default: Any) -> tuple[str, Any]:
+        """Create a state `NAME.SUFFIX_K`, or one with the given name; returns its name and value."""
+        name = name or self.frame.unique(f"{self.name}.{suffix}")
+        return name, core.create_state(name, shape, parameter_dtype(dtype), default)
+
+    def output(self, value: Any) -> Any:
+        """Record a result as `NAME.tmp_K`."""
+        return core.record(self.frame.unique(f"{self.name}.tmp"), value)
+
+    def finish(self, value: Any, act: str | Callable[[Any], Any] | None = None) -> Any:
+        """Record a result as `NAME.tmp_K`, then apply and record an activation."""
+        return self.activate(self.output(value), act)
+
+    def skip_outputs(self, count: int) -> None:
+        """Leave out result names that belong to values which do not exist here."""
+        for _ in range(count):
+            self.frame.unique(f"{self.name}.tmp")
+
+    def activate(self, value: Any, act: str | Callable[[Any], Any] | None) -> Any:
+        """Apply an activation by name, or any function, and record the result; None does nothing."""
+        if act is None:
+            return value
+        raw = on_data(functional.activation(act), value)
+        result = self.output(raw)
+        if act == "softmax" and result is raw:  # an override has no logits
+            self.frame.note(result, logits=value, logits_axis=-1)
+        return result
+
+
+def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:
+    """Apply a function that works step by step to arrays, or to the data of SequenceBatches."""
+    result = function(*(dense(v) for v in (value, *others)))
+    batch = next((v for v in (value, *others) if isinstance(v, core.SequenceBatch)), None)
+    return result if batch is None else batch.with_data(result)
+
+
+def dense(value: Any) -> Any:
+    """The array of a value: the padded data of a SequenceBatch, or what it is."""
+    return value.data if isinstance(value, core.SequenceBatch) else jnp.asarray(value)
+
+
+def like(value: Any, data: Any) -> Any:
+    """Put data computed from a value back around the lengths that the value has, if it is a SequenceBatch."""
+    return value.with_data(data) if isinstance(value, core.SequenceBatch) else data
+
+
+def row_dims(value: Any) -> int:
+    """How many leading dimensions stand for what Fluid counts as rows: two, batch and time, for a SequenceBatch."""
+    return 2 if isinstance(value, core.SequenceBatch) else 1
+
+
+def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
+    """Where an axis lies in the array of a value. The steps of a SequenceBatch count as rows, so axis 1 is its third.
+
+    Raises:
+      ArgumentError: there is no such axis.
+    """
+    extra = row_dims(value) - 1
+    dims = dense(value).ndim - extra
+    if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -dims <= axis < dims:
+        raise errors.ArgumentError(
+            f"{argument}={axis!r} does not exist in {describe(value)}; expected {-dims} to {dims - 1}, as in "
+            f"{argument}=-1"
+        )
+    place = int(axis) % dims
+    return place if place == 0 else place + extra
+
+
+def parameter_dtype(dtype: Any) -> str:
+    """The name of the dtype that a parameter beside data of this dtype has: floats keep theirs, others get float32."""
+    found = jax.dtypes.canonicalize_dtype(dtype)
+    return str(found) if jnp.issubdtype(found, jnp.floating) else "float32"
+
+
+def describe(value: Any) -> str:
+    """Dtype and shape of a value for messages, with "batch" for the stand-in batch size of discovery."""
+    frame = core.current_frame("layers")
+    array = dense(value)
+    sizes = ["batch" if d == frame.placeholder_batch else str(d) for d in array.shape]
+    return f"{array.dtype}[{', '.join(sizes)}]"
+
+
+def sizes_of(name: str, value: Any, count: int) -> tuple[int, ...]:
+    """Read `3` or `[3, 5]` as one size per dimension."""
+    sizes = (value,) * count if isinstance(value, int | np.integer) else tuple(value)
+    if len(sizes) != count or any(not isinstance(v, int | np.integer) for v in sizes):
+        raise errors.ArgumentError(
+            f"{name}={value!r}: expected one integer or {count} of them, as in {name}={[1] * count}"
+        )
+    return tuple(int(v) for v in sizes)

@@ -1,0 +1,87 @@
+"""Fully connected layers."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, dense, describe, layer, row_dims
+
+
+@layer
+def fc(
+    input: Any,
+    size: int,
+    num_flatten_dims: int = 1,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    act: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Fully connected layer: `act(sum_i input_i @ weight_i + bias)`.
+
+    Args:
+      input: `[batch, ..., in]`, a SequenceBatch (worked on step by step), or a list or tuple of several.
+      size: number of outputs.
+      num_flatten_dims: how many leading dimensions stay; the others are flattened to one. Negative counts from the end.
+      param_attr: ParamAttr of the weights `[in, size]`, or a list of one per input.
+      bias_attr: ParamAttr of the bias `[size]`; False for none.
+      act: name of an activation, or a function.
+      name: instead of `fc_N`.
+
+    Returns:
+      `[batch, size]`, or `[*leading, size]` where `num_flatten_dims` keeps more leading dimensions.
+
+    Raises:
+      ShapeError: an input has too few dimensions, or inputs differ in what leads.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3, 4])
+      ...     return fluid.layers.fc(x, size=2, act="relu")
+      >>> fluid.Program(program).parameters["fc_0.w_0"].shape
+      (12, 2)
+    """
+    if not isinstance(size, int) or size < 1:
+        raise errors.ArgumentError(f"fc(size={size!r}): size is a positive integer, as in fc(x, size=10)")
+    this = Layer("fc", name)
+    inputs = list(input) if isinstance(input, list | tuple) else [input]
+    attrs = list(param_attr) if isinstance(param_attr, list | tuple) else [param_attr] * len(inputs)
+    if len(attrs) != len(inputs) or not inputs:
+        raise errors.ArgumentError(f"fc has {len(inputs)} inputs and {len(attrs)} param_attr; give one for each input")
+    products = [this.output(_project(this, x, size, num_flatten_dims, a)) for x, a in zip(inputs, attrs, strict=True)]
+    total = products[0] if len(products) == 1 else this.output(_sum(products))
+    bias = this.bias(bias_attr, [size], dense(total).dtype)
+    if bias is not None:
+        total = this.output(_sum([total, bias]))
+    return this.activate(total, act)
+
+
+def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Any) -> Any:
+    x = dense(value)
+    # Time steps of a sequence are rows of their own, as if the batch were the flat list of all steps.
+    keep = num_flatten_dims + row_dims(value) - 1 if num_flatten_dims > 0 else x.ndim + num_flatten_dims
+    if not 0 < keep < x.ndim:
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(value)} cannot keep {num_flatten_dims} leading dimensions and flatten the "
+            "rest; "
+            f"expected at least two dimensions, [batch, features]"
+        )
+    weight = this.weight(attr, [math.prod(x.shape[keep:]), size], x.dtype)
+    product = jnp.matmul(x.reshape(*x.shape[:keep], -1), weight)
+    return value.with_data(product) if isinstance(value, core.SequenceBatch) else product
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    shapes = {dense(v).shape[:-1] for v in values if dense(v).ndim > 1}
+    if len(shapes) > 1:
+        raise errors.ShapeError(
+            f"the inputs of fc lead to {' and '.join(describe(v) for v in values)}; "
+            f"all but the last dimension must agree"
+        )
+    total = sum(dense(v) for v in values[1:]) + dense(values[0])
+    batch = next((v for v in values if isinstance(v, core.SequenceBatch)), None)
+    return total if batch is None else batch.with_data(total)

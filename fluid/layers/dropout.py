@@ -1,0 +1,63 @@
+"""Dropout."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, dense, layer, like
+
+
+@layer
+def dropout(
+    x: Any,
+    dropout_prob: float,
+    is_test: bool = False,
+    seed: int | None = None,
+    name: str | None = None,
+    dropout_implementation: str = "downgrade_in_infer",
+) -> Any:
+    """Dropout (Srivastava et al., 2014): while training, each element is 0 with probability `dropout_prob`.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      dropout_prob: from 0 to 1.
+      is_test: True behaves as in test mode in training too.
+      seed: gives the same mask at every step; by default each step draws its own.
+      name: instead of `dropout_N`; the mask depends on it.
+      dropout_implementation: "downgrade_in_infer" multiplies by `1 - dropout_prob` in test mode; "upscale_in_train"
+        divides what is kept by `1 - dropout_prob` in training, and does nothing in test mode.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ArgumentError: the probability is not between 0 and 1, or there is no such implementation.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.dropout(x, dropout_prob=0.5, dropout_implementation="upscale_in_train")
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    this = Layer("dropout", name)
+    if isinstance(dropout_prob, bool) or not isinstance(dropout_prob, int | float) or not 0 <= dropout_prob <= 1:
+        raise errors.ArgumentError(
+            f"{this.name}: dropout_prob={dropout_prob!r}; expected 0 to 1, as in dropout_prob=0.5"
+        )
+    if dropout_implementation not in ("downgrade_in_infer", "upscale_in_train"):
+        raise errors.ArgumentError(
+            f"{this.name}: dropout_implementation={dropout_implementation!r}; "
+            f"expected 'downgrade_in_infer' or 'upscale_in_train'"
+        )
+    array = dense(x)
+    keep, upscale = 1.0 - dropout_prob, dropout_implementation == "upscale_in_train"
+    if is_test or this.frame.mode == core.TEST:
+        return this.output(like(x, array if upscale else (array * keep).astype(array.dtype)))
+    key = core.random_key(this.name) if seed is None else jax.random.key(seed)
+    mask = jax.random.bernoulli(key, keep, array.shape)
+    kept = array / keep if upscale and keep else array
+    return this.output(like(x, jnp.where(mask, kept, 0).astype(array.dtype)))

@@ -1,0 +1,114 @@
+"""Embeddings: rows of a table looked up by integer ids."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.layers.base import Layer, dense, describe, layer, like, row_dims
+
+
+@layer
+def embedding(
+    input: Any,
+    size: Sequence[int],
+    is_sparse: bool = False,
+    is_distributed: bool = False,
+    padding_idx: int | None = None,
+    param_attr: Any = None,
+    dtype: str = "float32",
+    name: str | None = None,
+) -> Any:
+    """Look up the row of a table for each id.
+
+    Args:
+      input: integer ids `[batch, ..., 1]`, or a SequenceBatch of ids.
+      size: `[number of rows, width]` of the table.
+      is_sparse: says that a batch touches few rows of a large table.
+      is_distributed: has no effect.
+      padding_idx: an id whose row counts as zeros and is never trained; negative counts from the end.
+      param_attr: ParamAttr of the table; the same name shares it between embeddings.
+      dtype: of the table.
+      name: instead of `embedding_N`.
+
+    Returns:
+      `[batch, ..., width]`: the last dimension, 1, gives way to the row.
+
+    Raises:
+      ArgumentTypeError: the ids are no integers.
+      ShapeError: the ids do not end in a dimension of 1.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     word = fluid.layers.data("word", shape=[1], dtype="int64")
+      ...     return fluid.layers.embedding(word, size=[1000, 32])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 32]
+    """
+    this = Layer("embedding", name)
+    rows, width = _table_size(this, size)
+    ids = check_ids(this.name, input)
+    if ids.ndim > row_dims(input) and ids.shape[-1] == 1:
+        ids = ids[..., 0]
+    elif ids.ndim > row_dims(input):
+        raise errors.ShapeError(
+            f"{this.name}: ids {describe(input)} do not end in a dimension of 1; expected [batch, ..., 1], "
+            f"as from layers.unsqueeze(ids, axes=[-1])"
+        )
+    core.limit_feed(input, 0, rows)
+    table = this.weight(param_attr, [rows, width], dtype)
+    return this.output(like(input, look_up(table, ids, padding_row(this.name, padding_idx, rows))))
+
+
+def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
+    """Take rows of a table `[rows, width]`: `[..., width]`, zeros where the id is `padding`.
+
+    What an id outside the table gives is not a number, so that it shows; feeds are checked before they get here.
+    """
+    result = table.at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
+    return result if padding is None else jnp.where((ids == padding)[..., None], 0, result)
+
+
+def check_ids(layer_name: str, value: Any) -> Any:
+    """The array of integer ids.
+
+    Raises:
+      ArgumentTypeError: they are no integers.
+    """
+    ids = dense(value)
+    if not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise errors.ArgumentTypeError(
+            f"{layer_name}: ids are integers, found {describe(value)}; "
+            f'declare them so: layers.data(..., shape=[1], dtype="int64")'
+        )
+    return ids
+
+
+def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | None:
+    """Read `padding_idx`: None, or an id from 0 to rows - 1.
+
+    Raises:
+      ArgumentError: the table has no such row.
+    """
+    if padding_idx is None:
+        return None
+    if not -rows <= padding_idx < rows:
+        raise errors.ArgumentError(
+            f"{layer_name}: padding_idx={padding_idx} is no row of a table of {rows}; expected {-rows} to {rows - 1}"
+        )
+    return padding_idx % rows
+
+
+def _table_size(this: Layer, size: Any) -> tuple[int, int]:
+    if (
+        not isinstance(size, list | tuple)
+        or len(size) != 2
+        or not all(isinstance(v, int | np.integer) and v > 0 for v in size)
+    ):
+        raise errors.ArgumentError(
+            f"{this.name}: size={size!r}; expected [number of ids, width], as in size=[1000, 32]"
+        )
+    return int(size[0]), int(size[1])

@@ -1,0 +1,139 @@
+"""Activations as pure functions of arrays, and the table that `act="relu"` looks them up in."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+
+
+def leaky_relu(x: Any, alpha: float = 0.02) -> Any:
+    """`x` where positive, else `alpha * x`."""
+    return jnp.where(x > 0, x, alpha * x)
+
+
+def elu(x: Any, alpha: float = 1.0) -> Any:
+    """`x` where positive, else `alpha * (exp(x) - 1)`."""
+    return jax.nn.elu(x, alpha)
+
+
+def relu6(x: Any, threshold: float = 6.0) -> Any:
+    """`x` held between 0 and the threshold."""
+    return jnp.clip(x, 0, threshold)
+
+
+def brelu(x: Any, t_min: float = 0.0, t_max: float = 24.0) -> Any:
+    """`x` held between `t_min` and `t_max`."""
+    return jnp.clip(x, t_min, t_max)
+
+
+def soft_relu(x: Any, threshold: float = 40.0) -> Any:
+    """`log(1 + exp(x))`, with `x` held to `[-threshold, threshold]`."""
+    return jax.nn.softplus(jnp.clip(x, -threshold, threshold))
+
+
+def stanh(x: Any, scale_a: float = 0.67, scale_b: float = 1.7159) -> Any:
+    """`scale_b * tanh(scale_a * x)`."""
+    return scale_b * jnp.tanh(scale_a * x)
+
+
+def hard_sigmoid(x: Any, slope: float = 0.2, offset: float = 0.5) -> Any:
+    """`slope * x + offset` held between 0 and 1."""
+    return jnp.clip(slope * x + offset, 0, 1)
+
+
+def swish(x: Any, beta: float = 1.0) -> Any:
+    """`x * sigmoid(beta * x)`."""
+    return x * jax.nn.sigmoid(beta * x)
+
+
+def hard_swish(x: Any, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0) -> Any:
+    """`x * min(max(0, x + offset), threshold) / scale`."""
+    return x * jnp.clip(x + offset, 0, threshold) / scale
+
+
+def gelu(x: Any, approximate: bool = False) -> Any:
+    """`x` times the normal distribution function of `x`."""
+    return jax.nn.gelu(x, approximate=approximate)
+
+
+def softshrink(x: Any, alpha: float = 0.5) -> Any:
+    """`x` moved towards 0 by alpha."""
+    return jnp.where(x > alpha, x - alpha, jnp.where(x < -alpha, x + alpha, 0.0))
+
+
+def hard_shrink(x: Any, threshold: float = 0.5) -> Any:
+    """`x`, but 0 within the threshold."""
+    return jnp.where(jnp.abs(x) > threshold, x, 0.0)
+
+
+def thresholded_relu(x: Any, threshold: float = 1.0) -> Any:
+    """`x` where above the threshold, else 0."""
+    return jnp.where(x > threshold, x, 0.0)
+
+
+def selu(x: Any, scale: float = 1.0507009873554805, alpha: float = 1.6732632423543772) -> Any:
+    """`scale` times: `x` where positive, else `alpha * (exp(x) - 1)`."""
+    return scale * jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
+
+
+ACTIVATIONS: dict[str, Callable[..., Any]] = {
+    "sigmoid": jax.nn.sigmoid,
+    "logsigmoid": jax.nn.log_sigmoid,
+    "exp": jnp.exp,
+    "tanh": jnp.tanh,
+    "atan": jnp.arctan,
+    "tanh_shrink": lambda x: x - jnp.tanh(x),
+    "sqrt": jnp.sqrt,
+    "rsqrt": lambda x: jax.lax.rsqrt(x),
+    "abs": jnp.abs,
+    "ceil": jnp.ceil,
+    "floor": jnp.floor,
+    "cos": jnp.cos,
+    "acos": jnp.arccos,
+    "asin": jnp.arcsin,
+    "sin": jnp.sin,
+    "round": lambda x: jnp.sign(x) * jnp.floor(jnp.abs(x) + 0.5),
+    "reciprocal": lambda x: 1 / x,
+    "square": jnp.square,
+    "softplus": jax.nn.softplus,
+    "softsign": jax.nn.soft_sign,
+    "relu": jax.nn.relu,
+    "softmax": jax.nn.softmax,
+    "log_softmax": jax.nn.log_softmax,
+    "leaky_relu": leaky_relu,
+    "elu": elu,
+    "relu6": relu6,
+    "brelu": brelu,
+    "soft_relu": soft_relu,
+    "stanh": stanh,
+    "hard_sigmoid": hard_sigmoid,
+    "swish": swish,
+    "hard_swish": hard_swish,
+    "gelu": gelu,
+    "softshrink": softshrink,
+    "hard_shrink": hard_shrink,
+    "thresholded_relu": thresholded_relu,
+    "selu": selu,
+    "log": jnp.log,
+    "silu": jax.nn.silu,
+    "mish": jax.nn.mish,
+}
+
+
+def activation(act: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function behind `act=`: an entry of the table, or the function that was given.
+
+    Raises:
+      ArgumentError: no activation has that name.
+    """
+    if callable(act):
+        return act
+    if act not in ACTIVATIONS:
+        raise errors.ArgumentError(
+            f"there is no activation {act!r}. {errors.nearest(str(act), ACTIVATIONS)} "
+            f"Any function of one array is accepted too: act=jax.nn.relu"
+        )
+    return ACTIVATIONS[act]

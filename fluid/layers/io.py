@@ -1,0 +1,101 @@
+"""Feeds: where data enters a program."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import layer
+
+
+@layer
+def data(
+    name: str,
+    shape: Sequence[int | None],
+    dtype: str = "float32",
+    lod_level: int = 0,
+    append_batch_size: bool = True,
+    column: int | None = None,
+) -> Any:
+    """Declare a feed.
+
+    Args:
+      name: under which data is fed.
+      shape: of one example; with `append_batch_size=False`, or when a size is -1 or None, the whole shape, in which
+        those stand for the batch.
+      dtype: "float32", "int64", ...; "int64" is held in JAX's default integer, and data that does not fit is refused.
+      lod_level: 0 for examples of one shape; 1 for sequences: rows of any length, each step of `shape`.
+      append_batch_size: whether a batch dimension comes before `shape`.
+      column: position of the field in a row, when it is not the order of declaration.
+
+    Returns:
+      `[batch, *shape]`, or a SequenceBatch with data `[batch, time, *shape]`.
+
+    Raises:
+      ProgramError: the name is declared already, with another shape or dtype.
+
+    Example:
+      >>> import fluid
+      >>> fluid.Program(lambda: fluid.layers.data("image", shape=[1, 28, 28])).feeds["image"].shape
+      (None, 1, 28, 28)
+    """
+    frame = core.current_frame("layers.data")
+    spec = core.FeedSpec(name, _whole_shape(name, shape, append_batch_size), str(dtype), lod_level, column)
+    known = frame.feed_specs.get(name)
+    if known is not None:
+        if (known.shape, known.dtype, known.lod_level) != (spec.shape, spec.dtype, spec.lod_level):
+            raise errors.ProgramError(
+                f"the feed {name!r} is declared twice: {known.dtype}{_shown(known.shape)} at {known.site} and "
+                f"{spec.dtype}{_shown(spec.shape)} at {core.user_site()}; give the second another name"
+            )
+        return frame.feeds[name]
+    if not isinstance(name, str) or not name:
+        raise errors.ArgumentTypeError(f'a feed needs a name, found {name!r}: layers.data("image", shape=[1, 28, 28])')
+    frame.feed_specs[name] = _with_site(spec)
+    if frame.discovering:
+        frame.feeds[name] = _placeholder(spec, frame)
+    elif name not in frame.feeds:
+        raise errors.FeedError(f"the program needs the feed {name!r}, which nobody gave: feed={{{name!r}: array}}")
+    if name in frame.perturbations:
+        frame.feeds[name] = frame.feeds[name] + frame.perturbations[name]
+    frame.note(frame.feeds[name], feed=name)
+    return frame.feeds[name]
+
+
+def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool) -> tuple[int | None, ...]:
+    if isinstance(shape, int):
+        raise errors.ShapeError(f"layers.data({name!r}, shape={shape}): shape is a list: shape=[{shape}]")
+    sizes = tuple(None if d is None or int(d) < 0 else int(d) for d in shape)
+    if append_batch_size and None not in sizes:
+        sizes = (None, *sizes)
+    return sizes
+
+
+def _with_site(spec: core.FeedSpec) -> core.FeedSpec:
+    try:
+        jnp.dtype(spec.dtype)
+    except TypeError as error:
+        raise errors.ArgumentError(
+            f'layers.data({spec.name!r}, dtype={spec.dtype!r}): no such dtype; use "float32" or "int64"'
+        ) from error
+    if spec.lod_level not in (0, 1):
+        raise errors.ArgumentError(f"layers.data({spec.name!r}, lod_level={spec.lod_level}): 0 or 1 is possible")
+    return core.FeedSpec(spec.name, spec.shape, spec.dtype, spec.lod_level, spec.column, None, core.user_site())
+
+
+def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
+    batch = frame.placeholder_batch
+    dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
+    given = frame.feeds.get(spec.name)
+    if given is not None:
+        return given.astype(dtype)
+    if spec.lod_level == 0:
+        return jnp.zeros([batch if d is None else d for d in spec.shape], dtype)
+    data = jnp.zeros([batch, 5, *spec.shape[1:]], dtype)
+    return core.SequenceBatch(data, jnp.ones([batch], jnp.int32))
+
+
+def _shown(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join('batch' if d is None else str(d) for d in shape)}]"

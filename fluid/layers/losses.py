@@ -1,0 +1,243 @@
+"""Losses between predictions and labels; most give one number per row, to be averaged by `mean`."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, row_dims
+
+_LOG_OF_ZERO = -1e20
+
+
+@layer
+def cross_entropy(
+    input: Any, label: Any, soft_label: bool = False, ignore_index: int = -100, name: str | None = None
+) -> Any:
+    """Cross entropy of given probabilities: `-log(input[label])`, or `-sum(label * log(input))` for soft labels.
+
+    Probabilities that come from a softmax are not used themselves: the loss is computed from the logits, which gives
+    the same number and stays exact where a probability rounds to 0 or 1.
+
+    Args:
+      input: probabilities `[batch, ..., classes]`, or a SequenceBatch of them.
+      label: classes `[batch, ..., 1]` of an integer dtype, or with `soft_label` probabilities of the input's shape.
+      soft_label: whether labels are probabilities.
+      ignore_index: a class whose rows have loss 0.
+      name: instead of `cross_entropy2_N`.
+
+    Returns:
+      `[batch, ..., 1]`, one loss per row.
+
+    Raises:
+      ArgumentTypeError: hard labels are no integers.
+      ShapeError: labels do not fit the input.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     label = fluid.layers.data("label", shape=[1], dtype="int64")
+      ...     prediction = fluid.layers.fc(x, size=3, act="softmax")
+      ...     return fluid.layers.mean(fluid.layers.cross_entropy(prediction, label))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[]
+    """
+    this = Layer("cross_entropy" if soft_label else "cross_entropy2", name)
+    probabilities = dense(input)
+    axis = probabilities.ndim - 1
+    logs = _logs_from_logits(this, input, axis)
+    if logs is None:
+        zero = probabilities == 0
+        logs = jnp.where(zero, _LOG_OF_ZERO, jnp.log(jnp.where(zero, 1, probabilities)))
+    return this.output(like(input, _pick(this, input, logs, label, soft_label, ignore_index, axis)))
+
+
+@layer
+def softmax_with_cross_entropy(
+    logits: Any,
+    label: Any,
+    soft_label: bool = False,
+    ignore_index: int = -100,
+    numeric_stable_mode: bool = True,
+    return_softmax: bool = False,
+    axis: int = -1,
+    name: str | None = None,
+) -> Any:
+    """Cross entropy of the softmax of logits.
+
+    Args:
+      logits: `[batch, ..., classes]`, or a SequenceBatch of them.
+      label: classes of an integer dtype, shaped as the logits but 1 along `axis`; or with `soft_label` probabilities.
+      soft_label: whether labels are probabilities.
+      ignore_index: a class whose rows have loss 0.
+      numeric_stable_mode: has no effect; it is always stable.
+      return_softmax: whether to return the probabilities too.
+      axis: the dimension of the classes.
+      name: instead of `softmax_with_cross_entropy_N`.
+
+    Returns:
+      The losses, 1 along `axis`; or `(losses, probabilities)`.
+
+    Raises:
+      ArgumentTypeError: hard labels are no integers.
+      ShapeError: labels do not fit the logits.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     label = fluid.layers.data("label", shape=[1], dtype="int64")
+      ...     return fluid.layers.softmax_with_cross_entropy(fluid.layers.fc(x, size=3), label)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1]
+    """
+    this = Layer("softmax_with_cross_entropy", name)
+    place = axis_of(logits, axis)
+    logs = jax.nn.log_softmax(dense(logits), axis=place)
+    softmax = this.output(like(logits, jnp.exp(logs)))
+    loss = this.output(like(logits, _pick(this, logits, logs, label, soft_label, ignore_index, place)))
+    return (loss, softmax) if return_softmax else loss
+
+
+@layer
+def sigmoid_cross_entropy_with_logits(
+    x: Any, label: Any, ignore_index: int = -100, name: str | None = None, normalize: bool = False
+) -> Any:
+    """Cross entropy of the sigmoid of each logit: `max(x, 0) - x * label + log(1 + exp(-abs(x)))`.
+
+    Args:
+      x: logits, any shape, or a SequenceBatch.
+      label: probabilities of the same shape.
+      ignore_index: elements with this label have loss 0.
+      name: instead of `sigmoid_cross_entropy_with_logits_N`.
+      normalize: whether to divide by the number of elements that are not ignored.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     label = fluid.layers.data("label", shape=[4])
+      ...     return fluid.layers.sigmoid_cross_entropy_with_logits(x, label)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    this = Layer("sigmoid_cross_entropy_with_logits", name)
+    check_same_shape(this, x, label)
+    logits, target = dense(x), dense(label)
+    kept = target != ignore_index
+    probability = target.astype(logits.dtype)
+    loss = jnp.maximum(logits, 0) - logits * probability + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+    loss = jnp.where(kept, loss, 0)
+    if normalize:
+        counted = kept & _valid(x, kept)
+        loss = loss / jnp.maximum(jnp.sum(counted), 1).astype(loss.dtype)
+    return this.output(like(x, loss))
+
+
+@layer
+def square_error_cost(input: Any, label: Any, name: str | None = None) -> Any:
+    """Squared difference of each element.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      label: the same shape.
+      name: instead of `square_error_cost_N`.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[13])
+      ...     price = fluid.layers.data("price", shape=[1])
+      ...     return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), price))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[]
+    """
+    this = Layer("square_error_cost", name)
+    check_same_shape(this, input, label)
+    difference = this.output(on_data(jnp.subtract, input, label))
+    return this.output(on_data(jnp.square, difference))
+
+
+def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str] = ("input", "label")) -> None:
+    """Refuse two values of different shapes.
+
+    Raises:
+      ShapeError: they differ.
+    """
+    kinds = {isinstance(v, core.SequenceBatch) for v in (first, second)}
+    if len(kinds) > 1:
+        raise errors.ShapeError(
+            f"{this.name}: one of {names[0]} and {names[1]} is a sequence batch, the other is not; declare both with "
+            f"lod_level=1, or pool the sequence first: layers.sequence_pool(x, 'average')"
+        )
+    if dense(first).shape != dense(second).shape:
+        raise errors.ShapeError(
+            f"{this.name}: {names[0]} {describe(first)} and {names[1]} {describe(second)} differ in shape; "
+            f"reshape one: layers.reshape({names[1]}, {[-1, *dense(first).shape[1:]]})"
+        )
+
+
+def _logs_from_logits(this: Layer, input: Any, axis: int) -> Any:
+    logits = this.frame.fact(input, "logits")
+    if logits is None:
+        return None
+    logits_axis = this.frame.fact(input, "logits_axis") % dense(logits).ndim
+    return jax.nn.log_softmax(dense(logits), axis=axis) if logits_axis == axis else None
+
+
+def _pick(this: Layer, value: Any, logs: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:
+    if soft:
+        check_same_shape(this, value, label)
+        return -jnp.sum(dense(label).astype(logs.dtype) * logs, axis=axis, keepdims=True)
+    classes = _classes(this, value, label, axis)
+    core.limit_feed(label, 0, logs.shape[axis], also=ignore)
+    kept = classes != ignore
+    # A class outside the range gives what is not a number, so that it shows; feeds are checked before they get here.
+    inside = (classes >= 0) & (classes < logs.shape[axis])
+    picked = jnp.take_along_axis(logs, jnp.where(inside, classes, 0), axis=axis)
+    return jnp.where(kept, -jnp.where(inside, picked, jnp.nan), 0)
+
+
+def _classes(this: Layer, value: Any, label: Any, axis: int) -> Any:
+    x, classes = dense(value), dense(label)
+    if not jnp.issubdtype(classes.dtype, jnp.integer):
+        raise errors.ArgumentTypeError(
+            f"{this.name}: class labels are integers, found {describe(label)}; declare them so: "
+            f'layers.data("label", shape=[1], dtype="int64"), or say soft_label=True for probabilities'
+        )
+    if isinstance(value, core.SequenceBatch) != isinstance(label, core.SequenceBatch):
+        raise errors.ShapeError(
+            f"{this.name}: one of input and label is a sequence batch, the other is not; "
+            "declare both with lod_level=1, "
+            f"or pool the sequence first: layers.sequence_pool(x, 'average')"
+        )
+    expected = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    if axis == x.ndim - 1 and classes.shape == expected[:-1] and x.ndim > row_dims(value):
+        return classes[..., None]
+    if classes.shape != expected:
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(value)} and label {describe(label)} do not fit; expected one class per row, "
+            f"a dimension of 1 in place of the {x.shape[axis]} classes, as in "
+            f'layers.data("label", shape=[1], dtype="int64")'
+        )
+    return classes
+
+
+def _valid(value: Any, array: Any) -> Any:
+    if not isinstance(value, core.SequenceBatch):
+        return True
+    return value.mask.reshape(*value.mask.shape, *[1] * (array.ndim - 2))

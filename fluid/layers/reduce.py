@@ -1,0 +1,280 @@
+"""Reductions: means, sums and extremes over dimensions."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, axis_of, dense, describe, layer, like
+
+Dims = int | Sequence[int] | None
+
+
+@layer
+def mean(x: Any, name: str | None = None) -> Any:
+    """Mean of all elements; of a SequenceBatch, of all elements of the valid steps.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      name: instead of `mean_N`.
+
+    Returns:
+      A scalar, `[]`. `trainer.test` weighs it by the rows, or steps, that it is the mean of.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.data("x", shape=[4]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[]
+    """
+    this = Layer("mean", name)
+    return _noted(this, x, this.output(_reduced(x, None, False, _mean)))
+
+
+@layer
+def reduce_mean(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+    """Mean over dimensions.
+
+    Args:
+      input: `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
+      dim: one or several dimensions; all by default. Negative counts from the end.
+      keep_dim: whether reduced dimensions stay, with size 1.
+      name: instead of `reduce_mean_N`.
+
+    Returns:
+      The input's shape without those dimensions.
+
+    Raises:
+      ArgumentError: there is no such dimension.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.reduce_mean(fluid.layers.data("x", shape=[3, 4]), dim=[1, 2])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch]
+    """
+    this = Layer("reduce_mean", name)
+    return _noted(this, input, this.output(_reduced(input, dim, keep_dim, _mean)))
+
+
+@layer
+def reduce_sum(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+    """Sum over dimensions.
+
+    Args:
+      input: `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
+      dim: one or several dimensions; all by default. Negative counts from the end.
+      keep_dim: whether reduced dimensions stay, with size 1.
+      name: instead of `reduce_sum_N`.
+
+    Returns:
+      The input's shape without those dimensions.
+
+    Raises:
+      ArgumentError: there is no such dimension.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.reduce_sum(fluid.layers.data("x", shape=[3, 4]), dim=-1, keep_dim=True)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 1]
+    """
+    return Layer("reduce_sum", name).output(_reduced(input, dim, keep_dim, jnp.sum))
+
+
+@layer
+def reduce_max(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+    """Largest element over dimensions.
+
+    Args:
+      input: `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
+      dim: one or several dimensions; all by default. Negative counts from the end.
+      keep_dim: whether reduced dimensions stay, with size 1.
+      name: instead of `reduce_max_N`.
+
+    Returns:
+      The input's shape without those dimensions.
+
+    Raises:
+      ArgumentError: there is no such dimension.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.reduce_max(fluid.layers.data("x", shape=[3, 4]), dim=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return Layer("reduce_max", name).output(_reduced(input, dim, keep_dim, _max))
+
+
+@layer
+def reduce_min(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+    """Smallest element over dimensions.
+
+    Args:
+      input: `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
+      dim: one or several dimensions; all by default. Negative counts from the end.
+      keep_dim: whether reduced dimensions stay, with size 1.
+      name: instead of `reduce_min_N`.
+
+    Returns:
+      The input's shape without those dimensions.
+
+    Raises:
+      ArgumentError: there is no such dimension.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.reduce_min(fluid.layers.data("x", shape=[3, 4]), dim=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return Layer("reduce_min", name).output(_reduced(input, dim, keep_dim, _min))
+
+
+@layer
+def reduce_prod(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+    """Product over dimensions.
+
+    Args:
+      input: `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
+      dim: one or several dimensions; all by default. Negative counts from the end.
+      keep_dim: whether reduced dimensions stay, with size 1.
+      name: instead of `reduce_prod_N`.
+
+    Returns:
+      The input's shape without those dimensions.
+
+    Raises:
+      ArgumentError: there is no such dimension.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.reduce_prod(fluid.layers.data("x", shape=[3, 4]), dim=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return Layer("reduce_prod", name).output(_reduced(input, dim, keep_dim, jnp.prod))
+
+
+@layer
+def reduce_all(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+    """Whether all elements over dimensions are true.
+
+    Args:
+      input: bool `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
+      dim: one or several dimensions; all by default. Negative counts from the end.
+      keep_dim: whether reduced dimensions stay, with size 1.
+      name: instead of `reduce_all_N`.
+
+    Returns:
+      bool, the input's shape without those dimensions.
+
+    Raises:
+      ArgumentError: there is no such dimension.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.reduce_all(fluid.layers.data("x", shape=[4], dtype="bool"), dim=1)
+      >>> print(fluid.Program(program).outputs[0])
+      bool[batch]
+    """
+    return Layer("reduce_all", name).output(_reduced(input, dim, keep_dim, jnp.all))
+
+
+@layer
+def reduce_any(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+    """Whether any element over dimensions is true.
+
+    Args:
+      input: bool `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
+      dim: one or several dimensions; all by default. Negative counts from the end.
+      keep_dim: whether reduced dimensions stay, with size 1.
+      name: instead of `reduce_any_N`.
+
+    Returns:
+      bool, the input's shape without those dimensions.
+
+    Raises:
+      ArgumentError: there is no such dimension.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.reduce_any(fluid.layers.data("x", shape=[4], dtype="bool"), dim=1)
+      >>> print(fluid.Program(program).outputs[0])
+      bool[batch]
+    """
+    return Layer("reduce_any", name).output(_reduced(input, dim, keep_dim, jnp.any))
+
+
+def _reduced(value: Any, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
+    x = dense(value)
+    if not isinstance(value, core.SequenceBatch):
+        return function(x, axis=_axes(value, dim), keepdims=keep)
+    axes = _axes(value, dim)
+    axes = tuple(range(x.ndim)) if axes is None else axes
+    if 0 not in axes:
+        return like(value, function(x, axis=axes, keepdims=keep))
+    valid = value.mask.reshape(*value.mask.shape, *[1] * (x.ndim - 2))
+    result = function(x, axis=tuple(sorted({*axes, 1})), keepdims=keep, where=valid)
+    return jnp.squeeze(result, 1) if keep else result
+
+
+def _axes(value: Any, dim: Dims) -> tuple[int, ...] | None:
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return None
+    dims = dim if isinstance(dim, list | tuple) else [dim]
+    axes = tuple(axis_of(value, d, "dim") for d in dims)  # type: ignore[arg-type]
+    if len(set(axes)) != len(axes):
+        raise errors.ArgumentError(f"dim={dim} names a dimension of {describe(value)} twice")
+    return axes
+
+
+def _mean(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
+    if where is None:
+        return jnp.mean(x, axis=axis, keepdims=keepdims)
+    # A batch of empty sequences has mean 0.
+    count = jnp.sum(jnp.broadcast_to(where, x.shape), axis=axis, keepdims=keepdims)
+    total = jnp.sum(x, axis=axis, keepdims=keepdims, where=where)
+    return (total / jnp.maximum(count, 1)).astype(total.dtype)
+
+
+def _max(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
+    return jnp.max(x, axis=axis, keepdims=keepdims, where=where, initial=None if where is None else _extreme(x, True))
+
+
+def _min(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
+    return jnp.min(x, axis=axis, keepdims=keepdims, where=where, initial=None if where is None else _extreme(x, False))
+
+
+def _extreme(x: Any, lowest: bool) -> Any:
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return -jnp.inf if lowest else jnp.inf
+    info = jnp.iinfo(x.dtype)
+    return info.min if lowest else info.max
+
+
+def _noted(this: Layer, value: Any, result: Any) -> Any:
+    if jnp.ndim(dense(result)) == 0:
+        weight = rows_of(this.frame, value)
+        if weight is not None:
+            this.frame.note(result, weight=weight)
+    return result
+
+
+def rows_of(frame: core.Frame, value: Any) -> Any:
+    """How many rows a mean over this value is a mean of: its first dimension, or its valid steps; None if not known."""
+    if isinstance(value, core.SequenceBatch):
+        return jnp.sum(value.lengths)
+    if jnp.ndim(value) == 0:
+        return frame.fact(value, "weight")
+    return jnp.shape(value)[0]

@@ -1,0 +1,75 @@
+"""ParamAttr: what a user says about one parameter of a layer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fluid import errors
+
+
+@dataclass(frozen=True)
+class ParamAttr:
+    """Name, initial value and training settings of a parameter.
+
+    Args:
+      name: instead of the automatic one; equal names share one parameter, across layers and programs.
+      initializer: of `fluid.initializer`, or any `jax.nn.initializers` callable; the layer's own by default.
+      learning_rate: multiplies the optimizer's rate.
+      regularizer: of `fluid.regularizer`; takes the place of the optimizer's.
+      trainable: False to keep it as it is.
+      gradient_clip: of `fluid.clip`, applied to this parameter's gradient before the optimizer's own clip.
+
+    Example:
+      >>> ParamAttr(name="w", learning_rate=0.5).name
+      'w'
+    """
+
+    name: str | None = None
+    initializer: Callable[..., Any] | None = None
+    learning_rate: float = 1.0
+    regularizer: Any = None
+    trainable: bool = True
+    gradient_clip: Any = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None and (not isinstance(self.name, str) or not self.name):
+            raise errors.ArgumentTypeError(f'ParamAttr(name=...) is a string such as "w", found {self.name!r}')
+        if self.initializer is not None and not callable(self.initializer):
+            raise errors.ArgumentTypeError(
+                f"an initializer is called with (key, shape, dtype), found {self.initializer!r}; "
+                f"for a constant write fluid.initializer.Constant({self.initializer!r})"
+            )
+
+
+def to_attr(value: Any) -> ParamAttr | None:
+    """Understand what layers accept as `param_attr=` and `bias_attr=`.
+
+    Args:
+      value: None for the defaults, a ParamAttr, a string as name, an initializer, a regularizer, True, or False.
+
+    Returns:
+      A ParamAttr, or None for False: no such parameter.
+
+    Raises:
+      ArgumentTypeError: it is none of those.
+
+    Example:
+      >>> to_attr("table").name, to_attr(False)
+      ('table', None)
+    """
+    if value is None or value is True:
+        return ParamAttr()
+    if value is False:
+        return None
+    if isinstance(value, ParamAttr):
+        return value
+    if isinstance(value, str):
+        return ParamAttr(name=value)
+    if hasattr(value, "gradient") and hasattr(value, "regularization_coeff"):
+        return ParamAttr(regularizer=value)
+    if callable(value):
+        return ParamAttr(initializer=value)
+    raise errors.ArgumentTypeError(
+        f"param_attr and bias_attr take a ParamAttr, a name, an initializer, a regularizer or False, found {value!r}; "
+        f'write ParamAttr(name="w", initializer=...)'
+    )

@@ -1,0 +1,286 @@
+"""Reader: rows that can be read again and again, and that know how far the consumer has come.
+
+What a pass gives depends on the number of the pass (the epoch) alone. So a position is a few numbers, and a reader
+built afresh from the same parts continues exactly behind it: `iterate(epoch, start)` is all that a decorator needs of
+the reader it wraps, and the counting is done once, at the outermost one. A function handed over as reader is called
+once for each pass; for an exact continuation it must give the same rows again when it is called in another process.
+"""
+
+import contextlib
+import itertools
+import operator
+import types
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+from fluid import errors
+
+Rows = Generator[Any, None, None]
+Position = tuple[int, int]
+
+
+class Reader:
+    """Rows in passes: each call starts the next pass and gives its iterator.
+
+    Decorators and `arrays` make readers; `Reader` itself is for those who write a decorator of their own.
+
+    Args:
+      iterate: called with `(epoch, start)`; a generator function of the rows of that pass from number `start` on.
+      plan: what the order of the rows depends on, as JSON; a position is only taken back by a reader of equal plan.
+
+    Example:
+      >>> from fluid.reader import batch
+      >>> batches = batch([1, 2, 3, 4, 5], batch_size=2)
+      >>> rows = batches()
+      >>> next(rows)
+      [1, 2]
+      >>> position = batches.state()
+      >>> again = batch([1, 2, 3, 4, 5], batch_size=2)
+      >>> again.restore(position)
+      >>> list(again()), list(again())
+      ([[3, 4], [5]], [[1, 2], [3, 4], [5]])
+    """
+
+    def __init__(self, iterate: Callable[[int, int], Rows], plan: Any):
+        self.iterate = iterate
+        self.plan = plan
+        self._next: Position = (0, 0)
+        self._position: Position = (0, 0)
+        self._latest: object = None
+
+    def __call__(self) -> "Pass":
+        """Start the next pass: epoch 0, 1, 2, ...; after `restore`, the rest of the pass that was interrupted."""
+        epoch, start = self._next
+        self._next, self._position = (epoch + 1, 0), (epoch, start)
+        return Pass(self, epoch, start)
+
+    def __iter__(self) -> "Pass":
+        return self()
+
+    def state(self) -> dict[str, Any]:
+        """The position: how much of which pass the consumer has received, whatever threads have read ahead.
+
+        Returns:
+          A dict that JSON can hold, for `restore`. It follows the pass that was started last.
+        """
+        epoch, given = self._position
+        return {"epoch": epoch, "given": given, "reader": self.plan}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Make the next call continue exactly behind a position.
+
+        Args:
+          state: what `state()` of an equal reader returned.
+
+        Raises:
+          ArgumentError: that is no position, or the position in another reader.
+        """
+        try:
+            epoch, given = operator.index(state["epoch"]), operator.index(state["given"])
+        except (TypeError, KeyError) as error:
+            raise errors.ArgumentError(
+                f"restore needs what reader.state() returned, found {state!r}: reader.restore(saved_state)"
+            ) from error
+        if epoch < 0 or given < 0 or state.get("reader", self.plan) != self.plan:
+            raise errors.ArgumentError(
+                f"this position was taken from another reader: found epoch {epoch}, {given} items given by "
+                f"{state.get('reader')}; expected {self.plan}. Build the reader with the same decorators, sizes and "
+                f"seeds as when the position was saved, or start anew without restore"
+            )
+        self._next = self._position = (epoch, given)
+        self._latest = None
+
+
+class Pass(Iterator[Any]):
+    """One pass over a reader; counts what the consumer receives.
+
+    Attributes:
+      epoch: number of the pass.
+      given: how many items have been given, those before a restored position included.
+    """
+
+    def __init__(self, reader: Reader, epoch: int, start: int):
+        self.epoch, self.given = epoch, start
+        self._reader = reader
+        self._rows = reader.iterate(epoch, start)
+        self._failed = False
+        # Not the pass itself: the reader must not keep an abandoned pass, and its threads, alive.
+        self._turn = reader._latest = object()
+
+    def __next__(self) -> Any:
+        try:
+            item = next(self._rows)
+        except StopIteration:
+            if not self._failed:
+                self._tell((self.epoch + 1, 0))
+            raise
+        except BaseException:
+            self._failed = True
+            raise
+        self.given += 1
+        self._tell((self.epoch, self.given))
+        return item
+
+    def close(self) -> None:
+        """End the pass here: `finally` blocks of readers run, threads end."""
+        self._failed = True
+        self._rows.close()
+
+    def _tell(self, position: Position) -> None:
+        if self._reader._latest is self._turn:
+            self._reader._position = position
+
+
+class Source(Reader):
+    """A user's own reader: a callable that returns an iterable, or an iterable.
+
+    A position is kept by counting, unless the source keeps one itself: an iterator with `get_state` and `set_state`
+    (Grain), or a reader with `state` and `restore`.
+    """
+
+    def __init__(self, source: Any):
+        super().__init__(self._read, "rows")
+        self.source = source
+        self._iterator: Any = None
+        self._keeper: Any = None  # the iterator, when it keeps the position
+        self._resume: tuple[Position, Any] | None = None
+
+    def state(self) -> dict[str, Any]:
+        """The position; with what the source itself says about it."""
+        state = super().state()
+        if self._resume is not None and self._resume[0] == self._position:
+            state["source"] = self._resume[1]
+        elif self._keeper is not None and state["given"]:
+            inner = self._keeper.get_state()
+            as_text = isinstance(inner, bytes)
+            state["source"] = {"bytes": inner.decode("latin-1")} if as_text else {"iterator": inner}
+        elif hasattr(self.source, "state") and hasattr(self.source, "restore"):
+            state["source"] = {"reader": self.source.state()}
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Make the next call continue exactly behind a position."""
+        super().restore(state)
+        self._keeper = None
+        self._resume = (self._next, state["source"]) if state.get("source") else None
+
+    def _read(self, epoch: int, start: int) -> Rows:
+        resume, self._resume = self._resume, None
+        inner = resume[1] if resume is not None and resume[0] == (epoch, start) else {}
+        if "reader" in inner:
+            self.source.restore(inner["reader"])
+        iterator, again = self._open()
+        try:
+            if "bytes" in inner or "iterator" in inner:
+                iterator.set_state(inner["bytes"].encode("latin-1") if "bytes" in inner else inner["iterator"])
+            elif not inner:
+                skip(iterator, start)
+            if again:
+                yield next(iterator)
+            yield from iterator
+        except StopIteration:
+            raise exhausted(self.source) from None
+        finally:
+            # What restarts itself whenever it is iterated belongs to the user; anything else was made for this pass.
+            if hasattr(iterator, "close") and (iterator is not self.source or isinstance(iterator, Generator)):
+                iterator.close()
+
+    def _open(self) -> tuple[Any, bool]:
+        rows = self.source() if callable(self.source) else self.source
+        if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
+            found = "another function; call it first: reader()" if callable(rows) else f"{rows!r}; yield or return rows"
+            raise errors.ReaderError(
+                f"the reader {_named(self.source)} must return something that can be iterated, it returned {found}"
+            )
+        iterator = iter(rows)
+        again = iterator is rows and iterator is self._iterator
+        # An `__iter__` written in Python may start anew; that of generators and of built-in iterators never does.
+        if again and not isinstance(getattr(type(rows), "__iter__", None), types.FunctionType):
+            raise exhausted(self.source)
+        self._iterator = iterator
+        self._keeper = iterator if hasattr(iterator, "get_state") and hasattr(iterator, "set_state") else None
+        return iterator, again
+
+
+def as_reader(caller: str, source: Any) -> Reader:
+    """What a user gave as reader, as a Reader.
+
+    Args:
+      caller: the public name to blame.
+      source: a Reader, a callable that returns an iterable, or an iterable.
+
+    Raises:
+      ArgumentTypeError: it is none of these.
+    """
+    if isinstance(source, Reader):
+        return source
+    if isinstance(source, Mapping):
+        raise errors.ArgumentTypeError(
+            f"{caller} needs a reader, found a dict; columns become one so: reader.arrays({{...}}, batch_size=32)"
+        )
+    if isinstance(source, str | bytes) or not (
+        callable(source) or hasattr(source, "__iter__") or hasattr(source, "__getitem__")
+    ):
+        raise errors.ArgumentTypeError(
+            f"{caller} needs a reader, that is a function which returns an iterable, or an iterable; found "
+            f"{type(source).__name__} {source!r}. For example: def rows(): yield image, label"
+        )
+    return Source(source)
+
+
+def exhausted(source: Any) -> errors.ReaderError:
+    """The error for an iterator that was handed over as reader and has nothing more to give."""
+    return errors.ReaderError(
+        f"the reader is exhausted: found that {_named(source)} can be iterated once only, expected one that "
+        f"starts anew for every pass; hand over a function that returns a new iterator: def rows(): yield ..."
+    )
+
+
+def whole(caller: str, name: str, value: Any, least: int) -> int:
+    """A whole number that is large enough, or the error that says so.
+
+    Args:
+      caller: the public name to blame.
+      name: of the argument.
+      value: what was given.
+      least: the smallest number that makes sense.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise errors.ArgumentTypeError(
+            f"{caller} needs a whole number as {name}, found {type(value).__name__} {value!r}; for example {name}=32"
+        )
+    if number < least:
+        raise errors.ArgumentError(
+            f"{caller} needs {name} >= {least}, found {name}={number}; for example {name}={max(least, 32)}"
+        )
+    return number
+
+
+def function(caller: str, value: Any) -> Callable[..., Any]:
+    """A callable, or the error that says so."""
+    if not callable(value):
+        raise errors.ArgumentTypeError(
+            f"{caller} needs a function of a row, found {type(value).__name__} {value!r}; for example "
+            f"{caller}(lambda row: row, rows)"
+        )
+    return value
+
+
+@contextlib.contextmanager
+def opened(readers: list[Reader], epoch: int, start: int) -> Iterator[list[Rows]]:
+    """The rows of several readers, which are closed at the end, whatever ends it."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(contextlib.closing(r.iterate(epoch, start))) for r in readers]
+
+
+def skip(rows: Iterator[Any], count: int) -> None:
+    """Read and drop `count` rows."""
+    next(itertools.islice(rows, count, count), None)
+
+
+def _named(source: Any) -> str:
+    return getattr(source, "__qualname__", None) or f"of type {type(source).__name__}"

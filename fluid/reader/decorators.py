@@ -1,0 +1,352 @@
+"""Decorators: readers made of readers. Each takes functions, iterables or readers, and gives a Reader."""
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid.reader.ahead import read_ahead
+from fluid.reader.base import Reader, Rows, as_reader, function, opened, skip, whole
+
+_MISSING = object()
+
+
+def batch(reader: Any, batch_size: int, drop_last: bool = False) -> Reader:
+    """Group rows into minibatches: lists of `batch_size` rows.
+
+    Args:
+      reader: gives rows.
+      batch_size: at least 1.
+      drop_last: whether a last, shorter minibatch is left out.
+
+    Returns:
+      A Reader of lists of rows.
+
+    Raises:
+      ArgumentError: `batch_size` is below 1.
+
+    Example:
+      >>> list(batch([1, 2, 3, 4, 5], batch_size=2))
+      [[1, 2], [3, 4], [5]]
+    """
+    rows, size = as_reader("reader.batch", reader), whole("reader.batch", "batch_size", batch_size, 1)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        with contextlib.closing(rows.iterate(epoch, start * size)) as inner:
+            while minibatch := list(itertools.islice(inner, size)):
+                if len(minibatch) < size and drop_last:
+                    return
+                yield minibatch
+
+    return Reader(iterate, {"batch": size, "drop_last": bool(drop_last), "of": rows.plan})
+
+
+def shuffle(reader: Any, buf_size: int, seed: int = 0) -> Reader:
+    """Shuffle rows: fill a buffer, give its rows in random order, fill it again.
+
+    The order depends on the seed and the number of the pass, on nothing else: each pass has another one, and two
+    readers with one seed have the same.
+
+    Args:
+      reader: gives rows.
+      buf_size: how many rows the buffer holds; a buffer as large as the data shuffles it completely.
+      seed: 0 or more.
+
+    Returns:
+      A Reader of the same rows in another order.
+
+    Raises:
+      ArgumentError: `buf_size` is below 1 or `seed` below 0.
+
+    Example:
+      >>> sorted(shuffle(range(5), buf_size=3))
+      [0, 1, 2, 3, 4]
+      >>> list(shuffle(range(5), buf_size=5, seed=7)) == list(shuffle(range(5), buf_size=5, seed=7))
+      True
+    """
+    rows, size = as_reader("reader.shuffle", reader), whole("reader.shuffle", "buf_size", buf_size, 1)
+    seed = whole("reader.shuffle", "seed", seed, 0)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        first, dropped = divmod(start, size)
+        with contextlib.closing(rows.iterate(epoch, first * size)) as inner:
+            for number in itertools.count(first):
+                window = list(itertools.islice(inner, size))
+                if not window:
+                    return
+                # Each window has its own random numbers, so that a position can be found without those before it.
+                order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(window))
+                yield from (window[i] for i in order[dropped:])
+                dropped = 0
+
+    return Reader(iterate, {"shuffle": size, "seed": seed, "of": rows.plan})
+
+
+def map(func: Callable[..., Any], *readers: Any) -> Reader:
+    """Apply a function to each row, or to the rows of several readers side by side.
+
+    Args:
+      func: takes one row of each reader.
+      readers: give rows; the shortest ends the pass.
+
+    Returns:
+      A Reader of what the function returns.
+
+    Example:
+      >>> list(map(lambda x: x * 10, [1, 2, 3]))
+      [10, 20, 30]
+      >>> list(map(lambda x, y: x + y, [1, 2], [10, 20]))
+      [11, 22]
+    """
+    function("reader.map", func)
+    many = _readers("reader.map", readers)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        with opened(many, epoch, start) as inner:
+            for rows in zip(*inner, strict=False):
+                yield func(*rows)
+
+    return Reader(iterate, many[0].plan if len(many) == 1 else {"map": [r.plan for r in many]})
+
+
+def buffered(reader: Any, size: int) -> Reader:
+    """Read ahead in a background thread: for readers that wait for disks or networks.
+
+    Rows, their order and the reader's exceptions stay what they are. The thread ends with the pass, also when its
+    iterator is closed or forgotten.
+
+    Args:
+      reader: gives rows.
+      size: how many rows are read ahead, at least 1.
+
+    Returns:
+      A Reader of the same rows.
+
+    Example:
+      >>> list(buffered([1, 2, 3], size=2))
+      [1, 2, 3]
+    """
+    rows, size = as_reader("reader.buffered", reader), whole("reader.buffered", "size", size, 1)
+    return Reader(lambda epoch, start: read_ahead(lambda: rows.iterate(epoch, start), size), rows.plan)
+
+
+def xmap(mapper: Callable[[Any], Any], reader: Any, process_num: int, buffer_size: int, order: bool = False) -> Reader:
+    """Apply a function to each row in several threads: for functions that decode, read or wait.
+
+    Args:
+      mapper: takes a row; called from many threads at once.
+      reader: gives rows.
+      process_num: how many threads, at least 1.
+      buffer_size: how many rows are read ahead, at least 1.
+      order: as in Fluid. Rows come in the order of the reader either way: a position could not be kept otherwise.
+
+    Returns:
+      A Reader of what the function returns.
+
+    Example:
+      >>> list(xmap(str, [1, 2, 3], process_num=2, buffer_size=4, order=True))
+      ['1', '2', '3']
+    """
+    del order
+    function("reader.xmap", mapper)
+    rows = as_reader("reader.xmap", reader)
+    threads = whole("reader.xmap", "process_num", process_num, 1)
+    size = whole("reader.xmap", "buffer_size", buffer_size, 1)
+    return Reader(lambda epoch, start: read_ahead(lambda: rows.iterate(epoch, start), size, mapper, threads), rows.plan)
+
+
+def chain(*readers: Any) -> Reader:
+    """Give the rows of one reader after those of another.
+
+    Args:
+      readers: at least one.
+
+    Returns:
+      A Reader of all their rows.
+
+    Example:
+      >>> list(chain([1, 2], [3]))
+      [1, 2, 3]
+    """
+    many = _readers("reader.chain", readers)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        for reader in many:
+            with contextlib.closing(reader.iterate(epoch, 0)) as inner:
+                for row in inner:
+                    if start == 0:
+                        yield row
+                    else:
+                        start -= 1
+
+    return Reader(iterate, {"chain": [r.plan for r in many]})
+
+
+def compose(*readers: Any, check_alignment: bool = True) -> Reader:
+    """Join the rows of several readers, side by side, into one flat tuple.
+
+    Args:
+      readers: at least one; rows that are tuples are joined field by field.
+      check_alignment: whether readers of different length are an error; otherwise the shortest ends the pass.
+
+    Returns:
+      A Reader of tuples.
+
+    Raises:
+      ReaderError: one reader ends before another (while reading).
+
+    Example:
+      >>> list(compose([1, 2], [("a", "b"), ("c", "d")]))
+      [(1, 'a', 'b'), (2, 'c', 'd')]
+    """
+    many = _readers("reader.compose", readers)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        with opened(many, epoch, start) as inner:
+            for number in itertools.count(start):
+                rows = [next(r, _MISSING) for r in inner] if check_alignment else _until_missing(inner)
+                ended = [i for i, row in enumerate(rows) if row is _MISSING]
+                if ended and check_alignment and len(ended) < len(many):
+                    raise errors.ReaderError(
+                        f"reader.compose was given readers of different lengths: found that number {ended[0]} "
+                        f"(counting from 0) ended after {number} rows, expected as many as of the others; "
+                        f"compose(..., check_alignment=False) stops at the shortest"
+                    )
+                if ended:
+                    return
+                yield tuple(itertools.chain.from_iterable(r if isinstance(r, tuple) else (r,) for r in rows))
+
+    return Reader(iterate, {"compose": [r.plan for r in many], "check_alignment": bool(check_alignment)})
+
+
+def firstn(reader: Any, n: int) -> Reader:
+    """Give the first rows of each pass only.
+
+    Args:
+      reader: gives rows; it is not read further than the last row that is given.
+      n: how many.
+
+    Returns:
+      A Reader of at most `n` rows.
+
+    Example:
+      >>> import itertools
+      >>> list(firstn(itertools.count, n=3))
+      [0, 1, 2]
+    """
+    rows, n = as_reader("reader.firstn", reader), whole("reader.firstn", "n", n, 0)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        if start < n:
+            with contextlib.closing(rows.iterate(epoch, start)) as inner:
+                yield from itertools.islice(inner, n - start)
+
+    return Reader(iterate, {"firstn": n, "of": rows.plan})
+
+
+def cache(reader: Any) -> Reader:
+    """Keep the rows of the first whole pass in memory and give them in every later one.
+
+    Args:
+      reader: gives rows; read once. Put `shuffle` outside, or every pass has the order of the first.
+
+    Returns:
+      A Reader of the same rows.
+
+    Example:
+      >>> rows = cache(lambda: iter([1, 2]))
+      >>> list(rows), list(rows)
+      ([1, 2], [1, 2])
+    """
+    rows = as_reader("reader.cache", reader)
+    kept: list[Any] | None = None
+
+    def iterate(epoch: int, start: int) -> Rows:
+        nonlocal kept
+        if kept is not None:
+            yield from itertools.islice(kept, start, None)
+            return
+        # Always the first pass of the reader: what a later pass gives must not depend on which one filled the cache.
+        filling: list[Any] = []
+        with contextlib.closing(rows.iterate(0, 0)) as inner:
+            for row in inner:
+                filling.append(row)
+                if len(filling) > start:
+                    yield row
+        kept = filling
+
+    return Reader(iterate, {"cache": rows.plan})
+
+
+def shard(reader: Any, num_shards: int, index: int) -> Reader:
+    """Give each of several workers its part: every `num_shards`-th row, from number `index` on.
+
+    Args:
+      reader: gives rows, the same to every worker.
+      num_shards: how many workers there are.
+      index: which one this is, from 0 on.
+
+    Returns:
+      A Reader of that part of the rows.
+
+    Raises:
+      ArgumentError: `index` is not below `num_shards`.
+
+    Example:
+      >>> list(shard(range(5), num_shards=2, index=0)), list(shard(range(5), num_shards=2, index=1))
+      ([0, 2, 4], [1, 3])
+    """
+    rows, shards = as_reader("reader.shard", reader), whole("reader.shard", "num_shards", num_shards, 1)
+    index = whole("reader.shard", "index", index, 0)
+    if index >= shards:
+        raise errors.ArgumentError(
+            f"reader.shard found index={index} with num_shards={shards}, expected an index from 0 to {shards - 1}: "
+            f"reader.shard(rows, num_shards={shards}, index={shards - 1})"
+        )
+
+    def iterate(epoch: int, start: int) -> Rows:
+        with contextlib.closing(rows.iterate(epoch, start * shards)) as inner:
+            skip(inner, index)
+            yield from itertools.islice(inner, 0, None, shards)
+
+    return Reader(iterate, {"shard": [shards, index], "of": rows.plan})
+
+
+def map_readers(func: Callable[..., Any], *readers: Any) -> Reader:
+    """Fluid's name for `map`.
+
+    Example:
+      >>> list(map_readers(lambda x: -x, [1, 2]))
+      [-1, -2]
+    """
+    return map(func, *readers)
+
+
+def xmap_readers(
+    mapper: Callable[[Any], Any], reader: Any, process_num: int, buffer_size: int, order: bool = False
+) -> Reader:
+    """Fluid's name for `xmap`.
+
+    Example:
+      >>> list(xmap_readers(lambda x: -x, [1, 2], process_num=2, buffer_size=2))
+      [-1, -2]
+    """
+    return xmap(mapper, reader, process_num, buffer_size, order)
+
+
+def _readers(caller: str, readers: tuple[Any, ...]) -> list[Reader]:
+    if not readers:
+        raise errors.ArgumentError(f"{caller} needs at least one reader, found none; for example {caller}(..., rows)")
+    return [as_reader(caller, reader) for reader in readers]
+
+
+def _until_missing(rows: list[Rows]) -> list[Any]:
+    found = []
+    for reader in rows:
+        found.append(next(reader, _MISSING))
+        if found[-1] is _MISSING:
+            break
+    return found

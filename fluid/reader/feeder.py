@@ -1,0 +1,271 @@
+"""Minibatches to feeds: rows or columns, in any order, become checked arrays by name."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fluid import errors
+from fluid.core import FeedSpec, Program
+from fluid.reader.columns import check_feed, complaint
+
+FeedOrder = Sequence[str] | Mapping[str, int] | None
+
+
+class Feeder:
+    """Turns minibatches into feeds, as a program declares them.
+
+    Args:
+      specs: the declarations by name, for example `program.feeds`.
+      feed_order: which field of a row is which feed: names in the order of the fields, or positions by name. By
+        default the order of declaration, where `layers.data(column=...)` does not say otherwise.
+      aligned: whether all columns must hold the same number of samples.
+
+    Raises:
+      ArgumentError: the order names nothing, a feed is missing from it, or two feeds share a position.
+      UnknownNameError: the order names what is not declared.
+
+    Example:
+      >>> from fluid.core import FeedSpec
+      >>> specs = {"x": FeedSpec("x", (None, 2), "float32"), "y": FeedSpec("y", (None, 1), "int64")}
+      >>> feed = Feeder(specs).feed([([0.5, 1], 7), ([2, 3], 8)])
+      >>> feed["x"].tolist(), feed["y"].tolist()
+      ([[0.5, 1.0], [2.0, 3.0]], [[7], [8]])
+    """
+
+    def __init__(self, specs: Mapping[str, FeedSpec], feed_order: FeedOrder = None, aligned: bool = True):
+        self.specs = dict(specs)
+        self.positions = _positions(self.specs, feed_order)
+        self._aligned = aligned and len(self.specs) > 1
+        # Positions that somebody wrote down may pick some fields of longer rows; an order names every field.
+        self._exact = not isinstance(feed_order, Mapping) and (
+            feed_order is not None or all(spec.column is None for spec in self.specs.values())
+        )
+        self._width = max(self.positions.values(), default=-1) + 1
+
+    def feed(self, minibatch: Any, batch_index: int | None = None) -> dict[str, Any]:
+        """Check a minibatch and name its columns.
+
+        Args:
+          minibatch: a list of rows (tuples, dicts, or values when there is one field), a tuple of columns, or a dict
+            of columns.
+          batch_index: for error messages.
+
+        Returns:
+          `{name: array or SequenceBatch}`, arrays as declared: `[batch, ...]`.
+
+        Raises:
+          FeedError: the minibatch does not fit; the message names the field, the sample and the batch.
+          UnknownNameError: a dict holds a name that is not declared.
+        """
+        if not self.specs:
+            return {}
+        where = "" if batch_index is None else f"batch {batch_index}"
+        columns = self._columns(minibatch, where)
+        fed = {name: check_feed(spec, columns[name], where) for name, spec in self.specs.items()}
+        if self._aligned:
+            self._check_aligned(fed, where)
+        return fed
+
+    def _columns(self, minibatch: Any, where: str) -> Mapping[str, Any]:
+        if isinstance(minibatch, tuple):
+            return self._picked(minibatch, "columns", None, where)
+        if isinstance(minibatch, Mapping):
+            self._check_names(minibatch, None, where)
+            return minibatch
+        if not isinstance(minibatch, list):
+            if hasattr(minibatch, "dtype") and len(self.specs) == 1:
+                return {name: minibatch for name in self.specs}
+            if hasattr(minibatch, "dtype") or not hasattr(minibatch, "__iter__"):
+                raise self._unusable(minibatch, where)
+            minibatch = list(minibatch)
+        if not minibatch:
+            raise errors.FeedError(_at(where) + "found an empty minibatch, expected at least one sample. Leave it out")
+        if self._holds_columns(minibatch):
+            return self._picked(tuple(minibatch), "columns", None, where)
+        return self._transposed(minibatch, where)
+
+    def _holds_columns(self, minibatch: list[Any]) -> bool:
+        """Whether a list holds columns instead of rows, as torch's DataLoader gives them."""
+        if not all(hasattr(item, "dtype") and getattr(item, "ndim", 0) for item in minibatch):
+            return False
+        if len(self.specs) > 1:  # rows of several fields would be tuples
+            return len(minibatch) == self._width or (len(minibatch) > self._width and not self._exact)
+        (spec,), shape = self.specs.values(), tuple(minibatch[0].shape)
+        return len(minibatch) == 1 and shape[1 + spec.lod_level :] == spec.shape[1:] and len(shape) > len(spec.shape) - 1
+
+    def _transposed(self, rows: list[Any], where: str) -> Mapping[str, Any]:
+        if isinstance(rows[0], Mapping):
+            for sample, row in enumerate(rows):
+                if not isinstance(row, Mapping):
+                    raise self._unusable(row, where, sample)
+                self._check_names(row, sample, where)
+            return {name: [row[name] for row in rows] for name in self.specs}
+        if len(self.specs) == 1:
+            # A list may be the value of the only field. A tuple is a row, and so is a list if positions are written.
+            fields: Any = tuple if self._exact else (tuple, list)
+            (name,) = self.specs
+            position = self.positions[name]
+            return {name: [self._only(row, fields, position, i, where) for i, row in enumerate(rows)]}
+        for sample, row in enumerate(rows):
+            if not isinstance(row, tuple | list):
+                raise self._unusable(row, where, sample)
+            if len(row) != self._width:
+                self._picked(row, "fields", sample, where)
+        return {name: [row[i] for row in rows] for name, i in self.positions.items()}
+
+    def _only(self, row: Any, fields: Any, position: int, sample: int, where: str) -> Any:
+        if not isinstance(row, fields):
+            return row
+        self._picked(row, "fields", sample, where)
+        return row[position]
+
+    def _picked(self, fields: Sequence[Any], what: str, sample: int | None, where: str) -> dict[str, Any]:
+        if len(fields) < self._width or (self._exact and len(fields) > self._width):
+            order = ", ".join(repr(n) for n, _ in sorted(self.positions.items(), key=operator.itemgetter(1)))
+            least, positions = (
+                "" if self._exact else "at least ",
+                ", ".join(f"{n!r}: {i}" for n, i in self.positions.items()),
+            )
+            raise errors.FeedError(
+                f"{_at(where, sample)}found {len(fields)} {what}, expected {least}{self._width}: {order}. Give one for "
+                f"each feed, or say which is which: feed_order={{{positions}}}"
+            )
+        return {name: fields[i] for name, i in self.positions.items()}
+
+    def _check_names(self, given: Mapping[str, Any], sample: int | None, where: str) -> None:
+        if given.keys() == self.specs.keys():
+            return
+        for name in given:
+            if name not in self.specs:
+                raise errors.UnknownNameError(
+                    f"{_at(where, sample)}found {name!r}, which the program does not declare, expected "
+                    f"{', '.join(map(repr, self.specs))}. {errors.nearest(str(name), self.specs)}"
+                )
+        for name, spec in self.specs.items():
+            if name not in given:
+                raise complaint(spec, where, sample, f"only {', '.join(map(repr, given))}", f"Add {{{name!r}: array}}")
+
+    def _check_aligned(self, fed: Mapping[str, Any], where: str) -> None:
+        sizes = {name: fed[name].shape[0] for name, spec in self.specs.items() if spec.shape[:1] == (None,)}
+        if len(set(sizes.values())) > 1:
+            shown = ", ".join(f"{name!r}: {size}" for name, size in sizes.items())
+            raise errors.FeedError(
+                f"{_at(where)}found columns with different numbers of samples, {shown}, expected the same number in "
+                f"each. Row i of every column belongs to sample i: check how the columns are sliced"
+            )
+
+    def _unusable(self, found: Any, where: str, sample: int | None = None) -> errors.FeedError:
+        names = ", ".join(self.specs)
+        return errors.FeedError(
+            f"{_at(where, sample)}found {type(found).__name__}, expected the fields {names}. A minibatch is a list of "
+            f"row tuples [({names}), ...], a tuple of columns ({names}), or a dict of columns by name"
+        )
+
+
+class DataFeeder:
+    """Turns minibatches into feeds, in Fluid's spelling.
+
+    Args:
+      feed_list: names of feeds, in the order of the fields of a row.
+      place: accepted and ignored; arrays are placed by who runs the program.
+      program: the Program, or program function, that declares the feeds.
+
+    Raises:
+      ArgumentTypeError: no program was given.
+      UnknownNameError: the program declares no such feed.
+
+    Example:
+      >>> import fluid
+      >>> program = fluid.Program(lambda: fluid.layers.data("x", shape=[2]))
+      >>> DataFeeder(feed_list=["x"], program=program).feed([([1, 2],), ([3, 4],)])
+      {'x': array([[1., 2.],
+             [3., 4.]], dtype=float32)}
+    """
+
+    def __init__(
+        self,
+        feed_list: Sequence[str],
+        place: Any = None,
+        program: Program | Callable[[], Any] | None = None,
+    ):
+        del place
+        if program is None:
+            raise errors.ArgumentTypeError(
+                "DataFeeder needs the program that declares the feeds, found program=None; there is no default one: "
+                f"DataFeeder(feed_list={feed_list!r}, program=train_program)"
+            )
+        feeds = (program if isinstance(program, Program) else Program(program)).feeds
+        names = _names(feed_list)
+        for name in names:
+            _check_known(name, feeds)
+        self._feeder = Feeder({name: feeds[name] for name in names}, names)
+
+    def feed(self, minibatch: Any) -> dict[str, Any]:
+        """Check a minibatch and name its columns; see `Feeder.feed`."""
+        return self._feeder.feed(minibatch)
+
+
+def _positions(specs: Mapping[str, FeedSpec], feed_order: FeedOrder) -> dict[str, int]:
+    if feed_order is None:
+        positions = _declared_positions(specs)
+    elif isinstance(feed_order, Mapping):
+        positions = {str(name): _position(name, index) for name, index in feed_order.items()}
+    else:
+        positions = {name: index for index, name in enumerate(_names(feed_order))}
+        if len(positions) < len(feed_order):
+            raise errors.ArgumentError(f"feed_order names a feed twice, found {list(feed_order)}, expected each once")
+    if feed_order is not None and not positions:
+        raise errors.ArgumentError(f"feed_order names nothing, expected the order of {list(specs)}: {_example(specs)}")
+    for name in positions:
+        _check_known(name, specs)
+    if missing := [name for name in specs if name not in positions]:
+        raise errors.ArgumentError(
+            f"feed_order misses {', '.join(map(repr, missing))}, found {feed_order!r}, expected every feed that the "
+            f"program declares: {_example(specs)}"
+        )
+    if len(set(positions.values())) < len(positions):
+        raise errors.ArgumentError(
+            f"two feeds share a position in the row, found {positions}; give each its own column"
+        )
+    return {name: positions[name] for name in specs}
+
+
+def _declared_positions(specs: Mapping[str, FeedSpec]) -> dict[str, int]:
+    """Written columns first; the other feeds take the free positions in order of declaration."""
+    taken = {spec.column for spec in specs.values() if spec.column is not None}
+    free = (i for i in range(2 * len(specs)) if i not in taken)
+    return {name: next(free) if spec.column is None else spec.column for name, spec in specs.items()}
+
+
+def _position(name: str, index: Any) -> int:
+    try:
+        position = operator.index(index)
+    except TypeError:
+        position = -1
+    if position < 0:
+        raise errors.ArgumentError(
+            f"feed_order gives {name!r} the position {index!r}, expected 0, 1, 2, ...: feed_order={{{name!r}: 0}}"
+        )
+    return position
+
+
+def _names(names: Any) -> list[str]:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise errors.ArgumentTypeError(f'feeds are named in a list of strings, found {names!r}: ["image", "label"]')
+    return list(names)
+
+
+def _check_known(name: str, feeds: Mapping[str, FeedSpec]) -> None:
+    if name not in feeds:
+        raise errors.UnknownNameError(
+            f"no feed is called {name!r}, expected one of those the program declares. {errors.nearest(name, feeds)}"
+        )
+
+
+def _example(specs: Mapping[str, FeedSpec]) -> str:
+    return f"feed_order={list(specs)}"
+
+
+def _at(where: str, sample: int | None = None) -> str:
+    place = ", ".join(filter(None, ("" if sample is None else f"sample {sample}", where)))
+    return f"{place}: " if place else "minibatch: "

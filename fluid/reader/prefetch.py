@@ -1,0 +1,114 @@
+"""Pulling one minibatch ahead of need, without a thread.
+
+JAX returns from a step as soon as it is dispatched, while the device still works. The loop uses that time itself: right
+after dispatching step k it calls `advance()`, which reads minibatch k+1, converts it and starts its transfer. So data
+and device overlap, and the reader runs in the caller's thread: its exceptions need no forwarding, nothing must be
+stopped or locked, and what it does with thread-local state just works. A reader that waits for disks or networks,
+longer than a step takes, reads further ahead in a thread of its own: `fluid.reader.buffered`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Prefetched:
+    """One converted minibatch.
+
+    Attributes:
+      feed: what `convert` returned.
+      size: number of samples.
+      state: position of the reader right behind this minibatch, or None.
+
+    Example:
+      >>> Prefetched(feed={}, size=32, state=None).size
+      32
+    """
+
+    feed: Any
+    size: int
+    state: dict[str, Any] | None
+
+
+class Prefetcher(Iterator[Prefetched]):
+    """Converted minibatches, the next one pulled when the caller has time for it.
+
+    An exception that the reader or `convert` raises ahead of need is kept, and raised, the same object, where its
+    minibatch is due. KeyboardInterrupt and SystemExit pass through at once; a minibatch that had been read is not lost.
+
+    Args:
+      minibatches: one pass of a reader.
+      convert: called with `(minibatch, batch_index)`, such as `feeder.feed`; returns a feed.
+      state: called right after a minibatch was read, such as `reader.state`.
+      first: index of the first minibatch, for a pass that is continued.
+
+    Example:
+      >>> import numpy as np
+      >>> ahead = Prefetcher(iter([[1, 2], [3]]), lambda minibatch, index: {"x": np.array(minibatch)})
+      >>> for item in ahead:
+      ...     ahead.advance()  # after the step on item.feed was dispatched
+      ...     print(item.size, item.feed["x"])
+      2 [1 2]
+      1 [3]
+    """
+
+    def __init__(
+        self,
+        minibatches: Iterable[Any],
+        convert: Callable[[Any, int], Any],
+        state: Callable[[], dict[str, Any] | None] | None = None,
+        first: int = 0,
+    ):
+        self._iterator = iter(minibatches)
+        self._convert, self._state = convert, state
+        self._index = first
+        self._read: tuple[Any, dict[str, Any] | None] | None = None
+        self._ready: Prefetched | BaseException | None = None
+        self._ended = False
+
+    def advance(self) -> None:
+        """Pull the next minibatch and convert it, if that has not been done; raises nothing but interrupts."""
+        if self._ready is not None or self._ended:
+            return
+        try:
+            if self._read is None:
+                try:
+                    minibatch = next(self._iterator)
+                except StopIteration:
+                    self._ended = True
+                    return
+                self._read = (minibatch, None if self._state is None else self._state())
+            minibatch, state = self._read
+            feed = self._convert(minibatch, self._index)
+            self._ready = Prefetched(feed, _size(feed), state)
+        except Exception as error:
+            self._ready = error
+        self._read = None
+        self._index += 1
+
+    def __next__(self) -> Prefetched:
+        self.advance()
+        ready, self._ready = self._ready, None
+        if ready is None:
+            raise StopIteration
+        if isinstance(ready, Prefetched):
+            return ready
+        try:
+            if isinstance(ready, StopIteration):  # from convert; here it would mean that all is well
+                raise RuntimeError("StopIteration was raised while a minibatch was converted") from ready
+            raise ready
+        finally:
+            del ready  # its traceback holds this frame
+
+    def close(self) -> None:
+        """End the pass: `finally` blocks of readers run, threads end, and nothing more is given."""
+        self._ended, self._read, self._ready = True, None, None
+        if hasattr(self._iterator, "close"):
+            self._iterator.close()
+
+
+def _size(feed: Any) -> int:
+    """Number of samples: the largest first dimension of a feed, as programs count it."""
+    values = feed.values() if hasattr(feed, "values") else ()
+    return max((value.shape[0] for value in values if getattr(value, "shape", ())), default=1)

@@ -1,0 +1,7 @@
+"""Session: programs run over one Scope, as compiled steps."""
+
+from fluid.session.results import Results
+from fluid.session.session import BoundStep, Compilation, Session
+from fluid.session.step import Request
+
+__all__ = ["BoundStep", "Compilation", "Request", "Results", "Session"]

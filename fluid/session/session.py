@@ -1,0 +1,344 @@
+"""Session: one Scope, any number of Programs, a device, and the compiled steps."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors, io
+from fluid.core import TEST, TRAIN, Program, Scope, SequenceBatch
+from fluid.place import Place, device_of
+from fluid.reader import check_feed
+from fluid.session.interrupts import InterruptGuard
+from fluid.session.results import Results
+from fluid.session.step import Request, Step, check_fetch, transformations, unneeded
+
+
+class Compilation(NamedTuple):
+    """One compilation of a step: of which program, in which mode, and why."""
+
+    program: str
+    mode: str
+    reason: str
+
+
+class Session:
+    """Runs programs over one set of named arrays.
+
+    Args:
+      program_functions: program functions or Programs; they share parameters by name.
+      place: a device, see `fluid.place.device_of`; None for JAX's default.
+      seed: of initial values and of random layers.
+
+    Attributes:
+      programs: Program by name.
+      scope: the arrays by name, filled with initial values.
+      compilations: every compilation so far and its reason; its length counts them.
+      guard: keeps Ctrl-C out of the middle of a step.
+
+    Raises:
+      FluidError: whatever mistake the programs' shapes show.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def double():
+      ...     x = fluid.layers.data("x", shape=[2])
+      ...     return fluid.layers.scale(x, 2.0)
+      >>> with fluid.Session(double) as session:
+      ...     result, = session.run("double", feed={"x": np.ones((1, 2))})
+      >>> np.asarray(result).tolist()
+      [[2.0, 2.0]]
+    """
+
+    def __init__(self, *program_functions: Callable[[], Any] | Program, place: Place = None, seed: int = 0):
+        self.device = device_of(place)
+        self._sharding = jax.sharding.SingleDeviceSharding(self.device)
+        self.programs: dict[str, Program] = {}
+        self.compilations: list[Compilation] = []
+        self.scope = Scope(seed, self.place)
+        self._steps: dict[tuple[str, Request], BoundStep] = {}
+        self.guard = InterruptGuard()
+        self._closed = False
+        for function in program_functions:
+            self.add(function)
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def add(self, function: Callable[[], Any] | Program) -> Program:
+        """Add a program: discover it, create the parameters and slots that are not there yet.
+
+        Returns:
+          The Program; its name is the function's, numbered when that is taken.
+        """
+        program = function if isinstance(function, Program) else Program(function)
+        name, count = program.name, 0
+        while program.name in self.programs:
+            count += 1
+            program.name = f"{name}_{count}"
+        # Everything that can fail comes before anything changes.
+        rules = transformations(program)
+        root = self.scope.root
+        self.scope.declare(program.parameters | program.states, functools.partial(program.init, root))
+        slots = [
+            jax.jit(rule.init)({n: self.scope.arrays[n] for n in m.parameters})
+            for rule, m in zip(rules, program.minimizes, strict=True)
+        ]
+        self.scope.slots[program.name] = self.place(slots)
+        self.programs[program.name] = program
+        return program
+
+    def run(
+        self,
+        program: str | Callable[[], Any] | Program | None = None,
+        feed: Mapping[str, Any] | None = None,
+        fetch: Sequence[str] | None = None,
+        mode: str | None = None,
+    ) -> Results:
+        """Run a program once.
+
+        Args:
+          program: its name, its function or itself; may be left out when there is one.
+          feed: arrays by name: of feeds, and of any other named value, which is replaced by them. Feeds that the result
+            does not depend on need not be given.
+          fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
+            run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised).
+          mode: "train" updates parameters and states; "test" changes nothing. By default "train" when the program
+            minimises, else "test".
+
+        Returns:
+          Results: the program's outputs, or the values of `fetch` in order; on the device.
+
+        Raises:
+          FeedError: data does not fit; UnknownNameError: no such program, feed or value. The Scope stays as it was.
+        """
+        self._check_open()
+        found = self._program(program)
+        mode = mode or (TRAIN if found.minimizes else TEST)
+        if mode not in (TRAIN, TEST):
+            raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
+        feeds, overrides = self._split(found, feed or {})
+        names = None if fetch is None else check_fetch(found, fetch)
+        request = Request(mode, names, tuple(feeds), tuple(overrides))
+        return self.step(found, request)(feeds, overrides)
+
+    def step(self, program: Program, request: Request) -> "BoundStep":
+        """The compiled step for a request; the same one for equal requests."""
+        known = self._steps.get((program.name, request))
+        if known is None:
+            known = self._steps[program.name, request] = BoundStep(self, program, request)
+        return known
+
+    def place(self, value: Any) -> Any:
+        """Put a tree of arrays on this session's device."""
+        return jax.device_put(value, self._sharding)
+
+    def save(self, path: Any) -> None:
+        """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
+        self._check_open()
+        io.save_arrays(path, self._everything(), kind="session")
+
+    def load(self, path: Any) -> None:
+        """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
+
+        Raises:
+          ParameterFileError: there is no such file, or it holds something else.
+          ParameterError: names, shapes or dtypes differ; nothing is changed then.
+        """
+        self._check_open()
+        arrays, kind = io.load_arrays(path)
+        if kind == "session":
+            wanted = self._everything()
+            io.check_match(arrays, {n: (v.shape, str(v.dtype)) for n, v in wanted.items()}, path)
+            self._restore(arrays)
+        else:
+            self.load_params(path)
+
+    def save_params(self, path: Any, names: Sequence[str] | None = None) -> None:
+        """Write parameters and states, all or the named ones, to one file; see `fluid.io.save_arrays`."""
+        self._check_open()
+        for name in names or ():
+            self.scope[name]
+        chosen = self.scope.arrays if names is None else {n: self.scope.arrays[n] for n in names}
+        io.save_arrays(path, chosen, kind="parameters")
+
+    def load_params(self, source: Any, strict: bool = True) -> None:
+        """Set parameters and states from a file of `save_params`, or from arrays by name.
+
+        Args:
+          source: a path or a mapping.
+          strict: whether names that no program here has are an error.
+
+        Raises:
+          ParameterFileError, ParameterError: as in `load`; nothing is changed then.
+        """
+        self._check_open()
+        if isinstance(source, Mapping):
+            arrays, where = {n: np.asarray(v) for n, v in source.items()}, "the given parameters"
+        else:
+            arrays, where = io.load_arrays(source)[0], source
+        wanted = {n: (s.shape, s.dtype) for n, s in self.scope.specs.items()}
+        io.check_match(arrays, wanted, where, allow_extra=not strict)
+        self.scope.arrays |= self.place({n: jnp.array(arrays[n]) for n in wanted})
+
+    def params(self) -> dict[str, jax.Array]:
+        """Parameters and states by name: copies, which stay valid while training goes on."""
+        self._check_open()
+        return dict(self.scope)
+
+    def close(self) -> None:
+        """Let go of all arrays and compiled steps. A closed session cannot be run."""
+        self._closed = True
+        self._steps.clear()
+        self.scope.arrays.clear()
+        self.scope.slots.clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.ArgumentError("this session is closed; make a new one: fluid.Session(program)")
+
+    def _program(self, program: Any) -> Program:
+        if program is None and len(self.programs) == 1:
+            return next(iter(self.programs.values()))
+        for name, known in self.programs.items():
+            original = getattr(known.function, "__wrapped__", known.function)
+            if program is known or program == name or (callable(program) and program in (known.function, original)):
+                return known
+        shown = program if isinstance(program, str) else getattr(program, "__name__", repr(program))
+        raise errors.UnknownNameError(
+            f"this session has no program {shown!r}. {errors.nearest(str(shown), self.programs)} "
+            f"Hand program functions over at the start: fluid.Session(f, g)"
+        )
+
+    def _split(self, program: Program, feed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        feeds, overrides = {}, {}
+        for name, value in feed.items():
+            if name in program.feeds:
+                feeds[name] = check_feed(program.feeds[name], value)
+            elif name in program.values or name in program.parameters:
+                overrides[name] = value if isinstance(value, SequenceBatch) else jnp.asarray(value)
+            else:
+                known = [*program.feeds, *program.values, *program.parameters]
+                raise errors.UnknownNameError(
+                    f"the program {program.name} has no feed {name!r}. {errors.nearest(name, known)}"
+                )
+        return feeds, overrides
+
+    def _everything(self) -> dict[str, Any]:
+        slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
+        named = {f"slots{jax.tree_util.keystr(path, simple=True, separator='/')}": value for path, value in slots}
+        named |= {"step": self.scope.step, "root": jax.random.key_data(self.scope.root)}
+        return {**self.scope.arrays, **{f"@{n}": v for n, v in named.items()}}
+
+    def _restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
+        names = [f"@slots{jax.tree_util.keystr(path, simple=True, separator='/')}" for path, _ in paths]
+        self.scope.slots = self.place(jax.tree.unflatten(structure, [jnp.array(arrays[n]) for n in names]))
+        self.scope.step = self.place(jnp.array(arrays["@step"]))
+        self.scope.root = self.place(jax.random.wrap_key_data(jnp.array(arrays["@root"])))
+        self.scope.arrays |= self.place({n: jnp.array(arrays[n]) for n in self.scope.arrays})
+
+
+class BoundStep:
+    """A step of one program, jitted, over the arrays of its Session.
+
+    Calling it runs one step. Made by `Session.step`; feeds are taken as they are, already checked.
+    """
+
+    def __init__(self, session: Session, program: Program, request: Request):
+        self._session = session
+        self._program = program
+        self._step = Step(program, request)
+        self._names = program.output_names if request.fetch is None else request.fetch
+        self._missing = [n for n in program.feeds if n not in request.feeds]
+        self._checked = not self._missing
+        self._shapes: list[str] = []
+        self._train = jax.jit(self._traced(self._step.train), donate_argnums=0)
+        self._test = jax.jit(self._traced(self._step.test))
+
+    def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
+        """Run one step on the session's arrays and put the new ones in their place."""
+        values = self.raw(feeds, overrides)
+        return Results(values, self._names)
+
+    def raw(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Any:  # noqa: B006
+        """Run one step; returns what the jitted function returns, without names."""
+        if not self._checked:
+            self._check_missing(feeds, overrides)
+        scope, step = self._session.scope, self._step
+        kept = {"arrays": {n: scope.arrays[n] for n in step.kept}, "root": scope.root}
+        if not step.training:
+            return self._test(kept, feeds, overrides, scope.step)
+        carry = self._carry()
+        # The call takes the scope's buffers over, so an interrupt must not come before its results are in their place.
+        with self._session.guard:
+            after, results = self._train(carry, kept, feeds, overrides)
+            scope.arrays.update(after["arrays"])
+            scope.slots[self._program.name] = after["slots"]
+            scope.step = after["step"]
+        return results
+
+    def _carry(self) -> dict[str, Any]:
+        scope = self._session.scope
+        arrays = {n: scope.arrays[n] for n in self._step.carried}
+        return {"arrays": arrays, "slots": scope.slots[self._program.name], "step": scope.step}
+
+    def _traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(first: Any, *rest: Any) -> Any:
+            position = 1 if self._step.training else 0
+            feeds = rest[position]
+            self._record_compilation(feeds)
+            filled = {**feeds, **self._stand_ins(feeds, rest[position + 1])}
+            return function(first, *rest[:position], filled, *rest[position + 1 :])
+
+        return call
+
+    def _record_compilation(self, feeds: Mapping[str, Any]) -> None:
+        shapes = ", ".join(f"{n} {list(np.shape(getattr(v, 'data', v)))}" for n, v in feeds.items())
+        name, mode = self._program.name, self._step.request.mode
+        same = [c for c in self._session.compilations if (c.program, c.mode) == (name, mode)]
+        reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
+        if self._shapes:
+            reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
+        self._shapes.append(shapes)
+        self._session.compilations.append(Compilation(name, mode, reason))
+
+    def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+        given = [getattr(v, "data", v).shape for v in (*feeds.values(), *overrides.values())]
+        batch = next((s[0] for s in given if s), 1)
+        zeros = {}
+        for name in self._missing:
+            spec = self._program.feeds[name]
+            dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
+            shape = [batch if d is None else d for d in spec.shape]
+            zeros[name] = jnp.zeros(shape, dtype)
+            if spec.lod_level:
+                lengths = jnp.ones([batch], jnp.int32)
+                zeros[name] = SequenceBatch(jnp.zeros([batch, 1, *shape[1:]], dtype), lengths)
+        return zeros
+
+    def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        scope, step = self._session.scope, self._step
+        kept = {"arrays": {n: scope.arrays[n] for n in step.kept}, "root": scope.root}
+
+        def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
+            if step.training:
+                return step.train(self._carry(), kept, {**given, **stand_ins}, over)
+            return step.test(kept, {**given, **stand_ins}, over)
+
+        stand_ins = self._stand_ins(feeds, overrides)
+        needed = sorted(set(stand_ins) - unneeded(results, stand_ins, dict(feeds), dict(overrides)))
+        if needed:
+            spec = self._program.feeds[needed[0]]
+            raise errors.FeedError(
+                f"the program {self._program.name} needs the feed{'s' if len(needed) > 1 else ''} "
+                f"{', '.join(map(repr, needed))}, which nobody gave; {needed[0]!r} is declared at {spec.site}: "
+                f"feed={{{needed[0]!r}: array of {spec.dtype}, ...}}"
+            )
+        self._checked = True

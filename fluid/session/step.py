@@ -1,0 +1,197 @@
+"""The pure step of a program: forward, gradient, update, as one function of arrays that Session jits."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fluid import errors
+from fluid.core import TRAIN, Applied, Program, SequenceBatch
+
+GRAD = "@GRAD"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one compiled step shall do; equal requests share a compilation.
+
+    Attributes:
+      mode: "train" or "test".
+      fetch: names of the values to return, or None for the program's outputs.
+      feeds: names of the feeds that are given.
+      overrides: names of the values that are replaced.
+      weighed: also return what each scalar output weighs in a mean over batches.
+    """
+
+    mode: str
+    fetch: tuple[str, ...] | None
+    feeds: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    weighed: bool = False
+
+
+def check_fetch(program: Program, fetch: Sequence[str]) -> tuple[str, ...]:
+    """Names that can be fetched from a program, as a tuple.
+
+    Raises:
+      UnknownNameError: the program has no such value, or `NAME@GRAD` asks for the gradient of what has none.
+    """
+    if isinstance(fetch, str):
+        fetch = [fetch]
+    known = {**program.values, **program.feeds, **program.parameters, **program.states}
+    known |= {n: None for n in program.output_names or ()}
+    for name in fetch:
+        if not isinstance(name, str):
+            raise errors.ArgumentTypeError(
+                f'fetch is a list of names such as ["fc_0.tmp_0"], found {type(name).__name__}; '
+                f'name a value with fluid.layers.identity(x, name="h")'
+            )
+        base = name.removesuffix(GRAD)
+        if base not in known:
+            raise errors.UnknownNameError(
+                f"the program {program.name} has no value {base!r}. {errors.nearest(base, known)}"
+            )
+        if name != base and not _differentiable(program, base):
+            raise errors.UnknownNameError(
+                f"{name!r}: gradients exist of parameters, float feeds and float named values, and {base!r} is none"
+            )
+    return tuple(fetch)
+
+
+class Step:
+    """A program with the optax transformations of its `minimize` records, as pure functions.
+
+    Args:
+      program: the program.
+      request: what shall be done.
+    """
+
+    def __init__(self, program: Program, request: Request):
+        self.program = program
+        self.request = request
+        self.training = request.mode == TRAIN
+        self.transformations = transformations(program) if self.training else []
+        self.updated = tuple(dict.fromkeys(n for m in program.minimizes for n in m.parameters)) if self.training else ()
+        self.carried = (*self.updated, *program.states) if self.training else ()
+        self.kept = tuple(n for n in (*program.parameters, *program.states) if n not in self.carried)
+        self.gradients = tuple(n for n in request.fetch or () if n.endswith(GRAD))
+
+    def train(
+        self, carry: Mapping[str, Any], kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Any]:
+        """One training step: `carry` holds what changes (arrays, slots, step), `kept` what does not."""
+        key = jax.random.fold_in(kept["root"], carry["step"])
+        arrays = {**kept["arrays"], **carry["arrays"]}
+        applied, gradients = self._differentiate(arrays, feeds, overrides, key)
+        new, slots = dict(carry["arrays"]), list(carry["slots"])
+        for i, (tx, minimize) in enumerate(zip(self.transformations, self.program.minimizes, strict=True)):
+            mine = {n: gradients(i)["arrays"][n] for n in minimize.parameters}
+            params = {n: new[n] for n in minimize.parameters}
+            updates, slots[i] = tx.update(mine, slots[i], params)
+            new |= optax.apply_updates(params, updates)
+        new |= applied.states
+        after = {"arrays": new, "slots": slots, "step": carry["step"] + 1}
+        return after, self._results(applied, {**applied.values, **new}, gradients)
+
+    def test(
+        self, kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], step: Any = 0
+    ) -> Any:
+        """One evaluation: nothing changes."""
+        key = jax.random.fold_in(kept["root"], step)
+        applied, gradients = self._differentiate(kept["arrays"], feeds, overrides, key)
+        return self._results(applied, {**applied.values, **applied.states}, gradients)
+
+    def _differentiate(
+        self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], key: Any
+    ) -> tuple[Applied, Callable[[int], Any]]:
+        def forward(nudges: Mapping[str, Any] = {}, **variables: Any) -> Applied:  # noqa: B006
+            merged = {**arrays, **variables.get("arrays", {})}
+            return self.program.apply(
+                merged, feeds, key=key, mode=self.request.mode, overrides=overrides, perturbations=nudges
+            )
+
+        wanted = [n.removesuffix(GRAD) for n in self.gradients]
+        names = dict.fromkeys((*self.updated, *(n for n in wanted if n in self.program.parameters)))
+        if not names and not wanted:
+            return forward(), lambda i: {}
+        nudges = {}
+        if len(inner := [n for n in wanted if n not in self.program.parameters]) > 0:
+            shapes = jax.eval_shape(lambda: {n: v for n, v in forward().values.items() if n in inner})
+            nudges = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+        def losses(variables: Mapping[str, Any]) -> tuple[list[Any], Any]:
+            applied = forward(variables["nudges"], arrays=variables["arrays"])
+            found = applied.losses or [jnp.reshape(_data(applied.outputs[0]), ())]
+            return found, applied
+
+        found, pull, applied = jax.vjp(losses, {"arrays": {n: arrays[n] for n in names}, "nudges": nudges}, has_aux=True)
+        cotangents = [jnp.ones((), v.dtype) for v in found]
+
+        def gradients(i: int) -> Any:
+            return pull([c if j == i else jnp.zeros_like(c) for j, c in enumerate(cotangents)])[0]
+
+        return applied, _memoized(gradients)
+
+    def _results(self, applied: Applied, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
+        if self.request.fetch is None:
+            return (tuple(applied.outputs), tuple(applied.weights)) if self.request.weighed else tuple(applied.outputs)
+        named = dict(zip(self.program.output_names or (), applied.outputs, strict=False))
+        return tuple(
+            self._gradient(name.removesuffix(GRAD), gradients) if name.endswith(GRAD) else {**values, **named}[name]
+            for name in self.request.fetch
+        )
+
+    def _gradient(self, name: str, gradients: Callable[[int], Any]) -> Any:
+        mine = [i for i, m in enumerate(self.program.minimizes) if name in m.parameters]
+        found = gradients(mine[0] if mine else 0)
+        return found["arrays"][name] if name in found["arrays"] else found["nudges"][name]
+
+
+def transformations(program: Program) -> list[optax.GradientTransformation]:
+    """One optax transformation for each `minimize` of a program."""
+    return [
+        m.optimizer.transformation({n: program.parameters[n].settings for n in m.parameters}) for m in program.minimizes
+    ]
+
+
+def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest: Any) -> set[str]:
+    """Which of the candidates the results of a function do not depend on.
+
+    Args:
+      function: called with the candidates and the rest, traced only.
+      candidates: arrays by name.
+      rest: further arguments.
+    """
+    jaxpr = jax.make_jaxpr(function)(dict(candidates), *rest).jaxpr
+    live = {id(v) for v in jaxpr.outvars}
+    for equation in reversed(jaxpr.eqns):
+        if any(id(v) in live for v in equation.outvars):
+            live |= {id(v) for v in equation.invars}
+    leaves = jax.tree_util.tree_leaves_with_path(dict(candidates))
+    used = {path[0].key for (path, _), v in zip(leaves, jaxpr.invars, strict=False) if id(v) in live}
+    return set(candidates) - used
+
+
+def _memoized(function: Callable[[int], Any]) -> Callable[[int], Any]:
+    known: dict[int, Any] = {}
+
+    def call(i: int) -> Any:
+        if i not in known:
+            known[i] = function(i)
+        return known[i]
+
+    return call
+
+
+def _differentiable(program: Program, name: str) -> bool:
+    if name in program.parameters:
+        return True
+    dtype = program.values[name].dtype if name in program.values else getattr(program.feeds.get(name), "dtype", "int32")
+    return jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+
+
+def _data(value: Any) -> Any:
+    return value.data if isinstance(value, SequenceBatch) else value

@@ -1,0 +1,236 @@
+"""Trainer: a program function and an optimizer, trained, tested and saved."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from fluid import errors
+from fluid.core import TEST, TRAIN, Program
+from fluid.optimizer import Adam, as_optimizer
+from fluid.place import Place
+from fluid.reader import Feeder, Prefetcher, minibatches
+from fluid.session import Request, Results, Session
+from fluid.trainer import loop
+from fluid.trainer.handlers import Onion
+from fluid.trainer.progress import ProgressBar
+
+Handlers = Sequence[Any]
+
+
+class Trainer:
+    """Trains a program function.
+
+    Args:
+      program_func: calls layers and returns the loss, or a list, tuple or dict of values of which the first is the loss.
+      optimizer: a fluid optimizer, an optax transformation, or a function that returns one. None when the program calls
+        `optimizer.minimize` itself.
+      param_path: a file of `save_params` to start from.
+      place: a device, see `fluid.place.device_of`; None for JAX's default.
+      train_func: another spelling of program_func.
+      optimizer_func: another spelling of optimizer.
+      seed: of initial values and of random layers.
+
+    Attributes:
+      session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
+      program: the discovered Program.
+
+    Raises:
+      FluidError: whatever mistake the program's shapes show; nothing waits for the first step.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def train_program():
+      ...     x = fluid.layers.data("x", shape=[2])
+      ...     y = fluid.layers.data("y", shape=[1])
+      ...     return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))
+      >>> x = np.random.default_rng(0).normal(size=(64, 2)).astype("float32")
+      >>> data = fluid.reader.arrays((x, x.sum(1, keepdims=True)), batch_size=16)
+      >>> trainer = fluid.Trainer(train_program, fluid.optimizer.SGD(0.1))
+      >>> trainer.train(data, num_epochs=20)
+      >>> bool(trainer.test(data)[0] < 1e-4)
+      True
+    """
+
+    def __init__(
+        self,
+        program_func: Callable[[], Any] | None = None,
+        optimizer: Any = None,
+        param_path: Any = None,
+        place: Place = None,
+        *,
+        train_func: Callable[[], Any] | None = None,
+        optimizer_func: Any = None,
+        seed: int = 0,
+    ):
+        function = _one_of("program_func", program_func, "train_func", train_func)
+        optimizer = _one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
+        if function is None:
+            raise errors.ArgumentTypeError("a Trainer needs a program function: fluid.Trainer(train_program, optimizer)")
+        program = Program(function if optimizer is None else _minimizing(function, optimizer))
+        if not program.minimizes:
+            raise errors.ArgumentTypeError(
+                "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
+                "or a program function that calls optimizer.minimize(loss)"
+            )
+        self.session = Session(program, place=place, seed=seed)
+        self.program = program
+        self._stopping = False
+        self._training = False
+        if param_path is not None:
+            self.session.load_params(param_path)
+
+    @property
+    def params(self) -> dict[str, jax.Array]:
+        """Parameters and states by name, as they are now: copies, for `fluid.Inferencer(params=trainer.params)`."""
+        return self.session.params()
+
+    def train(
+        self,
+        reader: Any = None,
+        num_epochs: int = 1,
+        event_handler: Callable[[Any], Any] | None = None,
+        feed_order: Sequence[str] | Mapping[str, int] | None = None,
+        handlers: Handlers = (),
+        progress: bool | None = None,
+    ) -> None:
+        """Train for some passes over a reader. May be called again, and goes on from the parameters as they are.
+
+        Args:
+          reader: minibatches: a callable that returns an iterable of them, or an iterable. A minibatch is a list of
+            rows, a tuple of columns, or a dict of columns.
+          num_epochs: how many passes.
+          event_handler: called with every event, see `fluid.trainer.events`.
+          feed_order: which field of a row is which feed: a list of names, or a dict of name to position; None for the
+            order in which the program declares its data.
+          handlers: Handler objects around the loop, outermost first.
+          progress: whether to show a progress bar; None shows it when somebody watches.
+
+        Raises:
+          ReaderError: the reader gives nothing. FeedError: data does not fit, with field, sample and batch.
+          Whatever the reader or a handler raises, unchanged; the parameters are those after the last completed step.
+        """
+        if isinstance(num_epochs, bool) or not isinstance(num_epochs, int) or num_epochs < 0:
+            raise errors.ArgumentError(f"num_epochs={num_epochs!r}: expected a whole number that is not negative")
+        if self._training:
+            raise errors.ArgumentError("train() was called by a handler of train(); call trainer.stop() and train again")
+        rings = [*handlers, *([event_handler] if event_handler is not None else [])]
+        onion = Onion([ProgressBar(show=progress), *rings])
+        source = minibatches(_given(reader, "train"))
+        feeder = Feeder(self.program.feeds, feed_order)
+        step = self.session.step(self.program, Request(TRAIN, None, tuple(self.program.feeds)))
+        self._training, self._stopping = True, False
+        try:
+            with self.session.guard.watching():
+                loop.train(step, lambda: Prefetcher(source(), feeder.feed), num_epochs, onion, lambda: self._stopping)
+        finally:
+            self._training = False
+
+    def test(self, reader: Any = None, feed_order: Sequence[str] | Mapping[str, int] | None = None) -> Results:
+        """Evaluate the program over one pass of a reader, in test mode.
+
+        Scalars are weighed by the number of examples (or valid time steps) that each was a mean over, so that the result
+        does not depend on the batch size; other outputs are concatenated in order.
+
+        Args:
+          reader: as in `train`.
+          feed_order: as in `train`.
+
+        Returns:
+          Results: one NumPy value for each output of the program, by name as well when it returns a dict.
+
+        Raises:
+          ReaderError: the reader gives nothing. FeedError: data does not fit.
+        """
+        source = minibatches(_given(reader, "test"))
+        feeder = Feeder(self.program.feeds, feed_order)
+        request = Request(TEST, None, tuple(self.program.feeds), weighed=True)
+        batches = Prefetcher(source(), feeder.feed)
+        try:
+            values = loop.evaluate(self.session.step(self.program, request), batches)
+        finally:
+            batches.close()
+        return Results(values, self.program.output_names)
+
+    def stop(self) -> None:
+        """End training after the current step. `train` may be called again."""
+        self._stopping = True
+
+    def save_params(self, path: Any, names: Sequence[str] | None = None) -> None:
+        """Write parameters and moving statistics to one file, atomically.
+
+        Args:
+          path: of the file; in a directory that exists, `params.fluid` is written.
+          names: some of them; all by default.
+        """
+        self.session.save_params(path, names)
+
+
+def train(
+    program_func: Callable[[], Any],
+    reader: Any,
+    num_epochs: int = 1,
+    optimizer: Any = None,
+    event_handler: Callable[[Any], Any] | None = None,
+    **options: Any,
+) -> Trainer:
+    """Train a program function in one call.
+
+    Args:
+      program_func: as for Trainer.
+      reader: as for `Trainer.train`.
+      num_epochs: how many passes.
+      optimizer: as for Trainer; Adam with its defaults when the program minimises nothing itself.
+      event_handler: as for `Trainer.train`.
+      options: `feed_order`, `handlers` and `progress` go to `Trainer.train`, all others to Trainer.
+
+    Returns:
+      The Trainer, to test, save or train on.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[2])
+      ...     return fluid.layers.mean(fluid.layers.fc(x, size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
+      >>> fluid.train(program, reader, num_epochs=1, optimizer=fluid.optimizer.SGD(0.1)).program.name
+      'program'
+    """
+    call = {name: options.pop(name) for name in ("feed_order", "handlers", "progress") if name in options}
+    if optimizer is None and "optimizer_func" not in options and not Program(program_func).minimizes:
+        optimizer = Adam()
+    trainer = Trainer(program_func, optimizer, **options)
+    trainer.train(reader, num_epochs, event_handler, **call)
+    return trainer
+
+
+def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
+    if value is not None and other is not None:
+        raise errors.ArgumentTypeError(f"{name} and {other_name} are two spellings of one argument; give one")
+    return other if value is None else value
+
+
+def _given(reader: Any, method: str) -> Any:
+    if reader is None:
+        raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
+    return reader
+
+
+def _minimizing(function: Callable[[], Any], optimizer: Any) -> Callable[[], Any]:
+    chosen = as_optimizer(optimizer)
+    if not callable(function):
+        return function  # Program says what is wrong with it
+
+    @functools.wraps(function)
+    def program() -> Any:
+        outputs = function()
+        values = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
+        first = values[0] if isinstance(values, list | tuple) and values else values
+        if first is not None and not isinstance(first, list | tuple):
+            chosen.minimize(first)
+        return outputs
+
+    if not hasattr(program, "__name__"):  # a functools.partial has none
+        program.__name__ = getattr(getattr(function, "func", None), "__name__", "program")
+    return program

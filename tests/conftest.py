@@ -1,0 +1,46 @@
+"""What every test shares: the CPU unless told otherwise, reproducible hypothesis runs, the digits."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported; JAX_PLATFORMS=cuda,cpu tests a GPU
+os.environ.setdefault("MPLBACKEND", "agg")
+
+import hypothesis
+import numpy as np
+import pytest
+
+hypothesis.settings.register_profile("fluid", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("fluid")
+
+
+class Digits:
+    """1797 handwritten digits that come with scikit-learn: images `[n, 1, 8, 8]` in 0..1, labels `[n]`; 360 to test."""
+
+    def __init__(self):
+        from sklearn.datasets import load_digits
+
+        data = load_digits()
+        order = np.random.default_rng(0).permutation(len(data.target))
+        images = (data.images[order] / 16).astype("float32")[:, None]
+        labels = data.target[order].astype("int64")
+        self.train_images, self.test_images = images[:-360], images[-360:]
+        self.train_labels, self.test_labels = labels[:-360], labels[-360:]
+
+    def rows(self, part="train", flat=False):
+        """List the rows `(image, label)` of a part, each image flat or `[1, 8, 8]`."""
+        images, labels = getattr(self, f"{part}_images"), getattr(self, f"{part}_labels")
+        images = images.reshape(len(images), -1) if flat else images
+        return list(zip(images, labels, strict=True))
+
+
+@pytest.fixture(scope="session")
+def digits():
+    """Handwritten digits, shuffled and split always in the same way."""
+    return Digits()
+
+
+@pytest.fixture
+def in_tmp(tmp_path, monkeypatch):
+    """Work in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

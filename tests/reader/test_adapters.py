@@ -1,0 +1,192 @@
+"""What users hand over as reader: arrays, functions, iterables, and things that are none of these."""
+
+import json
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from fluid import errors, reader
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    count=st.integers(1, 20), size=st.integers(1, 7), shuffle=st.booleans(), drop=st.booleans(), seed=st.integers(0, 3)
+)
+def test_arrays_give_every_row_once(count, size, shuffle, drop, seed):
+    x, y = np.arange(count * 2).reshape(count, 2), np.arange(count)
+    made = reader.arrays((x, y), size, shuffle, seed, drop)
+    for _ in range(2):
+        minibatches = list(made())
+        assert [len(m[0]) for m in minibatches] == [len(y[i : i + size]) for i in range(0, count, size)][
+            : count // size if drop else None
+        ]
+        rows = [(tuple(a), b) for xs, ys in minibatches for a, b in zip(xs, ys, strict=True)]
+        assert all(a == (2 * b, 2 * b + 1) for a, b in rows), "columns are shuffled alike"
+        numbers = [int(b) for _, b in rows]
+        assert len(set(numbers)) == len(numbers)
+        if not drop:
+            assert sorted(numbers) == list(range(count))
+        if not shuffle:
+            assert numbers == list(range(len(numbers)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(count=st.integers(1, 20), size=st.integers(1, 7), epoch=st.integers(0, 2), data=st.data())
+def test_arrays_go_on_behind_a_position(count, size, epoch, data):
+    def make():
+        return reader.arrays(np.arange(count), size, shuffle=True, seed=5)
+
+    def numbers(rows):
+        return [m[0].tolist() for m in rows]
+
+    whole = make()
+    passes = [numbers(whole()) for _ in range(4)]
+    read = data.draw(st.integers(0, len(passes[0])))
+    first = reader.minibatches(make())
+    for _ in range(epoch):
+        list(first())
+    rows = first()
+    assert numbers(next(rows) for _ in range(read)) == passes[epoch][:read]
+    second = reader.minibatches(make())
+    second.restore(json.loads(json.dumps(first.state())))
+    assert numbers(second()) == passes[epoch][read:]
+    assert numbers(second()) == passes[epoch + 1]
+
+
+def test_arrays_of_every_form():
+    x = np.arange(4)
+    assert isinstance(next(reader.arrays(x, 2)()), tuple)
+    assert [m["x"].tolist() for m in reader.arrays({"x": x}, 3)] == [[0, 1, 2], [3]]
+    part = next(reader.arrays(x, 2)())[0]
+    assert np.shares_memory(part, x), "slices are not copied"
+
+
+def test_arrays_do_not_touch_global_random_numbers():
+    before = np.random.get_state()[1].tolist()
+    list(reader.arrays(np.arange(9), 2, shuffle=True))
+    list(reader.shuffle(range(9), 4))
+    assert np.random.get_state()[1].tolist() == before
+
+
+@pytest.mark.parametrize(
+    "make, kind, words",
+    [
+        (lambda: reader.arrays((np.ones(3), np.ones(2)), 2), errors.ArgumentError, "one length.*0: 3, 1: 2"),
+        (lambda: reader.arrays({"x": np.ones(3), "y": np.ones(2)}, 2), errors.ArgumentError, "'x': 3, 'y': 2"),
+        (lambda: reader.arrays(np.ones((0, 2)), 2), errors.ArgumentError, "at least 1, found 0: 0"),
+        (lambda: reader.arrays(np.array(1.0), 2), errors.ArgumentError, "a scalar"),
+        (lambda: reader.arrays((), 2), errors.ArgumentError, "no column"),
+        (lambda: reader.arrays([1, 2], 2), errors.ArgumentTypeError, "tuple of columns.*found list"),
+        (lambda: reader.arrays(np.ones(3), 0), errors.ArgumentError, "batch_size >= 1"),
+        (lambda: reader.arrays(np.ones(3), 1, True, seed=-1), errors.ArgumentError, "seed >= 0"),
+        (lambda: reader.minibatches(None), errors.ArgumentTypeError, "reader= needs a reader.*NoneType"),
+        (lambda: reader.minibatches(np.ones(3)), errors.ArgumentTypeError, "found arrays.*reader.arrays"),
+        (lambda: reader.minibatches((np.ones(3), np.ones(3))), errors.ArgumentTypeError, "reader.arrays"),
+        (lambda: reader.minibatches({"x": np.ones(3)}), errors.ArgumentTypeError, "found a dict"),
+    ],
+)
+def test_wrong_arguments(make, kind, words):
+    with pytest.raises(kind, match=words):
+        make()
+
+
+def generator():
+    yield [1]
+    yield [2]
+
+
+@pytest.mark.parametrize("source", [lambda: [[1], [2]], generator, [[1], [2]], reader.batch([1, 2], 1)])
+def test_passes_start_anew(source):
+    passes = reader.minibatches(source)
+    assert [list(passes()) for _ in range(3)] == [[[1], [2]]] * 3
+    assert reader.minibatches(passes) is passes
+
+
+@pytest.mark.parametrize("make", [generator, lambda: iter([[1], [2]]), lambda: map(str, [1, 2]), lambda: zip([1], [2])])
+def test_an_iterator_is_refused_in_the_second_pass(make):
+    passes = reader.minibatches(make())
+    assert list(passes())
+    with pytest.raises(errors.ReaderError, match="the reader is exhausted.*hand over a function that returns a new iter"):
+        next(passes())
+
+
+def test_a_function_that_returns_one_iterator_again_and_again_is_refused():
+    rows = iter([[1]])
+    passes = reader.minibatches(lambda: rows)
+    assert list(passes()) == [[1]]
+    with pytest.raises(errors.ReaderError, match="exhausted"):
+        next(passes())
+
+
+def test_an_iterator_that_was_used_up_before_is_refused():
+    rows = generator()
+    list(rows)
+    with pytest.raises(errors.ReaderError, match="exhausted"):
+        next(reader.minibatches(rows)())
+
+
+class Restarting:
+    """Its own iterator, which starts anew whenever it is iterated: legal, and common."""
+
+    def __init__(self, times):
+        self.times, self.left = times, 0
+
+    def __iter__(self):
+        if self.times:
+            self.times -= 1
+            self.left = 2
+        return self
+
+    def __next__(self):
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return [self.left]
+
+
+def test_an_object_that_restarts_itself_is_no_used_up_iterator():
+    passes = reader.minibatches(Restarting(times=2))
+    assert [list(passes()), list(passes())] == [[[1], [0]]] * 2
+    with pytest.raises(errors.ReaderError, match="exhausted"):
+        next(passes())
+
+
+@pytest.mark.parametrize("source", [[], lambda: iter(()), reader.batch([1, 2], 3, drop_last=True)])
+def test_a_pass_without_minibatches_is_refused(source):
+    with pytest.raises(errors.ReaderError, match="gave nothing.*at least one.*drop_last"):
+        next(reader.minibatches(source)())
+    with pytest.raises(errors.ReaderError, match="gave nothing"):
+        list(reader.nonempty(iter(())))
+
+
+def test_the_empty_rest_of_a_restored_pass_is_no_error():
+    passes = reader.minibatches(reader.batch([1, 2], 1))
+    passes.restore({"epoch": 0, "given": 2})
+    assert list(passes()) == []
+    assert list(passes()) == [[1], [2]]
+
+
+def test_closing_a_pass_runs_the_finally_blocks_of_the_reader():
+    ended = []
+
+    def rows():
+        try:
+            yield 1
+            yield 2
+        finally:
+            ended.append(True)
+
+    for source in (rows, rows(), reader.map(str, rows)):
+        iterator = reader.minibatches(source)()
+        next(iterator)
+        iterator.close()
+    assert ended == [True] * 3
+
+
+def test_a_readers_own_position_moves_with_its_minibatches():
+    mine = reader.batch(range(10), 2)
+    rows = reader.minibatches(mine)()
+    next(rows), next(rows)
+    assert mine.state()["given"] == 2

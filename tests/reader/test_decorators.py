@@ -1,0 +1,348 @@
+"""Laws of the decorators: nothing is lost or doubled, the order depends on seed and epoch, positions are exact."""
+
+import itertools
+import json
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from fluid import errors, reader
+
+few = settings(max_examples=40, deadline=None)
+
+
+def tagged(row):
+    return ("mapped", str(row))
+
+
+def joined(*rows):
+    return str(rows)
+
+
+# Each operation makes a chain of readers longer: name, strategy of its argument, function of (reader, argument).
+OPERATIONS = {
+    "batch": (st.integers(1, 4), lambda r, n: reader.batch(r, n)),
+    "drop": (st.integers(1, 4), lambda r, n: reader.batch(r, n, drop_last=True)),
+    "shuffle": (st.integers(1, 7), lambda r, n: reader.shuffle(r, n, seed=n)),
+    "map": (st.just(0), lambda r, _: reader.map(tagged, r)),
+    "map two": (st.just(0), lambda r, _: reader.map(joined, r, reader.shuffle(r, 3))),
+    "buffered": (st.integers(1, 3), lambda r, n: reader.buffered(r, n)),
+    "chain": (st.integers(0, 3), lambda r, n: reader.chain(r, list(range(n)), r)),
+    "compose": (st.just(0), lambda r, _: reader.compose(r, reader.shuffle(r, 2, seed=1))),
+    "unaligned": (st.integers(0, 9), lambda r, n: reader.compose(range(n), r, check_alignment=False)),
+    "firstn": (st.integers(0, 9), lambda r, n: reader.firstn(r, n)),
+    "cache": (st.just(0), lambda r, _: reader.cache(r)),
+    "xmap": (st.integers(1, 3), lambda r, n: reader.xmap(tagged, r, n, 2)),
+    "shard": (st.integers(1, 3), lambda r, n: reader.shard(r, n, n - 1)),
+}
+operations = st.lists(
+    st.one_of(*[st.tuples(st.just(name), argument) for name, (argument, _) in OPERATIONS.items()]), min_size=1, max_size=4
+)
+
+
+def build(size, steps):
+    """Build a chain of readers over `size` rows, from new parts."""
+    made = lambda: iter(range(size))  # noqa: E731
+    for name, argument in steps:
+        made = OPERATIONS[name][1](made, argument)
+    return made
+
+
+@settings(max_examples=150, deadline=None)
+@given(size=st.integers(0, 12), steps=operations, epoch=st.integers(0, 2), data=st.data())
+def test_a_restored_reader_goes_on_exactly_behind_the_position(size, steps, epoch, data):
+    whole = build(size, steps)
+    passes = [list(whole()) for _ in range(4)]
+    read = data.draw(st.integers(0, len(passes[epoch])), "read")
+
+    interrupted = build(size, steps)
+    for number in range(epoch):
+        assert list(interrupted()) == passes[number]
+    rows = interrupted()
+    assert list(itertools.islice(rows, read)) == passes[epoch][:read]
+    state = json.loads(json.dumps(interrupted.state()))
+    rows.close()
+
+    resumed = build(size, steps)
+    resumed.restore(state)
+    assert resumed.state() == state
+    assert list(resumed()) == passes[epoch][read:]
+    assert list(resumed()) == passes[epoch + 1]
+    # The reader that was interrupted can be put back as well.
+    interrupted.restore(state)
+    assert list(interrupted()) == passes[epoch][read:]
+
+
+@few
+@given(size=st.integers(0, 12), steps=operations)
+def test_a_position_can_be_taken_behind_a_restored_one(size, steps):
+    expected = list(build(size, steps)())
+    given_rows, state = [], build(size, steps).state()
+    for _ in expected:
+        part = build(size, steps)
+        part.restore(state)
+        rows = part()
+        given_rows.append(next(rows))
+        state = part.state()
+        rows.close()
+    assert given_rows == expected
+
+
+@few
+@given(rows=st.lists(st.integers()), size=st.integers(1, 9), drop=st.booleans())
+def test_batches_are_the_rows_cut_in_pieces(rows, size, drop):
+    batches = list(reader.batch(rows, size, drop_last=drop))
+    expected = [rows[i : i + size] for i in range(0, len(rows), size)]
+    assert batches == [b for b in expected if len(b) == size or not drop]
+
+
+@few
+@given(size=st.integers(0, 30), window=st.integers(1, 12), seed=st.integers(0, 5))
+def test_shuffle_permutes_each_window(size, window, seed):
+    shuffled = list(reader.shuffle(range(size), window, seed))
+    for low in range(0, size, window):
+        assert sorted(shuffled[low : low + window]) == list(range(size))[low : low + window]
+
+
+def test_shuffle_is_keyed_by_seed_and_epoch():
+    first, second = (reader.shuffle(range(50), 20, seed=3) for _ in range(2))
+    passes = [list(first()) for _ in range(3)]
+    assert passes == [list(second()) for _ in range(3)]
+    assert len({tuple(p) for p in passes}) == 3
+    assert list(reader.shuffle(range(50), 20, seed=4)) != passes[0]
+    assert sorted(passes[0][:20]) == list(range(20)) and passes[0][:20] != list(range(20))
+
+
+@few
+@given(rows=st.lists(st.integers()), n=st.integers(1, 4))
+def test_buffered_cache_and_xmap_change_nothing(rows, n):
+    assert list(reader.buffered(rows, n)) == rows
+    assert list(reader.xmap(lambda row: row, rows, n, n)) == rows
+    assert list(reader.xmap_readers(lambda row: row, rows, n, n, order=True)) == rows
+    cached = reader.cache(iter(rows))  # an iterator: it is read once
+    assert [list(cached()) for _ in range(3)] == [rows] * 3
+
+
+@few
+@given(rows=st.lists(st.integers()), shards=st.integers(1, 5))
+def test_shards_are_a_partition(rows, shards):
+    parts = [list(reader.shard(rows, shards, i)) for i in range(shards)]
+    assert sorted(itertools.chain(*parts)) == sorted(rows)
+    assert parts == [rows[i::shards] for i in range(shards)]
+
+
+@few
+@given(rows=st.lists(st.integers()), n=st.integers(0, 9))
+def test_firstn_chain_map_and_compose_are_those_of_itertools(rows, n):
+    assert list(reader.firstn(rows, n)) == rows[:n]
+    assert list(reader.chain(rows, rows)) == rows + rows
+    assert list(reader.map(lambda a, b: a - b, rows, rows[:n])) == [0] * min(n, len(rows))
+    assert list(reader.map_readers(abs, rows)) == [abs(r) for r in rows]
+    assert list(reader.compose(rows, [(r, -r) for r in rows])) == [(r, r, -r) for r in rows]
+
+
+def test_firstn_reads_no_further_than_it_gives():
+    read = []
+    source = reader.map(lambda row: read.append(row) or row, itertools.count)
+    assert list(reader.firstn(source, 3)) == [0, 1, 2]
+    assert read == [0, 1, 2]
+
+
+def test_compose_refuses_readers_of_different_length():
+    rows = reader.compose([1, 2, 3], [1, 2])()
+    assert [next(rows), next(rows)] == [(1, 1), (2, 2)]
+    with pytest.raises(errors.ReaderError, match="different lengths.*number 1 .*after 2 rows.*check_alignment=False"):
+        next(rows)
+
+
+def test_a_function_is_called_once_for_each_pass():
+    calls = []
+
+    def rows():
+        calls.append(0)
+        yield from range(3)
+
+    shuffled = reader.shuffle(rows, 2)
+    assert not calls
+    for number in range(3):
+        assert sorted(shuffled()) == [0, 1, 2]
+        assert len(calls) == number + 1
+
+
+def test_the_same_reader_can_be_used_twice_at_once():
+    shuffled = reader.shuffle(range(9), 4)
+    both = list(reader.compose(shuffled, shuffled))
+    assert all(a == b for a, b in both) and len(both) == 9
+
+
+def test_the_state_follows_the_consumer_not_the_threads():
+    rows = reader.batch(reader.buffered(range(100), 50), 3)
+    iterator = rows()
+    assert rows.state()["given"] == 0
+    next(iterator), next(iterator)
+    assert (rows.state()["epoch"], rows.state()["given"]) == (0, 2)
+    iterator.close()
+    assert rows.state()["given"] == 2
+    list(rows())
+    assert (rows.state()["epoch"], rows.state()["given"]) == (2, 0)
+
+
+def test_an_older_pass_does_not_move_the_position():
+    rows = reader.map(str, range(5))
+    old, new = rows(), rows()
+    next(new), next(old), next(old)
+    assert (rows.state()["epoch"], rows.state()["given"]) == (1, 1)
+
+
+def test_the_position_stays_behind_the_last_row_when_the_reader_fails():
+    def rows():
+        yield from range(2)
+        raise OSError("gone")
+
+    made = reader.map(str, rows)
+    iterator = made()
+    assert [next(iterator), next(iterator)] == ["0", "1"]
+    with pytest.raises(OSError, match="gone"):
+        next(iterator)
+    assert list(iterator) == []
+    assert (made.state()["epoch"], made.state()["given"]) == (0, 2)
+
+
+def test_skipping_does_not_map_what_is_dropped():
+    mapped = []
+    made = reader.batch(reader.map(lambda row: mapped.append(row) or row, range(10)), 2)
+    made.restore({"epoch": 0, "given": 3})
+    assert list(made()) == [[6, 7], [8, 9]]
+    assert mapped == [6, 7, 8, 9]
+
+
+def test_a_source_that_keeps_its_own_position_is_asked():
+    class Counter:
+        """Counts on and on; a state is a number."""
+
+        def __init__(self):
+            self.number = 0
+
+        def __call__(self):
+            while self.number % 4 != 3:
+                self.number += 1
+                yield self.number
+            self.number += 1
+
+        def state(self):
+            return self.number
+
+        def restore(self, state):
+            self.number = state
+
+    passes = reader.minibatches(Counter())
+    rows = passes()
+    assert [next(rows), next(rows)] == [1, 2]
+    state = json.loads(json.dumps(passes.state()))
+    again = reader.minibatches(Counter())
+    again.restore(state)
+    assert again.state() == state
+    assert list(again()) == [3] and list(again()) == [5, 6, 7]
+
+
+class Loader:
+    """Stands for a Grain loader: its iterators have `get_state` and `set_state`."""
+
+    def __init__(self, as_bytes):
+        self.as_bytes, self.reads = as_bytes, 0
+
+    def __iter__(self):
+        return LoaderIterator(self)
+
+
+class LoaderIterator:
+    def __init__(self, loader):
+        self.loader, self.number = loader, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.number == 5:
+            raise StopIteration
+        self.number += 1
+        self.loader.reads += 1
+        return self.number
+
+    def get_state(self):
+        return json.dumps({"number": self.number}).encode() if self.loader.as_bytes else {"number": self.number}
+
+    def set_state(self, state):
+        assert isinstance(state, bytes) == self.loader.as_bytes
+        self.number = (json.loads(state) if self.loader.as_bytes else state)["number"]
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_iterator_states_are_used_instead_of_reading_and_dropping(as_bytes):
+    passes = reader.minibatches(Loader(as_bytes))
+    rows = passes()
+    assert list(itertools.islice(rows, 3)) == [1, 2, 3]
+    state = json.loads(json.dumps(passes.state()))
+    loader = Loader(as_bytes)
+    resumed = reader.minibatches(loader)
+    resumed.restore(state)
+    assert resumed.state() == state
+    assert list(resumed()) == [4, 5] and loader.reads == 2
+    assert list(resumed()) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "make, kind, words",
+    [
+        (lambda: reader.batch([1], 0), errors.ArgumentError, "batch_size >= 1, found batch_size=0"),
+        (lambda: reader.batch([1], 2.0), errors.ArgumentTypeError, "whole number as batch_size, found float 2.0"),
+        (lambda: reader.batch([1], True), errors.ArgumentTypeError, "batch_size, found bool"),
+        (lambda: reader.batch(5, 2), errors.ArgumentTypeError, "reader.batch needs a reader.*found int 5"),
+        (lambda: reader.batch("abc", 2), errors.ArgumentTypeError, "found str 'abc'"),
+        (lambda: reader.batch({"x": [1]}, 2), errors.ArgumentTypeError, "found a dict.*reader.arrays"),
+        (lambda: reader.shuffle([1], 0), errors.ArgumentError, "buf_size >= 1, found buf_size=0"),
+        (lambda: reader.shuffle([1], 5, seed=-1), errors.ArgumentError, "seed >= 0, found seed=-1"),
+        (lambda: reader.map(5, [1]), errors.ArgumentTypeError, "reader.map needs a function.*found int 5"),
+        (lambda: reader.map(abs), errors.ArgumentError, "reader.map needs at least one reader"),
+        (lambda: reader.chain(), errors.ArgumentError, "reader.chain needs at least one reader"),
+        (lambda: reader.compose(), errors.ArgumentError, "reader.compose needs at least one reader"),
+        (lambda: reader.buffered([1], 0), errors.ArgumentError, "size >= 1, found size=0"),
+        (lambda: reader.firstn([1], -1), errors.ArgumentError, "n >= 0, found n=-1"),
+        (lambda: reader.cache(None), errors.ArgumentTypeError, "reader.cache needs a reader.*NoneType"),
+        (lambda: reader.xmap(None, [1], 1, 1), errors.ArgumentTypeError, "reader.xmap needs a function"),
+        (lambda: reader.xmap(abs, [1], 0, 1), errors.ArgumentError, "process_num >= 1"),
+        (lambda: reader.xmap(abs, [1], 1, 0), errors.ArgumentError, "buffer_size >= 1"),
+        (lambda: reader.shard([1], 2, 2), errors.ArgumentError, "index=2 with num_shards=2.*from 0 to 1"),
+        (lambda: reader.shard([1], 0, 0), errors.ArgumentError, "num_shards >= 1"),
+        (lambda: reader.shard([1], 2, -1), errors.ArgumentError, "index >= 0"),
+        (lambda: list(reader.batch(lambda: None, 2)), errors.ReaderError, "it returned None; yield"),
+        (lambda: list(reader.batch(lambda: lambda: [1], 2)), errors.ReaderError, "another function; call it first"),
+        (lambda: reader.batch([1], 2).restore({"epoch": 0}), errors.ArgumentError, "restore needs what reader.state"),
+        (lambda: reader.batch([1], 2).restore(None), errors.ArgumentError, "found None"),
+        (lambda: reader.batch([1], 2).restore({"epoch": -1, "given": 0}), errors.ArgumentError, "found epoch -1"),
+    ],
+)
+def test_wrong_arguments(make, kind, words):
+    with pytest.raises(kind, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: reader.batch(reader.shuffle(range(9), 4, seed=1), 3),
+        lambda: reader.batch(reader.shuffle(range(9), 5), 3),
+        lambda: reader.batch(reader.shuffle(range(9), 4), 2),
+        lambda: reader.shuffle(reader.batch(range(9), 3), 4),
+    ],
+)
+def test_the_position_in_another_reader_is_refused(other):
+    state = reader.batch(reader.shuffle(range(9), 4), 3).state()
+    with pytest.raises(errors.ArgumentError, match="taken from another reader.*same decorators"):
+        other().restore(state)
+
+
+def test_a_position_does_not_depend_on_threads_and_buffers():
+    state = reader.batch(reader.buffered(reader.shuffle(range(9), 4), 8), 3).state()
+    reader.batch(reader.xmap(str, reader.shuffle(range(9), 4), 2, 2), 3).restore(state)

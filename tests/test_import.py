@@ -1,0 +1,41 @@
+"""`import fluid` stays light: nothing optional is loaded, no device is touched."""
+
+import subprocess
+import sys
+
+import pytest
+
+LAZY = ["matplotlib", "sklearn", "scipy", "orbax", "tqdm", "torch", "IPython", "grain", "datasets"]
+
+
+def python(code):
+    """Run code in a fresh interpreter and return what it printed."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """Names of the libraries that `import fluid` loads beyond those that `import jax, optax` loads."""
+    code = "import sys, {}; print(*{{m.partition('.')[0] for m in sys.modules}})"
+    return set(python(code.format("fluid")).split()) - set(python(code.format("jax, optax")).split())
+
+
+@pytest.mark.parametrize("library", LAZY)
+def test_optional_libraries_load_on_use(loaded, library):
+    assert library not in loaded
+
+
+def test_nothing_beyond_jax_and_optax_is_loaded(loaded):
+    assert {name for name in loaded if name not in sys.stdlib_module_names} == {"fluid"}
+
+
+def test_no_device_is_initialised():
+    """JAX refuses this setting once a device was touched."""
+    code = "import fluid, jax; jax.config.update('jax_num_cpu_devices', 3); print(len(jax.devices('cpu')))"
+    assert python(code) == "3"
+
+
+def test_no_warning_and_no_output():
+    assert python("import warnings; warnings.simplefilter('error'); import fluid") == ""

@@ -1,0 +1,142 @@
+"""Imports point down. The list of tiers is the map of the library: reading it from the top is reading the code."""
+
+import ast
+import graphlib
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
+
+# Lowest first. A room is a module or package of fluid; those that share a tier do not know each other.
+TIERS = [
+    ["errors"],
+    ["core"],
+    ["place", "initializer", "regularizer", "clip"],
+    ["param_attr"],
+    ["layers", "optimizer", "reader", "io"],
+    ["nets"],
+    ["session"],
+    ["trainer"],
+    ["inferencer"],
+    ["__init__"],
+]
+# Stricter than the tiers: these rooms use at most the rooms named here ...
+ONLY = {"reader": {"errors", "core"}}
+# ... and these never use what lies below them.
+NEVER = {"session": {"layers", "nets"}, "trainer": {"layers", "nets"}, "inferencer": {"layers", "nets"}}
+# Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
+ENGINES = {"optax": {"optimizer", "clip", "session"}, "orbax": {"io", "session", "trainer"}}
+# Python itself and what comes with every installation; all else is imported inside a function, on use.
+EVERYWHERE = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy", "optax", "fluid"}
+
+TIER = {room: number for number, rooms in enumerate(TIERS) for room in rooms}
+MODULES = {
+    ".".join(("fluid", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+
+
+def room_of(module):
+    """Say which room `fluid.layers.dense` is in: `layers`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imports_of(module):
+    """List `(imported module, line, at module level)` for all imports, wherever in the file they stand."""
+    path = MODULES[module]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    top = {id(node) for node in tree.body}
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            # `from fluid import core` and `from fluid.layers import base` name modules, the rest names in a module.
+            names = [f"{source}.{a.name}" if f"{source}.{a.name}" in MODULES else source for a in node.names]
+        else:
+            continue
+        for name in names:
+            yield name, node.lineno, id(node) in top
+
+
+def fluid_imports(module):
+    """List `(imported module of fluid, line)`."""
+    return [(name, line) for name, line, _ in imports_of(module) if name == "fluid" or name.startswith("fluid.")]
+
+
+def complaint(module, name):
+    """Say why a module may not import another one, or None."""
+    here, there = room_of(module), room_of(name)
+    if here == there or here not in TIER or there not in TIER:
+        return None
+    if TIER[there] >= TIER[here]:
+        return f"{here} (tier {TIER[here]}) may not import {there} (tier {TIER[there]}): imports point down"
+    if there not in ONLY.get(here, TIER):
+        return f"{here} imports only {', '.join(sorted(ONLY[here]))}, not {there}"
+    if there in NEVER.get(here, ()):
+        return f"{here} never imports {there}"
+    return None
+
+
+def test_every_module_has_a_tier():
+    unknown = {room_of(module) for module in MODULES} - set(TIER)
+    assert not unknown, f"add to TIERS in {__file__}: {', '.join(sorted(unknown))}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module):
+    found = [(line, complaint(module, name)) for name, line in fluid_imports(module)]
+    wrong = [f"{MODULES[module]}:{line}: {why}" for line, why in found if why]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_cycles():
+    edges = {module: {n for n, _ in fluid_imports(module) if n != module} for module in MODULES}
+    try:
+        graphlib.TopologicalSorter(edges).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail("import cycle: " + " -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_third_party_imports(module):
+    wrong = []
+    for name, line, at_top in imports_of(module):
+        library = name.partition(".")[0]
+        if library in ENGINES and room_of(module) not in ENGINES[library]:
+            wrong.append(f"{MODULES[module]}:{line}: {library} belongs to {', '.join(sorted(ENGINES[library]))}")
+        if at_top and library not in EVERYWHERE:
+            wrong.append(f"{MODULES[module]}:{line}: import {library} inside the function that needs it")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("fluid.core.frame", "fluid.layers"),
+        ("fluid.layers.dense", "fluid.optimizer"),
+        ("fluid.optimizer", "fluid.layers.dense"),
+        ("fluid.layers.dense", "fluid"),
+        ("fluid.layers.dense", "fluid.trainer"),
+        ("fluid.reader.feeder", "fluid.param_attr"),
+        ("fluid.trainer.loop", "fluid.layers"),
+    ],
+)
+def test_the_test_would_complain(module, name):
+    assert complaint(module, name)
+
+
+@pytest.mark.parametrize("module", [m for m, path in MODULES.items() if path.name == "__init__.py"])
+def test_facades_only_import(module):
+    """A package's __init__ holds its docstring, imports and __all__; that of fluid its version too."""
+    docstring, *body = ast.parse(MODULES[module].read_text(encoding="utf-8")).body
+    assert isinstance(docstring, ast.Expr)
+    for node in body:
+        names = {ast.unparse(target) for target in node.targets} if isinstance(node, ast.Assign) else set()
+        lists = bool(names) and names <= ({"__all__", "__version__"} if module == "fluid" else {"__all__"})
+        assert lists or isinstance(node, ast.Import | ast.ImportFrom), f"{MODULES[module]}:{node.lineno}"
