@@ -27,8 +27,8 @@ def interleave(peers: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, l
         order = list(peers) if number % 2 == 0 else list(reversed(peers))
         for name in order:
             numbers[name].append(peers[name]())
-        print(f"\r  round {number + 1}/{rounds}", end="", file=sys.stderr, flush=True)
-    print("\r", end="", file=sys.stderr)
+        if sys.stderr.isatty():
+            print(f"\r  round {number + 1}/{rounds}\r", end="", file=sys.stderr, flush=True)
     return numbers
 
 

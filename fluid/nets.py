@@ -3,7 +3,7 @@
 from typing import Any
 
 from fluid import errors, layers
-from fluid.layers.base import layer
+from fluid.layers.base import dense, describe, layer
 
 
 @layer
@@ -152,6 +152,97 @@ def img_conv_group(
             if drop_rate > 1e-5:
                 hidden = layers.dropout(hidden, dropout_prob=drop_rate, name=name)
     return layers.pool2d(hidden, pool_size, pool_type, pool_stride, name=name)
+
+
+@layer
+def glu(input: Any, dim: int = -1, name: str | None = None) -> Any:
+    """Gated linear unit (Dauphin et al., 2016): one half of the channels times the sigmoid of the other.
+
+    Args:
+      input: any shape, or a SequenceBatch, with an even size along `dim`.
+      dim: the dimension that is split.
+      name: of all layers, instead of `split_N`, `sigmoid_N`, `elementwise_mul_N`.
+
+    Returns:
+      Half the size along `dim`.
+
+    Raises:
+      ShapeError: the size is odd.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.nets.glu(fluid.layers.data("x", shape=[6]), dim=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    value, gate = layers.split(input, num_or_sections=2, dim=dim, name=name)
+    return layers.elementwise_mul(value, layers.sigmoid(gate, name=name), name=name)
+
+
+@layer
+def scaled_dot_product_attention(
+    queries: Any, keys: Any, values: Any, num_heads: int = 1, dropout_rate: float = 0.0, name: str | None = None
+) -> Any:
+    """Attention (Vaswani et al., 2017): for each query a mean of the values, weighed by how its key fits.
+
+    Several heads have learned projections of queries, keys and values, and their results are put side by side.
+
+    Args:
+      queries: `[batch, targets, d]`.
+      keys: `[batch, sources, d]`.
+      values: `[batch, sources, v]`.
+      num_heads: of equal size; it divides `d` and `v`.
+      dropout_rate: of dropout on the weights.
+      name: of all layers, instead of `fc_N`, `matmul_N` and so on.
+
+    Returns:
+      `[batch, targets, v]`.
+
+    Raises:
+      ShapeError: the sizes do not fit together, or cannot be shared among the heads.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[5, 8])
+      ...     return fluid.nets.scaled_dot_product_attention(x, x, x, num_heads=2)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 5, 8]
+    """
+    arrays = [dense(v) for v in (queries, keys, values)]
+    if (
+        any(a.ndim != 3 for a in arrays)
+        or arrays[0].shape[-1] != arrays[1].shape[-1]
+        or arrays[1].shape[1] != arrays[2].shape[1]
+        or any(a.shape[-1] % num_heads for a in arrays)
+    ):
+        raise errors.ShapeError(
+            f"scaled_dot_product_attention: queries {describe(queries)}, keys {describe(keys)} and values "
+            f"{describe(values)} do not fit with num_heads={num_heads}; expected [batch, targets, d], "
+            f"[batch, sources, d] and [batch, sources, v], with d and v multiples of num_heads"
+        )
+    if num_heads > 1:
+        widths = [a.shape[-1] for a in arrays]
+        projected = [
+            layers.fc(v, width, num_flatten_dims=2, name=name)
+            for v, width in zip((queries, keys, values), widths, strict=True)
+        ]
+        queries, keys, values = (_heads(v, num_heads, name) for v in projected)
+    scaled = layers.scale(queries, scale=float(dense(keys).shape[-1]) ** -0.5, name=name)
+    weights = layers.softmax(layers.matmul(scaled, keys, transpose_y=True, name=name), name=name)
+    if dropout_rate:
+        weights = layers.dropout(weights, dropout_prob=dropout_rate, name=name)
+    result = layers.matmul(weights, values, name=name)
+    if num_heads == 1:
+        return result
+    joined = layers.transpose(result, perm=[0, 2, 1, 3], name=name)
+    return layers.reshape(joined, shape=[0, 0, arrays[2].shape[-1]], name=name)
+
+
+def _heads(value: Any, count: int, name: str | None) -> Any:
+    parted = layers.reshape(value, shape=[0, 0, count, dense(value).shape[-1] // count], name=name)
+    return layers.transpose(parted, perm=[0, 2, 1, 3], name=name)
 
 
 def _each(argument: str, value: Any, count: int) -> list[Any]:

@@ -23,7 +23,7 @@ def test_every_example_is_tested_here():
 
 def test_fit_a_line(capsys):
     errors = load("fit_a_line").main(num_epochs=40)
-    assert errors["fluid"] < 0.6 * errors["always the mean"]
+    assert errors["fluid"] < 0.7 * errors["always the mean"]
     assert errors["fluid"] < 1.05 * errors["least squares"]
     assert "predicted   true" in capsys.readouterr().out
 
@@ -43,8 +43,6 @@ def test_recognize_digits_as_it_is_shown(in_tmp):
 
 
 @pytest.mark.slow
-# The kernel's client still talks about its own transition: jupyter_client on event loops, zmq on closing sockets.
-@pytest.mark.filterwarnings("default")
 def test_notebook(in_tmp):
     import nbclient
     import nbformat

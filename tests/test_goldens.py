@@ -1,5 +1,7 @@
 """The numbers, names and initial values of the original are reproduced."""
 
+import functools
+
 import golden_cases
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,9 @@ from golden_cases import IMPOSSIBLE, NOT_YET, assert_close, cases, find, flat, i
 import fluid
 
 BY_ID = {case.id: case for case in cases()}
+
+# A case runs once or a few times: compiling it well costs more than it saves.
+QUICK = {"xla_backend_optimization_level": 0}
 
 
 def runnable():
@@ -69,13 +74,16 @@ def test_numbers(case):
 
 def check_steps(case):
     program = fluid.Program(case.program())
+    wanted = case.arrays("grad")
+    for name in (*case.spec.get("no_gradient", []), *case.spec.get("not_derivative", [])):
+        wanted.pop(name, None)
+    step = jax.jit(functools.partial(run_step, program, case, list(wanted)), compiler_options=QUICK)
     arrays = {name: jnp.asarray(value) for name, value in case.arrays("before").items()}
     steps = []
-    for step in range(case.spec["steps"]):
-        outputs, states = run_program(program, case, arrays, case.feeds(step))
+    for number in range(case.spec["steps"]):
+        feeds = case.feeds(number)
+        outputs, states, gradients = step(arrays, feeds)
         steps.append(outputs)
-        if "defect" not in case.spec:
-            check_gradients(case, program, arrays, case.feeds(step))
         arrays |= {name: states[name] for name in program.states}
     if "defect" in case.spec:
         return
@@ -88,29 +96,27 @@ def check_steps(case):
     for name, want in case.arrays("after").items():
         if name in program.states:
             assert_close(arrays[name], want, case.tolerance("after"), name)
+    for name, want in wanted.items():
+        got = put_data(feeds.get(name), gradients[name])
+        assert_close(got, want, case.tolerance("grad"), f"gradient of {name}")
 
 
-def run_program(program, case, arrays, feeds):
-    """Apply a program in train mode; return outputs by name, and states."""
-    applied = program.apply(arrays, feeds, key=jax.random.key(0), mode="train")
-    return dict(zip(case.spec["fetch"], applied.outputs, strict=True)), applied.states
-
-
-def check_gradients(case, program, arrays, feeds):
-    skipped = {*case.spec["no_gradient"], *case.spec.get("not_derivative", [])}
-    wanted = {name: want for name, want in case.arrays("grad").items() if name not in skipped}
+def run_step(program, case, differentiated, arrays, feeds):
+    """Apply a program in train mode; return outputs by name, states, and gradients of the weighed outputs."""
     weights = case.arrays("weight")
 
     def weighed(moved):
-        given = {name: put_data(feeds[name], moved[name]) for name in feeds if name in moved}
-        outputs, _ = run_program(program, case, arrays | {n: v for n, v in moved.items() if n in arrays}, feeds | given)
-        return sum(weigh(outputs[name], weight) for name, weight in weights.items())
+        given = feeds | {n: put_data(feeds[n], v) for n, v in moved.items() if n in feeds}
+        changed = arrays | {n: v for n, v in moved.items() if n in arrays}
+        applied = program.apply(changed, given, key=jax.random.key(0), mode="train")
+        outputs = dict(zip(case.spec["fetch"], applied.outputs, strict=True))
+        total = sum((weigh(outputs[name], weight, case) for name, weight in weights.items()), jnp.float32(0))
+        return total, (outputs, applied.states)
 
-    if wanted:
-        everything = arrays | feeds
-        found = jax.grad(weighed)({name: jnp.asarray(data_of(everything[name])) for name in wanted})
-        for name, want in wanted.items():
-            assert_close(put_data(everything[name], found[name]), want, case.tolerance("grad"), f"gradient of {name}")
+    everything = arrays | feeds
+    moved = {name: data_of(everything[name]) for name in differentiated}
+    gradients, (outputs, states) = jax.grad(weighed, has_aux=True)(moved)
+    return outputs, states, gradients
 
 
 def data_of(value):
@@ -121,13 +127,13 @@ def put_data(value, data):
     return value.with_data(data) if isinstance(value, fluid.SequenceBatch) else data
 
 
-def weigh(output, weight):
+def weigh(output, weight, case):
     """Sum what the cotangents weigh; those of a sequence batch are laid out as its valid rows."""
     if not isinstance(output, fluid.SequenceBatch):
         return jnp.sum(jnp.reshape(output, weight.shape) * weight)
-    valid = np.asarray(output.mask)
+    lengths = next(o["lengths"] for o in case.spec["outputs"].values() if "lengths" in o)
     spread = np.zeros(output.shape, weight.dtype)
-    spread[valid] = weight.reshape(-1, *output.shape[2:])
+    spread[np.arange(output.shape[1])[None, :] < np.array(lengths)[:, None]] = weight.reshape(-1, *output.shape[2:])
     return jnp.sum(output.data * spread)
 
 

@@ -22,7 +22,7 @@ class Scope(MutableMapping[str, jax.Array]):
       arrays: the arrays themselves; a training step takes them over and puts new ones in their place.
       slots: one optimizer state for each `minimize`, by program and position.
       step: training steps done, int32 scalar.
-      root: random root, a typed key.
+      root: random root, the data of a key: uint32 [2].
     """
 
     def __init__(self, seed: int, place: Callable[[Any], Any]):
@@ -31,7 +31,7 @@ class Scope(MutableMapping[str, jax.Array]):
         self.arrays: dict[str, Any] = {}
         self.slots: dict[str, Any] = {}
         self.step: Any = place(np.int32(0))
-        self.root: Any = place(jax.random.key(seed))
+        self.root: Any = place(jax.random.key_data(jax.random.key(seed)))
 
     def declare(self, specs: Mapping[str, ParameterSpec], init: Callable[[], Mapping[str, Any]]) -> None:
         """Add the arrays of a program; those that another program brought already are shared.

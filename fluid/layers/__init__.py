@@ -15,7 +15,37 @@ from fluid.layers.activations import (
     stanh,
     swish,
 )
+from fluid.layers.classification import (
+    bpr_loss,
+    dice_loss,
+    label_smooth,
+    sigmoid_focal_loss,
+    teacher_student_sigmoid_loss,
+)
+from fluid.layers.compare import (
+    equal,
+    greater_equal,
+    greater_than,
+    isfinite,
+    less_equal,
+    less_than,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+)
 from fluid.layers.conv import conv2d, conv2d_transpose, conv3d, conv3d_transpose
+from fluid.layers.create import (
+    fill_constant,
+    fill_constant_batch_size_like,
+    linspace,
+    ones,
+    ones_like,
+    range,
+    zeros,
+    zeros_like,
+)
 from fluid.layers.dense import fc
 from fluid.layers.dropout import dropout
 from fluid.layers.elementwise import (
@@ -30,6 +60,7 @@ from fluid.layers.elementwise import (
     elementwise_sub,
 )
 from fluid.layers.embedding import embedding
+from fluid.layers.index import argmax, argmin, argsort, cumsum, gather, gather_nd, one_hot, slice, topk
 from fluid.layers.io import data
 from fluid.layers.losses import (
     cross_entropy,
@@ -37,6 +68,7 @@ from fluid.layers.losses import (
     softmax_with_cross_entropy,
     square_error_cost,
 )
+from fluid.layers.matrix import matmul, mul
 from fluid.layers.metrics import accuracy
 from fluid.layers.norm import batch_norm, group_norm, instance_norm, l2_normalize, layer_norm, lrn
 from fluid.layers.pool import adaptive_pool2d, pool2d, pool3d
@@ -50,7 +82,17 @@ from fluid.layers.reduce import (
     reduce_prod,
     reduce_sum,
 )
-from fluid.layers.shape import concat, flatten, reshape, split, squeeze, stack, transpose, unsqueeze, unstack
+from fluid.layers.regression import (
+    huber_loss,
+    kldiv_loss,
+    log_loss,
+    margin_rank_loss,
+    mse_loss,
+    npair_loss,
+    rank_loss,
+    smooth_l1,
+)
+from fluid.layers.shape import concat, expand, flatten, reshape, split, squeeze, stack, transpose, unsqueeze, unstack
 from fluid.layers.tensor import assign, cast, clip, clip_by_norm, create_parameter, identity, pow, scale, sums
 from fluid.layers.thresholds import hard_shrink, maxout, prelu, softshrink, thresholded_relu
 from fluid.layers.unary import (
@@ -86,10 +128,14 @@ __all__ = [
     "accuracy",
     "acos",
     "adaptive_pool2d",
+    "argmax",
+    "argmin",
+    "argsort",
     "asin",
     "assign",
     "atan",
     "batch_norm",
+    "bpr_loss",
     "brelu",
     "cast",
     "ceil",
@@ -103,7 +149,9 @@ __all__ = [
     "cos",
     "create_parameter",
     "cross_entropy",
+    "cumsum",
     "data",
+    "dice_loss",
     "dropout",
     "elementwise_add",
     "elementwise_div",
@@ -116,31 +164,62 @@ __all__ = [
     "elementwise_sub",
     "elu",
     "embedding",
+    "equal",
     "exp",
+    "expand",
     "fc",
+    "fill_constant",
+    "fill_constant_batch_size_like",
     "flatten",
     "floor",
+    "gather",
+    "gather_nd",
     "gelu",
+    "greater_equal",
+    "greater_than",
     "group_norm",
     "hard_shrink",
     "hard_sigmoid",
     "hard_swish",
+    "huber_loss",
     "identity",
     "instance_norm",
+    "isfinite",
+    "kldiv_loss",
     "l2_normalize",
+    "label_smooth",
     "layer_norm",
     "leaky_relu",
+    "less_equal",
+    "less_than",
+    "linspace",
     "log",
+    "log_loss",
     "log_softmax",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
     "logsigmoid",
     "lrn",
+    "margin_rank_loss",
+    "matmul",
     "maxout",
     "mean",
     "mish",
+    "mse_loss",
+    "mul",
+    "not_equal",
+    "npair_loss",
+    "one_hot",
+    "ones",
+    "ones_like",
     "pool2d",
     "pool3d",
     "pow",
     "prelu",
+    "range",
+    "rank_loss",
     "reciprocal",
     "reduce_all",
     "reduce_any",
@@ -158,9 +237,12 @@ __all__ = [
     "selu",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
+    "sigmoid_focal_loss",
     "sign",
     "silu",
     "sin",
+    "slice",
+    "smooth_l1",
     "soft_relu",
     "softmax",
     "softmax_with_cross_entropy",
@@ -178,8 +260,12 @@ __all__ = [
     "swish",
     "tanh",
     "tanh_shrink",
+    "teacher_student_sigmoid_loss",
     "thresholded_relu",
+    "topk",
     "transpose",
     "unsqueeze",
     "unstack",
+    "zeros",
+    "zeros_like",
 ]

@@ -349,6 +349,39 @@ def flatten(x: Any, axis: int = 1, name: str | None = None) -> Any:
     return this.output(array.reshape(math.prod(array.shape[:axis]), math.prod(array.shape[axis:])))
 
 
+@layer
+def expand(x: Any, expand_times: Sequence[int], name: str | None = None) -> Any:
+    """Repeat along dimensions.
+
+    Args:
+      x: any shape.
+      expand_times: how often along each dimension.
+      name: instead of `expand_N`.
+
+    Returns:
+      Each size multiplied by its number.
+
+    Raises:
+      ArgumentError: there is not one number for each dimension.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.expand(fluid.layers.data("x", shape=[1, 3]), expand_times=[1, 4, 1])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4, 3]
+    """
+    this = Layer("expand", name)
+    array = dense(x)
+    times = list(expand_times)
+    if isinstance(x, core.SequenceBatch) or len(times) != array.ndim or any(int(t) < 1 for t in times):
+        raise errors.ArgumentError(
+            f"{this.name}: expand_times={times} for {describe(x)}; expected one positive integer for each dimension, "
+            f"as in expand_times={[1] * array.ndim}"
+        )
+    return this.output(jnp.tile(array, times))
+
+
 def _check_axes(this: Layer, value: Any, axes: Sequence[Any], dims: int) -> None:
     if any(not isinstance(a, int) or not -dims <= a < dims for a in axes) or len({a % dims for a in axes}) < len(axes):
         raise errors.ArgumentError(

@@ -50,7 +50,17 @@ def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, d
 
 
 class Minibatches:
-    """Whatever was given as `reader=`, as minibatches in passes: call it for the next one. See `minibatches`."""
+    """Whatever was given as `reader=`, as minibatches in passes: call it for the next one. Made by `minibatches`.
+
+    Example:
+      >>> passes = minibatches([[1, 2], [3]])
+      >>> rows = passes()
+      >>> next(rows), passes.state()["given"]
+      ([1, 2], 1)
+      >>> passes.restore(passes.state())
+      >>> list(passes())
+      [[3]]
+    """
 
     def __init__(self, source: Any):
         self._reader = as_reader("reader=", source)

@@ -97,6 +97,13 @@ class Pass(Iterator[Any]):
     Attributes:
       epoch: number of the pass.
       given: how many items have been given, those before a restored position included.
+
+    Example:
+      >>> from fluid.reader import firstn
+      >>> rows = firstn("abc".split, 1)()
+      >>> next(rows), rows.epoch, rows.given
+      ('abc', 0, 1)
+      >>> rows.close()
     """
 
     def __init__(self, reader: Reader, epoch: int, start: int):
@@ -173,13 +180,16 @@ class Source(Reader):
         try:
             if "bytes" in inner or "iterator" in inner:
                 iterator.set_state(inner["bytes"].encode("latin-1") if "bytes" in inner else inner["iterator"])
-            elif not inner:
-                skip(iterator, start)
-            if again:
-                yield next(iterator)
-            yield from iterator
-        except StopIteration:
-            raise exhausted(self.source) from None
+            # Iterated by hand: `yield from` would call `__iter__` again, which may start anew.
+            for number in itertools.count():
+                try:
+                    row = next(iterator)
+                except StopIteration:
+                    if again and number == 0:
+                        raise exhausted(self.source) from None
+                    return
+                if number >= start or inner:
+                    yield row
         finally:
             # What restarts itself whenever it is iterated belongs to the user; anything else was made for this pass.
             if hasattr(iterator, "close") and (iterator is not self.source or isinstance(iterator, Generator)):
@@ -283,4 +293,4 @@ def skip(rows: Iterator[Any], count: int) -> None:
 
 
 def _named(source: Any) -> str:
-    return getattr(source, "__qualname__", None) or f"of type {type(source).__name__}"
+    return getattr(source, "__qualname__", None) or f"a {type(source).__name__}"

@@ -148,6 +148,9 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
         fits = int(jnp.iinfo(want).min), int(jnp.iinfo(want).max) + 1
     low, high, also = spec.limits or (*fits, None)
     low, high = max(low, fits[0]), min(high, fits[1])
+    # Read as unsigned, negative numbers are large: one pass instead of two for what nearly every batch is.
+    if low == 0 and array.dtype.kind == "i" and array.view(f"u{array.dtype.itemsize}").max() < high:
+        return
     if low <= array.min() and array.max() < high:
         return
     bad = (array < low) | (array >= high)
@@ -171,7 +174,7 @@ def _wrong_dtype(spec: FeedSpec, rows: Any, want: np.dtype, where: str, found: A
     sample, shown = None, f"{found} data"
     for index, row in enumerate(rows if isinstance(rows, Sequence) or np.ndim(rows) else ()):
         array = _array_or_none(row)
-        if array is None or _class_of(array.dtype) not in accepted:
+        if array is None or (array.size and _class_of(array.dtype) not in accepted):
             sample, shown = index, _described(row, array)
             break
     else:

@@ -91,7 +91,9 @@ class Feeder:
         if len(self.specs) > 1:  # rows of several fields would be tuples
             return len(minibatch) == self._width or (len(minibatch) > self._width and not self._exact)
         (spec,), shape = self.specs.values(), tuple(minibatch[0].shape)
-        return len(minibatch) == 1 and shape[1 + spec.lod_level :] == spec.shape[1:] and len(shape) > len(spec.shape) - 1
+        return (
+            len(minibatch) == 1 and shape[1 + spec.lod_level :] == spec.shape[1:] and len(shape) > len(spec.shape) - 1
+        )
 
     def _transposed(self, rows: list[Any], where: str) -> Mapping[str, Any]:
         if isinstance(rows[0], Mapping):

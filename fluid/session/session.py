@@ -84,7 +84,7 @@ class Session:
             program.name = f"{name}_{count}"
         # Everything that can fail comes before anything changes.
         rules = transformations(program)
-        root = self.scope.root
+        root = jax.random.wrap_key_data(self.scope.root)
         self.scope.declare(program.parameters | program.states, functools.partial(program.init, root))
         slots = [
             jax.jit(rule.init)({n: self.scope.arrays[n] for n in m.parameters})
@@ -126,7 +126,7 @@ class Session:
         feeds, overrides = self._split(found, feed or {})
         names = None if fetch is None else check_fetch(found, fetch)
         request = Request(mode, names, tuple(feeds), tuple(overrides))
-        return self.step(found, request)(feeds, overrides)
+        return self.step(found, request)(self.take(feeds), self.take(overrides))
 
     def step(self, program: Program, request: Request) -> "BoundStep":
         """The compiled step for a request; the same one for equal requests."""
@@ -138,6 +138,16 @@ class Session:
     def place(self, value: Any) -> Any:
         """Put a tree of arrays on this session's device."""
         return jax.device_put(value, self._sharding)
+
+    def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Make a feed independent of the caller's memory, and bring it to the device if that is not the host.
+
+        A step runs on while the caller goes on; without this, a reader that uses its buffer again would change the data
+        of a step under way.
+        """
+        if self.device.platform != "cpu":
+            return self.place(dict(feed))
+        return {n: v.copy() if type(v) is np.ndarray else jax.tree.map(_own, v) for n, v in feed.items()}
 
     def save(self, path: Any) -> None:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
@@ -222,7 +232,7 @@ class Session:
             if name in program.feeds:
                 feeds[name] = check_feed(program.feeds[name], value)
             elif name in program.values or name in program.parameters:
-                overrides[name] = value if isinstance(value, SequenceBatch) else jnp.asarray(value)
+                overrides[name] = value if isinstance(value, SequenceBatch | jax.Array) else np.asarray(value)
             else:
                 known = [*program.feeds, *program.values, *program.parameters]
                 raise errors.UnknownNameError(
@@ -233,7 +243,7 @@ class Session:
     def _everything(self) -> dict[str, Any]:
         slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         named = {f"slots{jax.tree_util.keystr(path, simple=True, separator='/')}": value for path, value in slots}
-        named |= {"step": self.scope.step, "root": jax.random.key_data(self.scope.root)}
+        named |= {"step": self.scope.step, "root": self.scope.root}
         return {**self.scope.arrays, **{f"@{n}": v for n, v in named.items()}}
 
     def _restore(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -241,8 +251,12 @@ class Session:
         names = [f"@slots{jax.tree_util.keystr(path, simple=True, separator='/')}" for path, _ in paths]
         self.scope.slots = self.place(jax.tree.unflatten(structure, [jnp.array(arrays[n]) for n in names]))
         self.scope.step = self.place(jnp.array(arrays["@step"]))
-        self.scope.root = self.place(jax.random.wrap_key_data(jnp.array(arrays["@root"])))
+        self.scope.root = self.place(jnp.array(arrays["@root"]))
         self.scope.arrays |= self.place({n: jnp.array(arrays[n]) for n in self.scope.arrays})
+
+
+def _own(value: Any) -> Any:
+    return value if isinstance(value, jax.Array) else np.array(value)
 
 
 class BoundStep:

@@ -83,7 +83,7 @@ class Step:
         self, carry: Mapping[str, Any], kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Any]:
         """One training step: `carry` holds what changes (arrays, slots, step), `kept` what does not."""
-        key = jax.random.fold_in(kept["root"], carry["step"])
+        key = jax.random.fold_in(jax.random.wrap_key_data(kept["root"]), carry["step"])
         arrays = {**kept["arrays"], **carry["arrays"]}
         applied, gradients = self._differentiate(arrays, feeds, overrides, key)
         new, slots = dict(carry["arrays"]), list(carry["slots"])
@@ -100,7 +100,7 @@ class Step:
         self, kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], step: Any = 0
     ) -> Any:
         """One evaluation: nothing changes."""
-        key = jax.random.fold_in(kept["root"], step)
+        key = jax.random.fold_in(jax.random.wrap_key_data(kept["root"]), step)
         applied, gradients = self._differentiate(kept["arrays"], feeds, overrides, key)
         return self._results(applied, {**applied.values, **applied.states}, gradients)
 

@@ -10,7 +10,7 @@ from fluid import errors
 from fluid.core import TEST, TRAIN, Program
 from fluid.optimizer import Adam, as_optimizer
 from fluid.place import Place
-from fluid.reader import Feeder, Prefetcher, minibatches
+from fluid.reader import Feeder, Minibatches, Prefetcher, minibatches
 from fluid.session import Request, Results, Session
 from fluid.trainer import loop
 from fluid.trainer.handlers import Onion
@@ -123,7 +123,9 @@ class Trainer:
         self._training, self._stopping = True, False
         try:
             with self.session.guard.watching():
-                loop.train(step, lambda: Prefetcher(source(), feeder.feed), num_epochs, onion, lambda: self._stopping)
+                loop.train(
+                    step, lambda: self._prefetch(source, feeder), num_epochs, onion, lambda: self._stopping
+                )
         finally:
             self._training = False
 
@@ -146,12 +148,15 @@ class Trainer:
         source = minibatches(_given(reader, "test"))
         feeder = Feeder(self.program.feeds, feed_order)
         request = Request(TEST, None, tuple(self.program.feeds), weighed=True)
-        batches = Prefetcher(source(), feeder.feed)
+        batches = self._prefetch(source, feeder)
         try:
             values = loop.evaluate(self.session.step(self.program, request), batches)
         finally:
             batches.close()
         return Results(values, self.program.output_names)
+
+    def _prefetch(self, source: Minibatches, feeder: Feeder) -> Prefetcher:
+        return Prefetcher(source(), lambda minibatch, index: self.session.take(feeder.feed(minibatch, index)))
 
     def stop(self) -> None:
         """End training after the current step. `train` may be called again."""

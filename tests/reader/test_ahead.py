@@ -7,6 +7,7 @@ import traceback
 
 import pytest
 
+import fluid.reader.ahead
 from fluid import reader
 
 AHEAD = {
@@ -175,7 +176,8 @@ def test_buffered_reads_ahead_but_not_too_far():
     iterator.close()
 
 
-def test_closing_does_not_wait_for_a_reader_that_hangs():
+def test_closing_does_not_wait_for_a_reader_that_hangs(monkeypatch):
+    monkeypatch.setattr(fluid.reader.ahead, "_PATIENCE", 0.01)
     hang, hanging = threading.Event(), threading.Event()
 
     def rows():

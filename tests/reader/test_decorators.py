@@ -37,7 +37,9 @@ OPERATIONS = {
     "shard": (st.integers(1, 3), lambda r, n: reader.shard(r, n, n - 1)),
 }
 operations = st.lists(
-    st.one_of(*[st.tuples(st.just(name), argument) for name, (argument, _) in OPERATIONS.items()]), min_size=1, max_size=4
+    st.one_of(*[st.tuples(st.just(name), argument) for name, (argument, _) in OPERATIONS.items()]),
+    min_size=1,
+    max_size=4,
 )
 
 

@@ -507,3 +507,20 @@ def test_partial_programs_have_names_of_their_own():
 
     small = functools.partial(sized, size=2)
     assert fluid.Session(small).run(small, {"x": X})[0].shape == (16, 2)
+
+
+def test_a_buffer_that_is_used_again_does_not_change_a_step_under_way():
+    def program():
+        x = fluid.layers.data("x", shape=[512])
+        slow = x
+        for _ in range(4):
+            slow = jnp.tanh(slow @ x) * 1e-3
+        return jnp.sum(x) + 0 * jnp.sum(slow)
+
+    session = fluid.Session(program)
+    buffer = np.ones((512, 512), "float32")
+    found = []
+    for step in range(6):
+        buffer[:] = step
+        found.append(session.run(program, {"x": buffer})[0])
+    assert [float(v) for v in found] == [step * 512.0 * 512 for step in range(6)]

@@ -133,7 +133,9 @@ def test_the_order_with_stop_after_a_step():
 def test_the_order_with_stop_elsewhere(kind, want):
     seen, trainer = [], make()
     trainer.train(
-        reader(), num_epochs=5, event_handler=record(seen, lambda e: type(e).__name__ == f"{kind}Event" and trainer.stop())
+        reader(),
+        num_epochs=5,
+        event_handler=record(seen, lambda e: type(e).__name__ == f"{kind}Event" and trainer.stop()),
     )
     assert seen == want
 

@@ -1,0 +1,215 @@
+"""Constant values: filled, counted, or shaped like another."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.layers.base import Layer, dense, layer, on_data
+from fluid.layers.tensor import dtype_of, shape_of
+
+
+@layer
+def fill_constant(shape: Sequence[int], dtype: Any, value: float, name: str | None = None) -> Any:
+    """An array with every element the same.
+
+    Args:
+      shape: its sizes.
+      dtype: its dtype.
+      value: of every element.
+      name: instead of `fill_constant_N`.
+
+    Returns:
+      `shape`.
+
+    Raises:
+      ArgumentError: a size is negative.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.fill_constant([2, 3], "float32", 0.5)).outputs[0])
+      float32[2, 3]
+    """
+    this = Layer("fill_constant", name)
+    return this.output(jnp.full(_known(this, shape), value, dtype_of("fill_constant", dtype)))
+
+
+@layer
+def fill_constant_batch_size_like(
+    input: Any,
+    shape: Sequence[int],
+    dtype: Any,
+    value: float,
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    name: str | None = None,
+) -> Any:
+    """An array with every element the same, and one size taken from another value.
+
+    Args:
+      input: whose size is taken.
+      shape: sizes; the one at `output_dim_idx` does not count.
+      dtype: its dtype.
+      value: of every element.
+      input_dim_idx: which size of the input is taken.
+      output_dim_idx: where it goes.
+      name: instead of `fill_constant_batch_size_like_N`.
+
+    Returns:
+      `shape`, with that size.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.fill_constant_batch_size_like(x, [-1, 8], "float32", 0.0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 8]
+    """
+    this = Layer("fill_constant_batch_size_like", name)
+    sizes = shape_of("fill_constant_batch_size_like", shape)
+    sizes[output_dim_idx] = dense(input).shape[input_dim_idx]
+    return this.output(jnp.full(_known(this, sizes), value, dtype_of("fill_constant_batch_size_like", dtype)))
+
+
+@layer
+def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
+    """An array of zeros.
+
+    Args:
+      shape: its sizes.
+      dtype: its dtype.
+      force_cpu: has no effect.
+      name: instead of `fill_constant_N`.
+
+    Returns:
+      `shape`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.zeros([2, 3], "float32")).outputs[0])
+      float32[2, 3]
+    """
+    this = Layer("fill_constant", name)
+    return this.output(jnp.zeros(_known(this, shape), dtype_of("zeros", dtype)))
+
+
+@layer
+def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
+    """An array of ones.
+
+    Args:
+      shape: its sizes.
+      dtype: its dtype.
+      force_cpu: has no effect.
+      name: instead of `fill_constant_N`.
+
+    Returns:
+      `shape`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.ones([2, 3], "float32")).outputs[0])
+      float32[2, 3]
+    """
+    this = Layer("fill_constant", name)
+    return this.output(jnp.ones(_known(this, shape), dtype_of("ones", dtype)))
+
+
+@layer
+def zeros_like(x: Any, out: Any = None, name: str | None = None) -> Any:
+    """Zeros in the shape of another value.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      out: has no effect; use what is returned.
+      name: instead of `zeros_like_N`.
+
+    Returns:
+      Same shape and dtype as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.zeros_like(fluid.layers.data("x", shape=[4]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return Layer("zeros_like", name).output(on_data(jnp.zeros_like, x))
+
+
+@layer
+def ones_like(x: Any, out: Any = None, name: str | None = None) -> Any:
+    """Ones in the shape of another value.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      out: has no effect; use what is returned.
+      name: instead of `ones_like_N`.
+
+    Returns:
+      Same shape and dtype as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.ones_like(fluid.layers.data("x", shape=[4]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return Layer("ones_like", name).output(on_data(jnp.ones_like, x))
+
+
+@layer
+def range(start: Any, end: Any, step: Any, dtype: Any, name: str | None = None) -> Any:
+    """Numbers from `start` up to, but not with, `end`.
+
+    Args:
+      start: the first number.
+      end: the bound.
+      step: between numbers.
+      dtype: of the result.
+      name: instead of `range_N`.
+
+    Returns:
+      `[count]`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.range(0, 10, 2, "int32")).outputs[0])
+      int32[5]
+    """
+    return Layer("range", name).output(jnp.arange(start, end, step, dtype_of("range", dtype)))
+
+
+@layer
+def linspace(start: float, stop: float, num: int, dtype: Any = "float32", name: str | None = None) -> Any:
+    """Evenly spaced numbers from `start` to `stop`, both included.
+
+    Args:
+      start: the first number.
+      stop: the last number.
+      num: how many.
+      dtype: of the result.
+      name: instead of `linspace_N`.
+
+    Returns:
+      `[num]`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.linspace(0.0, 1.0, 5)).outputs[0])
+      float32[5]
+    """
+    return Layer("linspace", name).output(jnp.linspace(start, stop, num, dtype=dtype_of("linspace", dtype)))
+
+
+def _known(this: Layer, shape: Any) -> list[int]:
+    sizes = shape_of(this.name, shape)
+    if any(d < 0 for d in sizes):
+        raise errors.ArgumentError(
+            f"{this.name}: shape={sizes} has a size that is not known; for one that follows the batch use "
+            f"layers.fill_constant_batch_size_like(x, [-1, 10], 'float32', 0.0)"
+        )
+    return sizes

@@ -1,0 +1,314 @@
+"""Picking elements: slices, rows, largest ones, classes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.embedding import check_ids
+
+
+@layer
+def slice(input: Any, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None) -> Any:
+    """A part of a value along dimensions.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      axes: the dimensions.
+      starts: the first index along each; negative counts from the end.
+      ends: the index after the last along each; beyond the end means the end.
+      name: instead of `slice_N`.
+
+    Returns:
+      The part.
+
+    Raises:
+      ArgumentError: the lists differ in length.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.slice(fluid.layers.data("x", shape=[5, 4]), axes=[1], starts=[-2], ends=[5])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 2, 4]
+    """
+    this = Layer("slice", name)
+    array = dense(input)
+    if not len(axes) == len(starts) == len(ends):
+        raise errors.ArgumentError(
+            f"{this.name}: axes={axes}, starts={starts}, ends={ends}; give one of each, as in axes=[1], starts=[0], "
+            "ends=[2]"
+        )
+    key: list[Any] = [np.s_[:]] * array.ndim
+    for axis, start, end in zip(axes, starts, ends, strict=True):
+        place = axis_of(input, axis, "axes")
+        if place == 0 and row_dims(input) > 1:
+            raise errors.ArgumentError(f"{this.name}: rows of {describe(input)} cannot be sliced; slice from axis 1 on")
+        key[place] = np.s_[start:end]
+    return this.output(like(input, array[tuple(key)]))
+
+
+@layer
+def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = None) -> Any:
+    """Rows by their number.
+
+    Args:
+      input: `[rows, ...]`.
+      index: integers `[count]` or `[count, 1]`.
+      overwrite: has no effect; the gradient of a row used twice is the sum.
+      name: instead of `gather_N`.
+
+    Returns:
+      `[count, ...]`; a number outside the rows gives what is not a number.
+
+    Raises:
+      ArgumentTypeError: the index is no integer.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     table = fluid.layers.create_parameter([10, 4], name="table")
+      ...     return fluid.layers.gather(table, fluid.layers.data("i", shape=[1], dtype="int64"))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    this = Layer("gather", name)
+    ids = check_ids(this.name, index)
+    if ids.ndim > 2 or ids.ndim == 2 and ids.shape[1] != 1 or dense(input).ndim == 0:
+        raise errors.ShapeError(
+            f"{this.name}: index {describe(index)} is no list of rows of {describe(input)}; expected [count] or "
+            "[count, 1]"
+        )
+    return this.output(dense(input).at[ids.reshape(-1)].get(mode="fill", wrap_negative_indices=False))
+
+
+@layer
+def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
+    """Elements, or slices, by their numbers in the first dimensions.
+
+    Args:
+      input: any shape.
+      index: integers `[..., k]`: for each result its place in the first `k` dimensions.
+      name: instead of `gather_nd_N`.
+
+    Returns:
+      `[..., *input.shape[k:]]`.
+
+    Raises:
+      ArgumentTypeError: the index is no integer.
+      ShapeError: the index has more numbers than the input has dimensions.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3, 4], append_batch_size=False)
+      ...     return fluid.layers.gather_nd(x, fluid.layers.data("i", shape=[2], dtype="int64"))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch]
+    """
+    this = Layer("gather_nd", name)
+    ids = check_ids(this.name, index)
+    if ids.ndim < 1 or ids.shape[-1] > dense(input).ndim:
+        raise errors.ShapeError(
+            f"{this.name}: index {describe(index)} has too many numbers for {describe(input)}; expected [..., k], "
+            f"with k at most {dense(input).ndim}"
+        )
+    return this.output(dense(input)[tuple(jnp.moveaxis(ids, -1, 0))])
+
+
+@layer
+def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
+    """For each class a row with 1 at its place and 0 elsewhere.
+
+    Args:
+      input: classes `[batch, ..., 1]` of an integer dtype, or a SequenceBatch.
+      depth: how many classes there are.
+      allow_out_of_range: whether other numbers give a row of zeros instead of an error when fed.
+      name: instead of `one_hot_N`.
+
+    Returns:
+      `[batch, ..., depth]`, float32.
+
+    Raises:
+      ArgumentTypeError: the classes are no integers.
+      ShapeError: they do not end in a dimension of 1.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.one_hot(fluid.layers.data("label", shape=[1], dtype="int64"), depth=10)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 10]
+    """
+    this = Layer("one_hot", name)
+    ids = check_ids(this.name, input)
+    if ids.ndim <= row_dims(input) or ids.shape[-1] != 1:
+        raise errors.ShapeError(
+            f"{this.name}: {describe(input)} does not end in a dimension of 1; expected [batch, ..., 1], "
+            f"as from layers.unsqueeze(x, axes=[-1])"
+        )
+    if not allow_out_of_range:
+        core.limit_feed(input, 0, depth)
+    return this.output(like(input, jax.nn.one_hot(ids[..., 0], depth, dtype=jnp.float32)))
+
+
+@layer
+def topk(input: Any, k: int, name: str | None = None) -> tuple[Any, Any]:
+    """The `k` largest elements along the last dimension, largest first, and where they are.
+
+    Args:
+      input: `[..., n]`, or a SequenceBatch.
+      k: how many.
+      name: instead of `top_k_N`.
+
+    Returns:
+      `(values, indices)`, both `[..., k]`.
+
+    Raises:
+      ArgumentError: there are less than `k`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.topk(fluid.layers.data("x", shape=[10]), k=3)
+      >>> print(*fluid.Program(program).outputs)
+      float32[batch, 3] int32[batch, 3]
+    """
+    this = Layer("top_k", name)
+    array = dense(input)
+    if not isinstance(k, int) or array.ndim == 0 or not 1 <= k <= array.shape[-1]:
+        raise errors.ArgumentError(
+            f"{this.name}: k={k!r} for {describe(input)}; expected 1 to its last size, as in k=1"
+        )
+    values, places = jax.lax.top_k(array, k)
+    return this.output(like(input, values)), this.output(like(input, places))
+
+
+@layer
+def argmax(x: Any, axis: int = 0, name: str | None = None) -> Any:
+    """Where the largest element along a dimension is.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      axis: the dimension.
+      name: instead of `arg_max_N`.
+
+    Returns:
+      Integers, the shape of `x` without that dimension.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.argmax(fluid.layers.data("x", shape=[10]), axis=-1)
+      >>> print(fluid.Program(program).outputs[0])
+      int32[batch]
+    """
+    this = Layer("arg_max", name)
+    return this.output(like(x, jnp.argmax(dense(x), axis=_place(this, x, axis))))
+
+
+@layer
+def argmin(x: Any, axis: int = 0, name: str | None = None) -> Any:
+    """Where the smallest element along a dimension is.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      axis: the dimension.
+      name: instead of `arg_min_N`.
+
+    Returns:
+      Integers, the shape of `x` without that dimension.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.argmin(fluid.layers.data("x", shape=[10]), axis=-1)
+      >>> print(fluid.Program(program).outputs[0])
+      int32[batch]
+    """
+    this = Layer("arg_min", name)
+    return this.output(like(x, jnp.argmin(dense(x), axis=_place(this, x, axis))))
+
+
+@layer
+def argsort(input: Any, axis: int = -1, name: str | None = None) -> tuple[Any, Any]:
+    """Sort along a dimension, smallest first, and say where each element was.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      axis: the dimension.
+      name: instead of `argsort_N`.
+
+    Returns:
+      `(sorted, indices)`, both of the input's shape.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.argsort(fluid.layers.data("x", shape=[10]))
+      >>> print(*fluid.Program(program).outputs)
+      float32[batch, 10] int32[batch, 10]
+    """
+    this = Layer("argsort", name)
+    array, place = dense(input), _place(this, input, axis)
+    order = jnp.argsort(array, axis=place)
+    return (
+        this.output(like(input, jnp.take_along_axis(array, order, axis=place))),
+        this.output(like(input, order)),
+    )
+
+
+@layer
+def cumsum(
+    x: Any, axis: int | None = None, exclusive: bool = False, reverse: bool = False, name: str | None = None
+) -> Any:
+    """Sums of all elements so far along a dimension.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      axis: the dimension; the last by default.
+      exclusive: whether an element itself does not count.
+      reverse: whether to sum from the end.
+      name: instead of `cumsum_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.cumsum(fluid.layers.data("x", shape=[3]), axis=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("cumsum", name)
+    array, place = dense(x), _place(this, x, -1 if axis is None else axis)
+    array = jnp.flip(array, place) if reverse else array
+    total = jnp.cumsum(array, axis=place, dtype=array.dtype)
+    total = total - array if exclusive else total
+    return this.output(like(x, jnp.flip(total, place) if reverse else total))
+
+
+def _place(this: Layer, value: Any, axis: int) -> int:
+    place = axis_of(value, axis)
+    if place == 0 and row_dims(value) > 1:
+        raise errors.ArgumentError(
+            f"{this.name}: axis={axis} are the rows of {describe(value)}; expected 1 or more, or -1"
+        )
+    return place

@@ -1,0 +1,64 @@
+"""The public names, written down: adding one is a decision, losing one breaks somebody's program."""
+
+import pytest
+from public_names import MODULES, public_names
+
+NAMES = {
+    "fluid": """
+        BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace DataFeeder EndEpochEvent
+        EndStepEvent EndTrainEvent Handler Inferencer ParamAttr Program ProgressBar Results Scope
+        SequenceBatch Session Trainer batch clip errors initializer io layers name_scope nets optimizer place
+        reader regularizer train trainer
+    """,
+    "fluid.layers": """
+        abs accuracy acos adaptive_pool2d asin assign atan batch_norm brelu cast ceil clip clip_by_norm concat
+        conv2d conv2d_transpose conv3d conv3d_transpose cos create_parameter cross_entropy data dropout
+        elementwise_add elementwise_div elementwise_floordiv elementwise_max elementwise_min elementwise_mod
+        elementwise_mul elementwise_pow elementwise_sub elu embedding exp fc flatten floor gelu group_norm
+        hard_shrink hard_sigmoid hard_swish identity instance_norm l2_normalize layer_norm leaky_relu log
+        log_softmax logsigmoid lrn maxout mean mish pool2d pool3d pow prelu reciprocal reduce_all reduce_any
+        reduce_max reduce_mean reduce_min reduce_prod reduce_sum relu relu6 reshape round rsqrt scale selu
+        sigmoid sigmoid_cross_entropy_with_logits sign silu sin soft_relu softmax softmax_with_cross_entropy
+        softplus softshrink softsign split sqrt square square_error_cost squeeze stack stanh sums swish tanh
+        tanh_shrink thresholded_relu transpose unsqueeze unstack
+    """,
+    "fluid.nets": """
+        img_conv_group simple_img_conv_pool
+    """,
+    "fluid.optimizer": """
+        Adagrad AdagradOptimizer Adam AdamOptimizer Momentum MomentumOptimizer Optax Optimizer SGD
+        SGDOptimizer as_optimizer
+    """,
+    "fluid.initializer": """
+        Bilinear BilinearInitializer Constant ConstantInitializer MSRA MSRAInitializer Normal
+        NormalInitializer NumpyArray NumpyArrayInitializer TruncatedNormal TruncatedNormalInitializer Uniform
+        UniformInitializer Xavier XavierInitializer fans
+    """,
+    "fluid.regularizer": """
+        L1Decay L1DecayRegularizer L2Decay L2DecayRegularizer
+    """,
+    "fluid.clip": """
+        GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue
+    """,
+    "fluid.reader": """
+        DataFeeder Feeder Minibatches Pass Prefetched Prefetcher Reader arrays batch buffered cache chain
+        check_feed compose firstn map map_readers minibatches nonempty padded_time shard shuffle xmap
+        xmap_readers
+    """,
+    "fluid.io": """
+        check_match load_arrays save_arrays
+    """,
+    "fluid.errors": """
+        ArgumentError ArgumentTypeError DeviceError FeedError FeedTypeError FluidError OutsideProgramError
+        ParameterError ParameterFileError ProgramError ReaderError ShapeError UnknownNameError nearest
+    """,
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_public_names(module):
+    assert sorted(public_names(module)) == NAMES[module].split()
+
+
+def test_all_modules_are_listed():
+    assert list(NAMES) == MODULES
