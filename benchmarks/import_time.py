@@ -1,7 +1,6 @@
 """`import fluid` beside `import jax, optax`, each in fresh processes."""
 
 import os
-import os
 import subprocess
 import sys
 

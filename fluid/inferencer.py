@@ -18,8 +18,8 @@ from fluid.session.step import check_fetch
 class Inferencer:
     """Computes the outputs of a program function from data, in test mode.
 
-    Batches are padded to the next power of two, so that any number of batch sizes costs few compilations; outputs are cut
-    back to the examples that were given. A program with an output that does not follow the batch, such as a mean over
+    Batches are padded to the next power of two, so that any number of batch sizes costs few compilations; outputs are
+    cut back to the examples that were given. A program with an output that does not follow the batch, such as a mean over
     it, is run unpadded, and so is any program with `bucket=False`. Examples are taken not to see each other: turn it
     off for a program in which they do.
 
@@ -68,9 +68,7 @@ class Inferencer:
         self._bucket = bucket
         self._plans: dict[Any, _Plan] = {}
 
-    def infer(
-        self, feed: Mapping[str, Any], fetch: Sequence[str] | None = None, return_numpy: bool = True
-    ) -> Results:
+    def infer(self, feed: Mapping[str, Any], fetch: Sequence[str] | None = None, return_numpy: bool = True) -> Results:
         """Run the program on data.
 
         Args:

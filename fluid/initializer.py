@@ -102,7 +102,7 @@ class Xavier:
     """Glorot and Bengio (2010): keeps the variance of activations and gradients.
 
     Args:
-      uniform: uniform with limit `sqrt(6 / (fan_in + fan_out))`, else normal with deviation `sqrt(2 / (fan_in + fan_out))`.
+      uniform: uniform with limit `sqrt(6 / (fan_in + fan_out))`, else normal, deviation `sqrt(2 / (fan_in + fan_out))`.
       fan_in: instead of the one found from the shape.
       fan_out: likewise.
       seed: as in Uniform.

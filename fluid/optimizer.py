@@ -39,7 +39,7 @@ class Optimizer:
         rate = self.learning_rate
         if not callable(rate) and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate):
             raise errors.ArgumentError(
-                f"{type(self).__name__}(learning_rate={rate!r}): expected a number that is not negative, or a schedule; "
+                f"{type(self).__name__}(learning_rate={rate!r}): expected a number from 0 on, or a schedule; "
                 f"write fluid.optimizer.{type(self).__name__}(learning_rate=0.001)"
             )
 
@@ -170,7 +170,7 @@ class Adagrad(Optimizer):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Adam (Kingma and Ba, 2015), with epsilon added to the uncorrected root as in the first form of the paper's section 2.
+    """Adam (Kingma and Ba, 2015), with epsilon added to the uncorrected root, as at the end of the paper's section 2.
 
     `m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; p -= rate * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + epsilon)`.
 
@@ -211,7 +211,7 @@ class Adam(Optimizer):
 class Optax(Optimizer):
     """Any optax transformation as an optimizer, so that it has `minimize` and heeds every ParamAttr.
 
-    `fluid.Trainer` and `fluid.Session` accept the bare transformation too; this form is for programs that call `minimize`.
+    `fluid.Trainer` accepts the bare transformation too; this form is for programs that call `minimize`.
 
     Args:
       transformation: an `optax.GradientTransformation` whose updates are added to the parameters.
@@ -228,7 +228,7 @@ class Optax(Optimizer):
     def __init__(self, transformation: optax.GradientTransformation, **common: Any):
         if not _is_optax(transformation):
             raise errors.ArgumentTypeError(
-                f"fluid.optimizer.Optax wraps an optax transformation such as optax.adamw(1e-3), found {transformation!r}"
+                f"fluid.optimizer.Optax wraps a transformation such as optax.adamw(1e-3), found {transformation!r}"
             )
         super().__init__(**common)
         object.__setattr__(self, "tx", transformation)

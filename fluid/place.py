@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import jax
+import numpy as np
 
 from fluid import errors
 
@@ -47,7 +48,7 @@ def device_of(place: Place) -> jax.Device:
       'cpu'
     """
     if place is None:
-        return jax.devices()[0] if jax.config.jax_default_device is None else jax.local_devices()[0]
+        return next(iter(jax.device_put(np.int32(0)).devices()))  # heeds jax.default_device
     kind, index = _kind_and_index(place)
     try:
         devices = jax.local_devices(backend=kind)

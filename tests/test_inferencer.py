@@ -5,10 +5,10 @@ import threading
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiles import counted
 
 import fluid
 from fluid import errors
-from compiles import counted
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.normal(size=(300, 1, 8, 8)).astype("float32")

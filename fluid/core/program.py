@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.frame import TEST, TRAIN, Array, FeedSpec, Frame, ParameterSpec, running
+from fluid.core.frame import TEST, TRAIN, Array, FeedSpec, Frame, running
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
 
@@ -81,7 +81,7 @@ class Program:
     ):
         if not callable(function):
             raise errors.ArgumentTypeError(
-                f"a program is a function that calls fluid.layers and returns a value, found {type(function).__name__}; "
+                f"a program is a function that calls layers and returns a value, found {type(function).__name__}; "
                 f"hand over the function itself, not its result: fluid.Session(program)"
             )
         self.function = function
@@ -239,4 +239,3 @@ def _batch_size(feeds: Mapping[str, Any]) -> int:
 def _weight(frame: Frame, value: Any, batch: int) -> Any:
     known = frame.fact(value, "weight")
     return jnp.asarray(batch if known is None else known, jnp.float32)
-

@@ -44,7 +44,8 @@ class Scope(MutableMapping[str, jax.Array]):
             if (known.shape, known.dtype) != (spec.shape, spec.dtype):
                 raise errors.ParameterError(
                     f"two programs use the parameter {name!r} with different shapes:\n"
-                    f"  {known.dtype}{list(known.shape)} at {known.site}\n  {spec.dtype}{list(spec.shape)} at {spec.site}\n"
+                    f"  {known.dtype}{list(known.shape)} at {known.site}\n"
+                    f"  {spec.dtype}{list(spec.shape)} at {spec.site}\n"
                     f"programs of one Session share by name; rename one: ParamAttr(name=...) or fluid.name_scope(...)"
                 )
         if any(name not in self.specs for name in specs):

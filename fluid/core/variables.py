@@ -172,8 +172,7 @@ def _named_array(spec: ParameterSpec) -> jax.Array:
 
 
 def _overridden(name: str, value: Any, given: Any) -> Any:
-    want, found = jax.tree.structure(value), jax.tree.structure(given)
-    if want != found and isinstance(value, SequenceBatch):
+    if isinstance(value, SequenceBatch) and not isinstance(given, SequenceBatch):
         raise errors.FeedError(f"{name!r} is a sequence batch; override it with a fluid.SequenceBatch, found an array")
     if jnp.ndim(given) != jnp.ndim(value) or jnp.shape(given)[1:] != jnp.shape(value)[1:]:
         raise errors.FeedError(

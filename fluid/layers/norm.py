@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import core, errors
 from fluid.initializer import Constant
@@ -284,7 +285,7 @@ def lrn(
     window = [n if i == axis else 1 for i in range(4)]
     before = (n - 1) // 2
     pads = [(before, n - 1 - before) if i == axis else (0, 0) for i in range(4)]
-    near = jax.lax.reduce_window(jnp.square(x), jnp.zeros((), x.dtype), jax.lax.add, window, [1] * 4, pads)
+    near = jax.lax.reduce_window(jnp.square(x), np.array(0, x.dtype), jax.lax.add, window, [1] * 4, pads)
     return this.output(x / (k + alpha * near) ** beta)
 
 

@@ -143,11 +143,7 @@ def _always_fits(found: np.dtype, want: np.dtype) -> bool:
 
 
 def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, owner: Callable[[int], int]) -> None:
-    fits: tuple[float, float] = (0, 2) if want == np.bool_ else (-math.inf, math.inf)
-    if _class_of(want) == "int":
-        fits = int(jnp.iinfo(want).min), int(jnp.iinfo(want).max) + 1
-    low, high, also = spec.limits or (*fits, None)
-    low, high = max(low, fits[0]), min(high, fits[1])
+    fits, low, high, also = _bounds(spec.limits, want)
     # Read as unsigned, negative numbers are large: one pass instead of two for what nearly every batch is.
     if low == 0 and array.dtype.kind == "i" and array.view(f"u{array.dtype.itemsize}").max() < high:
         return
@@ -167,6 +163,16 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
         expected = f"{low} <= value < {high}" + ("" if also is None else f" (or {also})")
         fix = f"Ids and labels count from 0; correct the data, or give the layer that takes {spec.name!r} a larger size"
     raise complaint(spec, where, owner(at[0]) if at else None, f"the value {value}", fix, expected)
+
+
+@functools.lru_cache(maxsize=256)
+def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, float, int | None]:
+    """What fits into the wanted dtype, and within that what a layer allows."""
+    fits: tuple[float, float] = (0, 2) if want == np.bool_ else (-math.inf, math.inf)
+    if _class_of(want) == "int":
+        fits = int(jnp.iinfo(want).min), int(jnp.iinfo(want).max) + 1
+    low, high, also = limits or (*fits, None)
+    return fits, max(low, fits[0]), min(high, fits[1]), also
 
 
 def _wrong_dtype(spec: FeedSpec, rows: Any, want: np.dtype, where: str, found: Any) -> errors.FeedError:

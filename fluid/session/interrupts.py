@@ -61,11 +61,16 @@ class InterruptGuard:
         previous = signal.getsignal(signal.SIGINT) if threading.current_thread() is _MAIN else None
         if self._previous is not None or not callable(previous):
             return False
-        self._previous = previous
-        signal.signal(signal.SIGINT, self._receive)
+        try:
+            self._previous = previous
+            signal.signal(signal.SIGINT, self._receive)
+        except BaseException:  # the signal came in this very moment
+            self._let_go()
+            raise
         return True
 
     def _let_go(self) -> None:
+        # Interrupted here, it goes on holding, which does no harm: signals between steps are passed on.
         signal.signal(signal.SIGINT, self._previous)
         self._previous, self._alone = None, False
 

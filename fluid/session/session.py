@@ -326,7 +326,7 @@ class BoundStep:
     def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
         given = [getattr(v, "data", v).shape for v in (*feeds.values(), *overrides.values())]
         batch = next((s[0] for s in given if s), 1)
-        zeros = {}
+        zeros: dict[str, Any] = {}
         for name in self._missing:
             spec = self._program.feeds[name]
             dtype = jax.dtypes.canonicalize_dtype(spec.dtype)

@@ -127,7 +127,9 @@ class Step:
             found = applied.losses or [jnp.reshape(_data(applied.outputs[0]), ())]
             return found, applied
 
-        found, pull, applied = jax.vjp(losses, {"arrays": {n: arrays[n] for n in names}, "nudges": nudges}, has_aux=True)
+        found, pull, applied = jax.vjp(
+            losses, {"arrays": {n: arrays[n] for n in names}, "nudges": nudges}, has_aux=True
+        )
         cotangents = [jnp.ones((), v.dtype) for v in found]
 
         def gradients(i: int) -> Any:

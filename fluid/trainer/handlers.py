@@ -73,14 +73,14 @@ class Onion:
     def __init__(self, handlers: Sequence[Any]):
         self._rings = [_ring(h) for h in handlers]
         # A ring without a method for an event costs nothing when that event comes.
-        self._inward = {e: [r[e] for r in self._rings if e in r] for e in _METHODS if e not in _ENDS}
-        self._outward = {e: [r[e] for r in reversed(self._rings) if e in r] for e in _ENDS}
+        self._order: dict[type, list[Callable[[Any], Any]]] = {
+            e: [r[e] for r in (reversed(self._rings) if e in _ENDS else self._rings) if e in r] for e in _METHODS
+        }
         self._entered = 0
 
     def __call__(self, event: Event) -> None:
         """Deliver one event to all rings."""
-        kind = type(event)
-        for deliver in self._inward[kind] if kind in self._inward else self._outward[kind]:
+        for deliver in self._order[type(event)]:
             deliver(event)
 
     def enter(self, event: BeginTrainEvent) -> None:

@@ -140,4 +140,3 @@ class _Total:
             return np.concatenate(self.parts)
         weight = math.fsum(self.weights)
         return np.float64(math.fsum(self.values) / weight if weight else math.nan)
-

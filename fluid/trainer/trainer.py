@@ -67,7 +67,9 @@ class Trainer:
         function = _one_of("program_func", program_func, "train_func", train_func)
         optimizer = _one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
         if function is None:
-            raise errors.ArgumentTypeError("a Trainer needs a program function: fluid.Trainer(train_program, optimizer)")
+            raise errors.ArgumentTypeError(
+                "a Trainer needs a program function: fluid.Trainer(train_program, optimizer)"
+            )
         program = Program(function if optimizer is None else _minimizing(function, optimizer))
         if not program.minimizes:
             raise errors.ArgumentTypeError(
@@ -114,7 +116,9 @@ class Trainer:
         if isinstance(num_epochs, bool) or not isinstance(num_epochs, int) or num_epochs < 0:
             raise errors.ArgumentError(f"num_epochs={num_epochs!r}: expected a whole number that is not negative")
         if self._training:
-            raise errors.ArgumentError("train() was called by a handler of train(); call trainer.stop() and train again")
+            raise errors.ArgumentError(
+                "train() was called by a handler of train(); call trainer.stop() and train again"
+            )
         rings = [*handlers, *([event_handler] if event_handler is not None else [])]
         onion = Onion([ProgressBar(show=progress), *rings])
         source = minibatches(_given(reader, "train"))
@@ -123,9 +127,7 @@ class Trainer:
         self._training, self._stopping = True, False
         try:
             with self.session.guard.watching():
-                loop.train(
-                    step, lambda: self._prefetch(source, feeder), num_epochs, onion, lambda: self._stopping
-                )
+                loop.train(step, lambda: self._prefetch(source, feeder), num_epochs, onion, lambda: self._stopping)
         finally:
             self._training = False
 

@@ -9,10 +9,10 @@ import traceback
 import numpy as np
 import optax
 import pytest
+from compiles import counted
 
 import fluid
 from fluid import errors
-from compiles import counted
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(48, 4)).astype("float32")
@@ -197,8 +197,8 @@ def test_real_interrupts_at_any_moment_leave_whole_steps():
     interrupted = 0
     for _ in range(30):
         timer = threading.Timer(float(rng.uniform(0.0005, 0.02)), _thread.interrupt_main)
-        timer.start()
         try:
+            timer.start()
             trainer.train(reader(), num_epochs=10_000)
         except KeyboardInterrupt:
             interrupted += 1

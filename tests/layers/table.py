@@ -1,0 +1,277 @@
+"""One table of all layers, reused by every test that holds for each of them."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import fluid
+from fluid import layers, nets
+
+
+@dataclass(frozen=True)
+class Row:
+    """How to call one layer.
+
+    Attributes:
+      name: of the public function.
+      build: called with the declared feeds in order, and perhaps `name=`.
+      feed: arrays by name, batch first; floats are declared as floats, integers as "int64".
+      gradient: whether its gradient is compared with finite differences.
+      half: the dtype of its first result for bfloat16 input.
+      wrong: feeds that must be refused while the program is discovered.
+      label: tells rows of one layer apart.
+    """
+
+    name: str
+    build: Callable
+    feed: dict
+    gradient: bool = True
+    half: str = "bfloat16"
+    wrong: dict = field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def id(self):
+        return f"{self.name}-{self.label}" if self.label else self.name
+
+    def program(self, feed=None, dtype=None, **arguments):
+        """Return the program function that declares these feeds and calls the layer."""
+        feed = self.feed if feed is None else feed
+
+        def program():
+            values = [declare(name, value, dtype) for name, value in feed.items()]
+            return self.build(*values, **arguments)
+
+        return program
+
+
+def declare(name, value, dtype=None):
+    """Declare a feed that fits an array or SequenceBatch."""
+    kind = {"f": dtype or "float32", "i": "int64", "b": "bool"}[np.dtype(value.dtype).kind]
+    sequence = isinstance(value, fluid.SequenceBatch)
+    return layers.data(name, value.shape[1 + sequence :], kind, lod_level=int(sequence))
+
+
+def rng(*salt):
+    return np.random.default_rng(zlib.crc32(repr(salt).encode()))
+
+
+def real(*shape, salt=0):
+    """Floats of both signs that keep away from 0, where many functions have a kink."""
+    x = rng(shape, salt).uniform(0.1, 1.3, shape)
+    return (x * rng(shape, salt, "sign").choice([-1, 1], shape)).astype("float32")
+
+
+def positive(*shape, salt=0):
+    """Floats between 0.1 and 0.9."""
+    return rng(shape, salt).uniform(0.1, 0.9, shape).astype("float32")
+
+
+def simplex(*shape, salt=0):
+    """Floats that sum to 1 along the last dimension."""
+    x = positive(*shape, salt=salt)
+    return (x / x.sum(-1, keepdims=True)).astype("float32")
+
+
+def whole(high, *shape, salt=0):
+    """Integers below a bound."""
+    return rng(shape, salt).integers(0, high, shape)
+
+
+def flags(*shape, salt=0):
+    return rng(shape, salt).integers(0, 2, shape).astype(bool)
+
+
+def sequence(*shape, lengths, salt=0):
+    """A sequence batch `[batch, time, ...]` whose padding is zeros."""
+    data = real(*shape, salt=salt)
+    data[np.arange(shape[1])[None] >= np.array(lengths)[:, None]] = 0
+    return fluid.SequenceBatch(data, np.array(lengths, "int32"))
+
+
+X = {"x": real(4, 3)}
+XY = {"x": real(4, 3), "y": real(4, 3, salt=1)}
+COLUMNS = {"x": real(4, 1), "y": real(4, 1, salt=1), "z": real(4, 1, salt=2)}
+IMAGE = {"x": real(2, 4, 6, 5)}
+VOLUME = {"x": real(2, 2, 4, 4, 3)}
+CLASSES = {"x": real(4, 3), "label": whole(3, 4, 1)}
+FLAGS = {"x": flags(4, 3), "y": flags(4, 3, salt=1)}
+FLAT = {"x": real(4, 3)}
+MISMATCH = {"x": real(4, 3), "y": real(4, 2)}
+BAD_CLASSES = {"x": real(4, 3), "label": whole(3, 4, 3)}
+
+UNARY = "abs cos exp logsigmoid mish relu sigmoid silu sin softplus softsign square tanh tanh_shrink atan reciprocal"
+STEPS = "ceil floor round sign"
+BOUNDED = "log sqrt rsqrt acos asin"
+PARAMETRIC = (
+    "brelu elu gelu hard_sigmoid hard_shrink hard_swish leaky_relu log_softmax relu6 selu soft_relu softshrink softmax "
+    "stanh swish thresholded_relu"
+)
+ARITHMETIC = "elementwise_add elementwise_sub elementwise_mul elementwise_div elementwise_max elementwise_min"
+COMPARISONS = "less_than less_equal greater_than greater_equal equal not_equal"
+REDUCTIONS = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod"
+
+
+def plain(names, feed, **settings):
+    """One row for each layer that needs nothing but its inputs."""
+    return [Row(name, getattr(layers, name), feed, **settings) for name in names.split()]
+
+
+ROWS = [
+    *plain(UNARY, X),
+    *plain(BOUNDED, {"x": positive(4, 3)}),
+    *plain(STEPS, X, gradient=False),
+    *plain(PARAMETRIC, X),
+    *plain(ARITHMETIC, XY, wrong=MISMATCH),
+    *plain(COMPARISONS, XY, gradient=False, half="bool", wrong=MISMATCH),
+    *plain("logical_and logical_or logical_xor", FLAGS, gradient=False, half="bool"),
+    *plain(REDUCTIONS, X),
+    *plain("reduce_all reduce_any", {"x": flags(4, 3)}, gradient=False, half="bool"),
+    *plain("square_error_cost huber_loss smooth_l1 mse_loss", XY, wrong=MISMATCH),
+    *plain("elementwise_mod elementwise_floordiv", {"x": whole(9, 4, 3), "y": 1 + whole(4, 4, 3)},
+           gradient=False, half="int32"),
+    *plain("rank_loss margin_rank_loss", COLUMNS, wrong={**COLUMNS, "y": real(4, 2)}),
+    Row("elementwise_pow", layers.elementwise_pow, {"x": positive(4, 3), "y": real(4, 3)}, wrong=MISMATCH),
+    Row("elementwise_add", lambda x, y, **k: layers.elementwise_add(x, y, axis=0, **k), {"x": real(4, 3), "y": real(4)},
+        label="axis"),
+    Row("logical_not", layers.logical_not, {"x": flags(4, 3)}, False, "bool"),
+    Row("isfinite", layers.isfinite, X, False, "bool"),
+    Row("identity", layers.identity, X),
+    Row("mean", layers.mean, X),
+    Row("assign", layers.assign, X),
+    Row("cast", lambda x, **k: layers.cast(x, "int32", **k), X, False, "int32"),
+    Row("scale", lambda x, **k: layers.scale(x, 2.0, 1.0, **k), X),
+    Row("sums", lambda x, y, **k: layers.sums([x, y], **k), XY, wrong=MISMATCH),
+    Row("clip", lambda x, **k: layers.clip(x, -0.5, 0.5, **k), X),
+    Row("clip_by_norm", lambda x, **k: layers.clip_by_norm(x, 1.0, **k), X),
+    Row("pow", lambda x, **k: layers.pow(x, 2.5, **k), {"x": positive(4, 3)}),
+    Row("create_parameter", lambda x, **k: x * layers.create_parameter([3], "float64", **k), X, half="float32"),
+    Row("fc", lambda x, **k: layers.fc(x, 2, act="tanh", **k), X, wrong={"x": real(4)}),
+    Row("conv2d", lambda x, **k: layers.conv2d(x, 6, 3, stride=2, padding=1, groups=2, **k), IMAGE, wrong=FLAT),
+    Row("conv2d", lambda x, **k: layers.conv2d(x, 2, [3, 2], padding="SAME", dilation=2, data_format="NHWC", **k),
+        IMAGE, label="nhwc"),
+    Row("conv3d", lambda x, **k: layers.conv3d(x, 3, 2, **k), VOLUME, wrong=FLAT),
+    Row("conv2d_transpose", lambda x, **k: layers.conv2d_transpose(x, 6, filter_size=3, stride=2, groups=2, **k), IMAGE,
+        wrong=FLAT),
+    Row("conv3d_transpose", lambda x, **k: layers.conv3d_transpose(x, 3, filter_size=2, stride=2, **k), VOLUME,
+        wrong=FLAT),
+    Row("pool2d", lambda x, **k: layers.pool2d(x, 3, "max", 2, 1, **k), IMAGE, wrong=FLAT),
+    Row("pool2d", lambda x, **k: layers.pool2d(x, 3, "avg", 2, 1, ceil_mode=True, **k), IMAGE, label="avg"),
+    Row("pool3d", lambda x, **k: layers.pool3d(x, 2, "avg", 1, **k), VOLUME, wrong=FLAT),
+    Row("adaptive_pool2d", lambda x, **k: layers.adaptive_pool2d(x, 2, "avg", **k), IMAGE, wrong=FLAT),
+    Row("batch_norm", layers.batch_norm, IMAGE, wrong={"x": real(4)}),
+    Row("layer_norm", layers.layer_norm, X, wrong={"x": real(4)}),
+    Row("group_norm", lambda x, **k: layers.group_norm(x, 2, param_attr="scale", **k), IMAGE, wrong=FLAT),
+    Row("instance_norm", layers.instance_norm, IMAGE, wrong=FLAT),
+    Row("lrn", lambda x, **k: layers.lrn(x, n=3, alpha=0.3, **k), IMAGE, wrong=FLAT),
+    Row("l2_normalize", lambda x, **k: layers.l2_normalize(x, axis=1, **k), X, wrong={"x": real(4)}),
+    Row("dropout", lambda x, **k: layers.dropout(x, 0.4, dropout_implementation="upscale_in_train", **k), X),
+    Row("embedding", lambda x, **k: layers.embedding(x, [7, 3], dtype="float64", **k), {"x": whole(7, 4, 1)},
+        half="float32", wrong={"x": whole(7, 4, 2)}),
+    Row("prelu", lambda x, **k: layers.prelu(x, "channel", **k), IMAGE, wrong={"x": real(4)}),
+    Row("prelu", lambda x, **k: layers.prelu(x, "element", **k), X, label="element"),
+    Row("maxout", lambda x, **k: layers.maxout(x, 2, **k), IMAGE, wrong=FLAT),
+    Row("cross_entropy", layers.cross_entropy, {"x": simplex(4, 3), "label": whole(3, 4, 1)}, wrong=BAD_CLASSES),
+    Row("cross_entropy", lambda x, y, **k: layers.cross_entropy(x, y, soft_label=True, **k),
+        {"x": simplex(4, 3), "y": simplex(4, 3, salt=1)}, wrong=MISMATCH, label="soft"),
+    Row("softmax_with_cross_entropy", layers.softmax_with_cross_entropy, CLASSES, wrong=BAD_CLASSES),
+    Row("sigmoid_cross_entropy_with_logits", layers.sigmoid_cross_entropy_with_logits,
+        {"x": real(4, 3), "label": positive(4, 3)}, wrong=MISMATCH),
+    Row("log_loss", layers.log_loss, {"x": positive(4, 1), "y": positive(4, 1, salt=1)}, wrong=MISMATCH),
+    Row("kldiv_loss", layers.kldiv_loss, {"x": real(4, 3), "y": simplex(4, 3)}, wrong=MISMATCH),
+    Row("npair_loss", layers.npair_loss, {**XY, "label": whole(2, 4, 1)}, wrong={**MISMATCH, "label": whole(2, 4, 1)}),
+    Row("bpr_loss", layers.bpr_loss, CLASSES, wrong=BAD_CLASSES),
+    Row("dice_loss", layers.dice_loss, {"x": simplex(4, 2, 3), "label": whole(3, 4, 2, 1)}, wrong=BAD_CLASSES),
+    Row("label_smooth", lambda x, **k: layers.label_smooth(x, dtype="float64", **k), {"x": simplex(4, 3)},
+        half="float32"),
+    Row("teacher_student_sigmoid_loss", layers.teacher_student_sigmoid_loss,
+        {"x": real(4, 1), "label": positive(4, 1)}, wrong=MISMATCH),
+    Row("sigmoid_focal_loss", lambda x, y, **k: layers.sigmoid_focal_loss(x, y, np.array([2]), **k), CLASSES,
+        wrong=BAD_CLASSES),
+    Row("accuracy", layers.accuracy, CLASSES, False, "float32", wrong=BAD_CLASSES),
+    Row("concat", lambda x, y, **k: layers.concat([x, y], axis=1, **k), XY,
+        wrong={"x": real(4, 3), "y": real(4, 3, 2)}),
+    Row("split", lambda x, **k: layers.split(x, [1, -1], dim=1, **k), X, wrong={"x": real(4)}),
+    Row("stack", lambda x, y, **k: layers.stack([x, y], axis=1, **k), XY, wrong=MISMATCH),
+    Row("unstack", lambda x, **k: layers.unstack(x, axis=1, **k), X, wrong={"x": real(4)}),
+    Row("reshape", lambda x, **k: layers.reshape(x, [0, 2, -1], **k), {"x": real(4, 6)}, wrong=FLAT),
+    Row("transpose", lambda x, **k: layers.transpose(x, [1, 0], **k), X, wrong={"x": real(4)}),
+    Row("squeeze", lambda x, **k: layers.squeeze(x, [1], **k), {"x": real(4, 1, 3)}, wrong=FLAT),
+    Row("unsqueeze", lambda x, **k: layers.unsqueeze(x, [1], **k), X),
+    Row("flatten", layers.flatten, IMAGE),
+    Row("expand", lambda x, **k: layers.expand(x, [1, 2], **k), X, wrong={"x": real(4)}),
+    Row("slice", lambda x, **k: layers.slice(x, [1], [0], [2], **k), X, wrong={"x": real(4)}),
+    Row("gather", layers.gather, {"x": real(4, 3), "i": whole(4, 4, 1)}, wrong={"x": real(4, 3), "i": whole(4, 4, 2)}),
+    Row("gather_nd", layers.gather_nd, {"x": real(4, 3), "i": whole(3, 4, 2)},
+        wrong={"x": real(4, 3), "i": whole(3, 4, 3)}),
+    Row("one_hot", lambda x, **k: layers.one_hot(x, 5, **k), {"x": whole(5, 4, 1)}, False, "float32",
+        wrong={"x": whole(5, 4, 2)}),
+    Row("topk", lambda x, **k: layers.topk(x, 2, **k), X, wrong={"x": real(4, 1)}),
+    Row("argmax", lambda x, **k: layers.argmax(x, axis=1, **k), X, False, "int32", wrong={"x": real(4)}),
+    Row("argmin", lambda x, **k: layers.argmin(x, axis=1, **k), X, False, "int32", wrong={"x": real(4)}),
+    Row("argsort", layers.argsort, X),
+    Row("cumsum", lambda x, **k: layers.cumsum(x, axis=1, **k), X, wrong={"x": real(4)}),
+    Row("matmul", lambda x, y, **k: layers.matmul(x, y, transpose_y=True, **k), XY, wrong=MISMATCH),
+    Row("mul", lambda x, **k: layers.mul(x, np.ones([3, 2], "float32"), **k), X, half="float32",
+        wrong={"x": real(4, 2)}),
+    Row("fill_constant", lambda x, **k: layers.fill_constant([2], "float32", 1.5, **k), X, False, "float32"),
+    Row("fill_constant_batch_size_like",
+        lambda x, **k: layers.fill_constant_batch_size_like(x, [-1, 2], "float32", 1.5, **k), X, False, "float32"),
+    Row("zeros", lambda x, **k: layers.zeros([2], "float32", **k), X, False, "float32"),
+    Row("ones", lambda x, **k: layers.ones([2], "float32", **k), X, False, "float32"),
+    Row("zeros_like", layers.zeros_like, X, False),
+    Row("ones_like", layers.ones_like, X, False),
+    Row("range", lambda x, **k: layers.range(0, 6, 2, "int32", **k), X, False, "int32"),
+    Row("linspace", lambda x, **k: layers.linspace(0.0, 1.0, 3, **k), X, False, "float32"),
+    Row("simple_img_conv_pool", lambda x, **k: nets.simple_img_conv_pool(x, 3, 3, 2, 2, act="tanh", **k), IMAGE,
+        wrong=FLAT),
+    Row("img_conv_group", lambda x, **k: nets.img_conv_group(
+        x, [2, 3], 2, conv_act="tanh", conv_with_batchnorm=True, conv_batchnorm_drop_rate=[0.3, 0.0], **k), IMAGE,
+        wrong=FLAT),
+    Row("glu", lambda x, **k: nets.glu(x, dim=1, **k), {"x": real(4, 6)}, wrong=FLAT),
+    Row("scaled_dot_product_attention", lambda x, **k: nets.scaled_dot_product_attention(x, x, x, 2, **k),
+        {"x": real(2, 3, 4)}, wrong=FLAT),
+]  # fmt: skip
+
+
+def _seq(**settings):
+    return {"x": sequence(3, 4, 2, lengths=[4, 1, 2], **settings)}
+
+
+def _seq_classes(high=2):
+    labels = fluid.SequenceBatch(whole(high, 3, 4, 1), np.array([4, 1, 2], "int32"))
+    return {**_seq(), "label": labels}
+
+
+# Layers that accept sequences: padding must never change what they give.
+SEQUENCE_ROWS = [
+    *plain("relu softmax log_softmax mean identity gelu", _seq()),
+    *plain(REDUCTIONS, _seq()),
+    Row("fc", lambda x: layers.fc(x, 3, act="softmax"), _seq()),
+    Row("batch_norm", layers.batch_norm, _seq()),
+    Row("layer_norm", layers.layer_norm, _seq()),
+    Row("l2_normalize", lambda x: layers.l2_normalize(x, axis=1), _seq()),
+    Row("embedding", lambda x, y: layers.embedding(y, [2, 3]), _seq_classes()),
+    Row("cross_entropy", lambda x, y: layers.mean(layers.cross_entropy(layers.softmax(x), y)), _seq_classes()),
+    Row("softmax_with_cross_entropy", layers.softmax_with_cross_entropy, _seq_classes()),
+    Row("accuracy", layers.accuracy, _seq_classes()),
+    Row("one_hot", lambda x, y: layers.one_hot(y, 2), _seq_classes()),
+    Row("sigmoid_cross_entropy_with_logits",
+        lambda x: layers.sigmoid_cross_entropy_with_logits(x, layers.sigmoid(x), normalize=True), _seq()),
+    Row("mse_loss", lambda x: layers.mse_loss(x, layers.square(x)), _seq()),
+    Row("isfinite", layers.isfinite, _seq()),
+    Row("elementwise_add", lambda x: layers.elementwise_add(x, np.array([1.0, 2.0], "float32")), _seq()),
+    Row("elementwise_mul", lambda x: layers.elementwise_mul(x, layers.reduce_sum(x, dim=1, keep_dim=True)), _seq()),
+    Row("concat", lambda x: layers.concat([x, x], axis=1), _seq()),
+    Row("split", lambda x: layers.split(x, 2, dim=1), _seq()),
+    Row("reshape", lambda x: layers.reshape(x, [-1, 2, 1]), _seq()),
+    Row("reduce_mean", lambda x: layers.reduce_mean(x, dim=0), _seq(), label="rows"),
+    Row("reduce_max", lambda x: layers.reduce_max(x, dim=[0, 1], keep_dim=True), _seq(), label="keep"),
+    Row("topk", lambda x: layers.topk(x, 1), _seq()),
+    Row("cast", lambda x: layers.cast(x, "int32"), _seq()),
+    Row("sums", lambda x: layers.sums([x, x]), _seq()),
+    Row("mul", lambda x: layers.mul(x, np.ones([2, 5], "float32")), _seq()),
+    Row("slice", lambda x: layers.slice(x, [1], [0], [1]), _seq()),
+]  # fmt: skip

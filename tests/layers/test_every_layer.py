@@ -1,0 +1,146 @@
+"""What holds for every layer: jit, gradients, dtypes, names, errors, padding, documentation."""
+
+import doctest
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from layers.table import ROWS, SEQUENCE_ROWS
+
+import fluid
+from fluid import errors, layers, nets
+
+NETS = {name: value for name, value in vars(nets).items() if getattr(value, "__module__", "") == nets.__name__}
+PUBLIC = {name: getattr(layers, name) for name in layers.__all__} | {
+    name: value for name, value in NETS.items() if not name.startswith("_")
+}
+
+# Each program runs once or twice: compiling it well costs more than it saves.
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+def each(rows):
+    return pytest.mark.parametrize("row", rows, ids=[row.id for row in rows])
+
+
+def apply(program, arrays, feed):
+    """Outputs and states of a program in train mode."""
+    applied = program.apply(arrays, feed, key=jax.random.key(3), mode="train")
+    return applied.outputs, applied.states
+
+
+def quick(function):
+    return jax.jit(function, compiler_options=QUICK)
+
+
+def test_the_table_is_complete():
+    assert {row.name for row in ROWS} == set(PUBLIC) - {"data"}
+    assert {row.name for row in SEQUENCE_ROWS} <= set(PUBLIC)
+    assert layers.__all__ == sorted(layers.__all__)
+    assert len({row.id for row in ROWS}) == len(ROWS)
+
+
+@each(ROWS)
+def test_jit_changes_nothing(row):
+    program = fluid.Program(row.program())
+    arrays = program.init(jax.random.key(2))
+    plain = apply(program, arrays, row.feed)
+    compiled = quick(functools.partial(apply, program))(arrays, row.feed)
+    for got, want in zip(jax.tree.leaves(compiled), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-5, atol=1e-6)
+
+
+@each([row for row in ROWS if row.gradient])
+def test_gradient_is_the_slope(row):
+    with jax.enable_x64(True):
+        program = fluid.Program(row.program(dtype="float64"))
+        feed = {name: v.astype("float64") if v.dtype.kind == "f" else v for name, v in row.feed.items()}
+        arrays = program.init(jax.random.key(2))
+        weights = [np.random.default_rng(i).normal(size=o.shape) for i, o in enumerate(apply(program, arrays, feed)[0])]
+        moved = {name: jnp.asarray(v) for name, v in (feed | arrays).items() if v.dtype == np.float64}
+        assert moved.keys() >= set(program.parameters), "a parameter beside float64 data is float64"
+
+        def loss(moved):
+            outputs, _ = apply(program, arrays | {n: moved[n] for n in arrays if n in moved}, feed | moved)
+            real = [(o, w) for o, w in zip(outputs, weights, strict=True) if jnp.issubdtype(o.dtype, jnp.inexact)]
+            return sum(jnp.sum(o * w) for o, w in real)
+
+        along = {name: np.random.default_rng(len(name)).normal(size=v.shape) for name, v in moved.items()}
+        value_and_slope = quick(jax.value_and_grad(loss))
+        slope = sum(np.sum(g * along[name]) for name, g in value_and_slope(moved)[1].items())
+        ahead, behind = ({n: v + step * along[n] for n, v in moved.items()} for step in (1e-6, -1e-6))
+        found = (value_and_slope(ahead)[0] - value_and_slope(behind)[0]) / 2e-6
+        assert np.isfinite(slope)
+        np.testing.assert_allclose(slope, found, rtol=1e-5, atol=1e-6)
+
+
+@each(ROWS)
+def test_half_precision_goes_through(row):
+    outputs = fluid.Program(row.program(dtype="bfloat16")).outputs
+    assert outputs[0].dtype == row.half
+
+
+@each(ROWS)
+def test_results_have_names(row):
+    automatic = fluid.Program(row.program())
+    assert automatic.values
+    assert all(name.split(".")[0].rstrip("0123456789").endswith("_") for name in automatic.values if "." in name)
+    given = fluid.Program(row.program(name="given"))
+    recorded = [*given.values, *given.parameters]
+    assert any(name == "given" or name.startswith("given.") for name in recorded), recorded
+    assert all(name.startswith(("given", "scale")) for name in recorded), recorded
+
+
+@each([row for row in ROWS if row.wrong])
+def test_wrong_shapes_are_told_where_they_are(row):
+    with pytest.raises(errors.FluidError) as caught:
+        fluid.Program(row.program(row.wrong))
+    note = "\n".join(caught.value.__notes__)
+    assert isinstance(caught.value, ValueError)
+    assert "in the layer " in note and "table.py:" in note
+    assert row.name in NETS or f"in the layer {row.name}, " in note
+    assert len(str(caught.value)) > 40, "say what was found, what was expected, and the corrected call"
+
+
+def padded(batch, garbage):
+    """The same sequences with two more steps of padding, all of it garbage."""
+    data = np.concatenate([batch.data, np.zeros_like(batch.data[:, :2])], axis=1)
+    data[np.arange(data.shape[1])[None] >= batch.lengths[:, None]] = garbage
+    return fluid.SequenceBatch(jnp.asarray(data), jnp.asarray(batch.lengths))
+
+
+@each(SEQUENCE_ROWS)
+def test_padding_changes_nothing(row):
+    program = fluid.Program(row.program())
+    arrays = program.init(jax.random.key(2))
+    step = quick(functools.partial(apply, program))
+    plain = step(arrays, row.feed)
+    longer = step(arrays, {name: padded(value, 1 if name == "label" else 1e3) for name, value in row.feed.items()})
+    is_batch = lambda v: isinstance(v, fluid.SequenceBatch)  # noqa: E731
+    for got, want in zip(
+        jax.tree.leaves(longer, is_leaf=is_batch), jax.tree.leaves(plain, is_leaf=is_batch), strict=True
+    ):
+        for a, b in zip(got.rows() if is_batch(got) else [got], want.rows() if is_batch(want) else [want], strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_documentation_runs(name):
+    function = PUBLIC[name]
+    text = inspect.getdoc(function)
+    assert "Args:" in text and "Returns:" in text and "Example:" in text
+    undescribed = [p for p in inspect.signature(function).parameters if f"  {p}: " not in text]
+    assert not undescribed
+    found = doctest.DocTestFinder().find(inspect.unwrap(function), name, globs={})
+    said = []
+    outcome = doctest.DocTestRunner().run(found[0], out=said.append)
+    assert outcome.attempted and not outcome.failed, "".join(said)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_outside_a_program_the_error_says_so(name):
+    with pytest.raises(errors.OutsideProgramError, match=f"layers.{name} was called outside"):
+        PUBLIC[name]()
