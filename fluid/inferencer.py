@@ -19,8 +19,8 @@ class Inferencer:
     """Computes the outputs of a program function from data, in test mode.
 
     Batches are padded to the next power of two, so that any number of batch sizes costs few compilations; outputs are
-    cut back to the examples that were given. A program with an output that does not follow the batch, such as a mean over
-    it, is run unpadded, and so is any program with `bucket=False`. Examples are taken not to see each other: turn it
+    cut back to the examples that were given. A program with an output that does not follow the batch, such as a mean
+    over it, is run unpadded, and so is any program with `bucket=False`. Examples are taken not to see each other: turn it
     off for a program in which they do.
 
     Args:

@@ -152,7 +152,7 @@ def _storable(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "V" and not array.dtype.hasobject:  # bfloat16 and its like, which npy does not know
         return array.view(np.dtype(f"u{array.dtype.itemsize}"))
     raise errors.ArgumentTypeError(
-        f"{name!r} has dtype {array.dtype}, and only arrays of numbers can be saved; convert it first: np.asarray(x, float)"
+        f"{name!r} has dtype {array.dtype}, and only arrays of numbers can be saved; convert it: x.astype(float)"
     )
 
 

@@ -7,8 +7,9 @@
       EndEpochEvent
     EndTrainEvent                on every way out
 
-After `trainer.stop()` the current step ends, then its epoch, then the training. An exception (in a handler, in the reader,
-or Ctrl-C) leaves out the ends of the step and the epoch, which did not end; EndTrainEvent carries it and it is raised.
+After `trainer.stop()` the current step ends, then its epoch, then the training. An exception (in a handler, in the
+reader, or Ctrl-C) leaves out the ends of the step and the epoch, which did not end; EndTrainEvent carries it, and it is
+raised.
 """
 
 from dataclasses import dataclass, field

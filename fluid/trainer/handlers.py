@@ -29,7 +29,7 @@ _ENDS = (EndStepEvent, EndEpochEvent, EndTrainEvent)
 class Handler:
     """One ring of the onion: override the methods that matter. All do nothing by default.
 
-    Begin events enter the rings in the order of `handlers=[...]`, end events leave in reverse, so that each handler wraps
+    Begin events enter the rings in the order of `handlers=[...]`, end events leave in reverse, so that each wraps
     those after it; `event_handler=` is the innermost. `end_train` comes on every way out, once for each ring that
     `begin_train` entered.
 
@@ -126,6 +126,7 @@ def _ring(handler: Any) -> dict[type, Callable[[Any], Any]]:
     except TypeError as error:
         name = getattr(handler, "__name__", type(handler).__name__)
         raise errors.ArgumentTypeError(
-            f"the event handler {name}{signature} cannot be called with one event ({error}); write def {name}(event): ..."
+            f"the event handler {name}{signature} cannot be called with one event ({error}); "
+            f"write def {name}(event): ..."
         ) from error
     return dict.fromkeys(_METHODS, handler)

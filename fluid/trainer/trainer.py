@@ -23,7 +23,7 @@ class Trainer:
     """Trains a program function.
 
     Args:
-      program_func: calls layers and returns the loss, or a list, tuple or dict of values of which the first is the loss.
+      program_func: calls layers and returns the loss, or a list, tuple or dict of values, the loss first.
       optimizer: a fluid optimizer, an optax transformation, or a function that returns one. None when the program calls
         `optimizer.minimize` itself.
       param_path: a file of `save_params` to start from.
@@ -134,8 +134,8 @@ class Trainer:
     def test(self, reader: Any = None, feed_order: Sequence[str] | Mapping[str, int] | None = None) -> Results:
         """Evaluate the program over one pass of a reader, in test mode.
 
-        Scalars are weighed by the number of examples (or valid time steps) that each was a mean over, so that the result
-        does not depend on the batch size; other outputs are concatenated in order.
+        Scalars are weighed by the number of examples (or valid time steps) that each was a mean over, so that the
+        result does not depend on the batch size; other outputs are concatenated in order.
 
         Args:
           reader: as in `train`.
