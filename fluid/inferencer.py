@@ -19,9 +19,9 @@ class Inferencer:
     """Computes the outputs of a program function from data, in test mode.
 
     Batches are padded to the next power of two, so that any number of batch sizes costs few compilations; outputs are
-    cut back to the examples that were given. A program with an output that does not follow the batch, such as a mean
-    over it, is run unpadded, and so is any program with `bucket=False`. Examples are taken not to see each other: turn it
-    off for a program in which they do.
+    cut back to the examples that were given. A program whose examples see each other is found out, by two paddings that
+    give two results, and is run unpadded; so is one with an output that does not follow the batch, and all with
+    `bucket=False`.
 
     Args:
       infer_func: the program function, the same that the training program calls.
@@ -90,19 +90,11 @@ class Inferencer:
             plan = self._plans[key] = self._plan(feed, fetch)
         feeds = {name: check_feed(spec, feed[name]) for name, spec in plan.feeds.items()}
         overrides = {n: v if isinstance(v := feed[n], SequenceBatch) else jnp.asarray(v) for n in plan.overrides}
-        size = None
-        if plan.padded:
-            size = _batch_size(feeds, overrides)
-            room = 1 << (size - 1).bit_length()
-            if room > size:
-                feeds, overrides = jax.tree.map(lambda x: _pad(x, room), (feeds, overrides))
-            else:
-                size = None
-        values = plan.step.raw(feeds, overrides)
+        values = plan.run_padded(feeds, overrides) if plan.padded else plan.step.raw(feeds, overrides)
         if return_numpy:
             values = [np.asarray(v) if isinstance(v, jax.Array) else v for v in values]
-        if size is not None:
-            values = [_cut(v, size) for v in values]
+        elif plan.padded:
+            values = self.session.place(values)
         return Results(values, plan.names)
 
     def _plan(self, feed: Mapping[str, Any], fetch: Sequence[str] | None) -> "_Plan":
@@ -138,6 +130,27 @@ class _Plan:
 
     def __init__(self, feeds: Any, overrides: tuple[str, ...], step: BoundStep, padded: bool, names: Any):
         self.feeds, self.overrides, self.step, self.padded, self.names = feeds, overrides, step, padded, names
+        self._proven = False
+
+    def run_padded(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Sequence[Any]:
+        """Run in the next larger bucket, unless the padding shows in the results."""
+        size = _batch_size(feeds, overrides)
+        room = 1 << (size - 1).bit_length()
+        if room == size:
+            return self.step.raw(feeds, overrides)
+        values = self._run(feeds, overrides, room, _repeat_last)
+        if not self._proven:
+            if not _equal(values, self._run(feeds, overrides, room, _add_zeros)):
+                self.padded = False
+                return self.step.raw(feeds, overrides)
+            self._proven = True
+        return values
+
+    def _run(self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]) -> list[Any]:
+        size = _batch_size(feeds, overrides)
+        feeds, overrides = jax.tree.map(lambda x: pad(x, room - size), (feeds, overrides))
+        # Cut on the host: on the device every size would be a compilation of its own.
+        return [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in self.step.raw(feeds, overrides)]
 
 
 def _batch_size(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
@@ -150,10 +163,15 @@ def _batch_size(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
     return size
 
 
-def _pad(value: Any, room: int) -> Any:
-    # Rows are repeated rather than filled with zeros, so that no layer meets a value that the data does not have.
-    return np.concatenate([value, np.repeat(value[-1:], room - len(value), axis=0)])
+def _repeat_last(value: Any, count: int) -> Any:
+    # Rows that the data has: no layer meets a value that it would not have met anyway.
+    return np.concatenate([value, np.repeat(np.asarray(value[-1:]), count, axis=0)])
 
 
-def _cut(value: Any, size: int) -> Any:
-    return jax.tree.map(lambda x: x[:size], value)
+def _add_zeros(value: Any, count: int) -> Any:
+    return np.concatenate([value, np.zeros((count, *value.shape[1:]), value.dtype)])
+
+
+def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)

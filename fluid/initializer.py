@@ -165,8 +165,8 @@ class Bilinear:
       ShapeError: the filter is not square.
 
     Example:
-      >>> Bilinear()(None, (1, 1, 3, 3), "float32")[0, 0, 1].tolist()
-      [0.5, 1.0, 0.5]
+      >>> Bilinear()(None, (1, 1, 4, 4), "float32")[0, 0, 1].tolist()
+      [0.1875, 0.5625, 0.5625, 0.1875]
     """
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -81,6 +81,11 @@ def load_arrays(path: Any) -> tuple[dict[str, np.ndarray], str]:
 
     Raises:
       ParameterFileError: there is no such file, it is damaged, or it holds something else.
+
+    Example:
+      >>> load_arrays("nowhere")
+      Traceback (most recent call last):
+      fluid.errors.ParameterFileError: no parameter file at 'nowhere'; write one with trainer.save_params('nowhere')
     """
     target = _file(path)
     if not target.is_file():

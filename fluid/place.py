@@ -25,6 +25,11 @@ class CUDAPlace:
 
     Args:
       device_id: position among the GPUs that JAX sees.
+
+    Example:
+      >>> import fluid
+      >>> fluid.CUDAPlace(1).device_id
+      1
     """
 
     device_id: int = 0

@@ -98,13 +98,15 @@ def test_a_program_that_reduces_over_the_batch_is_not_padded():
     assert float(inferencer.infer({"x": [[1], [2], [6]]})[0]) == 3.0
 
 
-def test_padding_can_be_turned_off():
+@pytest.mark.parametrize("bucket", [True, False])
+def test_a_program_whose_examples_see_each_other_is_not_padded(bucket):
     def program():
         x = fluid.layers.data("x", shape=[1])
         return x - jnp.mean(x, axis=0)
 
-    unpadded = fluid.Inferencer(program, params={}, bucket=False)
-    assert unpadded.infer({"x": [[1], [2], [6]]})[0].tolist() == [[-2], [-1], [3]]
+    inferencer = fluid.Inferencer(program, params={}, bucket=bucket)
+    for rows, want in [([[1], [2], [6]], [[-2], [-1], [3]]), ([[1], [1], [1], [1], [6]], [[-1]] * 4 + [[4]])]:
+        assert inferencer.infer({"x": rows})[0].tolist() == want
 
 
 def test_results_on_the_device(inferencer):

@@ -23,6 +23,13 @@ class Scope(MutableMapping[str, jax.Array]):
       slots: one optimizer state for each `minimize`, by program and position.
       step: training steps done, int32 scalar.
       root: random root, the data of a key: uint32 [2].
+
+    Example:
+      >>> import fluid
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> session.scope["fc_0.b_0"] = [0.5]
+      >>> session.scope["fc_0.b_0"].tolist(), sorted(session.scope)
+      ([0.5], ['fc_0.b_0', 'fc_0.w_0'])
     """
 
     def __init__(self, seed: int, place: Callable[[Any], Any]):
