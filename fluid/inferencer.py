@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
@@ -12,7 +11,7 @@ from fluid.core import TEST, Array, Program, SequenceBatch
 from fluid.place import Place
 from fluid.reader import check_feed
 from fluid.session import BoundStep, Request, Results, Session
-from fluid.session.step import check_fetch
+from fluid.session.step import as_array, check_fetch, split_names
 
 
 class Inferencer:
@@ -83,13 +82,14 @@ class Inferencer:
         Raises:
           FeedError: data does not fit; UnknownNameError: no such feed or value.
         """
-        # The key costs more than the dictionary look-up that it saves, unless it is this small.
-        key = (*feed, "", *fetch) if fetch else tuple(feed)
+        key = tuple(feed) if fetch is None else (*feed, None, *([fetch] if isinstance(fetch, str) else fetch))
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(feed, fetch)
         feeds = {name: check_feed(spec, feed[name]) for name, spec in plan.feeds.items()}
-        overrides = {n: v if isinstance(v := feed[n], SequenceBatch) else jnp.asarray(v) for n in plan.overrides}
+        overrides = {n: as_array(feed[n]) for n in plan.overrides}
+        if not return_numpy:  # the step may run on after this call
+            feeds, overrides = self.session.take(feeds), self.session.take(overrides)
         values = plan.run_padded(feeds, overrides) if plan.padded else plan.step.raw(feeds, overrides)
         if return_numpy:
             values = [np.asarray(v) if isinstance(v, jax.Array) else v for v in values]
@@ -99,16 +99,10 @@ class Inferencer:
 
     def _plan(self, feed: Mapping[str, Any], fetch: Sequence[str] | None) -> "_Plan":
         program = self.program
-        known = [*program.feeds, *program.values, *program.parameters]
-        for name in feed:
-            if name not in known:
-                raise errors.UnknownNameError(
-                    f"the program {program.name} has no feed {name!r}. {errors.nearest(name, known)}"
-                )
         names = None if fetch is None else check_fetch(program, fetch)
-        feeds = {n: program.feeds[n] for n in feed if n in program.feeds}
-        overrides = tuple(n for n in feed if n not in program.feeds)
-        request = Request(TEST, names, tuple(feeds), overrides)
+        given_feeds, overrides = split_names(program, feed)
+        feeds = {n: program.feeds[n] for n in given_feeds}
+        request = Request(TEST, names, given_feeds, overrides)
         wanted = program.outputs if names is None else [self._array(n) for n in names]
         given = [*(Array(s.shape, s.dtype) for s in feeds.values()), *(self._array(n) for n in overrides)]
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))

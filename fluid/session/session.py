@@ -14,7 +14,7 @@ from fluid.place import Place, device_of
 from fluid.reader import check_feed
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.results import Results
-from fluid.session.step import Request, Step, check_fetch, transformations, unneeded
+from fluid.session.step import Request, Step, as_array, check_fetch, split_names, transformations, unneeded
 
 
 class Compilation(NamedTuple):
@@ -227,18 +227,8 @@ class Session:
         )
 
     def _split(self, program: Program, feed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        feeds, overrides = {}, {}
-        for name, value in feed.items():
-            if name in program.feeds:
-                feeds[name] = check_feed(program.feeds[name], value)
-            elif name in program.values or name in program.parameters:
-                overrides[name] = value if isinstance(value, SequenceBatch | jax.Array) else np.asarray(value)
-            else:
-                known = [*program.feeds, *program.values, *program.parameters]
-                raise errors.UnknownNameError(
-                    f"the program {program.name} has no feed {name!r}. {errors.nearest(name, known)}"
-                )
-        return feeds, overrides
+        feeds, overrides = split_names(program, feed)
+        return {n: check_feed(program.feeds[n], feed[n]) for n in feeds}, {n: as_array(feed[n]) for n in overrides}
 
     def _everything(self) -> dict[str, Any]:
         slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)

@@ -1,11 +1,12 @@
 """The pure step of a program: forward, gradient, update, as one function of arrays that Session jits."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from fluid import errors
@@ -59,6 +60,25 @@ def check_fetch(program: Program, fetch: Sequence[str]) -> tuple[str, ...]:
                 f"{name!r}: gradients exist of parameters, float feeds and float named values, and {base!r} is none"
             )
     return tuple(fetch)
+
+
+def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which of the names that a feed gives are feeds of the program, and which replace other values of it.
+
+    Raises:
+      UnknownNameError: the program has no such name.
+    """
+    known = {**program.feeds, **program.values, **program.parameters, **program.states}
+    for name in names:
+        if name not in known:
+            hint = errors.nearest(name, known)
+            raise errors.UnknownNameError(f"the program {program.name} has no feed {name!r}. {hint}")
+    return tuple(n for n in names if n in program.feeds), tuple(n for n in names if n not in program.feeds)
+
+
+def as_array(value: Any) -> Any:
+    """An override as a step takes it: a SequenceBatch, a JAX array or a NumPy array."""
+    return value if isinstance(value, SequenceBatch | jax.Array) else np.asarray(value)
 
 
 class Step:

@@ -1,0 +1,195 @@
+"""Layers that behave differently in training: dropout, batch_norm; and embeddings."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from layers.run import output, run
+
+import fluid
+from fluid import errors, layers
+
+ONES = np.ones([200, 50], "float32")
+
+
+def dropped(probability=0.25, **settings):
+    return lambda: layers.dropout(layers.data("x", [50]), probability, **settings)
+
+
+@pytest.mark.parametrize(
+    "implementation, kept, tested", [("downgrade_in_infer", 1, 0.75), ("upscale_in_train", 4 / 3, 1)]
+)
+def test_dropout_keeps_the_expected_value(implementation, kept, tested):
+    program = dropped(dropout_implementation=implementation)
+    trained = output(program, {"x": ONES})
+    np.testing.assert_allclose(np.unique(trained), [0, kept], rtol=1e-6)
+    assert abs((trained > 0).mean() - 0.75) < 0.02
+    np.testing.assert_allclose(output(program, {"x": ONES}, mode="test"), np.full_like(ONES, tested))
+    forced = dropped(dropout_implementation=implementation, is_test=True)
+    np.testing.assert_allclose(output(forced, {"x": ONES}), np.full_like(ONES, tested))
+
+
+def test_dropout_masks_depend_on_the_key_and_the_name():
+    first, again = output(dropped(), {"x": ONES}), output(dropped(), {"x": ONES})
+    np.testing.assert_array_equal(first, again)
+    assert (first != output(dropped(), {"x": ONES}, key=1)).any()
+    assert (first != output(dropped(name="other"), {"x": ONES})).any()
+
+    def two():
+        x = layers.data("x", [50])
+        return layers.dropout(x, 0.25), layers.dropout(x, 0.25)
+
+    one, other = run(two, {"x": ONES}).outputs
+    np.testing.assert_array_equal(one, first)  # another layer changes no mask
+    assert (np.asarray(other) != first).any()
+
+
+def test_dropout_with_a_seed_never_changes():
+    a, b = (output(dropped(seed=7), {"x": ONES}, key=key) for key in (0, 1))
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("implementation", ["downgrade_in_infer", "upscale_in_train"])
+def test_dropout_of_all_or_nothing(implementation):
+    for probability, want in ((0.0, ONES), (1.0, 0 * ONES), (0, ONES), (1, 0 * ONES)):
+        program = dropped(probability, dropout_implementation=implementation)
+        np.testing.assert_array_equal(output(program, {"x": ONES}), want)
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.5, "half", True])
+def test_dropout_needs_a_probability(probability):
+    with pytest.raises(errors.ArgumentError, match="dropout_prob=0.5"):
+        fluid.Program(dropped(probability))
+
+
+def normalised(**settings):
+    return lambda: layers.batch_norm(layers.data("x", [3, 2, 2]), **settings)
+
+
+def test_batch_norm_moves_its_averages_in_training_only():
+    x = np.random.default_rng(0).normal(2, 3, size=(8, 3, 2, 2)).astype("float32")
+    trained = run(normalised(momentum=0.8), {"x": x})
+    mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3))
+    np.testing.assert_allclose(trained.states["batch_norm_0.w_1"], 0.2 * mean, rtol=1e-5)
+    np.testing.assert_allclose(trained.states["batch_norm_0.w_2"], 0.8 + 0.2 * variance, rtol=1e-5)
+    shape = [1, 3, 1, 1]
+    want = (x - mean.reshape(shape)) / np.sqrt(variance.reshape(shape) + 1e-5)
+    np.testing.assert_allclose(trained.outputs[0], want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(trained.values["batch_norm_0.tmp_0"], mean, rtol=1e-5)
+
+    moving = {"batch_norm_0.w_1": np.array([1, 2, 3.0]), "batch_norm_0.w_2": np.array([4, 9, 1.0])}
+    want = (x - np.reshape([1, 2, 3], shape)) / np.sqrt(np.reshape([4, 9, 1], shape) + 1e-5)
+    for settings, mode in ((dict(), "test"), (dict(is_test=True), "train"), (dict(use_global_stats=True), "train")):
+        tested = run(normalised(**settings), {"x": x}, mode=mode, arrays=moving)
+        np.testing.assert_allclose(tested.outputs[0], want, rtol=1e-4, atol=1e-5)
+        for name, value in moving.items():
+            np.testing.assert_array_equal(tested.states[name], value.astype("float32"))
+
+
+def test_batch_norm_of_large_values_is_exact():
+    x = (1e4 + np.random.default_rng(0).normal(size=(64, 3, 2, 2))).astype("float32")
+    got = output(normalised(), {"x": x})
+    np.testing.assert_allclose(got.std((0, 2, 3)), 1, rtol=1e-3)
+    np.testing.assert_allclose(got.mean((0, 2, 3)), 0, atol=1e-2)
+
+
+def test_batch_norm_in_half_precision_keeps_its_averages_in_float32():
+    def program():
+        return layers.batch_norm(layers.data("x", [3], "bfloat16"))
+
+    p = fluid.Program(program)
+    assert {spec.dtype for spec in (p.parameters | p.states).values()} == {"float32"}
+    assert p.outputs[0].dtype == "bfloat16"
+
+
+def test_batch_norm_without_scale_and_bias():
+    p = fluid.Program(normalised(param_attr=False, bias_attr=False))
+    assert not p.parameters and list(p.states) == ["batch_norm_0.w_0", "batch_norm_0.w_1"]
+
+
+def test_batch_norm_shares_its_averages_by_name():
+    def program():
+        x = layers.data("x", [3])
+        once = layers.batch_norm(x, moving_mean_name="m", moving_variance_name="v", momentum=0.5)
+        return layers.batch_norm(2 * x, moving_mean_name="m", moving_variance_name="v", momentum=0.5), once
+
+    x = np.random.default_rng(0).normal(1, size=(6, 3)).astype("float32")
+    np.testing.assert_allclose(run(program, {"x": x}).states["m"], 1.25 * x.mean(0), rtol=1e-5)
+
+
+def embedded(**settings):
+    return lambda: layers.embedding(layers.data("ids", [1], "int64"), [5, 2], **settings)
+
+
+TABLE = np.arange(1, 11, dtype="float32").reshape(5, 2)
+IDS = np.array([[3], [0], [3], [4]])
+
+
+@pytest.mark.parametrize("padding, row", [(3, 3), (-1, 4), (-5, 0)])
+def test_the_padding_row_is_zero_and_never_trained(padding, row):
+    def total(table):
+        applied = run(embedded(padding_idx=padding), {"ids": IDS}, arrays={"embedding_0.w_0": table})
+        return jnp.sum(applied.outputs[0]), applied.outputs[0]
+
+    gradient, rows = jax.grad(total, has_aux=True)(jnp.asarray(TABLE))
+    want = np.where(IDS == row, 0, TABLE[IDS[:, 0]])
+    np.testing.assert_array_equal(rows, want)
+    counts = np.bincount(IDS[:, 0], minlength=5) * (np.arange(5) != row)
+    np.testing.assert_array_equal(gradient, np.repeat(counts[:, None], 2, 1))
+
+
+def test_ids_are_limited_by_the_table():
+    assert fluid.Program(embedded()).feeds["ids"].limits == (0, 5, None)
+
+    def both():
+        ids = layers.data("ids", [1], "int64")
+        return layers.embedding(ids, [5, 2]), layers.embedding(ids, [3, 2])
+
+    assert fluid.Program(both).feeds["ids"].limits == (0, 3, None)
+
+
+@pytest.mark.parametrize("bad", [5, -1])
+def test_an_id_outside_the_table_shows(bad):
+    got = output(embedded(), {"ids": np.array([[1], [bad]])})
+    assert np.isfinite(got[0]).all() and np.isnan(got[1]).all()
+
+
+def test_ids_keep_their_leading_dimensions():
+    for shape, want in (([4, 1], (None, 4, 2)), ([2, 3, 1], (None, 2, 3, 2))):
+
+        def program(shape=shape):
+            return layers.embedding(layers.data("ids", shape, "int64"), [5, 2])
+
+        assert fluid.Program(program).outputs[0].shape == want
+
+
+@pytest.mark.parametrize("time", [1, 3])
+def test_sequences_of_plain_ids(time):
+    ids = fluid.SequenceBatch(jnp.ones([2, time], jnp.int32), jnp.array([1, time]))
+    applied = run(lambda: layers.embedding(layers.data("ids", [], "int64", lod_level=1), [5, 2]), {"ids": ids})
+    assert applied.outputs[0].shape == (2, time, 2)
+
+
+def test_tables_are_shared_by_name():
+    def program():
+        a, b = layers.data("a", [1], "int64"), layers.data("b", [1], "int64")
+        return layers.embedding(a, [5, 2], param_attr="t"), layers.embedding(b, [5, 2], param_attr="t", is_sparse=True)
+
+    assert list(fluid.Program(program).parameters) == ["t"]
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: layers.embedding(layers.data("x", [1]), [5, 2]), "ids are integers"),
+        (lambda: layers.embedding(layers.data("x", [4], "int64"), [5, 2]), "unsqueeze"),
+        (lambda: layers.embedding(layers.data("x", [1], "int64"), 5), "number of ids, width"),
+        (lambda: layers.embedding(layers.data("x", [1], "int64"), [5, 2], padding_idx=5), "no row"),
+        (lambda: layers.prelu(layers.data("x", [3]), "some"), "'channel'"),
+        (lambda: layers.group_norm(layers.data("x", [6, 2, 2]), 4), "divisor, as in groups=6"),
+        (lambda: layers.batch_norm(layers.data("x", [3]), data_layout="HWCN"), "'NCHW' or 'NHWC'"),
+    ],
+)
+def test_mistakes_are_explained(build, message):
+    with pytest.raises(errors.FluidError, match=message):
+        fluid.Program(build)
