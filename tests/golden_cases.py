@@ -15,22 +15,35 @@ from fluid import core
 
 FOLDER = pathlib.Path(__file__).parent / "goldens"
 
-# What the cases need and fluid does not have yet. A case that needs none of these must run; a test fails when one of
-# these is there, so that the list stays true.
+# What the cases need and fluid does not have yet. A case that needs none of these must run, and its arrays must be in
+# the folder; a test fails when one of these is there, so that the list stays true.
 NOT_YET = {
+    "layers.DynamicRNN",
+    "layers.StaticRNN",
+    "layers.add_position_encoding",
     "layers.auc",
     "layers.bilinear_tensor_product",
     "layers.chunk_eval",
     "layers.cos_sim",
     "layers.cosine_decay",
+    "layers.crf_decoding",
+    "layers.ctc_greedy_decoder",
+    "layers.dynamic_gru",
     "layers.dynamic_lstm",
+    "layers.dynamic_lstmp",
+    "layers.edit_distance",
     "layers.exponential_decay",
     "layers.grid_sampler",
+    "layers.gru_unit",
+    "layers.hsigmoid",
     "layers.im2sequence",
     "layers.image_resize_short",
     "layers.increment",
     "layers.inverse_time_decay",
+    "layers.linear_chain_crf",
     "layers.linear_lr_warmup",
+    "layers.lod_reset",
+    "layers.lstm_unit",
     "layers.mean_iou",
     "layers.multiplex",
     "layers.natural_exp_decay",
@@ -45,10 +58,21 @@ NOT_YET = {
     "layers.reverse",
     "layers.scatter",
     "layers.scatter_nd_add",
+    "layers.sequence_concat",
+    "layers.sequence_conv",
+    "layers.sequence_enumerate",
+    "layers.sequence_expand",
+    "layers.sequence_expand_as",
+    "layers.sequence_last_step",
     "layers.sequence_mask",
+    "layers.sequence_pad",
     "layers.sequence_pool",
+    "layers.sequence_reshape",
+    "layers.sequence_scatter",
+    "layers.sequence_softmax",
     "layers.shuffle_channel",
     "layers.space_to_depth",
+    "layers.warpctc",
     "nets.sequence_conv_pool",
     "one_hot",
     "optimizer.Adadelta",
@@ -99,7 +123,7 @@ class Case:
 
     def needs(self):
         """Names of all functions of fluid that the case calls."""
-        return {call["fn"] for call in self.spec["calls"]} | set(_classes(self.spec))
+        return set(_called(self.spec))
 
     def missing(self):
         """Those of them that are not there."""
@@ -133,9 +157,8 @@ class Case:
 
 
 def cases():
-    """List all cases of families whose arrays are here."""
-    found = [Case(spec) for spec in index()["cases"]]
-    return [case for case in found if (FOLDER / f"{case.spec['family']}.npz").exists() or "build_only" in case.spec]
+    """List all cases."""
+    return [Case(spec) for spec in index()["cases"]]
 
 
 def find(name):
@@ -227,12 +250,12 @@ def _resolve(value, known):
     return value
 
 
-def _classes(value):
+def _called(value):
     if isinstance(value, list):
-        return [name for v in value for name in _classes(v)]
+        return [name for v in value for name in _called(v)]
     if isinstance(value, dict):
-        own = [k[1:] for k in value if k.startswith("$") and k != "$array"]
-        return own + [name for v in value.values() for name in _classes(v)]
+        own = [key[1:] for key in value if key.startswith("$") and key != "$array"]
+        return own + ([value["fn"]] if "fn" in value else []) + [name for v in value.values() for name in _called(v)]
     return []
 
 
