@@ -60,7 +60,7 @@ def run(rounds: int) -> list[Row]:
             numbers = {name: [found[index] for found in all_found] for name, all_found in single.items()}
             rows.append(Row(f"inference, {what}, batch 1, p{percent}", "us", numbers, higher_is_better=False))
 
-        work = {name: functools.partial(repeat, call, many, 100) for name, call in peers.items()}
-        batches = interleave({name: functools.partial(rate, 100 * 256, w) for name, w in work.items()}, rounds)
+        work = {name: functools.partial(repeat, call, many, 40) for name, call in peers.items()}
+        batches = interleave({name: functools.partial(rate, 40 * 256, w) for name, w in work.items()}, rounds)
         rows.append(Row(f"inference, {what}, batch 256", "examples/s", batches, higher_is_better=True))
     return rows

@@ -6,4 +6,4 @@ from training import compare
 
 
 def run(rounds: int) -> list[Row]:
-    return compare("training, LeNet with batch norm", LENET, steps_per_epoch=100, epochs=2, rounds=rounds)
+    return compare("training, LeNet with batch norm", LENET, steps_per_epoch=50, epochs=1, rounds=rounds)

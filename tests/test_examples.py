@@ -28,7 +28,7 @@ def test_fit_a_line(capsys):
     assert "predicted   true" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("net", "accuracy"), [("mlp", 0.9), ("conv", 0.95)])
+@pytest.mark.parametrize(("net", "accuracy"), [("mlp", 0.9), pytest.param("conv", 0.95, marks=pytest.mark.slow)])
 def test_recognize_digits(net, accuracy, in_tmp, capsys):
     reached, by_guessing = load("recognize_digits").main(net=net, num_epochs=6, path=str(in_tmp / "digits.params"))
     assert reached > accuracy > 5 * by_guessing

@@ -94,6 +94,8 @@ class Frame:
     feeds: dict[str, Any] = field(default_factory=dict)
     overrides: dict[str, Any] = field(default_factory=dict)
     perturbations: dict[str, Any] = field(default_factory=dict)
+    row_perturbations: dict[str, list[Any]] = field(default_factory=dict)
+    lookups: dict[str, list[Any]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     minimizations: list[Minimization] = field(default_factory=list)
     facts: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -104,6 +106,7 @@ class Frame:
     feed_specs: dict[str, FeedSpec] = field(default_factory=dict)
     array_specs: dict[str, ParameterSpec] = field(default_factory=dict)
     sites: dict[str, str] = field(default_factory=dict)
+    dense_uses: set[str] = field(default_factory=set)
     counters: dict[str, int] = field(default_factory=dict)
     scopes: tuple[str, ...] = ()
 

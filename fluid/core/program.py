@@ -35,6 +35,7 @@ class Applied:
       values: feeds, parameters and every named value, by name.
       losses: one scalar for each `minimize`.
       weights: for each scalar output, how much it weighs in a mean over batches; None for other outputs.
+      lookups: for each table of which rows were taken, the ids of each time.
     """
 
     outputs: list[Any]
@@ -42,6 +43,7 @@ class Applied:
     values: dict[str, Any]
     losses: list[Any]
     weights: list[Any]
+    lookups: dict[str, list[Any]]
 
 
 class Program:
@@ -60,6 +62,7 @@ class Program:
       outputs: shape and dtype of each output; None stands for the batch.
       output_names: the keys when the function returned a dict, else None.
       values: shape and dtype of every named value.
+      row_tables: parameters of which rows are looked up and nothing else.
       minimizes: what `optimizer.minimize` recorded.
 
     Raises:
@@ -94,6 +97,7 @@ class Program:
         self.minimizes = [
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.minimizations
         ]
+        self.row_tables = tuple(n for n in frame.lookups if n not in frame.dense_uses)
         self.outputs = [_array(v) for v in outputs]
         self.values = {n: _array(v) for n, v in frame.values.items()}
         self._mark_batch_dimensions(shapes)
@@ -122,6 +126,7 @@ class Program:
         mode: str = TEST,
         overrides: Mapping[str, Any] | None = None,
         perturbations: Mapping[str, Any] | None = None,
+        row_perturbations: Mapping[str, list[Any]] | None = None,
     ) -> Applied:
         """Run the function on arrays: pure, so that it can be jitted and differentiated.
 
@@ -132,6 +137,7 @@ class Program:
           mode: "train" or "test".
           overrides: values that replace named values.
           perturbations: values added to named values; the gradient with respect to one is that of the named value.
+          row_perturbations: values added to the rows of each look-up in a table, by name of the table.
         """
         frame = Frame(
             parameters={n: arrays[n] for n in self.parameters},
@@ -139,6 +145,7 @@ class Program:
             feeds=dict(feeds),
             overrides=dict(overrides or {}),
             perturbations=dict(perturbations or {}),
+            row_perturbations=dict(row_perturbations or {}),
             key=key,
             mode=mode,
         )
@@ -150,6 +157,7 @@ class Program:
             values={**frame.feeds, **frame.parameters, **frame.values},
             losses=[m.loss for m in frame.minimizations],
             weights=[_weight(frame, value, batch) if jnp.ndim(_dense(value)) == 0 else None for value in outputs],
+            lookups=frame.lookups,
         )
 
     def _run(self, frame: Frame) -> tuple[list[Any], tuple[str, ...] | None]:

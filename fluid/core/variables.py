@@ -26,6 +26,7 @@ def create_parameter(
     initializer: Callable[..., Any],
     trainable: bool = True,
     settings: Any = None,
+    rows_only: bool = False,
 ) -> jax.Array:
     """The value of a named parameter, which is created if the program has not named it before.
 
@@ -36,6 +37,7 @@ def create_parameter(
       initializer: called once with `(key, shape, dtype)` when a Scope is filled.
       trainable: whether optimizers may change it.
       settings: what an optimizer shall know of it (a ParamAttr).
+      rows_only: this use takes rows by `look_up` and nothing else, so that the update may follow the rows.
 
     Returns:
       The array, of that shape and dtype.
@@ -43,7 +45,34 @@ def create_parameter(
     Raises:
       ParameterError: the program uses the name already with another shape or dtype.
     """
+    if not rows_only:
+        current_frame("layers.create_parameter").dense_uses.add(name)
     return _named_array(ParameterSpec(name, _sizes(name, shape), dtype, initializer, trainable, settings, user_site()))
+
+
+def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) -> jax.Array:
+    """Take rows of a parameter in such a way that its update can be one of these rows alone.
+
+    Args:
+      table: `[rows, width]`, from `create_parameter(rows_only=True)`.
+      ids: integers `[...]`. What an id outside the table gives is not a number.
+      touched: bool `[...]`: which of the ids count as uses of their row; all by default.
+
+    Returns:
+      `[..., width]`.
+    """
+    frame = current_frame("layers.embedding")
+    rows = table.at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
+    name = frame.fact(table, "parameter")
+    if name is None or name in frame.overrides:
+        return rows
+    known = frame.lookups.setdefault(name, [])
+    if name in frame.row_perturbations:
+        rows = rows + frame.row_perturbations[name][len(known)]
+    # An id behind the last row stands for no row at all.
+    inside = (ids >= 0) & (ids < table.shape[0])
+    known.append(jnp.where(inside if touched is None else inside & touched, ids, table.shape[0]))
+    return rows
 
 
 def create_state(name: str, shape: Sequence[int], dtype: str, initializer: Callable[..., Any]) -> jax.Array:

@@ -48,15 +48,19 @@ class Layer:
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
 
-    def weight(self, attr: Any, shape: Sequence[int], dtype: Any = "float32", default: Any = None) -> jax.Array:
+    def weight(
+        self, attr: Any, shape: Sequence[int], dtype: Any = "float32", default: Any = None, rows_only: bool = False
+    ) -> jax.Array:
         """Create `NAME.w_K`, Xavier uniform unless `attr` or `default` says otherwise."""
-        return self.parameter("w", attr, shape, dtype, default or Xavier())
+        return self.parameter("w", attr, shape, dtype, default or Xavier(), rows_only)
 
     def bias(self, attr: Any, shape: Sequence[int], dtype: Any = "float32", default: Any = None) -> jax.Array | None:
         """Create `NAME.b_K`, zeros by default; None when `attr` is False."""
         return None if attr is False else self.parameter("b", attr, shape, dtype, default or Constant(0.0))
 
-    def parameter(self, suffix: str, attr: Any, shape: Sequence[int], dtype: Any, default: Any) -> jax.Array:
+    def parameter(
+        self, suffix: str, attr: Any, shape: Sequence[int], dtype: Any, default: Any, rows_only: bool = False
+    ) -> jax.Array:
         """Create a parameter `NAME.SUFFIX_K`, or the one that `attr` names."""
         settings = to_attr(attr)
         if settings is None:
@@ -65,7 +69,8 @@ class Layer:
             )
         name = settings.name or self.frame.unique(f"{self.name}.{suffix}")
         dtype = parameter_dtype(dtype)
-        return core.create_parameter(name, shape, dtype, settings.initializer or default, settings.trainable, settings)
+        initializer = settings.initializer or default
+        return core.create_parameter(name, shape, dtype, initializer, settings.trainable, settings, rows_only)
 
     def state(self, name: str | None, suffix: str, shape: Sequence[int], dtype: Any, default: Any) -> tuple[str, Any]:
         """Create a state `NAME.SUFFIX_K`, or one with the given name; returns its name and value."""
@@ -106,6 +111,20 @@ def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:
 def dense(value: Any) -> Any:
     """The array of a value: the padded data of a SequenceBatch, or what it is."""
     return value.data if isinstance(value, core.SequenceBatch) else jnp.asarray(value)
+
+
+def array_of(this: Layer, value: Any) -> Any:
+    """The array of a value that must not be a sequence.
+
+    Raises:
+      ShapeError: it is a SequenceBatch, whose padding would count here.
+    """
+    if isinstance(value, core.SequenceBatch):
+        raise errors.ShapeError(
+            f"{this.name} takes arrays, found a sequence batch {describe(value)}; make one row of each sequence first, "
+            f"as in layers.sequence_pool(x, 'average')"
+        )
+    return dense(value)
 
 
 def like(value: Any, data: Any) -> Any:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, layer, like
+from fluid.layers.base import Layer, array_of, dense, describe, layer, like
 from fluid.layers.embedding import check_ids
 from fluid.layers.losses import check_same_shape
 from fluid.layers.tensor import dtype_of
@@ -73,7 +73,7 @@ def dice_loss(input: Any, label: Any, epsilon: float = 1e-5, name: str | None = 
       float32[]
     """
     this = Layer("dice_loss", name)
-    p, classes = dense(input), check_ids(this.name, label)
+    p, classes = array_of(this, input), check_ids(this.name, array_of(this, label))
     if classes.shape != (*p.shape[:-1], 1):
         raise errors.ShapeError(
             f"{this.name}: input {describe(input)} and label {describe(label)} do not fit; expected one class in "
@@ -212,8 +212,8 @@ def sigmoid_focal_loss(
 
 
 def _column(this: Layer, value: Any, label: Any) -> Any:
-    classes = check_ids(this.name, label)
-    if dense(value).ndim != 2 or classes.shape not in ((dense(value).shape[0], 1), (dense(value).shape[0],)):
+    classes = check_ids(this.name, array_of(this, label))
+    if array_of(this, value).ndim != 2 or classes.shape not in ((dense(value).shape[0], 1), (dense(value).shape[0],)):
         raise errors.ShapeError(
             f"{this.name}: {describe(value)} and label {describe(label)} do not fit; expected [batch, classes] and "
             f'[batch, 1], as from layers.data("label", shape=[1], dtype="int64")'

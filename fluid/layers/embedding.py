@@ -26,7 +26,8 @@ def embedding(
     Args:
       input: integer ids `[batch, ..., 1]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
-      is_sparse: says that a batch touches few rows of a large table.
+      is_sparse: a batch touches few rows of a large table: gradient, optimizer slots and update are those of these
+        rows alone, wherever that gives the same numbers (SGD, Adagrad) or the optimizer has `lazy_mode=True`.
       is_distributed: has no effect.
       padding_idx: an id whose row counts as zeros and is never trained; negative counts from the end.
       param_attr: ParamAttr of the table; the same name shares it between embeddings.
@@ -59,8 +60,15 @@ def embedding(
             f"as from layers.unsqueeze(ids, axes=[-1])"
         )
     core.limit_feed(input, 0, rows)
-    table = this.weight(param_attr, [rows, width], dtype)
-    return this.output(like(input, look_up(table, ids, padding_row(this.name, padding_idx, rows))))
+    padding = padding_row(this.name, padding_idx, rows)
+    table = this.weight(param_attr, [rows, width], dtype, rows_only=is_sparse)
+    if not is_sparse:
+        return this.output(like(input, look_up(table, ids, padding)))
+    real = ids != (-1 if padding is None else padding)
+    if isinstance(input, core.SequenceBatch):
+        real &= input.mask
+    result = core.look_up(table, ids, real)
+    return this.output(like(input, result if padding is None else jnp.where((ids == padding)[..., None], 0, result)))
 
 
 def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:

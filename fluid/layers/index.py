@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
 from fluid.layers.embedding import check_ids
 
 
@@ -77,13 +77,13 @@ def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = No
       float32[batch, 4]
     """
     this = Layer("gather", name)
-    ids = check_ids(this.name, index)
-    if ids.ndim > 2 or ids.ndim == 2 and ids.shape[1] != 1 or dense(input).ndim == 0:
+    array, ids = array_of(this, input), check_ids(this.name, array_of(this, index))
+    if ids.ndim > 2 or ids.ndim == 2 and ids.shape[1] != 1 or array.ndim == 0:
         raise errors.ShapeError(
             f"{this.name}: index {describe(index)} is no list of rows of {describe(input)}; expected [count] or "
             "[count, 1]"
         )
-    return this.output(dense(input).at[ids.reshape(-1)].get(mode="fill", wrap_negative_indices=False))
+    return this.output(array.at[ids.reshape(-1)].get(mode="fill", wrap_negative_indices=False))
 
 
 @layer
@@ -111,13 +111,13 @@ def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
       float32[batch]
     """
     this = Layer("gather_nd", name)
-    ids = check_ids(this.name, index)
-    if ids.ndim < 1 or ids.shape[-1] > dense(input).ndim:
+    array, ids = array_of(this, input), check_ids(this.name, array_of(this, index))
+    if ids.ndim < 1 or ids.shape[-1] > array.ndim:
         raise errors.ShapeError(
             f"{this.name}: index {describe(index)} has too many numbers for {describe(input)}; expected [..., k], "
-            f"with k at most {dense(input).ndim}"
+            f"with k at most {array.ndim}"
         )
-    return this.output(dense(input)[tuple(jnp.moveaxis(ids, -1, 0))])
+    return this.output(array[tuple(jnp.moveaxis(ids, -1, 0))])
 
 
 @layer

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.layers.base import Layer, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, dense, describe, layer, like, row_dims
 
 
 @layer
@@ -43,7 +43,7 @@ def matmul(
       float32[batch, 3, 5]
     """
     this = Layer("matmul", name)
-    left, right = dense(x), dense(y)
+    left, right = dense(x), array_of(this, y)
     left = jnp.swapaxes(left, -1, -2) if transpose_x and left.ndim > 1 else left
     right = jnp.swapaxes(right, -1, -2) if transpose_y and right.ndim > 1 else right
     try:
@@ -83,7 +83,7 @@ def mul(x: Any, y: Any, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: 
       float32[batch, 2]
     """
     this = Layer("mul", name)
-    left, right = dense(x), dense(y)
+    left, right = dense(x), array_of(this, y)
     keep = x_num_col_dims + row_dims(x) - 1
     inner, other = math.prod(left.shape[keep:]), math.prod(right.shape[:y_num_col_dims])
     if not 0 < keep < left.ndim or not 0 < y_num_col_dims < right.ndim or inner != other:

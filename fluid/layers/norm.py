@@ -9,7 +9,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
 
 
 @layer
@@ -180,7 +180,7 @@ def group_norm(
     """
     this = Layer("group_norm", name)
     axis = _channel_axis(this, input, data_layout, "data_layout")
-    x = jnp.moveaxis(dense(input), axis, 1)
+    x = jnp.moveaxis(array_of(this, input), axis, 1)
     channels = x.shape[1]
     if not isinstance(groups, int) or groups < 1 or channels % groups:
         raise errors.ShapeError(
@@ -223,7 +223,7 @@ def instance_norm(
       (3,)
     """
     this = Layer("instance_norm", name)
-    x = dense(input)
+    x = array_of(this, input)
     if x.ndim < 3:
         raise errors.ShapeError(
             f"{this.name}: input {describe(input)} has no pixels; expected [batch, channels, ...], "
@@ -276,7 +276,7 @@ def lrn(
     """
     this = Layer("lrn", name)
     axis = _channel_axis(this, input, data_format, "data_format")
-    x = dense(input)
+    x = array_of(this, input)
     if x.ndim != 4:
         raise errors.ShapeError(
             f"{this.name}: input {describe(input)}; expected [batch, channels, height, width], "

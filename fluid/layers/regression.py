@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, layer, like
+from fluid.layers.base import Layer, array_of, dense, describe, layer, like
 from fluid.layers.losses import check_same_shape
 from fluid.layers.reduce import rows_of
 
@@ -115,7 +115,7 @@ def smooth_l1(
         if value is not None:
             check_same_shape(this, x, value, ("x", argument))
     squared = 1.0 if sigma is None else sigma * sigma
-    difference = dense(x) - dense(y)
+    difference = array_of(this, x) - dense(y)
     difference = difference if inside_weight is None else difference * dense(inside_weight)
     away = jnp.abs(difference)
     loss = jnp.where(away < 1 / squared, 0.5 * squared * difference * difference, away - 0.5 / squared)
@@ -247,7 +247,7 @@ def kldiv_loss(x: Any, target: Any, reduction: str = "mean", name: str | None = 
         raise errors.ArgumentError(
             f"{this.name}: reduction={reduction!r}; expected 'mean', 'batchmean', 'sum' or 'none'"
         )
-    wanted = dense(target)
+    wanted = dense(target) if reduction == "none" else array_of(this, target)
     positive = wanted > 0
     loss = jnp.where(positive, wanted * (jnp.log(jnp.where(positive, wanted, 1)) - dense(x)), 0)
     if reduction == "none":
@@ -286,7 +286,7 @@ def npair_loss(anchor: Any, positive: Any, labels: Any, l2_reg: float = 0.002, n
     """
     this = Layer("npair_loss", name)
     check_same_shape(this, anchor, positive, ("anchor", "positive"))
-    first, second, classes = dense(anchor), dense(positive), dense(labels).reshape(-1)
+    first, second, classes = array_of(this, anchor), dense(positive), array_of(this, labels).reshape(-1)
     if first.ndim != 2 or classes.shape[0] != first.shape[0]:
         raise errors.ShapeError(
             f"{this.name}: anchor {describe(anchor)} and labels {describe(labels)} do not fit; expected [batch, width] "

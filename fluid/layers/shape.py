@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
 from fluid.layers.tensor import shape_of
 
 
@@ -152,12 +152,12 @@ def unstack(x: Any, axis: int = 0, num: int | None = None, name: str | None = No
       float32[batch, 3] float32[batch, 3]
     """
     this = Layer("unstack", name)
-    array, place = dense(x), axis_of(x, axis)
+    array, place = array_of(this, x), axis_of(x, axis)
     if num is not None and num != array.shape[place]:
         raise errors.ShapeError(
             f"{this.name}: {describe(x)} has {array.shape[place]} along axis={axis}, found num={num}"
         )
-    return [this.output(like(x, part)) for part in jnp.moveaxis(array, place, 0)]
+    return [this.output(part) for part in jnp.moveaxis(array, place, 0)]
 
 
 @layer

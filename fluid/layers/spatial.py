@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluid import errors
-from fluid.layers.base import Layer, dense, describe
+from fluid.layers.base import Layer, array_of, describe
 
 Pairs = list[tuple[int, int]]
 
@@ -42,7 +42,7 @@ def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "d
     first, last = _LAYOUTS[ndim]
     if layout not in (first, last):
         raise errors.ArgumentError(f"{this.name}: {argument}={layout!r}; expected {first!r} or {last!r}")
-    array = dense(value)
+    array = array_of(this, value)
     if array.ndim != ndim:
         sizes = "batch, channels, height, width" if ndim == 4 else "batch, channels, depth, height, width"
         raise errors.ShapeError(

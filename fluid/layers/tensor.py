@@ -9,7 +9,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
-from fluid.layers.base import Layer, dense, describe, layer, like, on_data
+from fluid.layers.base import Layer, array_of, dense, describe, layer, like, on_data
 from fluid.param_attr import ParamAttr, to_attr
 
 
@@ -249,12 +249,13 @@ def clip_by_norm(x: Any, max_norm: float, name: str | None = None) -> Any:
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 3]
     """
-    array = dense(x)
+    this = Layer("clip_by_norm", name)
+    array = array_of(this, x)
     squares = jnp.sum(jnp.square(array))
     # Where nothing is clipped the root is not taken: its slope at 0 is infinite.
     over = squares > max_norm * max_norm
     norm = jnp.sqrt(jnp.where(over, squares, 1.0))
-    return Layer("clip_by_norm", name).output(jnp.where(over, array * (max_norm / norm), array).astype(array.dtype))
+    return this.output(jnp.where(over, array * (max_norm / norm), array).astype(array.dtype))
 
 
 @layer

@@ -147,7 +147,8 @@ ROWS = [
     Row("clip", lambda x, **k: layers.clip(x, -0.5, 0.5, **k), X),
     Row("clip_by_norm", lambda x, **k: layers.clip_by_norm(x, 1.0, **k), X),
     Row("pow", lambda x, **k: layers.pow(x, 2.5, **k), {"x": positive(4, 3)}),
-    Row("create_parameter", lambda x, **k: x * layers.create_parameter([3], "float64", **k), X, half="float32"),
+    Row("create_parameter", lambda x, **k: layers.elementwise_mul(
+        x, layers.create_parameter([3], "float64", **k), **k), X, half="float32"),
     Row("fc", lambda x, **k: layers.fc(x, 2, act="tanh", **k), X, wrong={"x": real(4)}),
     Row("conv2d", lambda x, **k: layers.conv2d(x, 6, 3, stride=2, padding=1, groups=2, **k), IMAGE, wrong=FLAT),
     Row("conv2d", lambda x, **k: layers.conv2d(x, 2, [3, 2], padding="SAME", dilation=2, data_format="NHWC", **k),
