@@ -26,6 +26,10 @@ class FluidError(Exception):
     """Base class of every error that fluid raises on purpose."""
 
 
+class FluidWarning(UserWarning):
+    """Something works, but not as the program says or as fast as it could."""
+
+
 class OutsideProgramError(FluidError, RuntimeError):
     """A layer was called while no program function was running."""
 

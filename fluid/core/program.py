@@ -62,7 +62,8 @@ class Program:
       outputs: shape and dtype of each output; None stands for the batch.
       output_names: the keys when the function returned a dict, else None.
       values: shape and dtype of every named value.
-      row_tables: parameters of which rows are looked up and nothing else.
+      lookups: parameters of which rows are looked up.
+      dense_uses: parameters that are used as a whole.
       minimizes: what `optimizer.minimize` recorded.
 
     Raises:
@@ -97,7 +98,8 @@ class Program:
         self.minimizes = [
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.minimizations
         ]
-        self.row_tables = tuple(n for n in frame.lookups if n not in frame.dense_uses)
+        self.lookups = tuple(frame.lookups)
+        self.dense_uses = frozenset(frame.dense_uses)
         self.outputs = [_array(v) for v in outputs]
         self.values = {n: _array(v) for n, v in frame.values.items()}
         self._mark_batch_dimensions(shapes)

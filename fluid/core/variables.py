@@ -64,14 +64,15 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
     frame = current_frame("layers.embedding")
     rows = table.at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
     name = frame.fact(table, "parameter")
-    if name is None or name in frame.overrides:
+    if name is None:
         return rows
     known = frame.lookups.setdefault(name, [])
     if name in frame.row_perturbations:
         rows = rows + frame.row_perturbations[name][len(known)]
-    # An id behind the last row stands for no row at all.
-    inside = (ids >= 0) & (ids < table.shape[0])
-    known.append(jnp.where(inside if touched is None else inside & touched, ids, table.shape[0]))
+    real = (ids >= 0) & (ids < table.shape[0]) & (True if touched is None else touched)
+    if name in frame.overrides:  # then these are not rows of the parameter
+        real = jnp.zeros_like(real)
+    known.append(jnp.where(real, ids, table.shape[0]))  # behind the last row there is no row at all
     return rows
 
 

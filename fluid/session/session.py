@@ -14,7 +14,7 @@ from fluid.place import Place, device_of
 from fluid.reader import check_feed
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.results import Results
-from fluid.session.step import Request, Step, as_array, check_fetch, split_names, transformations, unneeded
+from fluid.session.step import Request, Rule, Step, as_array, check_fetch, rules_of, split_names, unneeded
 
 
 class Compilation(NamedTuple):
@@ -35,6 +35,7 @@ class Session:
 
     Attributes:
       programs: Program by name.
+      rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
@@ -57,6 +58,7 @@ class Session:
         self.device = device_of(place)
         self._sharding = jax.sharding.SingleDeviceSharding(self.device)
         self.programs: dict[str, Program] = {}
+        self.rules: dict[str, list[Rule]] = {}
         self.compilations: list[Compilation] = []
         self.scope = Scope(seed, self.place)
         self._steps: dict[tuple[str, Request], BoundStep] = {}
@@ -83,15 +85,15 @@ class Session:
             count += 1
             program.name = f"{name}_{count}"
         # Everything that can fail comes before anything changes.
-        rules = transformations(program)
+        rules = rules_of(program)
         root = jax.random.wrap_key_data(self.scope.root)
         self.scope.declare(program.parameters | program.states, functools.partial(program.init, root))
         slots = [
-            jax.jit(rule.init)({n: self.scope.arrays[n] for n in m.parameters})
-            for rule, m in zip(rules, program.minimizes, strict=True)
+            jax.jit(rule.transformation.init)({n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules
         ]
         self.scope.slots[program.name] = self.place(slots)
         self.programs[program.name] = program
+        self.rules[program.name] = rules
         return program
 
     def run(
@@ -258,7 +260,7 @@ class BoundStep:
     def __init__(self, session: Session, program: Program, request: Request):
         self._session = session
         self._program = program
-        self._step = Step(program, request)
+        self._step = Step(program, session.rules[program.name], request)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._missing = [n for n in program.feeds if n not in request.feeds]
         self._checked = not self._missing

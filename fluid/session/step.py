@@ -1,8 +1,9 @@
 """The pure step of a program: forward, gradient, update, as one function of arrays that Session jits."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import optax
 
 from fluid import errors
 from fluid.core import TRAIN, Applied, Program, SequenceBatch
+from fluid.session.rows import keeps_other_rows, merge, update
 
 GRAD = "@GRAD"
 
@@ -81,23 +83,69 @@ def as_array(value: Any) -> Any:
     return value if isinstance(value, SequenceBatch | jax.Array) else np.asarray(value)
 
 
+class Rule(NamedTuple):
+    """How one `minimize` updates its parameters.
+
+    Attributes:
+      transformation: of optax, over a dict of all these parameters.
+      parameters: their names.
+      tables: those among them that are updated by the rows that were looked up.
+    """
+
+    transformation: optax.GradientTransformation
+    parameters: tuple[str, ...]
+    tables: tuple[str, ...]
+
+
+def rules_of(program: Program) -> list[Rule]:
+    """One Rule for each `minimize` of a program.
+
+    Warns when a table that was declared sparse has to be updated densely.
+    """
+    rules = []
+    for minimize in program.minimizes:
+        settings = {n: program.parameters[n].settings for n in minimize.parameters}
+        looked_up = [n for n in minimize.parameters if n in program.lookups]
+        shared = [n for n in looked_up if n in program.dense_uses]
+        tables = [n for n in looked_up if n not in shared]
+        if shared:
+            warnings.warn(
+                f"the tables {shared} of {program.name} are used as a whole too, so their updates are dense; "
+                f"give every embedding of them is_sparse=True",
+                errors.FluidWarning,
+                stacklevel=2,
+            )
+        if tables and not (getattr(minimize.optimizer, "lazy_mode", False) or keeps_other_rows(minimize.optimizer.rule())):
+            warnings.warn(
+                f"{type(minimize.optimizer).__name__} changes rows that have no gradient, so the updates of {tables} "
+                f"are dense, as they must be to be exact; lazy_mode=True leaves those rows alone",
+                errors.FluidWarning,
+                stacklevel=2,
+            )
+            tables = []
+        rules.append(Rule(minimize.optimizer.transformation(settings), minimize.parameters, tuple(tables)))
+    return rules
+
+
 class Step:
-    """A program with the optax transformations of its `minimize` records, as pure functions.
+    """A program with the rules of its `minimize` records, as pure functions.
 
     Args:
       program: the program.
+      rules: from `rules_of`.
       request: what shall be done.
     """
 
-    def __init__(self, program: Program, request: Request):
+    def __init__(self, program: Program, rules: Sequence[Rule], request: Request):
         self.program = program
         self.request = request
         self.training = request.mode == TRAIN
-        self.transformations = transformations(program) if self.training else []
-        self.updated = tuple(dict.fromkeys(n for m in program.minimizes for n in m.parameters)) if self.training else ()
+        self.rules = list(rules) if self.training else []
+        self.updated = tuple(dict.fromkeys(n for r in self.rules for n in r.parameters))
         self.carried = (*self.updated, *program.states) if self.training else ()
         self.kept = tuple(n for n in (*program.parameters, *program.states) if n not in self.carried)
         self.gradients = tuple(n for n in request.fetch or () if n.endswith(GRAD))
+        self._tables = tuple(dict.fromkeys(n for r in self.rules for n in r.tables))
 
     def train(
         self, carry: Mapping[str, Any], kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
@@ -107,11 +155,13 @@ class Step:
         arrays = {**kept["arrays"], **carry["arrays"]}
         applied, gradients = self._differentiate(arrays, feeds, overrides, key)
         new, slots = dict(carry["arrays"]), list(carry["slots"])
-        for i, (tx, minimize) in enumerate(zip(self.transformations, self.program.minimizes, strict=True)):
-            mine = {n: gradients(i)["arrays"][n] for n in minimize.parameters}
-            params = {n: new[n] for n in minimize.parameters}
-            updates, slots[i] = tx.update(mine, slots[i], params)
-            new |= optax.apply_updates(params, updates)
+        for i, rule in enumerate(self.rules):
+            mine = gradients(i)
+            dense = {n: mine["arrays"][n] for n in rule.parameters if n not in rule.tables}
+            rows = {n: merge(applied.lookups[n], mine["rows"][n], arrays[n].shape[0]) for n in rule.tables}
+            params = {n: new[n] for n in rule.parameters}
+            changed, slots[i] = update(rule.transformation, dense, rows, slots[i], params)
+            new |= changed
         new |= applied.states
         after = {"arrays": new, "slots": slots, "step": carry["step"] + 1}
         return after, self._results(applied, {**applied.values, **new}, gradients)
@@ -127,35 +177,54 @@ class Step:
     def _differentiate(
         self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], key: Any
     ) -> tuple[Applied, Callable[[int], Any]]:
-        def forward(nudges: Mapping[str, Any] = {}, **variables: Any) -> Applied:  # noqa: B006
-            merged = {**arrays, **variables.get("arrays", {})}
+        def forward(variables: Mapping[str, Any]) -> Applied:
             return self.program.apply(
-                merged, feeds, key=key, mode=self.request.mode, overrides=overrides, perturbations=nudges
+                {**arrays, **variables.get("arrays", {})},
+                feeds,
+                key=key,
+                mode=self.request.mode,
+                overrides=overrides,
+                perturbations=variables.get("nudges"),
+                row_perturbations=variables.get("rows"),
             )
 
-        wanted = [n.removesuffix(GRAD) for n in self.gradients]
-        names = dict.fromkeys((*self.updated, *(n for n in wanted if n in self.program.parameters)))
-        if not names and not wanted:
-            return forward(), lambda i: {}
-        nudges = {}
-        if len(inner := [n for n in wanted if n not in self.program.parameters]) > 0:
-            shapes = jax.eval_shape(lambda: {n: v for n, v in forward().values.items() if n in inner})
-            nudges = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        variables = self._variables(arrays, forward)
+        if variables is None:
+            return forward({}), lambda i: {}
 
         def losses(variables: Mapping[str, Any]) -> tuple[list[Any], Any]:
-            applied = forward(variables["nudges"], arrays=variables["arrays"])
-            found = applied.losses or [jnp.reshape(_data(applied.outputs[0]), ())]
-            return found, applied
+            applied = forward(variables)
+            return applied.losses or [jnp.reshape(_data(applied.outputs[0]), ())], applied
 
-        found, pull, applied = jax.vjp(
-            losses, {"arrays": {n: arrays[n] for n in names}, "nudges": nudges}, has_aux=True
-        )
+        found, pull, applied = jax.vjp(losses, variables, has_aux=True)
         cotangents = [jnp.ones((), v.dtype) for v in found]
 
         def gradients(i: int) -> Any:
             return pull([c if j == i else jnp.zeros_like(c) for j, c in enumerate(cotangents)])[0]
 
         return applied, _memoized(gradients)
+
+    def _variables(self, arrays: Mapping[str, Any], forward: Callable[[Any], Applied]) -> dict[str, Any] | None:
+        """What to differentiate with respect to: parameters, looked-up rows, and zeros added to named values."""
+        wanted = [n.removesuffix(GRAD) for n in self.gradients]
+        whole = [n for n in self.updated if n not in self._tables]
+        names = dict.fromkeys((*whole, *(n for n in wanted if n in self.program.parameters)))
+        inner = [n for n in wanted if n not in self.program.parameters]
+        if not names and not inner and not self._tables:
+            return None
+
+        def shapes() -> Any:
+            applied = forward({})
+            rows = {
+                n: [jnp.zeros((*i.shape, arrays[n].shape[1]), arrays[n].dtype) for i in applied.lookups[n]]
+                for n in self._tables
+            }
+            return {"nudges": {n: applied.values[n] for n in inner}, "rows": rows}
+
+        zeros: dict[str, Any] = {"nudges": {}, "rows": {}}
+        if inner or self._tables:
+            zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(shapes))
+        return {"arrays": {n: arrays[n] for n in names}, **zeros}
 
     def _results(self, applied: Applied, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
         if self.request.fetch is None:
@@ -170,13 +239,6 @@ class Step:
         mine = [i for i, m in enumerate(self.program.minimizes) if name in m.parameters]
         found = gradients(mine[0] if mine else 0)
         return found["arrays"][name] if name in found["arrays"] else found["nudges"][name]
-
-
-def transformations(program: Program) -> list[optax.GradientTransformation]:
-    """One optax transformation for each `minimize` of a program."""
-    return [
-        m.optimizer.transformation({n: program.parameters[n].settings for n in m.parameters}) for m in program.minimizes
-    ]
 
 
 def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest: Any) -> set[str]:
