@@ -28,6 +28,7 @@ class Inferencer:
       params: arrays by name, such as `trainer.params`, instead of a file.
       place: a device, see `fluid.place.device_of`.
       bucket: whether to pad batches.
+      precision: "bfloat16" to compute in it, see `fluid.Program`.
 
     Attributes:
       program: the discovered Program.
@@ -55,13 +56,14 @@ class Inferencer:
         params: Mapping[str, Any] | None = None,
         place: Place = None,
         bucket: bool = True,
+        precision: str | None = None,
     ):
         if (param_path is None) == (params is None):
             raise errors.ArgumentTypeError(
                 "an Inferencer needs parameters, from one source: "
                 'fluid.Inferencer(infer_func, param_path="digits.params") or (infer_func, params=trainer.params)'
             )
-        self.session = Session(infer_func, place=place)
+        self.session = Session(infer_func, place=place, precision=precision)
         self.program: Program = next(iter(self.session.programs.values()))
         self.session.load_params(params if param_path is None else param_path, strict=False)
         self._bucket = bucket

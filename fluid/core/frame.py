@@ -102,6 +102,7 @@ class Frame:
     key: Any = None
 
     mode: str = TRAIN
+    precision: str | None = None
     placeholder_batch: int | None = None
     feed_specs: dict[str, FeedSpec] = field(default_factory=dict)
     array_specs: dict[str, ParameterSpec] = field(default_factory=dict)
@@ -114,6 +115,12 @@ class Frame:
     def discovering(self) -> bool:
         """Whether this run only finds out what the program declares; placeholders stand in for data."""
         return self.placeholder_batch is not None
+
+    def compute(self, value: Any) -> Any:
+        """A float32 array in the dtype that the program computes in; everything else as it is."""
+        if self.precision is None or value.dtype != "float32":
+            return value
+        return value.astype(self.precision)
 
     def scoped(self, name: str) -> str:
         """Prefix a name with the open name scopes."""

@@ -54,6 +54,8 @@ class Program:
         returns a value, or a list, tuple or dict of values.
       name: how Sessions call it; the function's own name by default.
       sample_feed: arrays by feed name, for programs whose feeds have batch sizes that depend on each other.
+      precision: "bfloat16" to compute in it: feeds and parameters are converted where they are used. Parameters and
+        optimizer slots stay float32, and so do the statistics of normalisations, losses and means.
 
     Attributes:
       feeds: FeedSpec by name, in order of declaration.
@@ -81,14 +83,21 @@ class Program:
     """
 
     def __init__(
-        self, function: Callable[[], Any], name: str | None = None, sample_feed: Mapping[str, Any] | None = None
+        self,
+        function: Callable[[], Any],
+        name: str | None = None,
+        sample_feed: Mapping[str, Any] | None = None,
+        precision: str | None = None,
     ):
         if not callable(function):
             raise errors.ArgumentTypeError(
                 f"a program is a function that calls layers and returns a value, found {type(function).__name__}; "
                 f"hand over the function itself, not its result: fluid.Session(program)"
             )
+        if precision not in (None, "float32", "bfloat16", "float16"):
+            raise errors.ArgumentError(f'precision={precision!r}: expected None, "float32" or "bfloat16"')
         self.function = function
+        self.precision = None if precision == "float32" else precision
         self.name = name or _name_of(function)
         shapes = {key: jnp.shape(_dense(value)) for key, value in (sample_feed or {}).items()}
         frame, outputs, self.output_names = self._discover(_BATCHES[0], shapes)
@@ -150,6 +159,7 @@ class Program:
             row_perturbations=dict(row_perturbations or {}),
             key=key,
             mode=mode,
+            precision=self.precision,
         )
         outputs, _ = self._run(frame)
         batch = _batch_size(frame.feeds)
@@ -167,7 +177,7 @@ class Program:
             return _flatten_outputs(self.name, self.function())
 
     def _discover(self, batch: int, shapes: Mapping[str, Any]) -> tuple[Frame, list[Any], tuple[str, ...] | None]:
-        frame = Frame(mode=TRAIN, placeholder_batch=batch)
+        frame = Frame(mode=TRAIN, precision=self.precision, placeholder_batch=batch)
         names: tuple[str, ...] | None = None
         notes: list[str] = []
 

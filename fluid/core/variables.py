@@ -47,7 +47,8 @@ def create_parameter(
     """
     if not rows_only:
         current_frame("layers.create_parameter").dense_uses.add(name)
-    return _named_array(ParameterSpec(name, _sizes(name, shape), dtype, initializer, trainable, settings, user_site()))
+    spec = ParameterSpec(name, _sizes(name, shape), dtype, initializer, trainable, settings, user_site())
+    return _named_array(spec, whole=not rows_only)
 
 
 def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) -> jax.Array:
@@ -63,6 +64,7 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
     """
     frame = current_frame("layers.embedding")
     rows = table.at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
+    rows = frame.compute(rows)
     name = frame.fact(table, "parameter")
     if name is None:
         return rows
@@ -180,7 +182,7 @@ def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     return sizes
 
 
-def _named_array(spec: ParameterSpec) -> jax.Array:
+def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
     frame = current_frame("layers.create_parameter")
     known = frame.array_specs.setdefault(spec.name, spec)
     if (known.shape, known.dtype) != (spec.shape, spec.dtype):
@@ -197,6 +199,7 @@ def _named_array(spec: ParameterSpec) -> jax.Array:
     if spec.name in frame.overrides:
         value = _overridden(spec.name, value, frame.overrides[spec.name])
     if spec.trainable is not None:
+        value = frame.compute(value) if whole else value  # of a large table, only the rows in use are converted
         frame.note(value, parameter=spec.name)
     return value
 

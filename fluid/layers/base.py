@@ -155,9 +155,13 @@ def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
 
 
 def parameter_dtype(dtype: Any) -> str:
-    """The name of the dtype that a parameter beside data of this dtype has: floats keep theirs, others get float32."""
+    """The name of the dtype that a parameter beside data of this dtype is held in.
+
+    Floats keep theirs, others get float32, and so does what a program of mixed precision only computes in.
+    """
     found = jax.dtypes.canonicalize_dtype(dtype)
-    return str(found) if jnp.issubdtype(found, jnp.floating) else "float32"
+    computed = core.current_frame("layers").precision
+    return str(found) if jnp.issubdtype(found, jnp.floating) and str(found) != computed else "float32"
 
 
 def describe(value: Any) -> str:

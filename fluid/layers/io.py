@@ -58,6 +58,7 @@ def data(
         frame.feeds[name] = _placeholder(spec, frame)
     elif name not in frame.feeds:
         raise errors.FeedError(f"the program needs the feed {name!r}, which nobody gave: feed={{{name!r}: array}}")
+    frame.feeds[name] = _computed(frame, frame.feeds[name])
     if name in frame.perturbations:
         frame.feeds[name] = frame.feeds[name] + frame.perturbations[name]
     frame.note(frame.feeds[name], feed=name)
@@ -95,6 +96,12 @@ def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
         return jnp.zeros([batch if d is None else d for d in spec.shape], dtype)
     data = jnp.zeros([batch, 5, *spec.shape[1:]], dtype)
     return core.SequenceBatch(data, jnp.ones([batch], jnp.int32))
+
+
+def _computed(frame: core.Frame, value: Any) -> Any:
+    if isinstance(value, core.SequenceBatch):
+        return value.with_data(frame.compute(jnp.asarray(value.data)))
+    return frame.compute(jnp.asarray(value))
 
 
 def _shown(shape: tuple[int | None, ...]) -> str:

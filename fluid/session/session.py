@@ -32,6 +32,7 @@ class Session:
       program_functions: program functions or Programs; they share parameters by name.
       place: a device, see `fluid.place.device_of`; None for JAX's default.
       seed: of initial values and of random layers.
+      precision: "bfloat16" to compute in it, see Program.
 
     Attributes:
       programs: Program by name.
@@ -54,8 +55,15 @@ class Session:
       [[2.0, 2.0]]
     """
 
-    def __init__(self, *program_functions: Callable[[], Any] | Program, place: Place = None, seed: int = 0):
+    def __init__(
+        self,
+        *program_functions: Callable[[], Any] | Program,
+        place: Place = None,
+        seed: int = 0,
+        precision: str | None = None,
+    ):
         self.device = device_of(place)
+        self.precision = precision
         self._sharding = jax.sharding.SingleDeviceSharding(self.device)
         self.programs: dict[str, Program] = {}
         self.rules: dict[str, list[Rule]] = {}
@@ -79,7 +87,7 @@ class Session:
         Returns:
           The Program; its name is the function's, numbered when that is taken.
         """
-        program = function if isinstance(function, Program) else Program(function)
+        program = function if isinstance(function, Program) else Program(function, precision=self.precision)
         name, count = program.name, 0
         while program.name in self.programs:
             count += 1

@@ -115,7 +115,9 @@ def rules_of(program: Program) -> list[Rule]:
                 errors.FluidWarning,
                 stacklevel=2,
             )
-        if tables and not (getattr(minimize.optimizer, "lazy_mode", False) or keeps_other_rows(minimize.optimizer.rule())):
+        if tables and not (
+            getattr(minimize.optimizer, "lazy_mode", False) or keeps_other_rows(minimize.optimizer.rule())
+        ):
             warnings.warn(
                 f"{type(minimize.optimizer).__name__} changes rows that have no gradient, so the updates of {tables} "
                 f"are dense, as they must be to be exact; lazy_mode=True leaves those rows alone",

@@ -31,6 +31,7 @@ class Trainer:
       train_func: another spelling of program_func.
       optimizer_func: another spelling of optimizer.
       seed: of initial values and of random layers.
+      precision: "bfloat16" to compute in it, see `fluid.Program`; parameters and optimizer slots stay float32.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
@@ -63,6 +64,7 @@ class Trainer:
         train_func: Callable[[], Any] | None = None,
         optimizer_func: Any = None,
         seed: int = 0,
+        precision: str | None = None,
     ):
         function = _one_of("program_func", program_func, "train_func", train_func)
         optimizer = _one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
@@ -70,7 +72,7 @@ class Trainer:
             raise errors.ArgumentTypeError(
                 "a Trainer needs a program function: fluid.Trainer(train_program, optimizer)"
             )
-        program = Program(function if optimizer is None else _minimizing(function, optimizer))
+        program = Program(function if optimizer is None else _minimizing(function, optimizer), precision=precision)
         if not program.minimizes:
             raise errors.ArgumentTypeError(
                 "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
