@@ -1,6 +1,6 @@
 """fluid: write a model as one Python function; train, test, save and infer it on JAX."""
 
-from fluid import clip, errors, initializer, io, layers, nets, optimizer, place, reader, regularizer, trainer
+from fluid import clip, errors, initializer, io, layers, metrics, nets, optimizer, place, reader, regularizer, trainer
 from fluid.core import Program, Scope, SequenceBatch, name_scope
 from fluid.inferencer import Inferencer
 from fluid.param_attr import ParamAttr
@@ -48,6 +48,7 @@ __all__ = [
     "initializer",
     "io",
     "layers",
+    "metrics",
     "name_scope",
     "nets",
     "optimizer",

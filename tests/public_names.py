@@ -11,6 +11,7 @@ MODULES = [
     "fluid.initializer",
     "fluid.regularizer",
     "fluid.clip",
+    "fluid.metrics",
     "fluid.reader",
     "fluid.io",
     "fluid.errors",

@@ -7,7 +7,7 @@ NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace DataFeeder EndEpochEvent
         EndStepEvent EndTrainEvent Handler Inferencer ParamAttr Program ProgressBar Results Scope
-        SequenceBatch Session Trainer batch clip errors initializer io layers name_scope nets optimizer place
+        SequenceBatch Session Trainer batch clip errors initializer io layers metrics name_scope nets optimizer place
         reader regularizer train trainer
     """,
     "fluid.layers": """
@@ -45,6 +45,9 @@ NAMES = {
     "fluid.clip": """
         GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue
     """,
+    "fluid.metrics": """
+        Accuracy Auc CompositeMetric MetricBase Precision Recall names_of
+    """,
     "fluid.reader": """
         DataFeeder Feeder Minibatches Pass Prefetched Prefetcher Reader arrays batch buffered cache chain
         check_feed compose firstn map map_readers minibatches nonempty padded_time shard shuffle xmap
@@ -54,8 +57,9 @@ NAMES = {
         check_match load_arrays save_arrays
     """,
     "fluid.errors": """
-        ArgumentError ArgumentTypeError DeviceError FeedError FeedTypeError FluidError OutsideProgramError
-        ParameterError ParameterFileError ProgramError ReaderError ShapeError UnknownNameError nearest
+        ArgumentError ArgumentTypeError DeviceError FeedError FeedTypeError FluidError FluidWarning
+        OutsideProgramError ParameterError ParameterFileError ProgramError ReaderError ShapeError
+        UnknownNameError nearest
     """,
 }
 

@@ -15,7 +15,7 @@ TIERS = [
     ["core"],
     ["place", "initializer", "regularizer", "clip"],
     ["param_attr"],
-    ["layers", "optimizer", "reader", "io"],
+    ["layers", "optimizer", "reader", "io", "metrics"],
     ["nets"],
     ["session"],
     ["trainer"],

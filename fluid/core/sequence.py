@@ -1,6 +1,7 @@
 """SequenceBatch: rows of different lengths in one padded array."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +9,79 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fluid import errors
+
+
+# What has no value, or no slope, at the zeros that padding often is; there padding counts as ones.
+_SINGULAR = (operator.truediv, operator.floordiv, operator.mod, operator.pow)
+
+
+def _binary(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Make the method for an operator, and the one for when the sequence stands on its right."""
+
+    def forward(self: "SequenceBatch", other: Any) -> Any:
+        operand = _operand(self, other, function)
+        return NotImplemented if operand is None else self.with_data(function(_steps(self, function), operand))
+
+    def backward(self: "SequenceBatch", other: Any) -> Any:
+        operand = _operand(self, other, function)
+        return NotImplemented if operand is None else self.with_data(function(operand, _steps(self, function)))
+
+    return forward, backward
+
+
+def _steps(batch: "SequenceBatch", function: Callable[[Any, Any], Any]) -> Any:
+    if function not in _SINGULAR:
+        return batch.data
+    valid = batch.mask.reshape(*batch.shape[:2], *[1] * (batch.data.ndim - 2))
+    return jnp.where(valid, batch.data, 1)
+
+
+def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], Any]) -> Any:
+    """The array that combines with the data of a batch, or None when the other value cannot."""
+    if isinstance(other, SequenceBatch):
+        _check_lengths(batch, other, function)
+        # A step may have fewer dimensions than those of the other batch; they belong behind batch and time.
+        spread = [1] * (batch.data.ndim - other.data.ndim)
+        return _steps(other, function).reshape(*other.shape[:2], *spread, *other.shape[2:])
+    if isinstance(other, int | float | np.generic):
+        return other
+    if not hasattr(other, "ndim") or not hasattr(other, "dtype"):
+        return None
+    step = batch.shape[2:]
+    shape = tuple(other.shape)
+    if len(shape) == len(step) + 1 and shape[0] == 1:  # one row, for all
+        shape = shape[1:]
+    if len(shape) > len(step) or any(a not in (1, b) for a, b in zip(shape[::-1], step[::-1], strict=False)):
+        raise errors.ShapeError(
+            f"{function.__name__} of a sequence batch {batch.dtype}{list(batch.shape)} and an array "
+            f"{list(other.shape)}: the array must fit each step, {list(step)}; for one value per sequence use "
+            f"layers.sequence_expand(x, y), for arrays [batch, time, ...] batch.with_data(...)"
+        )
+    return other.reshape(shape)
+
+
+def _check_lengths(first: "SequenceBatch", second: "SequenceBatch", function: Callable[[Any, Any], Any]) -> None:
+    traced = any(isinstance(v.lengths, jax.core.Tracer) for v in (first, second))
+    same = first.shape[:2] == second.shape[:2]
+    if same and not traced:
+        same = np.array_equal(np.asarray(first.lengths), np.asarray(second.lengths))
+    if not same or second.data.ndim > first.data.ndim:
+        raise errors.ShapeError(
+            f"{function.__name__} of two sequence batches {first.dtype}{list(first.shape)} and "
+            f"{second.dtype}{list(second.shape)}: their lengths must be the same, and the second must not have steps "
+            f"of more dimensions"
+        )
+
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # `==` compares step by step
 class SequenceBatch:
     """A batch of sequences: padded data and the length of each row.
+
+    Operators work step by step and keep the lengths: with numbers, with what each step may be combined with (for data
+    `[batch, time, d]` an array `[d]` or `[1, d]`), and with sequences of the same lengths; `batch @ weight` multiplies
+    each step by a matrix.
 
     Attributes:
       data: `[batch, time, ...]`; what lies behind a row's length is padding and means nothing.
@@ -22,7 +91,12 @@ class SequenceBatch:
       >>> batch = SequenceBatch.from_rows([[1, 2, 3], [4]])
       >>> batch.data.shape, [int(n) for n in batch.lengths]
       ((2, 3), [3, 1])
+      >>> [row.tolist() for row in (1 - batch * 2).rows()]
+      [[-1, -3, -5], [-7]]
     """
+
+    # Arrays on the left of an operator leave it to this class.
+    __array_ufunc__ = None
 
     data: Any
     lengths: Any
@@ -68,3 +142,40 @@ class SequenceBatch:
         """The rows without padding, as NumPy arrays `[length_i, ...]`."""
         data, lengths = np.asarray(self.data), np.asarray(self.lengths)
         return [row[:n] for row, n in zip(data, lengths, strict=True)]
+
+    __add__, __radd__ = _binary(operator.add)
+    __sub__, __rsub__ = _binary(operator.sub)
+    __mul__, __rmul__ = _binary(operator.mul)
+    __truediv__, __rtruediv__ = _binary(operator.truediv)
+    __floordiv__, __rfloordiv__ = _binary(operator.floordiv)
+    __mod__, __rmod__ = _binary(operator.mod)
+    __pow__, __rpow__ = _binary(operator.pow)
+    __and__, __rand__ = _binary(operator.and_)
+    __or__, __ror__ = _binary(operator.or_)
+    __xor__, __rxor__ = _binary(operator.xor)
+    __lt__, __gt__ = _binary(operator.lt)[0], _binary(operator.gt)[0]
+    __le__, __ge__ = _binary(operator.le)[0], _binary(operator.ge)[0]
+    __eq__, __ne__ = _binary(operator.eq)[0], _binary(operator.ne)[0]
+    __hash__ = object.__hash__  # a class that says what is equal loses it; batches are told apart by identity
+
+    def __abs__(self) -> "SequenceBatch":
+        return self.with_data(abs(self.data))
+
+    def __neg__(self) -> "SequenceBatch":
+        return self.with_data(-self.data)
+
+    def __pos__(self) -> "SequenceBatch":
+        return self
+
+    def __invert__(self) -> "SequenceBatch":
+        return self.with_data(~self.data)
+
+    def __matmul__(self, weight: Any) -> "SequenceBatch":
+        if isinstance(weight, SequenceBatch) or not hasattr(weight, "ndim"):
+            return NotImplemented
+        if self.data.ndim != 3 or weight.ndim not in (1, 2) or weight.shape[0] != self.shape[2]:
+            raise errors.ShapeError(
+                f"a sequence batch {self.dtype}{list(self.shape)} @ {weight.dtype}{list(weight.shape)}: each step is "
+                f"multiplied by a matrix [size of a step, columns]"
+            )
+        return self.with_data(self.data @ weight)

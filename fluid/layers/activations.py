@@ -33,7 +33,7 @@ def softmax(input: Any, use_cudnn: bool = False, name: str | None = None, axis: 
     """
     this = Layer("softmax", name)
     place = axis_of(input, axis)
-    raw = like(input, jax.nn.softmax(dense(input), axis=place))
+    raw = like(input, functional.softmax(dense(input), axis=place))
     result = this.output(raw)
     if result is raw:  # an override has no logits
         this.frame.note(result, logits=input, logits_axis=place)
@@ -65,7 +65,7 @@ def log_softmax(input: Any, axis: int | None = None, dtype: str | None = None, n
     """
     this = Layer("log_softmax", name)
     x = dense(input) if dtype is None else dense(input).astype(jax.dtypes.canonicalize_dtype(dtype))
-    return this.output(like(input, jax.nn.log_softmax(x, axis=axis_of(input, -1 if axis is None else axis))))
+    return this.output(like(input, functional.log_softmax(x, axis=axis_of(input, -1 if axis is None else axis))))
 
 
 @layer

@@ -110,7 +110,23 @@ def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:
 
 def dense(value: Any) -> Any:
     """The array of a value: the padded data of a SequenceBatch, or what it is."""
-    return value.data if isinstance(value, core.SequenceBatch) else jnp.asarray(value)
+    if isinstance(value, core.SequenceBatch):
+        return value.data
+    if isinstance(value, jax.Array):
+        return value
+    # A constant that the user wrote down must not pull a program of mixed precision back to float32.
+    return core.current_frame("layers").compute(jnp.asarray(value))
+
+
+def wide_dtype(dtype: Any) -> Any:
+    """The dtype in which sums of such data are made: float32 for half precision, which cannot hold them."""
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else jnp.dtype(dtype)
+
+
+def wide(value: Any) -> Any:
+    """The array of a value, as float32 where it is of half precision; losses and statistics are computed from it."""
+    array = dense(value)
+    return array.astype(wide_dtype(array.dtype))
 
 
 def array_of(this: Layer, value: Any) -> Any:

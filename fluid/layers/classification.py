@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, dense, describe, layer, like
+from fluid.layers.base import Layer, array_of, dense, describe, layer, like, wide
 from fluid.layers.embedding import check_ids
 from fluid.layers.losses import check_same_shape
 from fluid.layers.tensor import dtype_of
@@ -37,7 +37,7 @@ def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
       float32[batch, 1]
     """
     this = Layer("bpr_loss", name)
-    scores, classes = dense(input), _column(this, input, label)
+    scores, classes = wide(input), _column(this, input, label)
     if scores.shape[-1] < 2:
         raise errors.ShapeError(f"{this.name}: input {describe(input)} has one class; there must be others to rank")
     core.limit_feed(label, 0, scores.shape[-1])
@@ -73,7 +73,7 @@ def dice_loss(input: Any, label: Any, epsilon: float = 1e-5, name: str | None = 
       float32[]
     """
     this = Layer("dice_loss", name)
-    p, classes = array_of(this, input), check_ids(this.name, array_of(this, label))
+    p, classes = wide(array_of(this, input)), check_ids(this.name, array_of(this, label))
     if classes.shape != (*p.shape[:-1], 1):
         raise errors.ShapeError(
             f"{this.name}: input {describe(input)} and label {describe(label)} do not fit; expected one class in "
@@ -160,7 +160,7 @@ def teacher_student_sigmoid_loss(
     """
     this = Layer("teacher_student_sigmoid_loss", name)
     check_same_shape(this, input, label)
-    x, target = jnp.clip(dense(input), soft_max_lower_bound, soft_max_up_bound), dense(label)
+    x, target = jnp.clip(wide(input), soft_max_lower_bound, soft_max_up_bound), wide(label)
     clicked = ((target >= -1) & (target < 0)) | (target >= 1)
     taught = target >= 0
     teacher = jnp.where(target >= 1, target - 1, target)
@@ -201,7 +201,7 @@ def sigmoid_focal_loss(
       float32[batch, 3]
     """
     this = Layer("sigmoid_focal_loss", name)
-    logits, classes = dense(x), _column(this, x, label)
+    logits, classes = wide(x), _column(this, x, label)
     core.limit_feed(label, 0, logits.shape[1] + 1, also=-1)
     count = jnp.maximum(dense(fg_num).reshape(()), 1).astype(logits.dtype)
     own = classes == jnp.arange(1, logits.shape[1] + 1)[None, :]

@@ -79,6 +79,20 @@ def selu(x: Any, scale: float = 1.0507009873554805, alpha: float = 1.67326324235
     return scale * jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
 
 
+def softmax(x: Any, axis: int = -1) -> Any:
+    """`exp(x) / sum(exp(x))` along an axis; half precision is computed in float32."""
+    return jax.nn.softmax(_wide(x), axis=axis).astype(x.dtype)
+
+
+def log_softmax(x: Any, axis: int = -1) -> Any:
+    """The logarithm of `softmax`."""
+    return jax.nn.log_softmax(_wide(x), axis=axis).astype(x.dtype)
+
+
+def _wide(x: Any) -> Any:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "sigmoid": jax.nn.sigmoid,
     "logsigmoid": jax.nn.log_sigmoid,
@@ -101,8 +115,8 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "softplus": jax.nn.softplus,
     "softsign": jax.nn.soft_sign,
     "relu": jax.nn.relu,
-    "softmax": jax.nn.softmax,
-    "log_softmax": jax.nn.log_softmax,
+    "softmax": softmax,
+    "log_softmax": log_softmax,
     "leaky_relu": leaky_relu,
     "elu": elu,
     "relu6": relu6,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, row_dims
+from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, row_dims, wide
 
 _LOG_OF_ZERO = -1e20
 
@@ -45,7 +45,7 @@ def cross_entropy(
       float32[]
     """
     this = Layer("cross_entropy" if soft_label else "cross_entropy2", name)
-    probabilities = dense(input)
+    probabilities = wide(input)
     axis = probabilities.ndim - 1
     logs = _logs_from_logits(this, input, axis)
     if logs is None:
@@ -95,8 +95,8 @@ def softmax_with_cross_entropy(
     """
     this = Layer("softmax_with_cross_entropy", name)
     place = axis_of(logits, axis)
-    logs = jax.nn.log_softmax(dense(logits), axis=place)
-    softmax = this.output(like(logits, jnp.exp(logs)))
+    logs = jax.nn.log_softmax(wide(logits), axis=place)
+    softmax = this.output(like(logits, jnp.exp(logs).astype(dense(logits).dtype)))
     loss = this.output(like(logits, _pick(this, logits, logs, label, soft_label, ignore_index, place)))
     return (loss, softmax) if return_softmax else loss
 
@@ -131,7 +131,7 @@ def sigmoid_cross_entropy_with_logits(
     """
     this = Layer("sigmoid_cross_entropy_with_logits", name)
     check_same_shape(this, x, label)
-    logits, target = dense(x), dense(label)
+    logits, target = wide(x), dense(label)
     kept = target != ignore_index
     probability = target.astype(logits.dtype)
     loss = jnp.maximum(logits, 0) - logits * probability + jnp.log1p(jnp.exp(-jnp.abs(logits)))
@@ -168,7 +168,7 @@ def square_error_cost(input: Any, label: Any, name: str | None = None) -> Any:
     """
     this = Layer("square_error_cost", name)
     check_same_shape(this, input, label)
-    difference = this.output(on_data(jnp.subtract, input, label))
+    difference = this.output(on_data(lambda a, b: wide(a) - wide(b), input, label))
     return this.output(on_data(jnp.square, difference))
 
 
@@ -196,7 +196,7 @@ def _logs_from_logits(this: Layer, input: Any, axis: int) -> Any:
     if logits is None:
         return None
     logits_axis = this.frame.fact(input, "logits_axis") % dense(logits).ndim
-    return jax.nn.log_softmax(dense(logits), axis=axis) if logits_axis == axis else None
+    return jax.nn.log_softmax(wide(logits), axis=axis) if logits_axis == axis else None
 
 
 def _pick(this: Layer, value: Any, logs: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims, wide, wide_dtype
 
 
 @layer
@@ -69,7 +69,7 @@ def batch_norm(
     this = Layer("batch_norm", name)
     x = dense(input)
     axis = _channel_axis(this, input, data_layout, "data_layout")
-    size, dtype = [x.shape[axis]], _wide(x)
+    size, dtype = [x.shape[axis]], wide_dtype(x.dtype)
     scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
     bias = this.bias(bias_attr, size, dtype)
     mean_name, moving_mean = this.state(moving_mean_name, "w", size, dtype, Constant(0.0))
@@ -82,7 +82,7 @@ def batch_norm(
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
     mean, variance = this.output(mean), this.output(variance)
     shape = [-1 if i == axis else 1 for i in range(x.ndim)]
-    normal = (x - mean.reshape(shape)) * jax.lax.rsqrt(variance + epsilon).reshape(shape)
+    normal = (wide(x) - mean.reshape(shape)) * jax.lax.rsqrt(variance + epsilon).reshape(shape)
     return this.finish(like(input, _affine(normal, scale, bias, axis).astype(x.dtype)), act)
 
 
@@ -129,11 +129,12 @@ def layer_norm(
     begin = axis_of(input, begin_norm_axis, "begin_norm_axis")
     shape = x.shape[begin:]
     size = [math.prod(shape)]
-    gain = this.parameter("w", param_attr, size, _wide(x), Constant(1.0)) if scale and param_attr is not False else None
-    bias = this.bias(bias_attr, size, _wide(x)) if shift else None
-    wide, mean, variance = _moments(x, tuple(range(begin, x.ndim)))
+    dtype, scaled = wide_dtype(x.dtype), scale and param_attr is not False
+    gain = this.parameter("w", param_attr, size, dtype, Constant(1.0)) if scaled else None
+    bias = this.bias(bias_attr, size, dtype) if shift else None
+    whole, mean, variance = _moments(x, tuple(range(begin, x.ndim)))
     this.output(mean.reshape(-1)), this.output(variance.reshape(-1))
-    result = (wide - mean) * jax.lax.rsqrt(variance + epsilon)
+    result = (whole - mean) * jax.lax.rsqrt(variance + epsilon)
     if gain is not None:
         result = result * gain.reshape(shape)
     if bias is not None:
@@ -187,27 +188,33 @@ def group_norm(
             f"{this.name}: groups={groups!r} does not divide the {channels} channels of {describe(input)}; "
             f"use a divisor, as in groups={max(d for d in range(1, channels + 1) if channels % d == 0 and d <= 32)}"
         )
-    scale = this.parameter("w", param_attr, [channels], _wide(x), Constant(1.0)) if param_attr else None
-    bias = this.bias(bias_attr, [channels], _wide(x)) if bias_attr else None
-    wide, mean, variance = _moments(x.reshape(x.shape[0], groups, -1), (2,))
+    scale = this.parameter("w", param_attr, [channels], wide_dtype(x.dtype), Constant(1.0)) if param_attr else None
+    bias = this.bias(bias_attr, [channels], wide_dtype(x.dtype)) if bias_attr else None
+    parts, mean, variance = _moments(x.reshape(x.shape[0], groups, -1), (2,))
     this.output(mean[..., 0]), this.output(variance[..., 0])
-    normal = ((wide - mean) * jax.lax.rsqrt(variance + epsilon)).reshape(x.shape)
+    normal = ((parts - mean) * jax.lax.rsqrt(variance + epsilon)).reshape(x.shape)
     result = jnp.moveaxis(_affine(normal, scale, bias, 1), 1, axis)
     return this.finish(result.astype(x.dtype), act)
 
 
 @layer
 def instance_norm(
-    input: Any, epsilon: float = 1e-05, param_attr: Any = None, bias_attr: Any = None, name: str | None = None
+    input: Any,
+    epsilon: float = 1e-05,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
 ) -> Any:
     """Instance normalisation (Ulyanov et al., 2016): each channel of each image to mean 0 and variance 1.
 
     Args:
-      input: `[batch, channels, ...]`.
+      input: `[batch, channels, ...]`, or with the channels last for "NHWC".
       epsilon: added to the variance.
       param_attr: ParamAttr of the scale `[channels]`; False for none.
       bias_attr: ParamAttr of the bias `[channels]`; False for none.
       name: instead of `instance_norm_N`.
+      data_format: "NCHW" or "NHWC".
 
     Returns:
       Same shape as the input.
@@ -229,12 +236,13 @@ def instance_norm(
             f"{this.name}: input {describe(input)} has no pixels; expected [batch, channels, ...], "
             f"as in layers.data(..., shape=[3, 32, 32])"
         )
-    size = [x.shape[1]]
-    scale = None if param_attr is False else this.parameter("w", param_attr, size, _wide(x), Constant(1.0))
-    bias = this.bias(bias_attr, size, _wide(x))
-    wide, mean, variance = _moments(x, tuple(range(2, x.ndim)))
+    axis = _channel_axis(this, input, data_format, "data_format")
+    size, dtype = [x.shape[axis]], wide_dtype(x.dtype)
+    scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
+    bias = this.bias(bias_attr, size, dtype)
+    whole, mean, variance = _moments(x, tuple(i for i in range(1, x.ndim) if i != axis))
     this.output(mean.reshape(-1)), this.output(variance.reshape(-1))
-    result = _affine((wide - mean) * jax.lax.rsqrt(variance + epsilon), scale, bias, 1)
+    result = _affine((whole - mean) * jax.lax.rsqrt(variance + epsilon), scale, bias, axis)
     return this.output(result.astype(x.dtype))
 
 
@@ -285,8 +293,9 @@ def lrn(
     window = [n if i == axis else 1 for i in range(4)]
     before = (n - 1) // 2
     pads = [(before, n - 1 - before) if i == axis else (0, 0) for i in range(4)]
-    near = jax.lax.reduce_window(jnp.square(x), np.array(0, x.dtype), jax.lax.add, window, [1] * 4, pads)
-    return this.output(x / (k + alpha * near) ** beta)
+    squares = jnp.square(wide(x))
+    near = jax.lax.reduce_window(squares, np.array(0, squares.dtype), jax.lax.add, window, [1] * 4, pads)
+    return this.output((x / (k + alpha * near) ** beta).astype(x.dtype))
 
 
 @layer
@@ -313,34 +322,31 @@ def l2_normalize(x: Any, axis: int, epsilon: float = 1e-12, name: str | None = N
       float32[batch, 4]
     """
     this = Layer("l2_normalize", name)
-    array = dense(x)
+    array, dtype = wide(x), dense(x).dtype
     squares = jnp.sum(jnp.square(array), axis=axis_of(x, axis), keepdims=True)
-    result = this.output(like(x, array * jax.lax.rsqrt(squares + epsilon)))
-    this.output(like(x, jnp.sqrt(squares + epsilon)))
+    result = this.output(like(x, (array * jax.lax.rsqrt(squares + epsilon)).astype(dtype)))
+    this.output(like(x, jnp.sqrt(squares + epsilon).astype(dtype)))
     return result
 
 
 def _channel_axis(this: Layer, value: Any, layout: str, argument: str) -> int:
-    if layout not in ("NCHW", "NHWC"):
-        raise errors.ArgumentError(f"{this.name}: {argument}={layout!r}; expected 'NCHW' or 'NHWC'")
+    if layout not in ("NCHW", "NHWC", "NCDHW", "NDHWC"):
+        raise errors.ArgumentError(
+            f"{this.name}: {argument}={layout!r}; expected 'NCHW' or 'NHWC', 'NCDHW' or 'NDHWC' for volumes"
+        )
     x = dense(value)
     if x.ndim <= row_dims(value):
         raise errors.ShapeError(
             f"{this.name}: input {describe(value)} has no channels; expected [batch, channels] or more dimensions, "
             f"as from layers.fc(x, size=10)"
         )
-    return row_dims(value) if layout == "NCHW" else x.ndim - 1
-
-
-def _wide(x: Any) -> Any:
-    # Half precision can hold neither a sum of many squares nor a slowly moving average.
-    return jnp.promote_types(x.dtype, jnp.float32)
+    return x.ndim - 1 if layout.endswith("C") else row_dims(value)
 
 
 def _moments(x: Any, axes: tuple[int, ...], where: Any = None) -> tuple[Any, Any, Any]:
-    wide = x.astype(_wide(x))
-    mean = jnp.mean(wide, axis=axes, keepdims=True, where=where)
-    return wide, mean, jnp.mean(jnp.square(wide - mean), axis=axes, keepdims=True, where=where)
+    x = wide(x)
+    mean = jnp.mean(x, axis=axes, keepdims=True, where=where)
+    return x, mean, jnp.mean(jnp.square(x - mean), axis=axes, keepdims=True, where=where)
 
 
 def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.layers.base import Layer, describe, layer, sizes_of
+from fluid.layers.base import Layer, describe, layer, sizes_of, wide
 from fluid.layers.spatial import Image, Pairs, image_of, paddings, with_pixels
 
 
@@ -114,21 +114,27 @@ def pool3d(
 
 @layer
 def adaptive_pool2d(
-    input: Any, pool_size: Any, pool_type: str = "max", require_index: bool = False, name: str | None = None
+    input: Any,
+    pool_size: Any,
+    pool_type: str = "max",
+    require_index: bool = False,
+    name: str | None = None,
+    data_format: str = "NCHW",
 ) -> Any:
     """Pooling to a given size.
 
     Cell `i` of `n` covers the pixels from `floor(i * size / n)` to `ceil((i + 1) * size / n)`.
 
     Args:
-      input: `[batch, channels, height, width]`.
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       pool_size: `n` or `[height', width']` of the result.
       pool_type: "max" or "avg".
       require_index: not possible here; only False is accepted.
       name: instead of `adaptive_pool2d_N`.
+      data_format: "NCHW" or "NHWC".
 
     Returns:
-      `[batch, channels, height', width']`.
+      `[batch, channels, height', width']`, or with the channels last.
 
     Raises:
       ShapeError: the input is no batch of images, or smaller than the result.
@@ -141,25 +147,64 @@ def adaptive_pool2d(
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 3, 3, 2]
     """
-    this = Layer("adaptive_pool2d", name)
-    _check_type(this, pool_type)
+    return _adapt(Layer("adaptive_pool2d", name), input, 4, pool_size, pool_type, require_index, data_format)
+
+
+@layer
+def adaptive_pool3d(
+    input: Any,
+    pool_size: Any,
+    pool_type: str = "max",
+    require_index: bool = False,
+    name: str | None = None,
+    data_format: str = "NCDHW",
+) -> Any:
+    """Pooling of volumes to a given size: `adaptive_pool2d` with a depth before the height.
+
+    Args:
+      input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
+      pool_size: `n` or `[depth', height', width']` of the result.
+      pool_type: "max" or "avg".
+      require_index: not possible here; only False is accepted.
+      name: instead of `adaptive_pool3d_N`.
+      data_format: "NCDHW" or "NDHWC".
+
+    Returns:
+      `[batch, channels, depth', height', width']`, or with the channels last.
+
+    Raises:
+      ShapeError: the input is no batch of volumes, or smaller than the result.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     scan = fluid.layers.data("scan", shape=[1, 4, 9, 7])
+      ...     return fluid.layers.adaptive_pool3d(scan, pool_size=[2, 3, 2], pool_type="avg")
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1, 2, 3, 2]
+    """
+    return _adapt(Layer("adaptive_pool3d", name), input, 5, pool_size, pool_type, require_index, data_format)
+
+
+def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_index: bool, data_format: str) -> Any:
+    _check_type(this, kind)
     if require_index:
         raise errors.ArgumentError(
             f"{this.name}: require_index=True is not possible; the pooled values only are returned"
         )
-    image = image_of(this, input, 4, "NCHW")
-    cells = sizes_of("pool_size", pool_size, 2)
+    image = image_of(this, input, ndim, data_format)
+    cells = sizes_of("pool_size", size, ndim - 2)
     if any(not 0 < n <= size for n, size in zip(cells, image.pixels, strict=True)):
         raise errors.ShapeError(
             f"{this.name}: {describe(input)} cannot be pooled to {list(cells)}; ask for fewer cells"
         )
-    result = image.array
-    for axis, size, n in zip(image.axes, image.pixels, cells, strict=True):
-        bounds = [(i * size // n, -(-(i + 1) * size // n)) for i in range(n)]
+    result = wide(image.array)
+    reduce = jnp.max if kind == "max" else jnp.mean
+    for axis, pixels, n in zip(image.axes, image.pixels, cells, strict=True):
+        bounds = [(i * pixels // n, -(-(i + 1) * pixels // n)) for i in range(n)]
         parts = [jax.lax.slice_in_dim(result, low, high, axis=axis) for low, high in bounds]
-        reduce = jnp.max if pool_type == "max" else jnp.mean
         result = jnp.concatenate([reduce(p, axis=axis, keepdims=True) for p in parts], axis=axis)
-    return this.output(result)
+    return this.output(result.astype(image.array.dtype))
 
 
 def _pool(
@@ -183,11 +228,13 @@ def _pool(
     if kind == "max":
         lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
         return this.output(jax.lax.reduce_window(x, np.array(lowest, x.dtype), jax.lax.max, *geometry))
-    total = jax.lax.reduce_window(x, np.array(0, x.dtype), jax.lax.add, *geometry)
+    cells = wide(x)
+    zero = np.array(0, cells.dtype)
+    total = jax.lax.reduce_window(cells, zero, jax.lax.add, *geometry)
     if not exclusive:
-        return this.output(total / math.prod(window))
-    inside = jnp.ones([s if i in image.axes else 1 for i, s in enumerate(x.shape)], x.dtype)
-    return this.output(total / jax.lax.reduce_window(inside, np.array(0, x.dtype), jax.lax.add, *geometry))
+        return this.output((total / math.prod(window)).astype(x.dtype))
+    inside = jnp.ones([s if i in image.axes else 1 for i, s in enumerate(x.shape)], cells.dtype)
+    return this.output((total / jax.lax.reduce_window(inside, zero, jax.lax.add, *geometry)).astype(x.dtype))
 
 
 def _reach(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:

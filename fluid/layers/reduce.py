@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like
+from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, wide
 
 Dims = int | Sequence[int] | None
 
@@ -20,7 +20,8 @@ def mean(x: Any, name: str | None = None) -> Any:
       name: instead of `mean_N`.
 
     Returns:
-      A scalar, `[]`. `trainer.test` weighs it by the rows, or steps, that it is the mean of.
+      A scalar, `[]`, float32 for half precision too. `trainer.test` weighs it by the rows, or steps, that it is the
+      mean of.
 
     Example:
       >>> import fluid
@@ -30,7 +31,7 @@ def mean(x: Any, name: str | None = None) -> Any:
       float32[]
     """
     this = Layer("mean", name)
-    return _noted(this, x, this.output(_reduced(x, None, False, _mean)))
+    return _noted(this, x, this.output(_reduced(on_data(wide, x), None, False, _mean)))
 
 
 @layer

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, dense, describe, layer, like
+from fluid.layers.base import Layer, array_of, dense, describe, layer, like, wide
 from fluid.layers.losses import check_same_shape
 from fluid.layers.reduce import rows_of
 
@@ -36,7 +36,7 @@ def mse_loss(input: Any, label: Any, name: str | None = None) -> Any:
     """
     this = Layer("mse_loss", name)
     check_same_shape(this, input, label)
-    squares = jnp.square(dense(input) - dense(label))
+    squares = jnp.square(wide(input) - wide(label))
     if isinstance(input, core.SequenceBatch):
         valid = jnp.broadcast_to(input.mask.reshape(*input.mask.shape, *[1] * (squares.ndim - 2)), squares.shape)
         result = jnp.sum(squares, where=valid) / jnp.maximum(jnp.sum(valid), 1)
@@ -73,7 +73,7 @@ def huber_loss(input: Any, label: Any, delta: float = 1.0, name: str | None = No
     """
     this = Layer("huber_loss", name)
     check_same_shape(this, input, label)
-    away = jnp.abs(dense(label) - dense(input))
+    away = jnp.abs(wide(label) - wide(input))
     return this.output(like(input, jnp.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta))))
 
 
@@ -115,7 +115,7 @@ def smooth_l1(
         if value is not None:
             check_same_shape(this, x, value, ("x", argument))
     squared = 1.0 if sigma is None else sigma * sigma
-    difference = array_of(this, x) - dense(y)
+    difference = wide(array_of(this, x)) - wide(y)
     difference = difference if inside_weight is None else difference * dense(inside_weight)
     away = jnp.abs(difference)
     loss = jnp.where(away < 1 / squared, 0.5 * squared * difference * difference, away - 0.5 / squared)
@@ -149,7 +149,7 @@ def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = N
     """
     this = Layer("log_loss", name)
     check_same_shape(this, input, label)
-    p, target = dense(input), dense(label)
+    p, target = wide(input), wide(label)
     loss = -target * jnp.log(p + epsilon) - (1 - target) * jnp.log(1 - p + epsilon)
     return this.output(like(input, loss))
 
@@ -181,7 +181,7 @@ def rank_loss(label: Any, left: Any, right: Any, name: str | None = None) -> Any
     this = Layer("rank_loss", name)
     check_same_shape(this, left, right, ("left", "right"))
     check_same_shape(this, left, label, ("left", "label"))
-    ahead = dense(left) - dense(right)
+    ahead = wide(left) - wide(right)
     return this.output(like(left, jax.nn.softplus(ahead) - dense(label) * ahead))
 
 
@@ -213,7 +213,7 @@ def margin_rank_loss(label: Any, left: Any, right: Any, margin: float = 0.1, nam
     this = Layer("margin_rank_loss", name)
     check_same_shape(this, left, right, ("left", "right"))
     check_same_shape(this, left, label, ("left", "label"))
-    return this.output(like(left, jax.nn.relu(margin - dense(label) * (dense(left) - dense(right)))))
+    return this.output(like(left, jax.nn.relu(margin - dense(label) * (wide(left) - wide(right)))))
 
 
 @layer
@@ -247,9 +247,9 @@ def kldiv_loss(x: Any, target: Any, reduction: str = "mean", name: str | None = 
         raise errors.ArgumentError(
             f"{this.name}: reduction={reduction!r}; expected 'mean', 'batchmean', 'sum' or 'none'"
         )
-    wanted = dense(target) if reduction == "none" else array_of(this, target)
+    wanted = wide(target if reduction == "none" else array_of(this, target))
     positive = wanted > 0
-    loss = jnp.where(positive, wanted * (jnp.log(jnp.where(positive, wanted, 1)) - dense(x)), 0)
+    loss = jnp.where(positive, wanted * (jnp.log(jnp.where(positive, wanted, 1)) - wide(x)), 0)
     if reduction == "none":
         return this.output(like(x, loss))
     total = {"mean": loss.size, "batchmean": loss.shape[0], "sum": 1}[reduction]
@@ -286,7 +286,8 @@ def npair_loss(anchor: Any, positive: Any, labels: Any, l2_reg: float = 0.002, n
     """
     this = Layer("npair_loss", name)
     check_same_shape(this, anchor, positive, ("anchor", "positive"))
-    first, second, classes = array_of(this, anchor), dense(positive), array_of(this, labels).reshape(-1)
+    first, second = wide(array_of(this, anchor)), wide(positive)
+    classes = array_of(this, labels).reshape(-1)
     if first.ndim != 2 or classes.shape[0] != first.shape[0]:
         raise errors.ShapeError(
             f"{this.name}: anchor {describe(anchor)} and labels {describe(labels)} do not fit; expected [batch, width] "

@@ -9,7 +9,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
-from fluid.layers.base import Layer, array_of, dense, describe, layer, like, on_data
+from fluid.layers.base import Layer, array_of, dense, describe, layer, like, on_data, wide
 from fluid.param_attr import ParamAttr, to_attr
 
 
@@ -251,7 +251,7 @@ def clip_by_norm(x: Any, max_norm: float, name: str | None = None) -> Any:
     """
     this = Layer("clip_by_norm", name)
     array = array_of(this, x)
-    squares = jnp.sum(jnp.square(array))
+    squares = jnp.sum(jnp.square(wide(array)))
     # Where nothing is clipped the root is not taken: its slope at 0 is infinite.
     over = squares > max_norm * max_norm
     norm = jnp.sqrt(jnp.where(over, squares, 1.0))

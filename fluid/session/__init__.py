@@ -2,6 +2,6 @@
 
 from fluid.session.results import Results
 from fluid.session.session import BoundStep, Compilation, Session
-from fluid.session.step import Request
+from fluid.session.step import Request, check_fetch
 
-__all__ = ["BoundStep", "Compilation", "Request", "Results", "Session"]
+__all__ = ["BoundStep", "Compilation", "Request", "Results", "Session", "check_fetch"]

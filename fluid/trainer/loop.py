@@ -2,13 +2,14 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from fluid.core import SequenceBatch
+from fluid.metrics import MetricBase
 from fluid.reader import Prefetcher
 from fluid.session import BoundStep
 from fluid.trainer.events import (
@@ -116,6 +117,25 @@ def evaluate(step: BoundStep, batches: Iterable[Any]) -> list[Any]:
     while under_way:
         collect()
     return [total.result() for total in totals]
+
+
+def measure(step: BoundStep, batches: Iterable[Any], metrics: Mapping[str, MetricBase]) -> list[Any]:
+    """Feed metrics with the values they read, one minibatch after another.
+
+    Args:
+      step: the compiled step of a request that fetches `names_of(metrics)`.
+      batches: with an attribute `feed` each.
+      metrics: by name; fresh ones are made of them.
+
+    Returns:
+      One result for each.
+    """
+    fresh = [metric.of(**metric.inputs) for metric in metrics.values()]
+    for batch in batches:
+        values = step(batch.feed)
+        for metric in fresh:
+            metric.update(**{argument: np.asarray(values[name]) for argument, name in metric.inputs.items()})
+    return [metric.eval() for metric in fresh]
 
 
 class _Total:

@@ -8,10 +8,11 @@ import jax
 
 from fluid import errors
 from fluid.core import TEST, TRAIN, Program
+from fluid.metrics import MetricBase, names_of
 from fluid.optimizer import Adam, as_optimizer
 from fluid.place import Place
 from fluid.reader import Feeder, Minibatches, Prefetcher, minibatches
-from fluid.session import Request, Results, Session
+from fluid.session import Request, Results, Session, check_fetch
 from fluid.trainer import loop
 from fluid.trainer.handlers import Onion
 from fluid.trainer.progress import ProgressBar
@@ -133,7 +134,12 @@ class Trainer:
         finally:
             self._training = False
 
-    def test(self, reader: Any = None, feed_order: Sequence[str] | Mapping[str, int] | None = None) -> Results:
+    def test(
+        self,
+        reader: Any = None,
+        feed_order: Sequence[str] | Mapping[str, int] | None = None,
+        metrics: Mapping[str, MetricBase] | None = None,
+    ) -> Results:
         """Evaluate the program over one pass of a reader, in test mode.
 
         Scalars are weighed by the number of examples (or valid time steps) that each was a mean over, so that the
@@ -142,22 +148,29 @@ class Trainer:
         Args:
           reader: as in `train`.
           feed_order: as in `train`.
+          metrics: by name, metrics of `fluid.metrics` and what they read: `{"auc": Auc().of(preds=..., labels=...)}`.
+            They are fed one minibatch after another, so nothing is kept; the outputs of the program are not computed.
 
         Returns:
-          Results: one NumPy value for each output of the program, by name as well when it returns a dict.
+          Results: one NumPy value for each output of the program, by name as well when it returns a dict; or one value
+          for each of the metrics, by name.
 
         Raises:
-          ReaderError: the reader gives nothing. FeedError: data does not fit.
+          ReaderError: the reader gives nothing. FeedError: data does not fit. UnknownNameError: a metric reads what the
+          program does not have.
         """
         source = minibatches(_given(reader, "test"))
         feeder = Feeder(self.program.feeds, feed_order)
-        request = Request(TEST, None, tuple(self.program.feeds), weighed=True)
+        names = None if metrics is None else check_fetch(self.program, names_of(metrics))
+        request = Request(TEST, names, tuple(self.program.feeds), weighed=metrics is None)
+        step = self.session.step(self.program, request)
         batches = self._prefetch(source, feeder)
         try:
-            values = loop.evaluate(self.session.step(self.program, request), batches)
+            if metrics is None:
+                return Results(loop.evaluate(step, batches), self.program.output_names)
+            return Results(loop.measure(step, batches, metrics), list(metrics))
         finally:
             batches.close()
-        return Results(values, self.program.output_names)
 
     def _prefetch(self, source: Minibatches, feeder: Feeder) -> Prefetcher:
         return Prefetcher(source(), lambda minibatch, index: self.session.take(feeder.feed(minibatch, index)))

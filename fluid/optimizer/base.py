@@ -1,0 +1,250 @@
+"""What all optimizers have in common, and optax transformations as optimizers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from fluid import core, errors
+from fluid.optimizer.parts import Rate, accumulate, add_decay, clip_each, multiply, updates_done
+from fluid.param_attr import ParamAttr
+
+
+class Minimizer:
+    """What can minimise a loss: an Optimizer, or something around one, such as Lookahead.
+
+    Attributes:
+      parameter_list: names of the parameters to change when `minimize` is not told; None for all trainable ones.
+      accumulate_steps: over how many steps gradients are gathered for one update.
+      lazy_mode: whether rows of tables without a gradient may be left alone although the rule would age their slots.
+      whole_tables: whether an update needs whole tables, so that rows alone would give something else, even lazily.
+
+    Example:
+      >>> isinstance(Optax(optax.sgd(0.1)), Minimizer)
+      True
+    """
+
+    @property
+    def parameter_list(self) -> Sequence[Any] | None:
+        """See the class."""
+        return None
+
+    @property
+    def accumulate_steps(self) -> int:
+        """See the class."""
+        return 1
+
+    @property
+    def lazy_mode(self) -> bool:
+        """See the class."""
+        return False
+
+    @property
+    def whole_tables(self) -> bool:
+        """See the class."""
+        return self.accumulate_steps > 1
+
+    def rule(self) -> optax.GradientTransformation:
+        """The optax transformation from gradients to the updates that are added to the parameters."""
+        raise NotImplementedError
+
+    def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
+        """The optax transformation for parameters of these names, accumulation left out; see `transformation`."""
+        raise NotImplementedError
+
+    def current_rate(self, slots: Any) -> Any:
+        """The learning rate of the next update, a scalar.
+
+        Args:
+          slots: state of the optax transformation.
+
+        Raises:
+          UnknownNameError: the rule does not say its rate.
+        """
+        raise NotImplementedError
+
+    def transformation(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
+        """The whole optax transformation for parameters of these names.
+
+        Args:
+          settings: the ParamAttr of each parameter, or None, by name.
+        """
+        update = self.one_update(settings)
+        return update if self.accumulate_steps == 1 else accumulate(update, self.accumulate_steps)
+
+    def minimize(
+        self, loss: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
+    ) -> None:
+        """Inside a program function: record that this optimizer minimises the loss.
+
+        Args:
+          loss: a scalar.
+          parameter_list: names or values of the parameters to change; by default the optimizer's own `parameter_list`,
+            or else every trainable parameter of the program.
+          no_grad_set: names or values of parameters to leave alone.
+
+        Raises:
+          OutsideProgramError: no program function is running.
+          ProgramError: the loss is no float scalar.
+          UnknownNameError: a parameter is not of this program.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     x = fluid.layers.data("x", shape=[4])
+          ...     loss = fluid.layers.mean(fluid.layers.fc(x, size=1))
+          ...     fluid.optimizer.SGD(0.1).minimize(loss, parameter_list=["fc_0.b_0"])
+          ...     return loss
+          >>> fluid.Program(program).minimizes[0].parameters
+          ('fc_0.b_0',)
+        """
+        names = self.parameter_list if parameter_list is None else parameter_list
+        core.record_minimize(loss, self, names, no_grad_set)
+
+
+@dataclass(frozen=True)
+class Optimizer(Minimizer):
+    """What all optimizers have in common; a subclass says its `rule`.
+
+    Gradients are clipped, then the decay of the regularizer is added, then the rule makes an update of them, which the
+    `learning_rate` of each ParamAttr multiplies.
+
+    Args:
+      learning_rate: a number, or a schedule: a function of the number of updates done.
+      regularization: of `fluid.regularizer`; that of a ParamAttr takes its place.
+      grad_clip: of `fluid.clip`.
+      parameter_list: names of the parameters to change when `minimize` is not told; all trainable ones by default.
+      name: not used; accepted for programs that give one.
+      lazy_mode: rows of tables (`embedding(is_sparse=True)`) without a gradient stay as they are, even though the rule
+        would age their slots.
+      accumulate_steps: one update for so many steps, of the mean of their gradients: where the loss is a mean over
+        examples, the same update as of one step with all these batches in one.
+
+    Example:
+      >>> import optax
+      >>> class Steps(Optimizer):
+      ...     def rule(self):
+      ...         return optax.sign_sgd(self.learning_rate)
+      >>> Steps(0.1).learning_rate
+      0.1
+    """
+
+    learning_rate: Rate = 0.001
+    regularization: Any = field(default=None, kw_only=True)
+    grad_clip: Any = field(default=None, kw_only=True)
+    parameter_list: Sequence[Any] | None = field(default=None, kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+    lazy_mode: bool = field(default=False, kw_only=True)
+    accumulate_steps: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        rate, steps, kind = self.learning_rate, self.accumulate_steps, type(self).__name__
+        if not callable(rate) and (isinstance(rate, bool) or not isinstance(rate, Real) or not 0 <= rate):
+            raise errors.ArgumentError(
+                f"{kind}(learning_rate={rate!r}): expected a number from 0 on, or a schedule; "
+                f"write fluid.optimizer.{kind}(learning_rate=0.001)"
+            )
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise errors.ArgumentError(
+                f"{kind}(accumulate_steps={steps!r}): expected a whole number from 1 on; "
+                f"write fluid.optimizer.{kind}(learning_rate=0.001, accumulate_steps=4)"
+            )
+
+    def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
+        """The rule with learning rates that are multiplied by a factor for each parameter, by name."""
+        return optax.chain(self.rule(), multiply(factors))
+
+    def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
+        """See Minimizer."""
+        attrs = {name: attr or ParamAttr() for name, attr in settings.items()}
+        clips = {n: a.gradient_clip for n, a in attrs.items() if a.gradient_clip is not None}
+        stages = [clip_each(clips)] if clips else []
+        if self.grad_clip is not None:
+            stages.append(self.grad_clip.transformation())
+        decays = {n: a.regularizer or self.regularization for n, a in attrs.items()}
+        if any(decays.values()):
+            stages.append(add_decay(decays))
+        factors = {n: a.learning_rate for n, a in attrs.items()}
+        stages.append(self.scaled_rule(factors) if any(f != 1.0 for f in factors.values()) else self.rule())
+        return optax.chain(*stages) if len(stages) > 1 else stages[0]
+
+    def current_rate(self, slots: Any) -> Any:
+        """See Minimizer."""
+        rate = self.learning_rate
+        return jnp.asarray(rate(updates_done(slots)) if callable(rate) else rate, jnp.float32)
+
+
+@dataclass(frozen=True)
+class Optax(Optimizer):
+    """Any optax transformation as an optimizer, so that it has `minimize` and heeds every ParamAttr.
+
+    `fluid.Trainer` accepts the bare transformation too; this form is for programs that call `minimize`.
+
+    Args:
+      transformation: an `optax.GradientTransformation` whose updates are added to the parameters.
+      regularization: and the other keyword arguments, see Optimizer.
+
+    Raises:
+      ArgumentTypeError: it is no optax transformation.
+
+    Example:
+      >>> import fluid, optax
+      >>> fluid.optimizer.Optax(optax.adamw(1e-3)).rule().init({}) is not None
+      True
+    """
+
+    learning_rate: Rate = field(default=1.0, init=False, repr=False, compare=False)
+    tx: optax.GradientTransformation = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_optax(self.tx):
+            raise errors.ArgumentTypeError(
+                f"fluid.optimizer.Optax wraps a transformation such as optax.adamw(1e-3), found {self.tx!r}"
+            )
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+        return self.tx
+
+    def current_rate(self, slots: Any) -> Any:
+        """See Minimizer."""
+        raise errors.UnknownNameError(
+            "an optax transformation does not say its learning rate; write the optimizer with the schedule itself: "
+            "fluid.optimizer.Adam(learning_rate=schedule)"
+        )
+
+
+def as_optimizer(value: Any) -> Minimizer:
+    """Understand what is accepted as an optimizer.
+
+    Args:
+      value: an Optimizer (or Lookahead and the like), an optax transformation, or a function without arguments that
+        returns one of them.
+
+    Raises:
+      ArgumentTypeError: it is none of those.
+
+    Example:
+      >>> import fluid
+      >>> as_optimizer(lambda: fluid.optimizer.SGD(0.1)).learning_rate
+      0.1
+    """
+    known = isinstance(value, type | Minimizer) or is_optax(value)
+    found = value() if callable(value) and not known else value
+    if isinstance(found, Minimizer):
+        return found
+    if is_optax(found):
+        return Optax(found)
+    raise errors.ArgumentTypeError(
+        f"an optimizer is a fluid.optimizer (an instance, not the class), an optax transformation, or a function that "
+        f"returns one; found {found!r}. Write optimizer=fluid.optimizer.Adam(learning_rate=1e-3)"
+    )
+
+
+def is_optax(value: Any) -> bool:
+    """Whether a value is an optax transformation."""
+    return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))

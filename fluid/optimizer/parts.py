@@ -1,0 +1,93 @@
+"""What optimizers are put together from: stages of an optax chain."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+Rate = float | Callable[[Any], Any]
+
+
+class Parameter(NamedTuple):
+    """What functions such as `exclude_from_weight_decay_fn` are told of a parameter."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Accumulated(NamedTuple):
+    """State of `accumulate`: how many gradients came since the last update, their mean, and the rule's own state."""
+
+    gathered: Any
+    mean: Any
+    inner: Any
+
+
+def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.GradientTransformation:
+    """Follow a rule by the learning rate and the sign of descent."""
+    return optax.chain(scale, optax.scale_by_learning_rate(rate))
+
+
+def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[str, bool]] | None:
+    """The mask of the parameters that a function does not exclude; None when there is no function."""
+    if exclude is None:
+        return None
+    return lambda params: {n: not exclude(Parameter(n, tuple(p.shape), str(p.dtype))) for n, p in params.items()}
+
+
+def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
+    """Clip some gradients, each by its own clip of `fluid.clip`."""
+    rules = {n: clip.transformation() for n, clip in clips.items()}
+
+    def clip(grads: Any, params: Any) -> Any:
+        done = {n: rule.update({n: grads[n]}, rule.init({n: grads[n]}))[0][n] for n, rule in rules.items()}
+        return {**grads, **done}
+
+    return optax.stateless(clip)
+
+
+def add_decay(decays: Mapping[str, Any]) -> optax.GradientTransformation:
+    """Add to each gradient what its regularizer of `fluid.regularizer` says, if it has one."""
+    return optax.stateless(
+        lambda grads, params: {n: g + decays[n].gradient(params[n]) if decays[n] else g for n, g in grads.items()}
+    )
+
+
+def multiply(factors: Mapping[str, float]) -> optax.GradientTransformation:
+    """Multiply each update by the factor of its parameter."""
+    return optax.stateless(lambda updates, _: {n: u * factors[n] for n, u in updates.items()})
+
+
+def accumulate(rule: optax.GradientTransformation, steps: int) -> optax.GradientTransformation:
+    """Gather gradients, and give their mean to a rule every so many steps; between, nothing moves and nothing ages."""
+
+    def init(params: Any) -> Accumulated:
+        return Accumulated(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params), rule.init(params))
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Accumulated]:
+        gathered = state.gathered + 1
+        mean = jax.tree.map(lambda m, g: m + (g - m) / gathered, state.mean, grads)
+        still = optax.tree.zeros_like(mean)
+
+        def act() -> tuple[Any, Accumulated]:
+            updates, inner = rule.update(mean, state.inner, params)
+            inner = optax.tree.cast_like(inner, state.inner)
+            return optax.tree.cast_like(updates, mean), Accumulated(jnp.zeros_like(gathered), still, inner)
+
+        def wait() -> tuple[Any, Accumulated]:
+            return still, Accumulated(gathered, mean, state.inner)
+
+        return jax.lax.cond(gathered == steps, act, wait)
+
+    return optax.GradientTransformation(init, update)
+
+
+def updates_done(slots: Any) -> Any:
+    """How many updates an optimizer state has seen: every `count` in the states of optax and of fluid says so."""
+    return next(v for path, v in jax.tree_util.tree_leaves_with_path(slots) if path[-1] == _COUNT)
+
+
+_COUNT = jax.tree_util.GetAttrKey("count")

@@ -1,0 +1,77 @@
+"""Metrics against scikit-learn and by hand, alone and streamed over a Trainer's test."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import precision_score, recall_score, roc_auc_score
+
+import fluid
+from fluid import errors, metrics
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 2, size=500)
+PREDS = np.clip(LABELS * 0.2 + RNG.uniform(size=500) * 0.8, 0, 1)
+
+
+def fed(metric, size):
+    for start in range(0, 500, size):
+        metric.update(preds=PREDS[start : start + size], labels=LABELS[start : start + size])
+    return metric.eval()
+
+
+@pytest.mark.parametrize("size", [1, 7, 500])
+def test_against_scikit_learn(size):
+    assert fed(metrics.Precision(), size) == pytest.approx(precision_score(LABELS, PREDS >= 0.5))
+    assert fed(metrics.Recall(), size) == pytest.approx(recall_score(LABELS, PREDS >= 0.5))
+    assert fed(metrics.Auc(num_thresholds=10**6), size) == pytest.approx(roc_auc_score(LABELS, PREDS), abs=1e-5)
+
+
+def test_auc_of_two_columns_is_that_of_the_second():
+    both = metrics.Auc()
+    both.update(preds=np.stack([1 - PREDS, PREDS], axis=1), labels=LABELS[:, None])
+    assert both.eval() == pytest.approx(roc_auc_score(LABELS, PREDS), abs=1e-2)
+
+
+def test_composite_and_reset():
+    both = metrics.CompositeMetric()
+    both.add_metric(metrics.Precision())
+    both.add_metric(metrics.Recall())
+    assert fed(both, 100) == [fed(metrics.Precision(), 500), fed(metrics.Recall(), 500)]
+    both.reset()
+    assert both.eval() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("batch_size", [1, 33, 500])
+def test_streamed_over_a_test_whatever_the_batch_size(batch_size):
+    def program():
+        x, label = fluid.layers.data("x", shape=[1]), fluid.layers.data("label", shape=[1], dtype="int64")
+        score = fluid.layers.identity(fluid.layers.sigmoid(fluid.layers.scale(x, 2.0)), name="score")
+        return fluid.layers.mean(fluid.layers.log_loss(score, fluid.layers.cast(label, "float32")))
+
+    x = RNG.normal(size=(500, 1)).astype("float32")
+    trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+    reader = fluid.reader.arrays({"x": x, "label": LABELS}, batch_size=batch_size)
+    inputs = {"preds": "score", "labels": "label"}
+    found = trainer.test(
+        reader, metrics={"auc": metrics.Auc(num_thresholds=10**6).of(**inputs), "recall": metrics.Recall().of(**inputs)}
+    )
+    assert found["auc"] == pytest.approx(roc_auc_score(LABELS, x[:, 0]), abs=1e-4)
+    assert found["recall"] == pytest.approx(recall_score(LABELS, x[:, 0] >= 0))
+
+
+def test_mistakes():
+    with pytest.raises(errors.ArgumentError, match="0 or 1"):
+        metrics.Precision().update(preds=[0.5], labels=[2])
+    with pytest.raises(errors.ArgumentError, match="2 labels"):
+        metrics.Recall().update(preds=[0.5], labels=[1, 1])
+    with pytest.raises(errors.ArgumentError, match="probabilities"):
+        metrics.Auc().update(preds=[1.5], labels=[1])
+    with pytest.raises(errors.ArgumentError, match="ROC"):
+        metrics.Auc(curve="PR")
+    with pytest.raises(errors.ArgumentError, match="update first"):
+        metrics.Accuracy().eval()
+    with pytest.raises(errors.ArgumentError, match="weight"):
+        metrics.Accuracy().update(value=1.0, weight=-1)
+    with pytest.raises(errors.ArgumentTypeError, match="add_metric"):
+        metrics.CompositeMetric().add_metric(0.5)
+    with pytest.raises(errors.ArgumentTypeError, match=r"\.of\("):
+        metrics.names_of({"auc": metrics.Auc()})
