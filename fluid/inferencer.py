@@ -9,7 +9,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import TEST, Array, Program, SequenceBatch
 from fluid.place import Place
-from fluid.reader import check_feed
+from fluid.reader.columns import check_feed
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.step import as_array, check_fetch, split_names
 

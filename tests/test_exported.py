@@ -49,8 +49,7 @@ NAMES = {
         Accuracy Auc CompositeMetric MetricBase Precision Recall names_of
     """,
     "fluid.reader": """
-        DataFeeder Feeder Minibatches Pass Prefetched Prefetcher Reader arrays batch buffered cache chain
-        check_feed compose firstn map map_readers minibatches nonempty padded_time shard shuffle xmap
+        DataFeeder Reader arrays batch buffered cache chain compose firstn map map_readers shard shuffle xmap
         xmap_readers
     """,
     "fluid.io": """

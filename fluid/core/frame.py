@@ -1,12 +1,16 @@
 """The Frame: all that one trace of a program function can see, and the one ContextVar that holds it."""
 
 import contextlib
+import functools
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 
 from fluid import errors
 
@@ -51,6 +55,11 @@ class FeedSpec:
     column: int | None = None
     limits: tuple[int, int, int | None] | None = None
     site: str = ""
+
+    @functools.cached_property
+    def held(self) -> np.dtype:
+        """The dtype that arrays of this feed have: the declared one, within the integers and floats that JAX uses."""
+        return jax.dtypes.canonicalize_dtype(self.dtype)
 
 
 @dataclass(frozen=True)

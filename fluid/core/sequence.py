@@ -11,7 +11,6 @@ import numpy as np
 
 from fluid import errors
 
-
 # What has no value, or no slope, at the zeros that padding often is; there padding counts as ones.
 _SINGULAR = (operator.truediv, operator.floordiv, operator.mod, operator.pow)
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
@@ -88,7 +87,7 @@ def _with_site(spec: core.FeedSpec) -> core.FeedSpec:
 
 def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
     batch = frame.placeholder_batch
-    dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
+    dtype = spec.held
     given = frame.feeds.get(spec.name)
     if given is not None:
         return given.astype(dtype)

@@ -82,8 +82,10 @@ def batch_norm(
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
     mean, variance = this.output(mean), this.output(variance)
     shape = [-1 if i == axis else 1 for i in range(x.ndim)]
-    normal = (wide(x) - mean.reshape(shape)) * jax.lax.rsqrt(variance + epsilon).reshape(shape)
-    return this.finish(like(input, _affine(normal, scale, bias, axis).astype(x.dtype)), act)
+    # One factor per channel: scaling the whole image twice would cost much more.
+    factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
+    result = (wide(x) - mean.reshape(shape)) * factor.reshape(shape)
+    return this.finish(like(input, _affine(result, None, bias, axis).astype(x.dtype)), act)
 
 
 @layer

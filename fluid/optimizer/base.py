@@ -184,7 +184,7 @@ class Optax(Optimizer):
     `fluid.Trainer` accepts the bare transformation too; this form is for programs that call `minimize`.
 
     Args:
-      transformation: an `optax.GradientTransformation` whose updates are added to the parameters.
+      tx: an `optax.GradientTransformation` whose updates are added to the parameters.
       regularization: and the other keyword arguments, see Optimizer.
 
     Raises:

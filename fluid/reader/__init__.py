@@ -1,8 +1,7 @@
 """Readers: rows to minibatches to feeds."""
 
-from fluid.reader.adapters import Minibatches, arrays, minibatches, nonempty
-from fluid.reader.base import Pass, Reader
-from fluid.reader.columns import check_feed, padded_time
+from fluid.reader.adapters import arrays
+from fluid.reader.base import Reader
 from fluid.reader.decorators import (
     batch,
     buffered,
@@ -17,30 +16,20 @@ from fluid.reader.decorators import (
     xmap,
     xmap_readers,
 )
-from fluid.reader.feeder import DataFeeder, Feeder
-from fluid.reader.prefetch import Prefetched, Prefetcher
+from fluid.reader.feeder import DataFeeder
 
 __all__ = [
     "DataFeeder",
-    "Feeder",
-    "Minibatches",
-    "Pass",
-    "Prefetched",
-    "Prefetcher",
     "Reader",
     "arrays",
     "batch",
     "buffered",
     "cache",
     "chain",
-    "check_feed",
     "compose",
     "firstn",
     "map",
     "map_readers",
-    "minibatches",
-    "nonempty",
-    "padded_time",
     "shard",
     "shuffle",
     "xmap",

@@ -49,7 +49,9 @@ def check_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
              [1],
              [2]], dtype=int32)
     """
-    want = jax.dtypes.canonicalize_dtype(spec.dtype)
+    if type(value) is np.ndarray and (ready := _as_declared(spec, value)) is not None:
+        return ready
+    want = spec.held
     if spec.lod_level:
         return _sequences(spec, value, want, where)
     if isinstance(value, SequenceBatch):  # dense data of one step per row, fed with its lengths
@@ -60,6 +62,24 @@ def check_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
     if array.shape[:1] == (0,) and spec.shape[:1] == (None,):
         raise _wrong_shape(spec, array.shape, spec.shape, where)
     return _reshaped(spec, _typed(spec, array, want, where, value), spec.shape, where)
+
+
+def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
+    """The array when it is plain to see that it fits, as nearly every array does; else None."""
+    row = spec.shape[1:]
+    if array.dtype != spec.held or spec.lod_level or spec.shape[:1] != (None,) or not array.size:
+        return None
+    if array.shape[1:] != row:
+        if row != (1,) or array.ndim != 1:
+            return None
+        array = array[:, None]
+    if spec.limits is not None:
+        # Read as unsigned, negative numbers are large: one pass tells both bounds.
+        if spec.limits[0] != 0 or array.dtype.kind != "i":
+            return None
+        if array.view(f"u{array.dtype.itemsize}").max() >= spec.limits[1]:
+            return None
+    return array
 
 
 def padded_time(longest: int) -> int:
@@ -144,9 +164,6 @@ def _always_fits(found: np.dtype, want: np.dtype) -> bool:
 
 def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, owner: Callable[[int], int]) -> None:
     fits, low, high, also = _bounds(spec.limits, want)
-    # Read as unsigned, negative numbers are large: one pass instead of two for what nearly every batch is.
-    if low == 0 and array.dtype.kind == "i" and array.view(f"u{array.dtype.itemsize}").max() < high:
-        return
     if low <= array.min() and array.max() < high:
         return
     bad = (array < low) | (array >= high)

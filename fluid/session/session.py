@@ -11,7 +11,7 @@ import numpy as np
 from fluid import errors, io
 from fluid.core import TEST, TRAIN, Program, Scope, SequenceBatch
 from fluid.place import Place, device_of
-from fluid.reader import check_feed
+from fluid.reader.columns import check_feed
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.results import Results
 from fluid.session.step import Request, Rule, Step, as_array, check_fetch, rules_of, split_names, unneeded
@@ -329,7 +329,7 @@ class BoundStep:
         zeros: dict[str, Any] = {}
         for name in self._missing:
             spec = self._program.feeds[name]
-            dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
+            dtype = spec.held
             shape = [batch if d is None else d for d in spec.shape]
             zeros[name] = jnp.zeros(shape, dtype)
             if spec.lod_level:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fluid.core import SequenceBatch
 from fluid.metrics import MetricBase
-from fluid.reader import Prefetcher
+from fluid.reader.prefetch import Prefetcher
 from fluid.session import BoundStep
 from fluid.trainer.events import (
     BeginEpochEvent,

@@ -11,7 +11,9 @@ from fluid.core import TEST, TRAIN, Program
 from fluid.metrics import MetricBase, names_of
 from fluid.optimizer import Adam, as_optimizer
 from fluid.place import Place
-from fluid.reader import Feeder, Minibatches, Prefetcher, minibatches
+from fluid.reader.adapters import Minibatches, minibatches
+from fluid.reader.feeder import Feeder
+from fluid.reader.prefetch import Prefetcher
 from fluid.session import Request, Results, Session, check_fetch
 from fluid.trainer import loop
 from fluid.trainer.handlers import Onion

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from fluid import errors
 from fluid.core import FeedSpec, SequenceBatch
-from fluid.reader import check_feed, padded_time
+from fluid.reader.columns import check_feed, padded_time
 
 IMAGE = FeedSpec("image", (None, 1, 4, 4), "float32")
 LABEL = FeedSpec("label", (None, 1), "int64", limits=(0, 10, -100), site="model.py:7 in train")

@@ -6,7 +6,8 @@ import pytest
 import fluid
 from fluid import errors
 from fluid.core import FeedSpec, SequenceBatch
-from fluid.reader import DataFeeder, Feeder
+from fluid.reader import DataFeeder
+from fluid.reader.feeder import Feeder
 
 SPECS = {"x": FeedSpec("x", (None, 2), "float32"), "y": FeedSpec("y", (None, 1), "int64", limits=(0, 10, None))}
 ONE = {"x": SPECS["x"]}

@@ -7,7 +7,7 @@ import pytest
 
 from fluid import reader
 from fluid.core import SequenceBatch
-from fluid.reader import Prefetched, Prefetcher
+from fluid.reader.prefetch import Prefetched, Prefetcher
 
 
 def convert(minibatch, index):

@@ -1,0 +1,197 @@
+"""Optimizers that divide by the size of past gradients: Adagrad and its kin."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fluid.optimizer.base import Optimizer
+from fluid.optimizer.parts import Rate, with_rate
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al., 2011): `m += g * g; p -= rate * g / (sqrt(m) + epsilon)`.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      epsilon: keeps the divisor from 0.
+      initial_accumulator_value: of m.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.Adagrad(0.1).epsilon
+      1e-06
+    """
+
+    epsilon: float = 1e-6
+    initial_accumulator_value: float = 0.0
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+
+        def init(params: Any) -> optax.ScaleByRssState:
+            return optax.ScaleByRssState(optax.tree.full_like(params, self.initial_accumulator_value))
+
+        def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByRssState]:
+            moment = jax.tree.map(lambda m, g: m + g * g, state.sum_of_squares, grads)
+            scaled = jax.tree.map(lambda g, m: g / (jnp.sqrt(m) + self.epsilon), grads, moment)
+            return scaled, optax.ScaleByRssState(moment)
+
+        return with_rate(optax.GradientTransformation(init, update), self.learning_rate)
+
+
+@dataclass(frozen=True)
+class DecayedAdagrad(Optimizer):
+    """Adagrad that forgets: `m = decay * m + (1 - decay) * g * g; p -= rate * g / (sqrt(m) + epsilon)`.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      decay: share of m that stays.
+      epsilon: keeps the divisor from 0.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.DecayedAdagrad(0.1).decay
+      0.95
+    """
+
+    decay: float = 0.95
+    epsilon: float = 1e-6
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+        scale = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=False)
+        return with_rate(scale, self.learning_rate)
+
+
+@dataclass(frozen=True)
+class Adadelta(Optimizer):
+    """Adadelta (Zeiler, 2012): steps as large as past steps were, so that a rate of 1 is the paper's algorithm.
+
+    `m = rho m + (1 - rho) g g; d = g sqrt(u + epsilon) / sqrt(m + epsilon); u = rho u + (1 - rho) d d; p -= rate * d`.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer. The original takes one and ignores it; here it counts.
+      epsilon: keeps the first steps from being 0.
+      rho: share of both averages that stays.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.Adadelta().learning_rate
+      1.0
+    """
+
+    learning_rate: Rate = 1.0
+    epsilon: float = 1e-6
+    rho: float = 0.95
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+        return optax.adadelta(self.learning_rate, self.rho, self.epsilon)
+
+
+@dataclass(frozen=True)
+class RMSProp(Optimizer):
+    """RMSProp (Tieleman and Hinton, 2012): divides by the root of a moving mean square.
+
+    `m = rho m + (1 - rho) g g; v = momentum * v + rate * g / sqrt(m + epsilon); p -= v`; centered, with a the moving mean
+    of g, it divides by `sqrt(m - a a + epsilon)`.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      rho: share of the averages that stays.
+      epsilon: keeps the divisor from 0.
+      momentum: share of the velocity that stays.
+      centered: divide by the deviation rather than by the mean square.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.RMSProp(0.01, centered=True).rho
+      0.95
+    """
+
+    rho: float = 0.95
+    epsilon: float = 1e-6
+    momentum: float = 0.0
+    centered: bool = False
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+        return optax.rmsprop(
+            self.learning_rate, self.rho, self.epsilon, centered=self.centered, momentum=self.momentum or None
+        )
+
+
+class FtrlState(NamedTuple):
+    """Updates done, sums of squares, and the linear terms."""
+
+    count: Any
+    squared: Any
+    linear: Any
+
+
+@dataclass(frozen=True)
+class Ftrl(Optimizer):
+    """FTRL-Proximal (McMahan et al., 2013): sparse weights under an L1 penalty.
+
+    `n' = n + g g; z += g - (n' ** -lr_power - n ** -lr_power) / rate * p`, then p is 0 where `|z| <= l1`, else
+    `(sign(z) * l1 - z) / (n' ** -lr_power / rate + l2)`. What never had a gradient stays as it is.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      l1: penalty on the sum of the weights' sizes.
+      l2: penalty on their squares.
+      lr_power: how the rate of a weight falls with its n.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.Ftrl(0.1, l1=0.01).lr_power
+      -0.5
+    """
+
+    l1: float = 0.0
+    l2: float = 0.0
+    lr_power: float = -0.5
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+        return self.scaled_rule({})
+
+    def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
+        """See Optimizer; here the rate cannot be multiplied afterwards."""
+
+        def init(params: Any) -> FtrlState:
+            return FtrlState(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params), optax.tree.zeros_like(params))
+
+        def update(grads: Any, state: FtrlState, params: Any = None) -> tuple[Any, FtrlState]:
+            rate = self.learning_rate(state.count) if callable(self.learning_rate) else self.learning_rate
+            done = {
+                name: self._step(g, params[name], state.squared[name], state.linear[name], rate * factors.get(name, 1))
+                for name, g in grads.items()
+            }
+            updates, squared, linear = ({name: step[i] for name, step in done.items()} for i in range(3))
+            return updates, FtrlState(state.count + 1, squared, linear)
+
+        return optax.GradientTransformation(init, update)
+
+    def _step(self, g: Any, p: Any, squared: Any, linear: Any, rate: Any) -> tuple[Any, Any, Any]:
+        # A rate of 0, as at the start of a warm-up, must not divide: that step does nothing at all.
+        moving, rate = jnp.asarray(rate > 0), jnp.asarray(jnp.where(rate > 0, rate, 1), p.dtype)
+        total = squared + g * g
+        strength = total**-self.lr_power / rate
+        pull = linear + g - (strength - squared**-self.lr_power / rate) * p
+        shrunk = (jnp.sign(pull) * self.l1 - pull) / jnp.where(total > 0, strength + self.l2, 1)
+        target = jnp.where(total > 0, jnp.where(jnp.abs(pull) > self.l1, shrunk, 0), p)
+        keep = (jnp.zeros_like(p), squared, linear)
+        return tuple(jnp.where(moving, a, b) for a, b in zip((target - p, total, pull), keep, strict=True))
+
+
+AdagradOptimizer = Adagrad
+DecayedAdagradOptimizer = DecayedAdagrad
+AdadeltaOptimizer = Adadelta
+RMSPropOptimizer = RMSProp
+FtrlOptimizer = Ftrl

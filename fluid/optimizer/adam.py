@@ -1,0 +1,189 @@
+"""Adam and its kin: a moving mean of gradients, divided by a measure of their size."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fluid.optimizer.base import Optimizer
+from fluid.optimizer.parts import Parameter, unless, with_rate
+
+Size = Callable[[Any, Any], Any]
+Step = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015), with epsilon added to the uncorrected root, as at the end of the paper's section 2.
+
+    `m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; p -= rate * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + epsilon)`.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      beta1: decay of the mean.
+      beta2: decay of the mean square.
+      epsilon: keeps the divisor from 0.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.Adam(1e-3).beta2
+      0.999
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+
+        def step(m: Any, v: Any, count: Any) -> Any:
+            correction = jnp.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
+            return correction * m / (jnp.sqrt(v) + self.epsilon)
+
+        return with_rate(_moments(self.beta1, _mean_square(self.beta2), step), self.learning_rate)
+
+
+@dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam with weight decay beside the gradient, not in it (Loshchilov and Hutter, 2019); it is `optax.adamw`.
+
+    `p -= rate * (m' / (sqrt(v') + epsilon) + weight_decay * p)` with the corrected averages m' and v' of Adam. The
+    learning rate of a ParamAttr multiplies the decay, too.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      beta1: decay of the mean.
+      beta2: decay of the mean square.
+      epsilon: keeps the divisor from 0.
+      weight_decay: share of each weight that goes with a step of rate 1.
+      exclude_from_weight_decay_fn: says of a parameter (its `name`, `shape` and `dtype`) whether it shall not decay.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.AdamW(1e-3, exclude_from_weight_decay_fn=lambda p: len(p.shape) < 2).weight_decay
+      0.01
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+        decayed = unless(self.exclude_from_weight_decay_fn)
+        betas = (self.beta1, self.beta2, self.epsilon)
+        return optax.adamw(self.learning_rate, *betas, weight_decay=self.weight_decay, mask=decayed)
+
+
+@dataclass(frozen=True)
+class Adamax(Optimizer):
+    """Adamax (Kingma and Ba, 2015): Adam with the largest gradient in place of the mean square.
+
+    `m = b1 m + (1 - b1) g; n = max(|g|, b2 n + epsilon); p -= rate / (1 - b1^t) * m / n`.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      beta1: decay of the mean.
+      beta2: decay of the largest gradient.
+      epsilon: keeps the divisor from 0.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.Adamax(1e-3).beta1
+      0.9
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+
+        def largest(n: Any, g: Any) -> Any:
+            return jnp.maximum(jnp.abs(g), self.beta2 * n + self.epsilon)
+
+        def step(m: Any, n: Any, count: Any) -> Any:
+            return m / n / (1 - self.beta1**count)
+
+        return with_rate(_moments(self.beta1, largest, step), self.learning_rate)
+
+
+@dataclass(frozen=True)
+class Lamb(Optimizer):
+    """LAMB (You et al., 2020): Adam, with a rate for each parameter that follows the ratio of its norms.
+
+    `m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; r = m / (sqrt(v) + epsilon) + lamb_weight_decay * p;
+    p -= rate * |p| / |r| * r`, the ratio being 1 where one of the norms is 0. As in the original, the averages are not
+    corrected for their start; `fluid.optimizer.Optax(optax.lamb(rate))` does so.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      lamb_weight_decay: weight decay.
+      beta1: decay of the mean.
+      beta2: decay of the mean square.
+      epsilon: keeps the divisor from 0.
+      exclude_from_weight_decay_fn: as for AdamW.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.Lamb(1e-3, exclude_from_weight_decay_fn=lambda p: p.name.endswith(".b_0")).epsilon
+      1e-06
+    """
+
+    lamb_weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None
+
+    @property
+    def whole_tables(self) -> bool:
+        """See Minimizer: the norms are those of whole parameters."""
+        return True
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+
+        def step(m: Any, v: Any, count: Any) -> Any:
+            return m / (jnp.sqrt(v) + self.epsilon)
+
+        stages = optax.chain(
+            _moments(self.beta1, _mean_square(self.beta2), step),
+            optax.add_decayed_weights(self.lamb_weight_decay, unless(self.exclude_from_weight_decay_fn)),
+            optax.scale_by_trust_ratio(),
+        )
+        return with_rate(stages, self.learning_rate)
+
+
+def _mean_square(decay: float) -> Size:
+    return lambda v, g: decay * v + (1 - decay) * g * g
+
+
+def _moments(beta1: float, size: Size, step: Step) -> optax.GradientTransformation:
+    """Update the mean with `beta1` and the size with `size(old, gradient)`; the step is `step(mean, size, count)`."""
+
+    def init(params: Any) -> optax.ScaleByAdamState:
+        zeros = optax.tree.zeros_like
+        return optax.ScaleByAdamState(jnp.zeros([], jnp.int32), zeros(params), zeros(params))
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
+        count = state.count + 1
+        mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, grads)
+        nu = jax.tree.map(size, state.nu, grads)
+        scaled = jax.tree.map(lambda m, v: step(m, v, count), mu, nu)
+        return scaled, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+AdamOptimizer = Adam
+AdamWOptimizer = AdamW
+AdamaxOptimizer = Adamax
+LambOptimizer = Lamb

@@ -1,0 +1,201 @@
+"""Optimizers that remember at most a direction: SGD, Momentum, LarsMomentum, Lion, Muon."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fluid.optimizer.base import Optimizer
+from fluid.optimizer.parts import Parameter, Rate, unless
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Gradient descent: `p -= rate * g`.
+
+    Args:
+      learning_rate: and the other arguments, see Optimizer.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.SGD(learning_rate=0.1).learning_rate
+      0.1
+    """
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+        return optax.sgd(self.learning_rate)
+
+
+@dataclass(frozen=True)
+class Momentum(Optimizer):
+    """Gradient descent with momentum: `v = momentum * v + g; p -= rate * v`.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      momentum: share of the velocity that stays.
+      use_nesterov: look ahead: `p -= rate * (g + momentum * v)`.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.Momentum(0.1, momentum=0.9).momentum
+      0.9
+    """
+
+    momentum: float = 0.9
+    use_nesterov: bool = False
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+        return optax.sgd(self.learning_rate, self.momentum, self.use_nesterov)
+
+
+@dataclass(frozen=True)
+class LarsMomentum(Optimizer):
+    """LARS (You et al., 2017): momentum, with a rate for each parameter that follows the ratio of its norms.
+
+    `v = momentum * v + rate * ratio * (g + lars_weight_decay * p); p -= v`, where the ratio is
+    `lars_coeff * |p| / (|g| + lars_weight_decay * |p|)`, or 1 where the parameter or its gradient is all zeros, so that
+    what starts at zero is trained too.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      momentum: share of the velocity that stays.
+      lars_coeff: how much to trust the ratio.
+      lars_weight_decay: weight decay within it.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.LarsMomentum(0.1, momentum=0.9).lars_coeff
+      0.001
+    """
+
+    momentum: float = 0.9
+    lars_coeff: float = 0.001
+    lars_weight_decay: float = 0.0005
+
+    @property
+    def whole_tables(self) -> bool:
+        """See Minimizer: the norms are those of whole parameters."""
+        return True
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+
+        def scale(g: Any, p: Any) -> Any:
+            p_norm, g_norm = optax.safe_norm(p, 0.0), optax.safe_norm(g, 0.0)
+            divisor = g_norm + self.lars_weight_decay * p_norm
+            known = (p_norm > 0) & (g_norm > 0)
+            ratio = jnp.where(known, self.lars_coeff * p_norm / jnp.where(known, divisor, 1), 1)
+            return ratio.astype(g.dtype) * (g + self.lars_weight_decay * p)
+
+        return optax.chain(
+            optax.stateless(lambda grads, params: jax.tree.map(scale, grads, params)),
+            optax.scale_by_learning_rate(self.learning_rate),
+            optax.trace(self.momentum),
+        )
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """Lion (Chen et al., 2023): `p -= rate * (sign(b1 m + (1 - b1) g) + weight_decay * p); m = b2 m + (1 - b2) g`.
+
+    Its rate wants to be three to ten times smaller than Adam's, its weight decay as many times larger.
+
+    Args:
+      learning_rate: and the keyword arguments, see Optimizer.
+      beta1: share of the mean in the direction of the step.
+      beta2: decay of the mean.
+      weight_decay: decoupled from the gradient.
+      exclude_from_weight_decay_fn: as for AdamW.
+
+    Example:
+      >>> import fluid
+      >>> fluid.optimizer.Lion(1e-4).beta2
+      0.99
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.01
+    exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+        decayed = unless(self.exclude_from_weight_decay_fn)
+        return optax.lion(self.learning_rate, self.beta1, self.beta2, weight_decay=self.weight_decay, mask=decayed)
+
+
+@dataclass(frozen=True)
+class Muon(Optimizer):
+    """Muon (Jordan et al., 2024): momentum whose step, for a matrix, is made orthogonal by Newton-Schulz iterations.
+
+    What is no matrix, and what `use_adam_fn` names, is updated by Adam.
+
+    Args:
+      learning_rate: of the matrices; and the keyword arguments, see Optimizer.
+      momentum: share of the velocity that stays.
+      use_nesterov: look ahead.
+      ns_steps: Newton-Schulz iterations.
+      weight_decay: of the matrices, decoupled from the gradient.
+      adam_learning_rate: of all others; a number or a schedule.
+      beta1: of Adam.
+      beta2: of Adam.
+      epsilon: of Adam, and in Muon's own division.
+      use_adam_fn: says of a parameter (its `name`, `shape` and `dtype`) whether Adam shall update it although it is a
+        matrix, as is usual for embeddings and for the last layer.
+
+    Example:
+      >>> import fluid
+      >>> optimizer = fluid.optimizer.Muon(0.02, use_adam_fn=lambda p: p.name.startswith("embedding"))
+      >>> optimizer.ns_steps
+      5
+    """
+
+    learning_rate: Rate = 0.02
+    momentum: float = 0.95
+    use_nesterov: bool = True
+    ns_steps: int = 5
+    weight_decay: float = 0.0
+    adam_learning_rate: Rate = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    use_adam_fn: Callable[[Parameter], bool] | None = None
+
+    @property
+    def whole_tables(self) -> bool:
+        """See Minimizer: a matrix is made orthogonal as a whole."""
+        return True
+
+    def rule(self) -> optax.GradientTransformation:
+        """See Optimizer."""
+        keep = unless(self.use_adam_fn or (lambda parameter: False))
+
+        def dimensions(params: Any) -> Any:
+            kept = keep(params) if keep else {}
+            matrix = optax.contrib.MuonDimensionNumbers()
+            return {n: matrix if p.ndim == 2 and kept[n] else None for n, p in params.items()}
+
+        return optax.contrib.muon(
+            self.learning_rate,
+            ns_steps=self.ns_steps,
+            beta=self.momentum,
+            eps=self.epsilon,
+            weight_decay=self.weight_decay,
+            nesterov=self.use_nesterov,
+            adam_b1=self.beta1,
+            adam_b2=self.beta2,
+            adam_learning_rate=self.adam_learning_rate,
+            muon_weight_dimension_numbers=dimensions,
+        )
+
+
+SGDOptimizer = SGD
+MomentumOptimizer = Momentum
+LarsMomentumOptimizer = LarsMomentum
+LionOptimizer = Lion
+MuonOptimizer = Muon
