@@ -248,6 +248,6 @@ def _periods(function: str, decay_steps: float, staircase: bool) -> Schedule:
 
 def _check(function: str, positive: bool = False, **numbers: Any) -> None:
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Real) or (positive and not value > 0):
+        if isinstance(value, bool) or not isinstance(value, Real) or (positive and not float(value) > 0):
             kind = "a positive number" if positive else "a number"
             raise errors.ArgumentError(f"{function}({name}={value!r}): expected {kind}, as in {name}=10")

@@ -12,27 +12,32 @@ NAMES = {
     """,
     "fluid.layers": """
         abs accuracy acos adaptive_pool2d argmax argmin argsort asin assign atan batch_norm bpr_loss brelu
-        cast ceil clip clip_by_norm concat conv2d conv2d_transpose conv3d conv3d_transpose cos
+        cast ceil clip clip_by_norm concat conv2d conv2d_transpose conv3d conv3d_transpose cos cosine_decay
         create_parameter cross_entropy cumsum data dice_loss dropout elementwise_add elementwise_div
         elementwise_floordiv elementwise_max elementwise_min elementwise_mod elementwise_mul elementwise_pow
-        elementwise_sub elu embedding equal exp expand fc fill_constant fill_constant_batch_size_like flatten
-        floor gather gather_nd gelu greater_equal greater_than group_norm hard_shrink hard_sigmoid hard_swish
-        huber_loss identity instance_norm isfinite kldiv_loss l2_normalize label_smooth layer_norm leaky_relu
-        less_equal less_than linspace log log_loss log_softmax logical_and logical_not logical_or logical_xor
-        logsigmoid lrn margin_rank_loss matmul maxout mean mish mse_loss mul not_equal npair_loss one_hot ones
-        ones_like pool2d pool3d pow prelu range rank_loss reciprocal reduce_all reduce_any reduce_max
-        reduce_mean reduce_min reduce_prod reduce_sum relu relu6 reshape round rsqrt scale selu sigmoid
-        sigmoid_cross_entropy_with_logits sigmoid_focal_loss sign silu sin slice smooth_l1 soft_relu softmax
-        softmax_with_cross_entropy softplus softshrink softsign split sqrt square square_error_cost squeeze
-        stack stanh sums swish tanh tanh_shrink teacher_student_sigmoid_loss thresholded_relu topk transpose
-        unsqueeze unstack zeros zeros_like
+        elementwise_sub elu embedding equal exp expand exponential_decay fc fill_constant
+        fill_constant_batch_size_like flatten floor gather gather_nd gelu greater_equal greater_than
+        group_norm hard_shrink hard_sigmoid hard_swish huber_loss identity instance_norm inverse_time_decay
+        isfinite kldiv_loss l2_normalize label_smooth layer_norm leaky_relu less_equal less_than
+        linear_lr_warmup linspace log log_loss log_softmax logical_and logical_not logical_or logical_xor
+        logsigmoid lrn margin_rank_loss matmul maxout mean mish mse_loss mul natural_exp_decay noam_decay
+        not_equal npair_loss one_hot ones ones_like piecewise_decay polynomial_decay pool2d pool3d pow prelu
+        range rank_loss reciprocal reduce_all reduce_any reduce_max reduce_mean reduce_min reduce_prod
+        reduce_sum relu relu6 reshape round rsqrt scale selu sigmoid sigmoid_cross_entropy_with_logits
+        sigmoid_focal_loss sign silu sin slice smooth_l1 soft_relu softmax softmax_with_cross_entropy softplus
+        softshrink softsign split sqrt square square_error_cost squeeze stack stanh sums swish tanh
+        tanh_shrink teacher_student_sigmoid_loss thresholded_relu topk transpose unsqueeze unstack zeros
+        zeros_like
     """,
     "fluid.nets": """
         glu img_conv_group scaled_dot_product_attention simple_img_conv_pool
     """,
     "fluid.optimizer": """
-        Adagrad AdagradOptimizer Adam AdamOptimizer Momentum MomentumOptimizer Optax Optimizer SGD
-        SGDOptimizer as_optimizer
+        Adadelta AdadeltaOptimizer Adagrad AdagradOptimizer Adam AdamOptimizer AdamW AdamWOptimizer Adamax
+        AdamaxOptimizer DecayedAdagrad DecayedAdagradOptimizer ExponentialMovingAverage Ftrl FtrlOptimizer
+        Lamb LambOptimizer LarsMomentum LarsMomentumOptimizer Lion LionOptimizer Lookahead LookaheadOptimizer
+        Minimizer ModelAverage Momentum MomentumOptimizer Muon MuonOptimizer Optax Optimizer RMSProp
+        RMSPropOptimizer SGD SGDOptimizer as_optimizer
     """,
     "fluid.initializer": """
         Bilinear BilinearInitializer Constant ConstantInitializer MSRA MSRAInitializer Normal

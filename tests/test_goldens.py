@@ -79,7 +79,8 @@ def check_steps(case):
     for name in (*case.spec.get("no_gradient", []), *case.spec.get("not_derivative", [])):
         wanted.pop(name, None)
     step = jax.jit(functools.partial(run_step, program, case, list(wanted)), compiler_options=QUICK)
-    arrays = {name: jnp.asarray(value) for name, value in case.arrays("before").items()}
+    arrays = {name: jnp.zeros(spec.shape, spec.dtype) for name, spec in program.states.items()}
+    arrays |= {name: jnp.asarray(value) for name, value in case.arrays("before").items()}
     steps = []
     for number in range(case.spec["steps"]):
         feeds = case.feeds(number)

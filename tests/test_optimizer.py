@@ -1,40 +1,13 @@
 """Optimizers against independent NumPy versions and optax; what golden numbers cover is in the golden tests."""
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from optimizing import GRADS, assert_close, norm, numpy_run, run
 
 import fluid
 from fluid import errors
 from fluid.optimizer import as_optimizer
-
-RNG = np.random.default_rng(1)
-START = {"w": RNG.normal(size=(3, 2)), "b": RNG.normal(size=2)}
-GRADS = [{n: RNG.normal(size=v.shape) for n, v in START.items()} for _ in range(6)]
-
-
-def run(optimizer, settings=None):
-    tx = optimizer.transformation({n: (settings or {}).get(n) for n in START})
-    params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
-    state = tx.init(params)
-    for grads in GRADS:
-        updates, state = tx.update({n: jnp.asarray(g, "float32") for n, g in grads.items()}, state, params)
-        params = optax.apply_updates(params, updates)
-    return params
-
-
-def numpy_run(rule, start=START, grads=GRADS):
-    """Run `rule(name, p, g, memory, t) -> p` in float64."""
-    params, memory = {n: v.copy() for n, v in start.items()}, {n: {} for n in start}
-    for t, step in enumerate(grads, 1):
-        params = {n: rule(n, p, step[n], memory[n], t) for n, p in params.items()}
-    return params
-
-
-def assert_close(found, want):
-    for name, value in want.items():
-        np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-6)
 
 
 def test_sgd():
@@ -90,10 +63,6 @@ def test_settings_of_single_parameters():
         return p - 0.1 * (g + 0.2 * np.sign(p))
 
     assert_close(run(optimizer, settings), numpy_run(rule))
-
-
-def norm(*arrays):
-    return np.sqrt(sum((a**2).sum() for a in arrays))
 
 
 def test_clips():

@@ -32,7 +32,7 @@ def fill_constant(shape: Sequence[int], dtype: Any, value: float, name: str | No
       float32[2, 3]
     """
     this = Layer("fill_constant", name)
-    return this.output(jnp.full(_known(this, shape), value, dtype_of("fill_constant", dtype)))
+    return this.output(jnp.full(known_shape(this, shape), value, dtype_of("fill_constant", dtype)))
 
 
 @layer
@@ -70,7 +70,7 @@ def fill_constant_batch_size_like(
     this = Layer("fill_constant_batch_size_like", name)
     sizes = shape_of("fill_constant_batch_size_like", shape)
     sizes[output_dim_idx] = dense(input).shape[input_dim_idx]
-    return this.output(jnp.full(_known(this, sizes), value, dtype_of("fill_constant_batch_size_like", dtype)))
+    return this.output(jnp.full(known_shape(this, sizes), value, dtype_of("fill_constant_batch_size_like", dtype)))
 
 
 @layer
@@ -92,7 +92,7 @@ def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str |
       float32[2, 3]
     """
     this = Layer("fill_constant", name)
-    return this.output(jnp.zeros(_known(this, shape), dtype_of("zeros", dtype)))
+    return this.output(jnp.zeros(known_shape(this, shape), dtype_of("zeros", dtype)))
 
 
 @layer
@@ -114,7 +114,7 @@ def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | 
       float32[2, 3]
     """
     this = Layer("fill_constant", name)
-    return this.output(jnp.ones(_known(this, shape), dtype_of("ones", dtype)))
+    return this.output(jnp.ones(known_shape(this, shape), dtype_of("ones", dtype)))
 
 
 @layer
@@ -205,7 +205,12 @@ def linspace(start: float, stop: float, num: int, dtype: Any = "float32", name: 
     return Layer("linspace", name).output(jnp.linspace(start, stop, num, dtype=dtype_of("linspace", dtype)))
 
 
-def _known(this: Layer, shape: Any) -> list[int]:
+def known_shape(this: Layer, shape: Any) -> list[int]:
+    """Read a shape of which every size is known.
+
+    Raises:
+      ArgumentError: one is negative.
+    """
     sizes = shape_of(this.name, shape)
     if any(d < 0 for d in sizes):
         raise errors.ArgumentError(

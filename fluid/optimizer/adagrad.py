@@ -98,8 +98,8 @@ class Adadelta(Optimizer):
 class RMSProp(Optimizer):
     """RMSProp (Tieleman and Hinton, 2012): divides by the root of a moving mean square.
 
-    `m = rho m + (1 - rho) g g; v = momentum * v + rate * g / sqrt(m + epsilon); p -= v`; centered, with a the moving mean
-    of g, it divides by `sqrt(m - a a + epsilon)`.
+    `m = rho m + (1 - rho) g g; v = momentum * v + rate * g / sqrt(m + epsilon); p -= v`; centered, with a the moving
+    mean of g, it divides by `sqrt(m - a a + epsilon)`.
 
     Args:
       learning_rate: and the keyword arguments, see Optimizer.
@@ -186,8 +186,7 @@ class Ftrl(Optimizer):
         pull = linear + g - (strength - squared**-self.lr_power / rate) * p
         shrunk = (jnp.sign(pull) * self.l1 - pull) / jnp.where(total > 0, strength + self.l2, 1)
         target = jnp.where(total > 0, jnp.where(jnp.abs(pull) > self.l1, shrunk, 0), p)
-        keep = (jnp.zeros_like(p), squared, linear)
-        return tuple(jnp.where(moving, a, b) for a, b in zip((target - p, total, pull), keep, strict=True))
+        return jnp.where(moving, target - p, 0), jnp.where(moving, total, squared), jnp.where(moving, pull, linear)
 
 
 AdagradOptimizer = Adagrad

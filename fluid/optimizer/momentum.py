@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from fluid.optimizer.base import Optimizer
-from fluid.optimizer.parts import Parameter, Rate, unless
+from fluid.optimizer.parts import Parameter, Rate, described, unless
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,11 @@ class Muon(Optimizer):
 
     def rule(self) -> optax.GradientTransformation:
         """See Optimizer."""
-        keep = unless(self.use_adam_fn or (lambda parameter: False))
+        by_adam = self.use_adam_fn or (lambda parameter: False)
 
         def dimensions(params: Any) -> Any:
-            kept = keep(params) if keep else {}
-            matrix = optax.contrib.MuonDimensionNumbers()
-            return {n: matrix if p.ndim == 2 and kept[n] else None for n, p in params.items()}
+            matrices = {n: p.ndim == 2 and not by_adam(described(n, p)) for n, p in params.items()}
+            return {n: optax.contrib.MuonDimensionNumbers() if muon else None for n, muon in matrices.items()}
 
         return optax.contrib.muon(
             self.learning_rate,

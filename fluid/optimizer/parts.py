@@ -31,11 +31,16 @@ def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.Gradient
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
 
 
+def described(name: str, value: Any) -> Parameter:
+    """What is told of the parameter with this name and value."""
+    return Parameter(name, tuple(value.shape), str(value.dtype))
+
+
 def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[str, bool]] | None:
     """The mask of the parameters that a function does not exclude; None when there is no function."""
     if exclude is None:
         return None
-    return lambda params: {n: not exclude(Parameter(n, tuple(p.shape), str(p.dtype))) for n, p in params.items()}
+    return lambda params: {n: not exclude(described(n, p)) for n, p in params.items()}
 
 
 def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:

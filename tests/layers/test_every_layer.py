@@ -14,7 +14,8 @@ import fluid
 from fluid import errors, layers, nets
 
 NETS = {name: value for name, value in vars(nets).items() if getattr(value, "__module__", "") == nets.__name__}
-PUBLIC = {name: getattr(layers, name) for name in layers.__all__} | {
+SCHEDULES = {name for name in layers.__all__ if getattr(layers, name).__module__ == "fluid.lr"}
+PUBLIC = {name: getattr(layers, name) for name in layers.__all__ if name not in SCHEDULES} | {
     name: value for name, value in NETS.items() if not name.startswith("_")
 }
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from fluid import errors, reader
+from fluid.reader.adapters import minibatches, nonempty
 
 
 @settings(max_examples=50, deadline=None)
@@ -44,12 +45,12 @@ def test_arrays_go_on_behind_a_position(count, size, epoch, data):
     whole = make()
     passes = [numbers(whole()) for _ in range(4)]
     read = data.draw(st.integers(0, len(passes[0])))
-    first = reader.minibatches(make())
+    first = minibatches(make())
     for _ in range(epoch):
         list(first())
     rows = first()
     assert numbers(next(rows) for _ in range(read)) == passes[epoch][:read]
-    second = reader.minibatches(make())
+    second = minibatches(make())
     second.restore(json.loads(json.dumps(first.state())))
     assert numbers(second()) == passes[epoch][read:]
     assert numbers(second()) == passes[epoch + 1]
@@ -81,10 +82,10 @@ def test_arrays_do_not_touch_global_random_numbers():
         (lambda: reader.arrays([1, 2], 2), errors.ArgumentTypeError, "tuple of columns.*found list"),
         (lambda: reader.arrays(np.ones(3), 0), errors.ArgumentError, "batch_size >= 1"),
         (lambda: reader.arrays(np.ones(3), 1, True, seed=-1), errors.ArgumentError, "seed >= 0"),
-        (lambda: reader.minibatches(None), errors.ArgumentTypeError, "reader= needs a reader.*NoneType"),
-        (lambda: reader.minibatches(np.ones(3)), errors.ArgumentTypeError, "found arrays.*reader.arrays"),
-        (lambda: reader.minibatches((np.ones(3), np.ones(3))), errors.ArgumentTypeError, "reader.arrays"),
-        (lambda: reader.minibatches({"x": np.ones(3)}), errors.ArgumentTypeError, "found a dict"),
+        (lambda: minibatches(None), errors.ArgumentTypeError, "reader= needs a reader.*NoneType"),
+        (lambda: minibatches(np.ones(3)), errors.ArgumentTypeError, "found arrays.*reader.arrays"),
+        (lambda: minibatches((np.ones(3), np.ones(3))), errors.ArgumentTypeError, "reader.arrays"),
+        (lambda: minibatches({"x": np.ones(3)}), errors.ArgumentTypeError, "found a dict"),
     ],
 )
 def test_wrong_arguments(make, kind, words):
@@ -99,16 +100,16 @@ def generator():
 
 @pytest.mark.parametrize("source", [lambda: [[1], [2]], generator, [[1], [2]], reader.batch([1, 2], 1)])
 def test_passes_start_anew(source):
-    passes = reader.minibatches(source)
+    passes = minibatches(source)
     assert [list(passes()) for _ in range(3)] == [[[1], [2]]] * 3
-    assert reader.minibatches(passes) is passes
+    assert minibatches(passes) is passes
 
 
 @pytest.mark.parametrize(
     "make", [generator, lambda: iter([[1], [2]]), lambda: map(str, [1, 2]), lambda: filter(None, [1])]
 )
 def test_an_iterator_is_refused_in_the_second_pass(make):
-    passes = reader.minibatches(make())
+    passes = minibatches(make())
     assert list(passes())
     with pytest.raises(
         errors.ReaderError, match="the reader is exhausted.*hand over a function that returns a new iter"
@@ -118,7 +119,7 @@ def test_an_iterator_is_refused_in_the_second_pass(make):
 
 def test_a_function_that_returns_one_iterator_again_and_again_is_refused():
     rows = iter([[1]])
-    passes = reader.minibatches(lambda: rows)
+    passes = minibatches(lambda: rows)
     assert list(passes()) == [[1]]
     with pytest.raises(errors.ReaderError, match="exhausted"):
         next(passes())
@@ -128,7 +129,7 @@ def test_an_iterator_that_was_used_up_before_is_refused():
     rows = generator()
     list(rows)
     with pytest.raises(errors.ReaderError, match="exhausted"):
-        next(reader.minibatches(rows)())
+        next(minibatches(rows)())
 
 
 class Restarting:
@@ -151,7 +152,7 @@ class Restarting:
 
 
 def test_an_object_that_restarts_itself_is_no_used_up_iterator():
-    passes = reader.minibatches(Restarting(times=2))
+    passes = minibatches(Restarting(times=2))
     assert [list(passes()), list(passes())] == [[[1], [0]]] * 2
     with pytest.raises(errors.ReaderError, match="exhausted"):
         next(passes())
@@ -160,13 +161,13 @@ def test_an_object_that_restarts_itself_is_no_used_up_iterator():
 @pytest.mark.parametrize("source", [[], lambda: iter(()), reader.batch([1, 2], 3, drop_last=True)])
 def test_a_pass_without_minibatches_is_refused(source):
     with pytest.raises(errors.ReaderError, match="gave nothing.*at least one.*drop_last"):
-        next(reader.minibatches(source)())
+        next(minibatches(source)())
     with pytest.raises(errors.ReaderError, match="gave nothing"):
-        list(reader.nonempty(iter(())))
+        list(nonempty(iter(())))
 
 
 def test_the_empty_rest_of_a_restored_pass_is_no_error():
-    passes = reader.minibatches(reader.batch([1, 2], 1))
+    passes = minibatches(reader.batch([1, 2], 1))
     passes.restore({"epoch": 0, "given": 2})
     assert list(passes()) == []
     assert list(passes()) == [[1], [2]]
@@ -183,7 +184,7 @@ def test_closing_a_pass_runs_the_finally_blocks_of_the_reader():
             ended.append(True)
 
     for source in (rows, rows(), reader.map(str, rows)):
-        iterator = reader.minibatches(source)()
+        iterator = minibatches(source)()
         next(iterator)
         iterator.close()
     assert ended == [True] * 3
@@ -191,6 +192,6 @@ def test_closing_a_pass_runs_the_finally_blocks_of_the_reader():
 
 def test_a_readers_own_position_moves_with_its_minibatches():
     mine = reader.batch(range(10), 2)
-    rows = reader.minibatches(mine)()
+    rows = minibatches(mine)()
     next(rows), next(rows)
     assert mine.state()["given"] == 2

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from fluid import errors, reader
+from fluid.reader.adapters import minibatches
 
 few = settings(max_examples=40, deadline=None)
 
@@ -238,11 +239,11 @@ def test_a_source_that_keeps_its_own_position_is_asked():
         def restore(self, state):
             self.number = state
 
-    passes = reader.minibatches(Counter())
+    passes = minibatches(Counter())
     rows = passes()
     assert [next(rows), next(rows)] == [1, 2]
     state = json.loads(json.dumps(passes.state()))
-    again = reader.minibatches(Counter())
+    again = minibatches(Counter())
     again.restore(state)
     assert again.state() == state
     assert list(again()) == [3] and list(again()) == [5, 6, 7]
@@ -282,12 +283,12 @@ class LoaderIterator:
 
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_iterator_states_are_used_instead_of_reading_and_dropping(as_bytes):
-    passes = reader.minibatches(Loader(as_bytes))
+    passes = minibatches(Loader(as_bytes))
     rows = passes()
     assert list(itertools.islice(rows, 3)) == [1, 2, 3]
     state = json.loads(json.dumps(passes.state()))
     loader = Loader(as_bytes)
-    resumed = reader.minibatches(loader)
+    resumed = minibatches(loader)
     resumed.restore(state)
     assert resumed.state() == state
     assert list(resumed()) == [4, 5] and loader.reads == 2

@@ -7,6 +7,7 @@ import pytest
 
 from fluid import reader
 from fluid.core import SequenceBatch
+from fluid.reader.adapters import minibatches
 from fluid.reader.prefetch import Prefetched, Prefetcher
 
 
@@ -37,7 +38,7 @@ def test_minibatches_are_read_when_the_loop_has_time():
 
 
 def test_states_belong_to_their_minibatch():
-    passes = reader.minibatches(reader.batch(range(6), 2))
+    passes = minibatches(reader.batch(range(6), 2))
     ahead = Prefetcher(passes(), convert, passes.state)
     given = []
     for item in ahead:
@@ -126,7 +127,7 @@ def test_close_ends_the_reader():
         finally:
             ended.append(True)
 
-    ahead = Prefetcher(reader.minibatches(rows)(), convert)
+    ahead = Prefetcher(minibatches(rows)(), convert)
     next(ahead)
     ahead.advance()
     ahead.close()

@@ -1,0 +1,50 @@
+"""Running optimizers without a program: a few parameters, given gradients, and NumPy in float64 beside them."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+RNG = np.random.default_rng(1)
+START = {"w": RNG.normal(size=(3, 2)), "b": RNG.normal(size=2)}
+GRADS = [{n: RNG.normal(size=v.shape) for n, v in START.items()} for _ in range(6)]
+
+
+def run(optimizer, settings=None, start=START, grads=GRADS):
+    """Parameters after all these gradients."""
+    return trajectory(optimizer, settings, start, grads)[-1]
+
+
+def trajectory(optimizer, settings=None, start=START, grads=GRADS):
+    """Parameters after each of these gradients."""
+    tx = optimizer.transformation({n: (settings or {}).get(n) for n in start})
+    params = {n: jnp.asarray(v, "float32") for n, v in start.items()}
+    state, found = tx.init(params), []
+    for step in grads:
+        updates, state = tx.update({n: jnp.asarray(g, "float32") for n, g in step.items()}, state, params)
+        params = optax.apply_updates(params, updates)
+        found.append(params)
+    return found
+
+
+def numpy_run(rule, start=START, grads=GRADS):
+    """Run `rule(name, p, g, memory, t) -> p` in float64."""
+    return numpy_trajectory(rule, start, grads)[-1]
+
+
+def numpy_trajectory(rule, start=START, grads=GRADS):
+    """Parameters after each of these gradients, in float64."""
+    params, memory, found = {n: v.copy() for n, v in start.items()}, {n: {} for n in start}, []
+    for t, step in enumerate(grads, 1):
+        params = {n: rule(n, p, step[n], memory[n], t) for n, p in params.items()}
+        found.append(params)
+    return found
+
+
+def norm(*arrays):
+    return np.sqrt(sum((a**2).sum() for a in arrays))
+
+
+def assert_close(found, want, rtol=2e-5, atol=2e-6):
+    assert found.keys() == want.keys()
+    for name, value in want.items():
+        np.testing.assert_allclose(found[name], value, rtol=rtol, atol=atol, err_msg=name)

@@ -1,0 +1,295 @@
+"""Every rule against its formula in NumPy, and what holds for all rules alike."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optimizing import GRADS, START, assert_close, norm, numpy_run, run
+
+import fluid
+from fluid import optimizer as opt
+
+OPTIMIZERS = {
+    "SGD": opt.SGD(0.1),
+    "Momentum": opt.Momentum(0.1, 0.8),
+    "Nesterov": opt.Momentum(0.1, 0.8, use_nesterov=True),
+    "LarsMomentum": opt.LarsMomentum(0.5, 0.8, lars_coeff=0.1, lars_weight_decay=0.02),
+    "Lion": opt.Lion(0.01, weight_decay=0.1),
+    "Muon": opt.Muon(0.1, adam_learning_rate=0.1),
+    "Adagrad": opt.Adagrad(0.1, 1e-3, 0.5),
+    "DecayedAdagrad": opt.DecayedAdagrad(0.05, 0.7, 0.01),
+    "Adadelta": opt.Adadelta(0.5, 0.01, 0.8),
+    "RMSProp": opt.RMSProp(0.05, 0.9, 0.01),
+    "RMSProp-momentum": opt.RMSProp(0.05, 0.9, 0.01, momentum=0.5),
+    "RMSProp-centered": opt.RMSProp(0.05, 0.9, 0.01, momentum=0.5, centered=True),
+    "Ftrl": opt.Ftrl(0.2, l1=0.3, l2=0.2),
+    "Ftrl-power": opt.Ftrl(0.2, l1=0.3, l2=0.2, lr_power=-0.7),
+    "Adam": opt.Adam(0.1, 0.5, 0.8, 0.01),
+    "AdamW": opt.AdamW(0.1, 0.5, 0.8, 0.01, weight_decay=0.3),
+    "Adamax": opt.Adamax(0.1, 0.5, 0.8, 0.01),
+    "Lamb": opt.Lamb(0.1, 0.2, 0.5, 0.8, 0.01),
+}
+EACH = pytest.mark.parametrize("name", OPTIMIZERS)
+
+
+def mean(m, key, decay, value, start=0.0):
+    m[key] = decay * m.get(key, start) + (1 - decay) * value
+    return m[key]
+
+
+def momentum(n, p, g, m, t):
+    m["v"] = 0.8 * m.get("v", 0) + g
+    return p - 0.1 * m["v"]
+
+
+def nesterov(n, p, g, m, t):
+    m["v"] = 0.8 * m.get("v", 0) + g
+    return p - 0.1 * (g + 0.8 * m["v"])
+
+
+def lars(n, p, g, m, t):
+    rate = 0.5 * 0.1 * norm(p) / (norm(g) + 0.02 * norm(p))
+    m["v"] = 0.8 * m.get("v", 0) + rate * (g + 0.02 * p)
+    return p - m["v"]
+
+
+def lion(n, p, g, m, t):
+    direction = np.sign(0.9 * m.get("m", 0) + 0.1 * g)
+    mean(m, "m", 0.99, g)
+    return p - 0.01 * (direction + 0.1 * p)
+
+
+def muon(n, p, g, m, t):
+    if p.ndim != 2:
+        first, second = mean(m, "m", 0.9, g) * 0.9 + 0.1 * g, mean(m, "v", 0.999, g * g)
+        # NAdam, which is what Nesterov's momentum makes of the Adam inside.
+        first = 0.9 * m["m"] / (1 - 0.9 ** (t + 1)) + 0.1 * g / (1 - 0.9**t)
+        return p - 0.1 * first / (np.sqrt(second / (1 - 0.999**t)) + 1e-8)
+    mean(m, "m", 0.95, g)
+    x = 0.95 * m["m"] / (1 - 0.95 ** (t + 1)) + 0.05 * g / (1 - 0.95**t)
+    x = x.T / (norm(x) + 1e-8)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+    return p - 0.1 * np.sqrt(max(1, p.shape[1] / p.shape[0])) * x.T
+
+
+def adagrad(n, p, g, m, t):
+    m["s"] = m.get("s", 0.5) + g * g
+    return p - 0.1 * g / (np.sqrt(m["s"]) + 1e-3)
+
+
+def decayed_adagrad(n, p, g, m, t):
+    return p - 0.05 * g / (np.sqrt(mean(m, "s", 0.7, g * g)) + 0.01)
+
+
+def adadelta(n, p, g, m, t):
+    step = g * np.sqrt(m.get("u", 0) + 0.01) / np.sqrt(mean(m, "s", 0.8, g * g) + 0.01)
+    mean(m, "u", 0.8, step * step)
+    return p - 0.5 * step
+
+
+def rmsprop(decay, centered):
+    def rule(n, p, g, m, t):
+        size = mean(m, "s", 0.9, g * g) - (mean(m, "a", 0.9, g) ** 2 if centered else 0)
+        m["v"] = decay * m.get("v", 0) + 0.05 * g / np.sqrt(size + 0.01)
+        return p - m["v"]
+
+    return rule
+
+
+def ftrl(power):
+    def rule(n, p, g, m, t):
+        old, m["n"] = m.get("n", np.zeros_like(p)), m.get("n", 0) + g * g
+        m["z"] = m.get("z", 0) + g - (m["n"] ** power - old**power) / 0.2 * p
+        return np.where(
+            abs(m["z"]) > 0.3, (np.sign(m["z"]) * 0.3 - m["z"]) / (m["n"] ** power / 0.2 + 0.2), np.zeros_like(p)
+        )
+
+    return rule
+
+
+def adam(n, p, g, m, t):
+    correction = np.sqrt(1 - 0.8**t) / (1 - 0.5**t)
+    return p - 0.1 * correction * mean(m, "m", 0.5, g) / (np.sqrt(mean(m, "v", 0.8, g * g)) + 0.01)
+
+
+def adamw(n, p, g, m, t):
+    first, second = mean(m, "m", 0.5, g) / (1 - 0.5**t), mean(m, "v", 0.8, g * g) / (1 - 0.8**t)
+    return p - 0.1 * (first / (np.sqrt(second) + 0.01) + 0.3 * p)
+
+
+def adamax(n, p, g, m, t):
+    m["n"] = np.maximum(abs(g), 0.8 * m.get("n", 0) + 0.01)
+    return p - 0.1 / (1 - 0.5**t) * mean(m, "m", 0.5, g) / m["n"]
+
+
+def lamb(n, p, g, m, t):
+    step = mean(m, "m", 0.5, g) / (np.sqrt(mean(m, "v", 0.8, g * g)) + 0.01) + 0.2 * p
+    return p - 0.1 * norm(p) / norm(step) * step
+
+
+RULES = {
+    "SGD": lambda n, p, g, m, t: p - 0.1 * g,
+    "Momentum": momentum,
+    "Nesterov": nesterov,
+    "LarsMomentum": lars,
+    "Lion": lion,
+    "Muon": muon,
+    "Adagrad": adagrad,
+    "DecayedAdagrad": decayed_adagrad,
+    "Adadelta": adadelta,
+    "RMSProp": rmsprop(0, False),
+    "RMSProp-momentum": rmsprop(0.5, False),
+    "RMSProp-centered": rmsprop(0.5, True),
+    "Ftrl": ftrl(0.5),
+    "Ftrl-power": ftrl(0.7),
+    "Adam": adam,
+    "AdamW": adamw,
+    "Adamax": adamax,
+    "Lamb": lamb,
+}
+
+
+def test_all_are_here():
+    known = {type(o) for o in OPTIMIZERS.values()}
+    rules = {v for v in vars(opt).values() if isinstance(v, type) and issubclass(v, opt.Optimizer)}
+    assert known == rules - {opt.Optimizer, opt.Optax}
+
+
+@EACH
+def test_formula(name):
+    # Newton-Schulz iterations double an error with each step.
+    assert_close(run(OPTIMIZERS[name]), numpy_run(RULES[name]), **({"rtol": 1e-3} if name == "Muon" else {}))
+
+
+def scaled(rate, factor):
+    return (lambda count: factor * rate(count)) if callable(rate) else factor * rate
+
+
+@EACH
+def test_learning_rate_of_a_parameter_is_as_good_as_another_rate(name):
+    whole = OPTIMIZERS[name]
+    rates = {f.name: scaled(getattr(whole, f.name), 0.5) for f in dataclasses.fields(whole) if "learning_rate" in f.name}
+    half = run(dataclasses.replace(whole, **rates))
+    found = run(whole, {"w": fluid.ParamAttr(learning_rate=0.5)})
+    assert_close(found, {"w": half["w"], "b": run(whole)["b"]})
+
+
+@EACH
+def test_accumulation_is_one_step_of_the_mean(name):
+    one = OPTIMIZERS[name]
+    means = [jax.tree.map(lambda *g: np.mean(g, 0), *GRADS[i : i + 3]) for i in (0, 3)]
+    assert_close(run(dataclasses.replace(one, accumulate_steps=3)), run(one, grads=means))
+    assert_close(run(dataclasses.replace(one, accumulate_steps=3), grads=GRADS[:2]), START)
+
+
+@EACH
+def test_a_schedule_of_one_rate_is_that_rate(name):
+    one = OPTIMIZERS[name]
+    rates = {f.name: getattr(one, f.name) for f in dataclasses.fields(one) if "learning_rate" in f.name}
+    assert_close(run(dataclasses.replace(one, **{n: lambda c, r=r: r for n, r in rates.items()})), run(one))
+
+
+@EACH
+def test_no_rate_no_gradient_no_harm(name):
+    one = OPTIMIZERS[name]
+    grads = [jax.tree.map(np.zeros_like, START), GRADS[0], jax.tree.map(np.zeros_like, START)]
+    for start in (START, jax.tree.map(np.zeros_like, START)):
+        found = run(one, start=start, grads=grads)
+        assert all(np.isfinite(v).all() for v in found.values())
+        assert all((v != start[n]).any() for n, v in found.items())
+    warming = {f.name: lambda count: 0.1 * count for f in dataclasses.fields(one) if "learning_rate" in f.name}
+    assert_close(run(dataclasses.replace(one, **warming), grads=GRADS[:1]), START)
+    assert all(np.isfinite(v).all() for v in run(dataclasses.replace(one, **warming)).values())
+
+
+@EACH
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_state_keeps_its_shapes(name, steps):
+    """Otherwise the second step would compile again."""
+    tx = dataclasses.replace(OPTIMIZERS[name], accumulate_steps=steps).transformation({"w": None, "b": None})
+    params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
+    updates, state = jax.eval_shape(tx.update, params, tx.init(params), params)
+    before = jax.tree.map(lambda v: (v.shape, v.dtype), jax.eval_shape(tx.init, params))
+    assert jax.tree.map(lambda v: (v.shape, v.dtype), state) == before
+    assert jax.tree.map(lambda v: v.dtype, updates) == jax.tree.map(lambda v: v.dtype, params)
+
+
+@EACH
+def test_other_spelling(name):
+    kind = type(OPTIMIZERS[name])
+    assert getattr(opt, f"{kind.__name__}Optimizer") is kind
+
+
+@EACH
+def test_the_current_rate_is_that_of_the_next_update(name):
+    one = dataclasses.replace(OPTIMIZERS[name], learning_rate=lambda count: 1 / (count + 1), accumulate_steps=2)
+    tx = one.transformation({n: None for n in START})
+    params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
+    state, rates = tx.init(params), []
+    for _ in range(5):
+        rates.append(float(one.current_rate(state)))
+        _, state = tx.update(params, state, params)
+    np.testing.assert_allclose(rates, [1, 1, 1 / 2, 1 / 2, 1 / 3], rtol=1e-6)
+    assert float(OPTIMIZERS[name].current_rate(())) == np.float32(OPTIMIZERS[name].learning_rate)
+
+
+def test_the_current_rate_of_bare_optax_is_not_known():
+    with pytest.raises(fluid.errors.UnknownNameError, match="schedule"):
+        opt.Optax(optax.sgd(0.1)).current_rate(optax.sgd(0.1).init(START))
+
+
+def test_parameters_called_count_do_no_harm():
+    one = opt.Momentum(lambda count: 1 / (count + 1))
+    params = {"count": jnp.full(3, 7.0)}
+    assert float(one.current_rate(one.transformation({"count": None}).init(params))) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "decay"), [(opt.AdamW, "weight_decay"), (opt.Lion, "weight_decay"), (opt.Lamb, "lamb_weight_decay")]
+)
+def test_excluded_parameters_do_not_decay(kind, decay):
+    seen = []
+
+    def exclude(parameter):
+        seen.append(parameter)
+        return parameter.name == "b"
+
+    found = run(kind(0.1, **{decay: 0.5}, exclude_from_weight_decay_fn=exclude))
+    plain, decayed = run(kind(0.1, **{decay: 0.0})), run(kind(0.1, **{decay: 0.5}))
+    assert_close(found, {"w": decayed["w"], "b": plain["b"]})
+    assert ("w", (3, 2), "float32") in seen
+
+
+def test_decoupled_decay_heeds_the_rate_of_a_parameter():
+    still = [jax.tree.map(np.zeros_like, START)] * 2
+    found = run(opt.AdamW(0.1, weight_decay=0.5), {"w": fluid.ParamAttr(learning_rate=0.5)}, grads=still)
+    assert_close(found, {"w": START["w"] * 0.975**2, "b": START["b"] * 0.95**2})
+
+
+def test_muon_leaves_named_matrices_to_adam():
+    found = run(opt.Muon(0.5, adam_learning_rate=0.1, use_adam_fn=lambda p: p.name == "w"))
+    want = run(opt.Optax(optax.adamw(0.1, weight_decay=0, nesterov=True)))
+    assert_close(found, {n: np.asarray(v) for n, v in want.items()})
+
+
+def test_lamb_with_correction_is_optaxs():
+    # Without decay the correction is a factor of the whole step, which the ratio of norms takes out again.
+    found, want = run(opt.Lamb(0.1, 0.0, epsilon=1e-12)), run(opt.Optax(optax.lamb(0.1, eps=1e-12)))
+    assert_close(found, {n: np.asarray(v) for n, v in want.items()}, rtol=1e-4)
+
+
+def test_rules_over_whole_parameters_say_so():
+    whole = {type(o).__name__ for o in OPTIMIZERS.values() if o.whole_tables}
+    assert whole == {"LarsMomentum", "Muon", "Lamb"}
+    assert opt.SGD(0.1, accumulate_steps=2).whole_tables and opt.Lookahead(opt.SGD(0.1)).whole_tables
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, None])
+def test_bad_accumulation_is_refused(steps):
+    with pytest.raises(fluid.errors.ArgumentError, match="accumulate_steps"):
+        opt.Adam(0.1, accumulate_steps=steps)
