@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.layers.base import Layer, dense, layer, on_data
+from fluid.layers.base import Layer, array_of, dense, describe, layer, on_data
 from fluid.layers.tensor import dtype_of, shape_of
 
 
@@ -140,6 +140,27 @@ def zeros_like(x: Any, out: Any = None, name: str | None = None) -> Any:
 
 
 @layer
+def fill_zeros_like(x: Any, name: str | None = None) -> Any:
+    """Zeros in the shape of another value: `zeros_like`, by the name of its operation.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      name: instead of `fill_zeros_like_N`.
+
+    Returns:
+      Same shape and dtype as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.fill_zeros_like(fluid.layers.data("x", shape=[4]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return Layer("fill_zeros_like", name).output(on_data(jnp.zeros_like, x))
+
+
+@layer
 def ones_like(x: Any, out: Any = None, name: str | None = None) -> Any:
     """Ones in the shape of another value.
 
@@ -203,6 +224,64 @@ def linspace(start: float, stop: float, num: int, dtype: Any = "float32", name: 
       float32[5]
     """
     return Layer("linspace", name).output(jnp.linspace(start, stop, num, dtype=dtype_of("linspace", dtype)))
+
+
+@layer
+def eye(
+    num_rows: int,
+    num_columns: int | None = None,
+    batch_shape: Sequence[int] | None = None,
+    dtype: Any = "float32",
+    name: str | None = None,
+) -> Any:
+    """Identity matrices.
+
+    Args:
+      num_rows: of each matrix.
+      num_columns: of each matrix; as many by default.
+      batch_shape: sizes of dimensions before, along which the matrix is repeated.
+      dtype: of the result.
+      name: instead of `eye_N`.
+
+    Returns:
+      `[*batch_shape, num_rows, num_columns]`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.eye(2, 3)).outputs[0])
+      float32[2, 3]
+    """
+    this = Layer("eye", name)
+    matrix = jnp.eye(num_rows, num_columns, dtype=dtype_of("eye", dtype))
+    return this.output(jnp.broadcast_to(matrix, [*known_shape(this, list(batch_shape or ())), *matrix.shape]))
+
+
+@layer
+def diag(diagonal: Any, name: str | None = None) -> Any:
+    """A matrix with a vector on its diagonal, zeros elsewhere.
+
+    Args:
+      diagonal: `[n]`.
+      name: instead of `diag_N`.
+
+    Returns:
+      `[n, n]`.
+
+    Raises:
+      ShapeError: it is no vector.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.diag([1.0, 2.0])).outputs[0])
+      float32[2, 2]
+    """
+    this = Layer("diag", name)
+    vector = array_of(this, diagonal)
+    if vector.ndim != 1:
+        raise errors.ShapeError(
+            f"{this.name}: {describe(diagonal)}; expected a vector, as from layers.reshape(x, [-1])"
+        )
+    return this.output(jnp.diag(vector))
 
 
 def known_shape(this: Layer, shape: Any) -> list[int]:

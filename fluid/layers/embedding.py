@@ -50,7 +50,6 @@ def embedding(
       float32[batch, 32]
     """
     this = Layer("embedding", name)
-    rows, width = _table_size(this, size)
     ids = check_ids(this.name, input)
     if ids.ndim > row_dims(input) and ids.shape[-1] == 1:
         ids = ids[..., 0]
@@ -59,14 +58,23 @@ def embedding(
             f"{this.name}: ids {describe(input)} do not end in a dimension of 1; expected [batch, ..., 1], "
             f"as from layers.unsqueeze(ids, axes=[-1])"
         )
+    return embed(this, input, ids, size, is_sparse, padding_idx, param_attr, dtype)
+
+
+def embed(
+    this: Layer, input: Any, ids: Any, size: Any, is_sparse: bool, padding_idx: int | None, attr: Any, dtype: Any
+) -> Any:
+    """The rows of a table for the ids `[...]` of an input: `[..., width]`, recorded."""
+    rows, width = _table_size(this, size)
     core.limit_feed(input, 0, rows)
     padding = padding_row(this.name, padding_idx, rows)
-    table = this.weight(param_attr, [rows, width], dtype, rows_only=is_sparse)
+    table = this.weight(attr, [rows, width], dtype, rows_only=is_sparse)
     if not is_sparse:
         return this.output(like(input, look_up(table, ids, padding)))
     real = ids != (-1 if padding is None else padding)
     if isinstance(input, core.SequenceBatch):
-        real &= input.mask
+        mask = input.mask
+        real &= mask.reshape(*mask.shape, *[1] * (ids.ndim - 2))
     result = core.look_up(table, ids, real)
     return this.output(like(input, result if padding is None else jnp.where((ids == padding)[..., None], 0, result)))
 

@@ -36,20 +36,42 @@ def slice(input: Any, axes: Sequence[int], starts: Sequence[int], ends: Sequence
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 2, 4]
     """
-    this = Layer("slice", name)
-    array = dense(input)
-    if not len(axes) == len(starts) == len(ends):
-        raise errors.ArgumentError(
-            f"{this.name}: axes={axes}, starts={starts}, ends={ends}; give one of each, as in axes=[1], starts=[0], "
-            "ends=[2]"
-        )
-    key: list[Any] = [np.s_[:]] * array.ndim
-    for axis, start, end in zip(axes, starts, ends, strict=True):
-        place = axis_of(input, axis, "axes")
-        if place == 0 and row_dims(input) > 1:
-            raise errors.ArgumentError(f"{this.name}: rows of {describe(input)} cannot be sliced; slice from axis 1 on")
-        key[place] = np.s_[start:end]
-    return this.output(like(input, array[tuple(key)]))
+    return _slice(Layer("slice", name), input, axes, starts, ends, [1] * len(axes))
+
+
+@layer
+def strided_slice(
+    input: Any,
+    axes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    strides: Sequence[int],
+    name: str | None = None,
+) -> Any:
+    """Every so many elements of a part of a value.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      axes: the dimensions.
+      starts: the first index along each; negative counts from the end.
+      ends: the index after the last along each.
+      strides: the step along each; negative goes backwards.
+      name: instead of `strided_slice_N`.
+
+    Returns:
+      The elements.
+
+    Raises:
+      ArgumentError: the lists differ in length.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.strided_slice(fluid.layers.data("x", shape=[5]), [1], [0], [5], [2])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return _slice(Layer("strided_slice", name), input, axes, starts, ends, strides)
 
 
 @layer
@@ -153,7 +175,7 @@ def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str 
         )
     if not allow_out_of_range:
         core.limit_feed(input, 0, depth)
-    return this.output(like(input, jax.nn.one_hot(ids[..., 0], depth, dtype=jnp.float32)))
+    return this.output(like(input, this.frame.compute(jax.nn.one_hot(ids[..., 0], depth, dtype=jnp.float32))))
 
 
 @layer
@@ -303,6 +325,22 @@ def cumsum(
     total = jnp.cumsum(array, axis=place, dtype=array.dtype)
     total = total - array if exclusive else total
     return this.output(like(x, jnp.flip(total, place) if reverse else total))
+
+
+def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: Any) -> Any:
+    array = dense(input)
+    if not len(axes) == len(starts) == len(ends) == len(strides):
+        raise errors.ArgumentError(
+            f"{this.name}: axes={axes}, starts={starts}, ends={ends}; give one of each, as in axes=[1], starts=[0], "
+            "ends=[2]"
+        )
+    key: list[Any] = [np.s_[:]] * array.ndim
+    for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
+        place = axis_of(input, axis, "axes")
+        if place == 0 and row_dims(input) > 1:
+            raise errors.ArgumentError(f"{this.name}: rows of {describe(input)} cannot be sliced; slice from axis 1 on")
+        key[place] = np.s_[start:end:stride]
+    return this.output(like(input, array[tuple(key)]))
 
 
 def _place(this: Layer, value: Any, axis: int) -> int:

@@ -1,12 +1,13 @@
-"""Products of matrices."""
+"""Products: of matrices, and of pairs of rows."""
 
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.layers.base import Layer, array_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, dense, describe, layer, like, row_dims, wide
 
 
 @layer
@@ -93,3 +94,88 @@ def mul(x: Any, y: Any, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: 
         )
     product = left.reshape(*left.shape[:keep], inner) @ right.reshape(inner, -1)
     return this.output(like(x, product.reshape(*left.shape[:keep], *right.shape[y_num_col_dims:])))
+
+
+@layer
+def cos_sim(X: Any, Y: Any, name: str | None = None) -> Any:
+    """Cosine of the angle between rows.
+
+    Args:
+      X: `[batch, width]`.
+      Y: the same shape, or `[1, width]`: one row for all.
+      name: instead of `cos_sim_N`.
+
+    Returns:
+      `[batch, 1]`; 0 where a row is all zeros.
+
+    Raises:
+      ShapeError: the shapes do not fit.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.cos_sim(fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[4]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1]
+    """
+    this = Layer("cos_sim", name)
+    first, second = wide(array_of(this, X)), wide(array_of(this, Y))
+    fits = first.ndim == second.ndim == 2 and first.shape[1] == second.shape[1]
+    if not fits or second.shape[0] not in (1, first.shape[0]):
+        raise errors.ShapeError(
+            f"{this.name}: X {describe(X)} and Y {describe(Y)} do not fit; expected [batch, width] twice, or [1, width] "
+            f"for Y, as from layers.flatten(x)"
+        )
+    products = jnp.sum(first * second, axis=1, keepdims=True)
+    squares = jnp.sum(first * first, axis=1, keepdims=True) * jnp.sum(second * second, axis=1, keepdims=True)
+    there = squares > 0
+    result = jnp.where(there, products * jax.lax.rsqrt(jnp.where(there, squares, 1)), 0)
+    return this.output(result.astype(dense(X).dtype))
+
+
+@layer
+def bilinear_tensor_product(
+    x: Any,
+    y: Any,
+    size: int,
+    act: Any = None,
+    name: str | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+) -> Any:
+    """For each output, a matrix between two rows: `act(x @ weight_i @ y + bias_i)`.
+
+    Args:
+      x: `[batch, m]`.
+      y: `[batch, n]`.
+      size: number of outputs.
+      act: name of an activation, or a function.
+      name: instead of `bilinear_tensor_product_N`.
+      param_attr: ParamAttr of the weights `[size, m, n]`.
+      bias_attr: ParamAttr of the bias `[1, size]`; False for none.
+
+    Returns:
+      `[batch, size]`.
+
+    Raises:
+      ShapeError: the inputs are no matrices of as many rows.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[5])
+      ...     return fluid.layers.bilinear_tensor_product(x, y, size=3)
+      >>> fluid.Program(program).parameters["bilinear_tensor_product_0.w_0"].shape
+      (3, 4, 5)
+    """
+    this = Layer("bilinear_tensor_product", name)
+    first, second = array_of(this, x), array_of(this, y)
+    if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[0]:
+        raise errors.ShapeError(
+            f"{this.name}: x {describe(x)} and y {describe(y)} do not fit; expected [batch, m] and [batch, n], as from "
+            f"layers.flatten(x)"
+        )
+    weight = this.weight(param_attr, [size, first.shape[1], second.shape[1]], first.dtype)
+    bias = this.bias(bias_attr, [1, size], first.dtype)
+    product = jnp.einsum("bm,imn,bn->bi", first, weight, second)
+    return this.finish(product if bias is None else product + bias, act)

@@ -100,7 +100,7 @@ def pad2d(
             )
         pairs[axis] = (pair[0], pair[1])
     values = {"constant_values": np.array(pad_value, image.array.dtype)} if mode == "constant" else {}
-    return this.output(jnp.pad(image.array, pairs, mode=mode, **values))  # type: ignore[call-overload]
+    return this.output(jnp.pad(image.array, pairs, mode=mode, **values))
 
 
 @layer
@@ -215,7 +215,8 @@ def reverse(x: Any, axis: Any, name: str | None = None) -> Any:
       float32[batch, 3, 4]
     """
     this = Layer("reverse", name)
-    places = [axis_of(x, a) for a in ([axis] if isinstance(axis, int | np.integer) else axis)]
+    axes: list[Any] = list(axis) if isinstance(axis, list | tuple) else [axis]
+    places = [axis_of(x, a) for a in axes]
     if 0 in places and row_dims(x) > 1:
         raise errors.ArgumentError(
             f"{this.name}: axis={axis} are the rows of {describe(x)}; to turn each sequence around use "

@@ -1,5 +1,7 @@
 """Values as such: naming, creating, converting, scaling and adding them."""
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -192,14 +194,32 @@ def sums(input: Any, out: Any = None, name: str | None = None) -> Any:
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 3]
     """
-    this = Layer("sum", name)
-    values = list(input) if isinstance(input, list | tuple) else [input]
-    if not values or len({dense(v).shape for v in values}) > 1:
-        raise errors.ShapeError(
-            f"{this.name}: sums adds values of one shape, found {', '.join(describe(v) for v in values) or 'none'}; "
-            f"use layers.elementwise_add(x, y) to repeat one along the other"
-        )
-    return this.output(on_data(lambda *arrays: sum(arrays[1:], arrays[0]), *values))
+    return _total(Layer("sum", name), input)
+
+
+@layer
+def sum(x: Any, name: str | None = None) -> Any:
+    """Sum of several values: `sums`, by its other name. For the sum of the elements of one value use `reduce_sum`.
+
+    Args:
+      x: a list of arrays, or of SequenceBatches, of one shape.
+      name: instead of `sum_N`.
+
+    Returns:
+      Same shape as each.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     return fluid.layers.sum([x, x])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return _total(Layer("sum", name), x)
 
 
 @layer
@@ -279,6 +299,16 @@ def pow(x: Any, factor: Any = 1.0, name: str | None = None) -> Any:
     """
     exponent = factor if isinstance(factor, int | float) else dense(factor).reshape(())
     return Layer("pow", name).output(on_data(lambda v: v**exponent, x))
+
+
+def _total(this: Layer, given: Any) -> Any:
+    values = list(given) if isinstance(given, list | tuple) else [given]
+    if not values or len({dense(v).shape for v in values}) > 1:
+        raise errors.ShapeError(
+            f"{this.name}: sums adds values of one shape, found {', '.join(describe(v) for v in values) or 'none'}; "
+            f"use layers.elementwise_add(x, y) to repeat one along the other"
+        )
+    return this.output(on_data(lambda *arrays: functools.reduce(operator.add, arrays), *values))
 
 
 def dtype_of(caller: str, dtype: Any) -> Any:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fluid.optimizer.adam import Adam
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import Parameter, Rate, described, unless
 
@@ -175,22 +176,19 @@ class Muon(Optimizer):
         """See Optimizer."""
         by_adam = self.use_adam_fn or (lambda parameter: False)
 
-        def dimensions(params: Any) -> Any:
-            matrices = {n: p.ndim == 2 and not by_adam(described(n, p)) for n, p in params.items()}
-            return {n: optax.contrib.MuonDimensionNumbers() if muon else None for n, muon in matrices.items()}
+        def labels(params: Any) -> Any:
+            return {n: "muon" if p.ndim == 2 and not by_adam(described(n, p)) else "adam" for n, p in params.items()}
 
-        return optax.contrib.muon(
+        muon = optax.contrib.muon(
             self.learning_rate,
             ns_steps=self.ns_steps,
             beta=self.momentum,
             eps=self.epsilon,
             weight_decay=self.weight_decay,
             nesterov=self.use_nesterov,
-            adam_b1=self.beta1,
-            adam_b2=self.beta2,
-            adam_learning_rate=self.adam_learning_rate,
-            muon_weight_dimension_numbers=dimensions,
         )
+        adam = Adam(self.adam_learning_rate, self.beta1, self.beta2, self.epsilon)
+        return optax.partition({"muon": muon, "adam": adam.rule()}, labels)
 
 
 SGDOptimizer = SGD

@@ -2,27 +2,20 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors, io
-from fluid.core import TEST, TRAIN, Program, Scope, SequenceBatch
+from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.place import Place, device_of
 from fluid.reader.columns import check_feed
+from fluid.session.bound import BoundStep, Compilation
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.results import Results
-from fluid.session.step import Request, Rule, Step, as_array, check_fetch, rules_of, split_names, unneeded
-
-
-class Compilation(NamedTuple):
-    """One compilation of a step: of which program, in which mode, and why."""
-
-    program: str
-    mode: str
-    reason: str
+from fluid.session.step import Request, Rule, as_array, check_fetch, rules_of, split_names
 
 
 class Session:
@@ -142,7 +135,9 @@ class Session:
         """The compiled step for a request; the same one for equal requests."""
         known = self._steps.get((program.name, request))
         if known is None:
-            known = self._steps[program.name, request] = BoundStep(self, program, request)
+            known = self._steps[program.name, request] = BoundStep(
+                program, self.rules[program.name], request, self.scope, self.guard, self.compilations
+            )
         return known
 
     def place(self, value: Any) -> Any:
@@ -257,102 +252,3 @@ class Session:
 
 def _own(value: Any) -> Any:
     return value if isinstance(value, jax.Array) else np.array(value)
-
-
-class BoundStep:
-    """A step of one program, jitted, over the arrays of its Session.
-
-    Calling it runs one step. Made by `Session.step`; feeds are taken as they are, already checked.
-    """
-
-    def __init__(self, session: Session, program: Program, request: Request):
-        self._session = session
-        self._program = program
-        self._step = Step(program, session.rules[program.name], request)
-        self._names = program.output_names if request.fetch is None else request.fetch
-        self._missing = [n for n in program.feeds if n not in request.feeds]
-        self._checked = not self._missing
-        self._shapes: list[str] = []
-        self._train = jax.jit(self._traced(self._step.train), donate_argnums=0)
-        self._test = jax.jit(self._traced(self._step.test))
-
-    def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
-        """Run one step on the session's arrays and put the new ones in their place."""
-        values = self.raw(feeds, overrides)
-        return Results(values, self._names)
-
-    def raw(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Any:  # noqa: B006
-        """Run one step; returns what the jitted function returns, without names."""
-        if not self._checked:
-            self._check_missing(feeds, overrides)
-        scope, step = self._session.scope, self._step
-        kept = {"arrays": {n: scope.arrays[n] for n in step.kept}, "root": scope.root}
-        if not step.training:
-            return self._test(kept, feeds, overrides, scope.step)
-        carry = self._carry()
-        # The call takes the scope's buffers over, so an interrupt must not come before its results are in their place.
-        with self._session.guard:
-            after, results = self._train(carry, kept, feeds, overrides)
-            scope.arrays.update(after["arrays"])
-            scope.slots[self._program.name] = after["slots"]
-            scope.step = after["step"]
-        return results
-
-    def _carry(self) -> dict[str, Any]:
-        scope = self._session.scope
-        arrays = {n: scope.arrays[n] for n in self._step.carried}
-        return {"arrays": arrays, "slots": scope.slots[self._program.name], "step": scope.step}
-
-    def _traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(first: Any, *rest: Any) -> Any:
-            position = 1 if self._step.training else 0
-            feeds = rest[position]
-            self._record_compilation(feeds)
-            filled = {**feeds, **self._stand_ins(feeds, rest[position + 1])}
-            return function(first, *rest[:position], filled, *rest[position + 1 :])
-
-        return call
-
-    def _record_compilation(self, feeds: Mapping[str, Any]) -> None:
-        shapes = ", ".join(f"{n} {list(np.shape(getattr(v, 'data', v)))}" for n, v in feeds.items())
-        name, mode = self._program.name, self._step.request.mode
-        same = [c for c in self._session.compilations if (c.program, c.mode) == (name, mode)]
-        reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
-        if self._shapes:
-            reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
-        self._shapes.append(shapes)
-        self._session.compilations.append(Compilation(name, mode, reason))
-
-    def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-        given = [getattr(v, "data", v).shape for v in (*feeds.values(), *overrides.values())]
-        batch = next((s[0] for s in given if s), 1)
-        zeros: dict[str, Any] = {}
-        for name in self._missing:
-            spec = self._program.feeds[name]
-            dtype = spec.held
-            shape = [batch if d is None else d for d in spec.shape]
-            zeros[name] = jnp.zeros(shape, dtype)
-            if spec.lod_level:
-                lengths = jnp.ones([batch], jnp.int32)
-                zeros[name] = SequenceBatch(jnp.zeros([batch, 1, *shape[1:]], dtype), lengths)
-        return zeros
-
-    def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        scope, step = self._session.scope, self._step
-        kept = {"arrays": {n: scope.arrays[n] for n in step.kept}, "root": scope.root}
-
-        def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
-            if step.training:
-                return step.train(self._carry(), kept, {**given, **stand_ins}, over)
-            return step.test(kept, {**given, **stand_ins}, over)
-
-        stand_ins = self._stand_ins(feeds, overrides)
-        needed = sorted(set(stand_ins) - unneeded(results, stand_ins, dict(feeds), dict(overrides)))
-        if needed:
-            spec = self._program.feeds[needed[0]]
-            raise errors.FeedError(
-                f"the program {self._program.name} needs the feed{'s' if len(needed) > 1 else ''} "
-                f"{', '.join(map(repr, needed))}, which nobody gave; {needed[0]!r} is declared at {spec.site}: "
-                f"feed={{{needed[0]!r}: array of {spec.dtype}, ...}}"
-            )
-        self._checked = True

@@ -1,0 +1,63 @@
+"""Spectral normalisation."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.initializer import Normal
+from fluid.layers.base import Layer, array_of, axis_of, describe, layer, wide
+
+
+@layer
+def spectral_norm(weight: Any, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None) -> Any:
+    """Divide a weight by its largest singular value (Miyato et al., 2018), which keeps a discriminator smooth.
+
+    The value is followed by power iteration: each training step starts from the singular vectors of the last one, which
+    are states. No gradient flows through them.
+
+    Args:
+      weight: a parameter of two dimensions or more; it is seen as a matrix, with `dim` as its rows.
+      dim: the dimension of the outputs: 0 for filters of `conv2d`, 1 for weights of `fc`.
+      power_iters: iterations at each call.
+      eps: added to lengths before dividing.
+      name: instead of `spectral_norm_N`.
+
+    Returns:
+      Same shape as the weight.
+
+    Raises:
+      ArgumentError: there is no such dimension.
+      ShapeError: the weight has less than two dimensions.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     weight = fluid.layers.create_parameter([4, 3], name="w")
+      ...     return fluid.layers.matmul(x, fluid.layers.spectral_norm(weight, dim=1))
+      >>> list(fluid.Program(program).states)
+      ['spectral_norm_0.w_0', 'spectral_norm_0.w_1']
+    """
+    this = Layer("spectral_norm", name)
+    array = wide(array_of(this, weight))
+    if array.ndim < 2:
+        raise errors.ShapeError(
+            f"{this.name}: weight {describe(weight)} is no matrix; expected two dimensions or more, as from "
+            f"layers.create_parameter([4, 3])"
+        )
+    place = axis_of(weight, dim, "dim")
+    matrix = jnp.moveaxis(array, place, 0).reshape(array.shape[place], -1)
+    left_name, left = this.state(None, "w", [matrix.shape[0]], array.dtype, Normal(0.0, 1.0))
+    right_name, right = this.state(None, "w", [math.prod(matrix.shape[1:])], array.dtype, Normal(0.0, 1.0))
+    fixed = jax.lax.stop_gradient(matrix)
+    for _ in range(power_iters):
+        right = fixed.T @ left
+        right = right / (jnp.linalg.norm(right) + eps)
+        left = fixed @ right
+        left = left / (jnp.linalg.norm(left) + eps)
+    core.set_state(left_name, left)
+    core.set_state(right_name, right)
+    return this.output((array / (left @ matrix @ right)).astype(array_of(this, weight).dtype))
