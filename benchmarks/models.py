@@ -1,8 +1,9 @@
-"""The two models, each once for fluid and once by hand in plain JAX, and the generated data that they train on.
+"""The models, each once for fluid and once by hand in plain JAX, and the generated data that they train on.
 
 The hand-written functions take parameters by the names that fluid gives them, so that both start from the same values.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -89,5 +90,96 @@ def lenet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[An
     return x @ p["fc_1.w_0"] + p["fc_1.b_0"], new_states
 
 
+def resnet_program(layout: str) -> Any:
+    """ResNet-32 for 32 x 32 images (He et al., 2015): three stages of five blocks of two convolutions."""
+
+    def conv_bn(x: Any, filters: int, size: int, stride: int, act: str | None = "relu") -> Any:
+        padding = (size - 1) // 2
+        x = fluid.layers.conv2d(x, filters, size, stride, padding, bias_attr=False, data_format=layout)
+        return fluid.layers.batch_norm(x, act=act, data_layout=layout)
+
+    hidden = conv_bn(fluid.layers.data(name="x", shape=image_shape(layout)), 16, 3, 1)
+    for filters, stride in RESNET_BLOCKS:
+        shortcut = conv_bn(hidden, filters, 1, stride, None) if stride == 2 else hidden
+        hidden = conv_bn(conv_bn(hidden, filters, 3, stride), filters, 3, 1, None)
+        hidden = fluid.layers.relu(hidden + shortcut)
+    hidden = fluid.layers.pool2d(hidden, pool_type="avg", global_pooling=True, data_format=layout)
+    return fluid.layers.fc(hidden, size=10, act="softmax")
+
+
+def resnet_forward(layout: str, p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
+    """The same by hand."""
+    new_states = {}
+    number = 0
+    pixels = tuple(layout.index(letter) for letter in "NHW")
+    broadcast = (None, slice(None), None, None) if layout == "NCHW" else (None, None, None, slice(None))
+
+    def conv_bn(x: Any, stride: int) -> Any:
+        nonlocal number
+        weight = p[f"conv2d_{number}.w_0"]
+        padding = [((weight.shape[2] - 1) // 2,) * 2] * 2
+        x = jax.lax.conv_general_dilated(x, weight, (stride,) * 2, padding, dimension_numbers=(layout, "OIHW", layout))
+        norm = f"batch_norm_{number}"
+        number += 1
+        mean, variance = states[f"{norm}.w_1"], states[f"{norm}.w_2"]
+        if training:
+            old_mean, old_variance = mean, variance
+            mean, variance = x.mean(pixels), x.var(pixels)
+            new_states[f"{norm}.w_1"] = 0.9 * old_mean + 0.1 * mean
+            new_states[f"{norm}.w_2"] = 0.9 * old_variance + 0.1 * variance
+        factor = p[f"{norm}.w_0"] * jax.lax.rsqrt(variance + 1e-5)
+        return (x - mean[broadcast]) * factor[broadcast] + p[f"{norm}.b_0"][broadcast]
+
+    x = jax.nn.relu(conv_bn(x, 1))
+    for _, stride in RESNET_BLOCKS:
+        shortcut = conv_bn(x, stride) if stride == 2 else x
+        x = jax.nn.relu(conv_bn(jax.nn.relu(conv_bn(x, stride)), 1) + shortcut)
+    return x.mean(pixels[1:]) @ p["fc_0.w_0"] + p["fc_0.b_0"], new_states
+
+
+def image_shape(layout: str) -> tuple[int, ...]:
+    """Of one image of 32 x 32 points in three colours."""
+    return (3, 32, 32) if layout == "NCHW" else (32, 32, 3)
+
+
+def resnet(layout: str) -> Model:
+    """ResNet-32 with images in this layout."""
+    program = functools.partial(resnet_program, layout)
+    return Model(image_shape(layout), program, functools.partial(resnet_forward, layout))
+
+
+class Lookups(Model):
+    """A model whose input is four ids of rows of a table; its shape is that of the table."""
+
+    def data(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Generated ids and labels."""
+        random = np.random.default_rng(0)
+        ids = random.integers(0, self.shape[0], (count, 4), dtype="int32")
+        return ids, random.integers(0, 10, count, dtype="int32")
+
+
+def table_program(rows: int) -> Any:
+    """Four rows of a table of so many rows of 32 numbers, a layer of 256, 10 classes."""
+    ids = fluid.layers.data(name="x", shape=[4, 1], dtype="int64")
+    found = fluid.layers.embedding(ids, size=[rows, 32], is_sparse=True)
+    return fluid.layers.fc(fluid.layers.fc(found, size=256, act="relu"), size=10, act="softmax")
+
+
+def table_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
+    """The same by hand."""
+    hidden = p["embedding_0.w_0"][x].reshape(len(x), -1)
+    hidden = jax.nn.relu(hidden @ p["fc_0.w_0"] + p["fc_0.b_0"])
+    return hidden @ p["fc_1.w_0"] + p["fc_1.b_0"], states
+
+
+def lookups(rows: int) -> Lookups:
+    """Four look-ups in a table of so many rows."""
+    return Lookups((rows, 32), functools.partial(table_program, rows), table_forward)
+
+
+RESNET_BLOCKS = [(filters, 2 if filters > 16 and block == 0 else 1) for filters in (16, 32, 64) for block in range(5)]
+
 MLP = Model((64,), mlp_program, mlp_forward)
 LENET = Model((1, 28, 28), lenet_program, lenet_forward)
+RESNET = resnet("NCHW")
+RESNET_NHWC = resnet("NHWC")

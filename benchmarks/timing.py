@@ -41,7 +41,7 @@ def rate(steps: int, work: Callable[[], object]) -> float:
 
 def table(rows: list[Row]) -> str:
     """Markdown: medians, and the median and quartiles of fluid's ratio to the peer within each round."""
-    lines = ["| what | unit | fluid | hand-written | fluid / hand-written | quartiles |", "|---|---|---|---|---|---|"]
+    lines = ["| what | unit | fluid | peer | fluid / peer | quartiles |", "|---|---|---|---|---|---|"]
     for row in rows:
         fluid, hand = row.numbers["fluid"], row.numbers["hand"]
         ratios = sorted(f / h for f, h in zip(fluid, hand, strict=True))

@@ -1,8 +1,8 @@
-"""A training loop as fluid has it and as one writes it by hand: same model, same arrays, same batches of 64, Adam."""
+"""A training loop as fluid has it and as one writes it by hand: same model, same arrays, same batches, same rule."""
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,19 +12,38 @@ from timing import Row, interleave, rate
 
 import fluid
 
-BATCH, READ_EVERY = 64, 50
+
+class Setup(NamedTuple):
+    """How both are trained.
+
+    Attributes:
+      by_fluid: fluid's optimizer.
+      by_hand: optax's.
+      batch: examples of a step.
+      read_every: of so many steps one loss is read.
+    """
+
+    by_fluid: Any = fluid.optimizer.Adam(1e-3)
+    by_hand: optax.GradientTransformation = optax.adam(1e-3)
+    batch: int = 64
+    read_every: int = 50
 
 
-def fluid_peer(model: Model, x: np.ndarray, labels: np.ndarray) -> tuple[fluid.Trainer, Callable[[int], list[float]]]:
+ADAM = Setup()
+
+Train = Callable[[int], list[float]]
+
+
+def fluid_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = ADAM) -> tuple[fluid.Trainer, Train]:
     """A trainer, and a function that trains some epochs and returns the losses read on the way."""
-    trainer = fluid.Trainer(model.train_program, optimizer=fluid.optimizer.Adam(1e-3))
-    reader = fluid.reader.arrays({"x": x, "label": labels}, batch_size=BATCH, shuffle=True, seed=0)
+    trainer = fluid.Trainer(model.train_program, optimizer=setup.by_fluid)
+    reader = fluid.reader.arrays({"x": x, "label": labels}, batch_size=setup.batch, shuffle=True, seed=0)
 
     def train(epochs: int) -> list[float]:
         losses = []
 
         def on_event(event: Any) -> None:
-            if isinstance(event, fluid.EndStepEvent) and event.step % READ_EVERY == READ_EVERY - 1:
+            if isinstance(event, fluid.EndStepEvent) and event.step % setup.read_every == setup.read_every - 1:
                 losses.append(float(event.metrics[0]))
 
         trainer.train(reader, num_epochs=epochs, event_handler=on_event)
@@ -33,9 +52,10 @@ def fluid_peer(model: Model, x: np.ndarray, labels: np.ndarray) -> tuple[fluid.T
     return trainer, train
 
 
-def make_step(model: Model) -> tuple[optax.GradientTransformation, Callable[..., tuple[Any, Any]]]:
+def make_step(
+    model: Model, optimizer: optax.GradientTransformation = ADAM.by_hand
+) -> tuple[optax.GradientTransformation, Callable[..., tuple[Any, Any]]]:
     """The hand-written optimizer and jitted step; the state is donated."""
-    optimizer = optax.adam(1e-3)
 
     def loss_function(parameters: Arrays, states: Arrays, x: Any, labels: Any) -> tuple[Any, Arrays]:
         logits, states = model.forward(parameters, states, x, True)
@@ -58,9 +78,9 @@ def split(params: Arrays, trainable: set[str]) -> tuple[Arrays, Arrays]:
     return parameters, {n: jax.device_put(np.array(v)) for n, v in params.items() if n not in trainable}
 
 
-def hand_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays) -> Callable[[int], list[float]]:
+def hand_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, setup: Setup = ADAM) -> Train:
     """Do what the other one does, by hand."""
-    optimizer, step = make_step(model)
+    optimizer, step = make_step(model, setup.by_hand)
     trainable = set(fluid.Program(model.train_program).parameters)
     parameters, states = split(params, trainable)
     state = (parameters, states, optimizer.init(parameters))
@@ -71,10 +91,10 @@ def hand_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays) -
         losses = []
         for _ in range(epochs):
             order = random.permutation(len(labels))
-            for number in range(len(labels) // BATCH):
-                chosen = order[number * BATCH : (number + 1) * BATCH]
+            for number in range(len(labels) // setup.batch):
+                chosen = order[number * setup.batch : (number + 1) * setup.batch]
                 state, loss = step(state, x[chosen], labels[chosen])
-                if number % READ_EVERY == READ_EVERY - 1:
+                if number % setup.read_every == setup.read_every - 1:
                     losses.append(float(loss))
         jax.block_until_ready(state)
         return losses
@@ -82,12 +102,17 @@ def hand_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays) -
     return train
 
 
-def compare(what: str, model: Model, steps_per_epoch: int, epochs: int, rounds: int) -> list[Row]:
-    """Steps per second of both, in turns."""
-    x, labels = model.data(steps_per_epoch * BATCH)
-    trainer, by_fluid = fluid_peer(model, x, labels)
-    by_hand = hand_peer(model, x, labels, dict(trainer.params))
+def turns_of(model: Model, steps_per_epoch: int, epochs: int, setup: Setup = ADAM) -> dict[str, Callable[[], float]]:
+    """Both peers, "fluid" and "hand", as functions that train for some epochs and return the steps per second."""
+    x, labels = model.data(steps_per_epoch * setup.batch)
+    trainer, by_fluid = fluid_peer(model, x, labels, setup)
+    by_hand = hand_peer(model, x, labels, dict(trainer.params), setup)
     peers = {"fluid": by_fluid, "hand": by_hand}
     steps = steps_per_epoch * epochs
-    turns = {name: functools.partial(rate, steps, functools.partial(peer, epochs)) for name, peer in peers.items()}
+    return {name: functools.partial(rate, steps, functools.partial(peer, epochs)) for name, peer in peers.items()}
+
+
+def compare(what: str, model: Model, steps_per_epoch: int, epochs: int, rounds: int, setup: Setup = ADAM) -> list[Row]:
+    """Steps per second of both, in turns."""
+    turns = turns_of(model, steps_per_epoch, epochs, setup)
     return [Row(what, "steps/s", interleave(turns, rounds), higher_is_better=True)]

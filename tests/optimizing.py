@@ -1,5 +1,6 @@
 """Running optimizers without a program: a few parameters, given gradients, and NumPy in float64 beside them."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -19,8 +20,10 @@ def trajectory(optimizer, settings=None, start=START, grads=GRADS):
     tx = optimizer.transformation({n: (settings or {}).get(n) for n in start})
     params = {n: jnp.asarray(v, "float32") for n, v in start.items()}
     state, found = tx.init(params), []
+    # A few steps: compiling well costs more than it saves.
+    update = jax.jit(tx.update, compiler_options={"xla_backend_optimization_level": 0})
     for step in grads:
-        updates, state = tx.update({n: jnp.asarray(g, "float32") for n, g in step.items()}, state, params)
+        updates, state = update({n: jnp.asarray(g, "float32") for n, g in step.items()}, state, params)
         params = optax.apply_updates(params, updates)
         found.append(params)
     return found

@@ -94,6 +94,11 @@ def test_bad_rates_are_refused(rate):
         fluid.optimizer.SGD(rate)
 
 
+@pytest.mark.parametrize("rate", [0, 1, np.float32(0.5), lambda count: 0.1])
+def test_good_rates(rate):
+    assert fluid.optimizer.SGD(rate).learning_rate is rate
+
+
 def test_optax_wraps_transformations_only():
     with pytest.raises(errors.ArgumentTypeError, match="optax.adamw"):
         fluid.optimizer.Optax(0.1)

@@ -171,7 +171,9 @@ def scaled(rate, factor):
 @EACH
 def test_learning_rate_of_a_parameter_is_as_good_as_another_rate(name):
     whole = OPTIMIZERS[name]
-    rates = {f.name: scaled(getattr(whole, f.name), 0.5) for f in dataclasses.fields(whole) if "learning_rate" in f.name}
+    rates = {
+        f.name: scaled(getattr(whole, f.name), 0.5) for f in dataclasses.fields(whole) if "learning_rate" in f.name
+    }
     half = run(dataclasses.replace(whole, **rates))
     found = run(whole, {"w": fluid.ParamAttr(learning_rate=0.5)})
     assert_close(found, {"w": half["w"], "b": run(whole)["b"]})
@@ -228,10 +230,10 @@ def test_the_current_rate_is_that_of_the_next_update(name):
     one = dataclasses.replace(OPTIMIZERS[name], learning_rate=lambda count: 1 / (count + 1), accumulate_steps=2)
     tx = one.transformation({n: None for n in START})
     params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
-    state, rates = tx.init(params), []
+    state, rates, update = tx.init(params), [], jax.jit(tx.update)
     for _ in range(5):
         rates.append(float(one.current_rate(state)))
-        _, state = tx.update(params, state, params)
+        _, state = update(params, state, params)
     np.testing.assert_allclose(rates, [1, 1, 1 / 2, 1 / 2, 1 / 3], rtol=1e-6)
     assert float(OPTIMIZERS[name].current_rate(())) == np.float32(OPTIMIZERS[name].learning_rate)
 
@@ -284,7 +286,33 @@ def test_lamb_with_correction_is_optaxs():
 def test_rules_over_whole_parameters_say_so():
     whole = {type(o).__name__ for o in OPTIMIZERS.values() if o.whole_tables}
     assert whole == {"LarsMomentum", "Muon", "Lamb"}
-    assert opt.SGD(0.1, accumulate_steps=2).whole_tables and opt.Lookahead(opt.SGD(0.1)).whole_tables
+    assert all(optimizer.whole_tables for optimizer in WHOLE)
+
+
+WHOLE = [
+    opt.SGD(0.5, accumulate_steps=2),
+    opt.Lookahead(opt.SGD(0.5), k=6),
+    opt.ExponentialMovingAverage(0.5).track(opt.SGD(0.5)),
+    opt.Ftrl(lambda count: 0.5 / (count + 1)),
+    opt.LarsMomentum(0.5, lazy_mode=True),
+]
+
+
+@pytest.mark.parametrize("optimizer", WHOLE, ids=repr)
+def test_such_rules_update_sparse_tables_as_dense_ones(optimizer):
+    def program(is_sparse):
+        ids = fluid.layers.data("ids", shape=[1], dtype="int64")
+        loss = fluid.layers.mean(fluid.layers.square(fluid.layers.embedding(ids, [7, 3], is_sparse=is_sparse)))
+        optimizer.minimize(loss)
+        return loss
+
+    dense = fluid.Session(lambda: program(False))
+    with pytest.warns(fluid.errors.FluidWarning, match="need.* tables as a whole"):
+        sparse = fluid.Session(lambda: program(True))
+    for step in range(13):
+        for session in (dense, sparse):
+            session.run(feed={"ids": np.array([[step % 3], [step % 5]])})
+    assert_close(dict(sparse.scope), {n: np.asarray(v) for n, v in dense.scope.items()}, rtol=1e-5)
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True, None])

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.frame import TEST, TRAIN, Array, FeedSpec, Frame, running
+from fluid.core.frame import TEST, TRAIN, Array, FeedSpec, Frame, ParameterSpec, running
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
 
@@ -121,10 +121,10 @@ class Program:
         """Initial values of all parameters and states, by name.
 
         Args:
-          key: random root; each array depends on it and on its own name only.
+          key: random root; each array depends on it and on its own name only, or that of the module it belongs to.
         """
         return {
-            name: spec.initializer(fold_name(key, name), spec.shape, jnp.dtype(spec.dtype))
+            name: spec.initializer(fold_name(key, _key_name(spec)), spec.shape, jnp.dtype(spec.dtype))
             for name, spec in (self.parameters | self.states).items()
         }
 
@@ -215,6 +215,11 @@ class Program:
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
         wanted = self.parameters if names is None else names
         return tuple(n for n in wanted if self.parameters[n].trainable and n not in excluded)
+
+
+def _key_name(spec: ParameterSpec) -> str:
+    # Arrays that are made together, in one run of the initialisation of a module, share their key.
+    return getattr(spec.initializer, "key_name", spec.name)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -1,5 +1,6 @@
 """Layers: what a program function calls."""
 
+from fluid.layers.about import has_inf, has_nan, increment, rank, sequence_mask, shape, size
 from fluid.layers.activations import (
     brelu,
     elu,
@@ -15,6 +16,7 @@ from fluid.layers.activations import (
     stanh,
     swish,
 )
+from fluid.layers.arrange import concat, expand, flatten, reshape, split, squeeze, stack, transpose, unsqueeze, unstack
 from fluid.layers.classification import (
     bpr_loss,
     dice_loss,
@@ -37,8 +39,11 @@ from fluid.layers.compare import (
 )
 from fluid.layers.conv import conv2d, conv2d_transpose, conv3d, conv3d_transpose
 from fluid.layers.create import (
+    diag,
+    eye,
     fill_constant,
     fill_constant_batch_size_like,
+    fill_zeros_like,
     linspace,
     ones,
     ones_like,
@@ -60,7 +65,8 @@ from fluid.layers.elementwise import (
     elementwise_sub,
 )
 from fluid.layers.embedding import embedding
-from fluid.layers.index import argmax, argmin, argsort, cumsum, gather, gather_nd, one_hot, slice, topk
+from fluid.layers.grid import affine_grid, grid_sampler
+from fluid.layers.index import argmax, argmin, argsort, cumsum, gather, gather_nd, one_hot, slice, strided_slice, topk
 from fluid.layers.io import data
 from fluid.layers.losses import (
     cross_entropy,
@@ -68,10 +74,20 @@ from fluid.layers.losses import (
     softmax_with_cross_entropy,
     square_error_cost,
 )
-from fluid.layers.matrix import matmul, mul
-from fluid.layers.metrics import accuracy
+from fluid.layers.matrix import bilinear_tensor_product, cos_sim, matmul, mul
+from fluid.layers.metrics import accuracy, auc, mean_iou, precision, recall
+from fluid.layers.module import module
 from fluid.layers.norm import batch_norm, group_norm, instance_norm, l2_normalize, layer_norm, lrn
-from fluid.layers.pool import adaptive_pool2d, pool2d, pool3d
+from fluid.layers.padding import crop, crop_tensor, pad, pad2d, pad_constant_like, reverse
+from fluid.layers.pixels import affine_channel, pixel_shuffle, shuffle_channel, space_to_depth, unfold
+from fluid.layers.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
+from fluid.layers.random import (
+    gaussian_random,
+    gaussian_random_batch_size_like,
+    sampling_id,
+    uniform_random,
+    uniform_random_batch_size_like,
+)
 from fluid.layers.reduce import (
     mean,
     reduce_all,
@@ -92,8 +108,11 @@ from fluid.layers.regression import (
     rank_loss,
     smooth_l1,
 )
-from fluid.layers.shape import concat, expand, flatten, reshape, split, squeeze, stack, transpose, unsqueeze, unstack
-from fluid.layers.tensor import assign, cast, clip, clip_by_norm, create_parameter, identity, pow, scale, sums
+from fluid.layers.resize import image_resize, image_resize_short, resize_bilinear, resize_nearest, resize_trilinear
+from fluid.layers.sampled import hsigmoid, nce, sampled_softmax_with_cross_entropy
+from fluid.layers.scatter import multiplex, scatter, scatter_nd, scatter_nd_add, where
+from fluid.layers.spectral import spectral_norm
+from fluid.layers.tensor import assign, cast, clip, clip_by_norm, create_parameter, identity, pow, scale, sum, sums
 from fluid.layers.thresholds import hard_shrink, maxout, prelu, softshrink, thresholded_relu
 from fluid.layers.unary import (
     abs,
@@ -138,13 +157,18 @@ __all__ = [
     "accuracy",
     "acos",
     "adaptive_pool2d",
+    "adaptive_pool3d",
+    "affine_channel",
+    "affine_grid",
     "argmax",
     "argmin",
     "argsort",
     "asin",
     "assign",
     "atan",
+    "auc",
     "batch_norm",
+    "bilinear_tensor_product",
     "bpr_loss",
     "brelu",
     "cast",
@@ -157,11 +181,15 @@ __all__ = [
     "conv3d",
     "conv3d_transpose",
     "cos",
+    "cos_sim",
     "cosine_decay",
     "create_parameter",
+    "crop",
+    "crop_tensor",
     "cross_entropy",
     "cumsum",
     "data",
+    "diag",
     "dice_loss",
     "dropout",
     "elementwise_add",
@@ -179,22 +207,33 @@ __all__ = [
     "exp",
     "expand",
     "exponential_decay",
+    "eye",
     "fc",
     "fill_constant",
     "fill_constant_batch_size_like",
+    "fill_zeros_like",
     "flatten",
     "floor",
     "gather",
     "gather_nd",
+    "gaussian_random",
+    "gaussian_random_batch_size_like",
     "gelu",
     "greater_equal",
     "greater_than",
+    "grid_sampler",
     "group_norm",
     "hard_shrink",
     "hard_sigmoid",
     "hard_swish",
+    "has_inf",
+    "has_nan",
+    "hsigmoid",
     "huber_loss",
     "identity",
+    "image_resize",
+    "image_resize_short",
+    "increment",
     "instance_norm",
     "inverse_time_decay",
     "isfinite",
@@ -220,24 +259,35 @@ __all__ = [
     "matmul",
     "maxout",
     "mean",
+    "mean_iou",
     "mish",
+    "module",
     "mse_loss",
     "mul",
+    "multiplex",
     "natural_exp_decay",
+    "nce",
     "noam_decay",
     "not_equal",
     "npair_loss",
     "one_hot",
     "ones",
     "ones_like",
+    "pad",
+    "pad2d",
+    "pad_constant_like",
     "piecewise_decay",
+    "pixel_shuffle",
     "polynomial_decay",
     "pool2d",
     "pool3d",
     "pow",
+    "precision",
     "prelu",
     "range",
+    "rank",
     "rank_loss",
+    "recall",
     "reciprocal",
     "reduce_all",
     "reduce_any",
@@ -249,16 +299,29 @@ __all__ = [
     "relu",
     "relu6",
     "reshape",
+    "resize_bilinear",
+    "resize_nearest",
+    "resize_trilinear",
+    "reverse",
     "round",
     "rsqrt",
+    "sampled_softmax_with_cross_entropy",
+    "sampling_id",
     "scale",
+    "scatter",
+    "scatter_nd",
+    "scatter_nd_add",
     "selu",
+    "sequence_mask",
+    "shape",
+    "shuffle_channel",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "sigmoid_focal_loss",
     "sign",
     "silu",
     "sin",
+    "size",
     "slice",
     "smooth_l1",
     "soft_relu",
@@ -267,6 +330,8 @@ __all__ = [
     "softplus",
     "softshrink",
     "softsign",
+    "space_to_depth",
+    "spectral_norm",
     "split",
     "sqrt",
     "square",
@@ -274,6 +339,8 @@ __all__ = [
     "squeeze",
     "stack",
     "stanh",
+    "strided_slice",
+    "sum",
     "sums",
     "swish",
     "tanh",
@@ -282,8 +349,12 @@ __all__ = [
     "thresholded_relu",
     "topk",
     "transpose",
+    "unfold",
+    "uniform_random",
+    "uniform_random_batch_size_like",
     "unsqueeze",
     "unstack",
+    "where",
     "zeros",
     "zeros_like",
 ]

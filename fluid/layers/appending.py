@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
-from fluid.layers import embedding as replacing
 from fluid.layers.base import Layer, layer, like
+from fluid.layers.embedding import check_ids, embed
 
 
 @layer
@@ -35,7 +35,7 @@ def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str 
       float32[batch, 5, 10]
     """
     this = Layer("one_hot_v2", name)
-    ids = replacing.check_ids(this.name, input)
+    ids = check_ids(this.name, input)
     if not allow_out_of_range:
         core.limit_feed(input, 0, depth)
     return this.output(like(input, this.frame.compute(jax.nn.one_hot(ids, depth, dtype=jnp.float32))))
@@ -79,5 +79,5 @@ def embedding(
       float32[batch, 5, 32]
     """
     this = Layer("embedding", name)
-    ids = replacing.check_ids(this.name, input)
-    return replacing.embed(this, input, ids, size, is_sparse, padding_idx, param_attr, dtype)
+    ids = check_ids(this.name, input)
+    return embed(this, input, ids, size, is_sparse, padding_idx, param_attr, dtype)

@@ -129,6 +129,18 @@ def wide(value: Any) -> Any:
     return array.astype(wide_dtype(array.dtype))
 
 
+def filled(value: Any, fill: float) -> Any:
+    """A SequenceBatch with its padding replaced; other values as they are.
+
+    Functions without a slope at 0, where padding often is, take their input so: what is not a number in the padding
+    would come back through the gradient, as 0 times infinity.
+    """
+    if not isinstance(value, core.SequenceBatch):
+        return value
+    valid = value.mask.reshape(*value.mask.shape, *[1] * (value.data.ndim - 2))
+    return value.with_data(jnp.where(valid, value.data, fill))
+
+
 def array_of(this: Layer, value: Any) -> Any:
     """The array of a value that must not be a sequence.
 

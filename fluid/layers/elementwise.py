@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, layer, like
+from fluid.layers.base import Layer, dense, describe, filled, layer, like
 
 _DOCUMENTATION = """{title}
 
@@ -37,9 +37,15 @@ _DOCUMENTATION = """{title}
     """
 
 
+# What has no value, or no slope, where padding is 0.
+_BOUNDED = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
+
+
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
     def elementwise(x: Any, y: Any, axis: int = -1, act: Any = None, name: str | None = None) -> Any:
         this = Layer(kind, name)
+        if kind in _BOUNDED:
+            x, y = filled(x, 1), filled(y, 1)
         left, right = _aligned(this, x, y, axis)
         result = function(left, right)
         return this.finish(like(x, result), act)

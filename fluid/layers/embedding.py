@@ -84,7 +84,7 @@ def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
 
     What an id outside the table gives is not a number, so that it shows; feeds are checked before they get here.
     """
-    result = table.at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
+    result = jnp.asarray(table).at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
     return result if padding is None else jnp.where((ids == padding)[..., None], 0, result)
 
 

@@ -123,8 +123,8 @@ def cos_sim(X: Any, Y: Any, name: str | None = None) -> Any:
     fits = first.ndim == second.ndim == 2 and first.shape[1] == second.shape[1]
     if not fits or second.shape[0] not in (1, first.shape[0]):
         raise errors.ShapeError(
-            f"{this.name}: X {describe(X)} and Y {describe(Y)} do not fit; expected [batch, width] twice, or [1, width] "
-            f"for Y, as from layers.flatten(x)"
+            f"{this.name}: X {describe(X)} and Y {describe(Y)} do not fit; expected [batch, width] twice, or "
+            f"[1, width] for Y, as from layers.flatten(x)"
         )
     products = jnp.sum(first * second, axis=1, keepdims=True)
     squares = jnp.sum(first * first, axis=1, keepdims=True) * jnp.sum(second * second, axis=1, keepdims=True)

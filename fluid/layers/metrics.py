@@ -208,8 +208,8 @@ def mean_iou(input: Any, label: Any, num_classes: int, name: str | None = None) 
       name: instead of `mean_iou_N`.
 
     Returns:
-      `(mean, wrong, correct)`: a float32 scalar over the classes that occur, and counts `[num_classes]`: of `wrong`, each
-      mistake counts for the class it is and for the one it was taken for.
+      `(mean, wrong, correct)`: a float32 scalar over the classes that occur, and counts `[num_classes]`; a mistake is
+      counted as wrong for the class it is and for the one it was taken for.
 
     Raises:
       ArgumentTypeError: classes are no integers.

@@ -45,8 +45,8 @@ def pixel_shuffle(x: Any, upscale_factor: int, name: str | None = None) -> Any:
 def space_to_depth(x: Any, blocksize: int, name: str | None = None) -> Any:
     """Turn pixels into channels: images become smaller, with more channels.
 
-    The order is that of Fluid: the memory of the images is read as if they had `channels / blocksize**2` channels of
-    `blocksize` times the height and width, and blocks of that are taken apart. It is a permutation of the elements.
+    The order is that of Fluid: channels are dealt out to the places of `blocksize` times larger images, and the memory
+    of these is read in the new shape. Like any other order it is a permutation of the elements of each image.
 
     Args:
       x: `[batch, channels, height, width]`.
@@ -74,8 +74,8 @@ def space_to_depth(x: Any, blocksize: int, name: str | None = None) -> Any:
         raise errors.ShapeError(
             f"{this.name}: blocksize={b} does not divide the pixels of {describe(x)}; pad them: layers.pad2d(x, ...)"
         )
-    blocks = image.array.reshape(-1, channels, high, b, wide, b)
-    return this.output(blocks.transpose(0, 3, 5, 1, 2, 4).reshape(-1, image.channels * b * b, high // b, wide // b))
+    dealt = image.array.reshape(-1, b, b, channels, high, wide).transpose(0, 3, 4, 1, 5, 2)
+    return this.output(dealt.reshape(-1, image.channels * b * b, high // b, wide // b))
 
 
 @layer

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, dense, describe, layer, like, wide
+from fluid.layers.base import Layer, array_of, dense, describe, filled, layer, like, wide
 from fluid.layers.losses import check_same_shape
 from fluid.layers.reduce import rows_of
 
@@ -149,7 +149,7 @@ def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = N
     """
     this = Layer("log_loss", name)
     check_same_shape(this, input, label)
-    p, target = wide(input), wide(label)
+    p, target = wide(filled(input, 0.5)), wide(label)
     loss = -target * jnp.log(p + epsilon) - (1 - target) * jnp.log(1 - p + epsilon)
     return this.output(like(input, loss))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
-from fluid.layers.base import Layer, array_of, dense, describe, layer, like, on_data, wide
+from fluid.layers.base import Layer, array_of, dense, describe, filled, layer, like, on_data, wide
 from fluid.param_attr import ParamAttr, to_attr
 
 
@@ -298,7 +298,7 @@ def pow(x: Any, factor: Any = 1.0, name: str | None = None) -> Any:
       float32[batch, 3]
     """
     exponent = factor if isinstance(factor, int | float) else dense(factor).reshape(())
-    return Layer("pow", name).output(on_data(lambda v: v**exponent, x))
+    return Layer("pow", name).output(on_data(lambda v: v**exponent, filled(x, 1)))
 
 
 def _total(this: Layer, given: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid.layers import functional
-from fluid.layers.base import Layer, layer, on_data
+from fluid.layers.base import Layer, filled, layer, on_data
 
 _DOCUMENTATION = """{title}
 
@@ -26,11 +26,15 @@ _DOCUMENTATION = """{title}
     """
 
 
+# What has no value, or no slope, in places where padding may be.
+_BOUNDED = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
+
+
 def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
     compute = function or functional.ACTIVATIONS[kind]
 
     def elementwise(x: Any, name: str | None = None) -> Any:
-        return Layer(kind, name).output(on_data(compute, x))
+        return Layer(kind, name).output(on_data(compute, filled(x, 0.5) if kind in _BOUNDED else x))
 
     elementwise.__name__ = elementwise.__qualname__ = kind
     elementwise.__doc__ = _DOCUMENTATION.format(title=title, kind=kind)

@@ -157,6 +157,11 @@ class Ftrl(Optimizer):
     l2: float = 0.0
     lr_power: float = -0.5
 
+    @property
+    def whole_tables(self) -> bool:
+        """See Minimizer: a new rate moves every weight, whatever its gradient."""
+        return callable(self.learning_rate) or self.accumulate_steps > 1
+
     def rule(self) -> optax.GradientTransformation:
         """See Optimizer."""
         return self.scaled_rule({})

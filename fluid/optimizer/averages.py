@@ -46,6 +46,18 @@ class Average:
         Raises:
           OutsideProgramError: no program function is running.
           ProgramError: nothing is minimised yet.
+
+        Example:
+          >>> import fluid
+          >>> ema = fluid.optimizer.ExponentialMovingAverage(0.999)
+          >>> def program():
+          ...     x = fluid.layers.data("x", shape=[4])
+          ...     loss = fluid.layers.mean(fluid.layers.fc(x, size=1))
+          ...     fluid.optimizer.SGD(0.1).minimize(loss)
+          ...     ema.update()
+          ...     return loss
+          >>> sorted(ema.values(fluid.Session(program)))
+          ['fc_0.b_0', 'fc_0.w_0']
         """
         frame = core.current_frame(f"optimizer.{type(self).__name__}.update")
         if not frame.minimizations:
@@ -246,8 +258,9 @@ class ModelAverage(Average):
 
     def start(self, params: Any) -> WindowState:
         """See Average."""
-        none, zeros = jnp.zeros([], jnp.int32), optax.tree.zeros_like(params)
-        return WindowState(none, none, zeros, none, zeros)
+        # Arrays of their own each, since a step takes the buffers of its slots over.
+        empty = [(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params)) for _ in range(2)]
+        return WindowState(jnp.zeros([], jnp.int32), *empty[0], *empty[1])
 
     def step(self, state: WindowState, params: Any) -> WindowState:
         """See Average."""

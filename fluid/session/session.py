@@ -127,7 +127,7 @@ class Session:
         if mode not in (TRAIN, TEST):
             raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
         feeds, overrides = self._split(found, feed or {})
-        names = None if fetch is None else check_fetch(found, fetch)
+        names = None if fetch is None else check_fetch(found, fetch, mode)
         request = Request(mode, names, tuple(feeds), tuple(overrides))
         return self.step(found, request)(self.take(feeds), self.take(overrides))
 

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from fluid import errors
-from fluid.core import TRAIN, Applied, Program, SequenceBatch
+from fluid.core import TEST, TRAIN, Applied, Program, SequenceBatch
 from fluid.session.rows import keeps_other_rows, merge, update
 
 GRAD = "@GRAD"
@@ -36,8 +36,18 @@ class Request:
     weighed: bool = False
 
 
-def check_fetch(program: Program, fetch: Sequence[str]) -> tuple[str, ...]:
+def rate_names(program: Program) -> list[str]:
+    """The names under which a training step gives the learning rates of the `minimize` of a program, in order."""
+    return [f"learning_rate_{i}" for i in range(len(program.minimizes))]
+
+
+def check_fetch(program: Program, fetch: Sequence[str], mode: str = TEST) -> tuple[str, ...]:
     """Names that can be fetched from a program, as a tuple.
+
+    Args:
+      program: the program.
+      fetch: names.
+      mode: "train" or "test"; only a training step has learning rates.
 
     Raises:
       UnknownNameError: the program has no such value, or `NAME@GRAD` asks for the gradient of what has none.
@@ -45,7 +55,7 @@ def check_fetch(program: Program, fetch: Sequence[str]) -> tuple[str, ...]:
     if isinstance(fetch, str):
         fetch = [fetch]
     known = {**program.values, **program.feeds, **program.parameters, **program.states}
-    known |= {n: None for n in program.output_names or ()}
+    known |= {n: None for n in (*(program.output_names or ()), *(rate_names(program) if mode == TRAIN else ()))}
     for name in fetch:
         if not isinstance(name, str):
             raise errors.ArgumentTypeError(
@@ -115,18 +125,24 @@ def rules_of(program: Program) -> list[Rule]:
                 errors.FluidWarning,
                 stacklevel=2,
             )
-        if tables and not (
-            getattr(minimize.optimizer, "lazy_mode", False) or keeps_other_rows(minimize.optimizer.rule())
-        ):
+        if tables and (why := _needs_all_rows(minimize.optimizer)):
             warnings.warn(
-                f"{type(minimize.optimizer).__name__} changes rows that have no gradient, so the updates of {tables} "
-                f"are dense, as they must be to be exact; lazy_mode=True leaves those rows alone",
+                f"{type(minimize.optimizer).__name__} {why}, so the updates of {tables} are dense, "
+                f"as they must be to be exact",
                 errors.FluidWarning,
                 stacklevel=2,
             )
             tables = []
         rules.append(Rule(minimize.optimizer.transformation(settings), minimize.parameters, tuple(tables)))
     return rules
+
+
+def _needs_all_rows(optimizer: Any) -> str | None:
+    if optimizer.whole_tables:
+        return "(with its accumulate_steps, norms, averages or schedule) needs tables as a whole"
+    if optimizer.lazy_mode or keeps_other_rows(optimizer.rule()):
+        return None
+    return "changes rows that have no gradient (lazy_mode=True would leave those alone)"
 
 
 class Step:
@@ -166,7 +182,7 @@ class Step:
             new |= changed
         new |= applied.states
         after = {"arrays": new, "slots": slots, "step": carry["step"] + 1}
-        return after, self._results(applied, {**applied.values, **new}, gradients)
+        return after, self._results(applied, {**self._rates(carry["slots"]), **applied.values, **new}, gradients)
 
     def test(
         self, kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], step: Any = 0
@@ -236,6 +252,11 @@ class Step:
             self._gradient(name.removesuffix(GRAD), gradients) if name.endswith(GRAD) else {**values, **named}[name]
             for name in self.request.fetch
         )
+
+    def _rates(self, slots: Sequence[Any]) -> dict[str, Any]:
+        every = zip(rate_names(self.program), self.program.minimizes, slots, strict=True)
+        asked = self.request.fetch or ()
+        return {name: m.optimizer.current_rate(state) for name, m, state in every if name in asked}
 
     def _gradient(self, name: str, gradients: Callable[[int], Any]) -> Any:
         mine = [i for i, m in enumerate(self.program.minimizes) if name in m.parameters]

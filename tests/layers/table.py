@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from flax import linen
 
 import fluid
 from fluid import layers, nets
@@ -102,6 +103,13 @@ FLAT = {"x": real(4, 3)}
 MISMATCH = {"x": real(4, 3), "y": real(4, 2)}
 BAD_CLASSES = {"x": real(4, 3), "label": whole(3, 4, 3)}
 
+PICKED = {"x": real(4, 3), "label": whole(7, 4, 1)}
+BAD_PICKED = {"x": real(4, 3), "label": whole(7, 4, 3, 2)}
+CHANCES = {"x": simplex(4, 2), "label": np.array([[0], [1], [1], [0]])}
+BAD_CHANCES = {"x": simplex(4, 2), "label": whole(2, 4, 2)}
+SCATTERED = {"x": real(4, 3), "i": np.array([[1], [3], [2], [0]]), "y": real(4, 3, salt=1)}
+BAD_SCATTERED = {**SCATTERED, "y": real(4, 2)}
+
 UNARY = "abs cos exp logsigmoid mish relu sigmoid silu sin softplus softsign square tanh tanh_shrink atan reciprocal"
 STEPS = "ceil floor round sign"
 BOUNDED = "log sqrt rsqrt acos asin"
@@ -129,17 +137,17 @@ ROWS = [
     *plain("logical_and logical_or logical_xor", FLAGS, gradient=False, half="bool"),
     *plain(REDUCTIONS, X),
     *plain("reduce_all reduce_any", {"x": flags(4, 3)}, gradient=False, half="bool"),
-    *plain("square_error_cost huber_loss smooth_l1 mse_loss", XY, wrong=MISMATCH),
+    *plain("square_error_cost huber_loss smooth_l1 mse_loss", XY, half="float32", wrong=MISMATCH),
     *plain("elementwise_mod elementwise_floordiv", {"x": whole(9, 4, 3), "y": 1 + whole(4, 4, 3)},
            gradient=False, half="int32"),
-    *plain("rank_loss margin_rank_loss", COLUMNS, wrong={**COLUMNS, "y": real(4, 2)}),
+    *plain("rank_loss margin_rank_loss", COLUMNS, half="float32", wrong={**COLUMNS, "y": real(4, 2)}),
     Row("elementwise_pow", layers.elementwise_pow, {"x": positive(4, 3), "y": real(4, 3)}, wrong=MISMATCH),
     Row("elementwise_add", lambda x, y, **k: layers.elementwise_add(x, y, axis=0, **k), {"x": real(4, 3), "y": real(4)},
         label="axis"),
     Row("logical_not", layers.logical_not, {"x": flags(4, 3)}, False, "bool"),
     Row("isfinite", layers.isfinite, X, False, "bool"),
     Row("identity", layers.identity, X),
-    Row("mean", layers.mean, X),
+    Row("mean", layers.mean, X, half="float32"),
     Row("assign", layers.assign, X),
     Row("cast", lambda x, **k: layers.cast(x, "int32", **k), X, False, "int32"),
     Row("scale", lambda x, **k: layers.scale(x, 2.0, 1.0, **k), X),
@@ -174,23 +182,27 @@ ROWS = [
     Row("prelu", lambda x, **k: layers.prelu(x, "channel", **k), IMAGE, wrong={"x": real(4)}),
     Row("prelu", lambda x, **k: layers.prelu(x, "element", **k), X, label="element"),
     Row("maxout", lambda x, **k: layers.maxout(x, 2, **k), IMAGE, wrong=FLAT),
-    Row("cross_entropy", layers.cross_entropy, {"x": simplex(4, 3), "label": whole(3, 4, 1)}, wrong=BAD_CLASSES),
+    Row("cross_entropy", layers.cross_entropy, {"x": simplex(4, 3), "label": whole(3, 4, 1)}, half="float32",
+        wrong=BAD_CLASSES),
     Row("cross_entropy", lambda x, y, **k: layers.cross_entropy(x, y, soft_label=True, **k),
-        {"x": simplex(4, 3), "y": simplex(4, 3, salt=1)}, wrong=MISMATCH, label="soft"),
-    Row("softmax_with_cross_entropy", layers.softmax_with_cross_entropy, CLASSES, wrong=BAD_CLASSES),
+        {"x": simplex(4, 3), "y": simplex(4, 3, salt=1)}, half="float32", wrong=MISMATCH, label="soft"),
+    Row("softmax_with_cross_entropy", layers.softmax_with_cross_entropy, CLASSES, half="float32", wrong=BAD_CLASSES),
     Row("sigmoid_cross_entropy_with_logits", layers.sigmoid_cross_entropy_with_logits,
-        {"x": real(4, 3), "label": positive(4, 3)}, wrong=MISMATCH),
-    Row("log_loss", layers.log_loss, {"x": positive(4, 1), "y": positive(4, 1, salt=1)}, wrong=MISMATCH),
-    Row("kldiv_loss", layers.kldiv_loss, {"x": real(4, 3), "y": simplex(4, 3)}, wrong=MISMATCH),
-    Row("npair_loss", layers.npair_loss, {**XY, "label": whole(2, 4, 1)}, wrong={**MISMATCH, "label": whole(2, 4, 1)}),
-    Row("bpr_loss", layers.bpr_loss, CLASSES, wrong=BAD_CLASSES),
-    Row("dice_loss", layers.dice_loss, {"x": simplex(4, 2, 3), "label": whole(3, 4, 2, 1)}, wrong=BAD_CLASSES),
+        {"x": real(4, 3), "label": positive(4, 3)}, half="float32", wrong=MISMATCH),
+    Row("log_loss", layers.log_loss, {"x": positive(4, 1), "y": positive(4, 1, salt=1)}, half="float32",
+        wrong=MISMATCH),
+    Row("kldiv_loss", layers.kldiv_loss, {"x": real(4, 3), "y": simplex(4, 3)}, half="float32", wrong=MISMATCH),
+    Row("npair_loss", layers.npair_loss, {**XY, "label": whole(2, 4, 1)}, half="float32",
+        wrong={**MISMATCH, "label": whole(2, 4, 1)}),
+    Row("bpr_loss", layers.bpr_loss, CLASSES, half="float32", wrong=BAD_CLASSES),
+    Row("dice_loss", layers.dice_loss, {"x": simplex(4, 2, 3), "label": whole(3, 4, 2, 1)}, half="float32",
+        wrong=BAD_CLASSES),
     Row("label_smooth", lambda x, **k: layers.label_smooth(x, dtype="float64", **k), {"x": simplex(4, 3)},
         half="float32"),
     Row("teacher_student_sigmoid_loss", layers.teacher_student_sigmoid_loss,
-        {"x": real(4, 1), "label": positive(4, 1)}, wrong=MISMATCH),
+        {"x": real(4, 1), "label": positive(4, 1)}, half="float32", wrong=MISMATCH),
     Row("sigmoid_focal_loss", lambda x, y, **k: layers.sigmoid_focal_loss(x, y, np.array([2]), **k), CLASSES,
-        wrong=BAD_CLASSES),
+        half="float32", wrong=BAD_CLASSES),
     Row("accuracy", layers.accuracy, CLASSES, False, "float32", wrong=BAD_CLASSES),
     Row("concat", lambda x, y, **k: layers.concat([x, y], axis=1, **k), XY,
         wrong={"x": real(4, 3), "y": real(4, 3, 2)}),
@@ -226,6 +238,86 @@ ROWS = [
     Row("ones_like", layers.ones_like, X, False),
     Row("range", lambda x, **k: layers.range(0, 6, 2, "int32", **k), X, False, "int32"),
     Row("linspace", lambda x, **k: layers.linspace(0.0, 1.0, 3, **k), X, False, "float32"),
+    Row("batch_norm", lambda x, **k: layers.batch_norm(x, data_layout="NHWC", **k), IMAGE, label="nhwc"),
+    Row("group_norm", lambda x, **k: layers.group_norm(x, 5, data_layout="NHWC", bias_attr="scale", **k), IMAGE,
+        label="nhwc"),
+    Row("instance_norm", lambda x, **k: layers.instance_norm(x, data_format="NHWC", **k), IMAGE, label="nhwc"),
+    Row("lrn", lambda x, **k: layers.lrn(x, n=4, alpha=0.3, data_format="NHWC", **k), IMAGE, label="nhwc"),
+    Row("pool2d", lambda x, **k: layers.pool2d(x, 3, "avg", 2, 1, data_format="NHWC", exclusive=False, **k), IMAGE,
+        label="nhwc"),
+    Row("adaptive_pool2d", lambda x, **k: layers.adaptive_pool2d(x, [3, 2], data_format="NHWC", **k), IMAGE,
+        label="nhwc"),
+    Row("conv2d_transpose", lambda x, **k: layers.conv2d_transpose(
+        x, 3, filter_size=2, padding=[1, 0], data_format="NHWC", **k), IMAGE, label="nhwc"),
+    Row("adaptive_pool3d", lambda x, **k: layers.adaptive_pool3d(x, [2, 3, 2], "avg", **k), VOLUME, wrong=FLAT),
+    Row("spectral_norm", lambda x, **k: layers.spectral_norm(
+        layers.create_parameter([3, 2], "float64", **k), dim=1, **k), X, False, "float32"),
+    Row("nce", lambda x, label, **k: layers.nce(x, label, 7, num_neg_samples=3, sampler="log_uniform", **k), PICKED,
+        half="float32", wrong=BAD_PICKED),
+    Row("nce", lambda x, label, **k: layers.nce(
+        x, label, 7, num_neg_samples=2, sampler="custom_dist", custom_dist=[0.1, 0.2, 0.1, 0.1, 0.2, 0.2, 0.1],
+        is_sparse=True, bias_attr=False, **k), PICKED, half="float32", label="sparse"),
+    Row("hsigmoid", lambda x, label, **k: layers.hsigmoid(x, label, 7, **k), PICKED, half="float32", wrong=BAD_PICKED),
+    Row("sampled_softmax_with_cross_entropy", lambda x, label, **k: layers.sampled_softmax_with_cross_entropy(
+        x, label, 3, **k), {"x": real(4, 7), "label": whole(7, 4, 1)}, half="float32", wrong=BAD_PICKED),
+    Row("auc", lambda x, label, **k: layers.auc(x, label, num_thresholds=9, slide_steps=2, **k)[:2], CHANCES, False,
+        "float32", wrong=BAD_CHANCES),
+    *plain("precision recall", CHANCES, gradient=False, half="float32", wrong=BAD_CHANCES),
+    Row("mean_iou", lambda x, y, **k: layers.mean_iou(x, y, 3, **k), {"x": whole(3, 4, 5), "y": whole(3, 4, 5, salt=1)},
+        False, "float32", wrong={"x": whole(3, 4, 5), "y": whole(3, 4, 4)}),
+    Row("scatter", lambda x, i, y, **k: layers.scatter(x, i, y, **k), SCATTERED, wrong=BAD_SCATTERED),
+    Row("scatter", lambda x, i, y, **k: layers.scatter(x, i, y, overwrite=False, **k),
+        {**SCATTERED, "i": np.array([[1], [3], [1], [0]])}, label="add"),
+    Row("scatter_nd", lambda x, i, y, **k: layers.scatter_nd(i, y, [5, 3], **k), SCATTERED, wrong=BAD_SCATTERED),
+    Row("scatter_nd_add", layers.scatter_nd_add, SCATTERED, wrong=BAD_SCATTERED),
+    Row("multiplex", lambda x, y, i, **k: layers.multiplex([x, y], i, **k), {**XY, "i": whole(2, 4, 1)},
+        wrong={**MISMATCH, "i": whole(2, 4, 1)}),
+    Row("where", lambda c, x, y, **k: layers.where(c, x, y, **k), {"c": flags(4, 3), **XY},
+        wrong={"c": flags(4, 2), **XY}),
+    Row("pad", lambda x, **k: layers.pad(x, [0, 0, 1, 2], 0.5, **k), X, wrong={"x": real(4)}),
+    Row("pad2d", lambda x, **k: layers.pad2d(x, [1, 2, 0, 1], "reflect", **k), IMAGE, wrong=FLAT),
+    Row("pad2d", lambda x, **k: layers.pad2d(x, [1, 2, 0, 1], data_format="NHWC", **k), IMAGE, label="nhwc"),
+    Row("pad_constant_like", layers.pad_constant_like, {"x": real(4, 5), "y": real(4, 3)},
+        wrong={"x": real(4, 3), "y": real(4, 5)}),
+    Row("crop", lambda x, **k: layers.crop(x, [-1, 2], [0, 1], **k), X, wrong={"x": real(4, 2)}),
+    Row("crop_tensor", lambda x, **k: layers.crop_tensor(x, [-1, 2], **k), X, wrong={"x": real(4)}),
+    Row("reverse", lambda x, **k: layers.reverse(x, 1, **k), X, wrong={"x": real(4)}),
+    Row("pixel_shuffle", lambda x, **k: layers.pixel_shuffle(x, 2, **k), IMAGE, wrong=FLAT),
+    Row("space_to_depth", lambda x, **k: layers.space_to_depth(x, 2, **k), {"x": real(2, 4, 6, 4)}, wrong=FLAT),
+    Row("shuffle_channel", lambda x, **k: layers.shuffle_channel(x, 2, **k), IMAGE, wrong=FLAT),
+    Row("unfold", lambda x, **k: layers.unfold(x, [3, 2], 2, [1, 0, 0, 1], **k), IMAGE, wrong=FLAT),
+    Row("affine_channel", lambda x, y, **k: layers.affine_channel(x, np.arange(4.0, dtype="float32"), **k), {
+        **IMAGE, "y": real(4, 1)}, half="float32", wrong={"x": real(4, 3), "y": real(4, 1)}),
+    Row("image_resize", lambda x, **k: layers.image_resize(x, [4, 9], align_corners=False, align_mode=0, **k), IMAGE,
+        wrong=FLAT),
+    Row("resize_bilinear", lambda x, **k: layers.resize_bilinear(x, [9, 4], data_format="NHWC", **k), IMAGE,
+        wrong=FLAT),
+    Row("resize_nearest", lambda x, **k: layers.resize_nearest(x, [9, 4], **k), IMAGE, wrong=FLAT),
+    Row("resize_trilinear", lambda x, **k: layers.resize_trilinear(x, scale=1.5, **k), VOLUME, wrong=FLAT),
+    Row("image_resize_short", lambda x, **k: layers.image_resize_short(x, 3, **k), IMAGE, wrong=FLAT),
+    Row("affine_grid", lambda x, **k: layers.affine_grid(x, [-1, 2, 3, 4], **k), {"x": real(2, 2, 3)}, wrong=FLAT),
+    Row("grid_sampler", layers.grid_sampler, {**IMAGE, "grid": real(2, 3, 4, 2)},
+        wrong={**IMAGE, "grid": real(2, 3, 4)}),
+    *plain("cos_sim", XY, wrong=MISMATCH),
+    Row("bilinear_tensor_product", lambda x, y, **k: layers.bilinear_tensor_product(x, y, 2, act="tanh", **k),
+        {"x": real(4, 3), "y": real(4, 2)}, wrong={"x": real(4, 3), "y": real(4, 2, 2)}),
+    *plain("increment fill_zeros_like", X),
+    *plain("has_inf has_nan", X, gradient=False, half="bool"),
+    *plain("shape rank size", X, gradient=False, half="int32"),
+    Row("sum", lambda x, y, **k: layers.sum([x, y], **k), XY, wrong=MISMATCH),
+    Row("strided_slice", lambda x, **k: layers.strided_slice(x, [1], [0], [3], [2], **k), X, wrong={"x": real(4)}),
+    Row("diag", lambda x, **k: layers.diag(x, **k), {"x": real(4)}, wrong=FLAT),
+    Row("eye", lambda x, **k: layers.eye(2, 3, [2], **k), X, False, "float32"),
+    Row("sequence_mask", lambda x, **k: layers.sequence_mask(x, 5, **k), {"x": whole(6, 4)}, False, "int32"),
+    Row("uniform_random", lambda x, **k: layers.uniform_random([2, 3], **k), X, False, "float32"),
+    Row("gaussian_random", lambda x, **k: layers.gaussian_random([2, 3], **k), X, False, "float32"),
+    Row("uniform_random_batch_size_like", lambda x, **k: layers.uniform_random_batch_size_like(x, [-1, 3], **k), X,
+        False, "float32"),
+    Row("gaussian_random_batch_size_like", lambda x, **k: layers.gaussian_random_batch_size_like(x, [-1, 3], **k), X,
+        False, "float32"),
+    Row("sampling_id", lambda x, **k: layers.sampling_id(x, dtype="int64", **k), {"x": simplex(4, 3)}, False, "int32",
+        wrong={"x": real(4)}),
+    Row("module", lambda x, **k: layers.module(linen.Dense(2, param_dtype=x.dtype), x, **k), X),
     Row("simple_img_conv_pool", lambda x, **k: nets.simple_img_conv_pool(x, 3, 3, 2, 2, act="tanh", **k), IMAGE,
         gradient=False, wrong=FLAT),
     Row("img_conv_group", lambda x, **k: nets.img_conv_group(
@@ -239,6 +331,11 @@ ROWS = [
 
 def _seq(**settings):
     return {"x": sequence(3, 4, 2, lengths=[4, 1, 2], **settings)}
+
+
+def _positive_seq():
+    x = sequence(3, 4, 2, lengths=[4, 1, 2])
+    return {"x": x.with_data(np.abs(x.data) / 2)}
 
 
 def _seq_classes(high=2):
@@ -275,4 +372,11 @@ SEQUENCE_ROWS = [
     Row("sums", lambda x: layers.sums([x, x]), _seq()),
     Row("mul", lambda x: layers.mul(x, np.ones([2, 5], "float32")), _seq()),
     Row("slice", lambda x: layers.slice(x, [1], [0], [1]), _seq()),
+    *plain(BOUNDED + " reciprocal pow increment", _positive_seq()),
+    Row("elementwise_div", lambda x: layers.elementwise_div(x, x + x), _seq()),
+    Row("elementwise_pow", lambda x: layers.elementwise_pow(x, x), _positive_seq()),
+    Row("log_loss", lambda x: layers.log_loss(x, layers.square(x)), _positive_seq()),
+    Row("reverse", lambda x: layers.reverse(x, axis=1), _seq()),
+    Row("strided_slice", lambda x: layers.strided_slice(x, [1], [0], [2], [2]), _seq()),
+    Row("sum", lambda x: layers.sum([x, x * 2]), _seq()),
 ]  # fmt: skip

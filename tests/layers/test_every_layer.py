@@ -84,6 +84,26 @@ def test_half_precision_goes_through(row):
     assert outputs[0].dtype == row.half
 
 
+def rounded(arrays):
+    """The same numbers, as far as bfloat16 can hold them, in float32."""
+    return {n: v.astype("bfloat16").astype("float32") if v.dtype == "float32" else v for n, v in arrays.items()}
+
+
+@each([row for row in ROWS if any(v.dtype.kind == "f" for v in row.feed.values())])
+def test_mixed_precision_is_near(row):
+    """Parameters and states stay float32, and so does all that losses and metrics are made with."""
+    exact, mixed = (fluid.Program(row.program(), precision=p) for p in ("float32", "bfloat16"))
+    assert {s.dtype for s in (mixed.parameters | mixed.states).values()} <= {"float32", "int32"}
+    arrays, feed = rounded(exact.init(jax.random.key(2))), rounded(row.feed)
+    both = quick(lambda arrays, feed: [apply(program, arrays, feed) for program in (exact, mixed)])
+    (wants, _), (gots, states) = both(arrays, feed)
+    assert all(states[name].dtype == spec.dtype for name, spec in mixed.states.items())
+    in_float32 = row.half == "float32" and not mixed.parameters and gots[0].dtype == "float32"
+    near = 1e-5 if in_float32 else 3e-2
+    for got, want in zip(gots, wants, strict=True):
+        np.testing.assert_allclose(np.asarray(got, "float32"), np.asarray(want, "float32"), rtol=near, atol=near)
+
+
 @each(ROWS)
 def test_results_have_names(row):
     automatic = fluid.Program(row.program())
@@ -134,6 +154,39 @@ def check_padding(program, feed):
 @each(SEQUENCE_ROWS)
 def test_padding_changes_nothing(row):
     check_padding(fluid.Program(row.program()), row.feed)
+
+
+def valid_sum(outputs):
+    """One number that depends on all floats of the outputs but their padding."""
+    total = jnp.float32(0)
+    for value in jax.tree.leaves(outputs, is_leaf=lambda v: isinstance(v, fluid.SequenceBatch)):
+        if jnp.issubdtype(value.dtype, jnp.inexact):
+            sequence = isinstance(value, fluid.SequenceBatch)
+            where = value.mask.reshape(*value.mask.shape, *[1] * (value.data.ndim - 2)) if sequence else None
+            total += jnp.sum(jnp.sin(value.data if sequence else value), where=where)
+    return total
+
+
+@each(SEQUENCE_ROWS)
+def test_padding_changes_no_gradient(row):
+    """Above all not where it is 0 and a function has no slope there, as the root or the logarithm."""
+    program = fluid.Program(row.program())
+    arrays = program.init(jax.random.key(2))
+    parameters = {name: arrays[name] for name in program.parameters}
+
+    @quick
+    @functools.partial(jax.grad, argnums=(0, 1))
+    def slopes(parameters, data, feed):
+        feed = {"x": feed["x"].with_data(data), **{n: v for n, v in feed.items() if n != "x"}}
+        return valid_sum(apply(program, arrays | parameters, feed)[0])
+
+    found = []
+    for longer in (row.feed, {name: padded(v, 0 if name == "x" else 1) for name, v in row.feed.items()}):
+        of_parameters, of_data = slopes(parameters, longer["x"].data, longer)
+        found.append([*jax.tree.leaves(of_parameters), *rows_of(longer["x"].with_data(of_data))])
+        assert np.isfinite(of_data).all()
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("all_feeds", [False, True], ids=["first", "all"])

@@ -1,0 +1,82 @@
+"""Training on four rows of a table, batch 256, Adagrad: time and memory follow the rows touched, not the table."""
+
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+
+import jax
+import optax
+from models import lookups
+from timing import Row, interleave
+from training import Setup, fluid_peer, turns_of
+
+import fluid
+
+ROWS, STEPS = 1_000_000, 20
+ADAGRAD = optax.adagrad(0.05, initial_accumulator_value=0.0, eps=1e-6)
+SETUP = Setup(fluid.optimizer.Adagrad(0.05), ADAGRAD, batch=256, read_every=STEPS)
+
+
+def memory(kind: str) -> int:
+    """Bytes of this process: "VmRSS" for now, "VmHWM" for the most so far."""
+    # Not getrusage: its maximum starts with the memory of the process that this one was forked from.
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(kind))
+
+
+def measure_memory() -> tuple[int, int]:
+    """In a process of its own: bytes that a training needs beyond those before, and bytes of its table and slots.
+
+    The same training with a table of 1000 rows comes first, so that the compiler and the threads of JAX do not count.
+    """
+    for rows in (1000, ROWS):
+        model = lookups(rows)
+        data = model.data(STEPS * SETUP.batch)
+        before = memory("VmRSS")
+        trainer, train = fluid_peer(model, *data, SETUP)
+        train(2)
+    scope = trainer.session.scope
+    return memory("VmHWM") - before, sum(v.nbytes for v in jax.tree.leaves([scope.arrays, scope.slots]))
+
+
+def peak_memory(repeats: int) -> list[Row]:
+    """The most memory that a training needs, beside the parameters and slots themselves."""
+    found = []
+    for _ in range(repeats):
+        done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
+        found.append([number / 2**20 for number in json.loads(done.stdout)])
+    peak, arrays = zip(*found, strict=True)
+    what = "bigemb, peak memory / table and slots"
+    return [Row(what, "MiB", {"fluid": list(peak), "hand": list(arrays)}, higher_is_better=False)]
+
+
+def turn_of(rows: int, epochs: int) -> Callable[[], float]:
+    """Some epochs with a table of so many rows, as a function that returns the steps per second."""
+    return turns_of(lookups(rows), STEPS, epochs, SETUP)["fluid"]
+
+
+def by_size(rounds: int) -> list[Row]:
+    """Steps with tables of 10^4, 10^5 and 10^6 rows."""
+    found = interleave({rows: turn_of(rows, 25) for rows in (10_000, 100_000, ROWS)}, rounds)
+    return [
+        Row(
+            f"bigemb, table of {rows:,} rows / of 10,000",
+            "steps/s",
+            {"fluid": found[rows], "hand": found[10_000]},
+            higher_is_better=True,
+        )
+        for rows in (100_000, ROWS)
+    ]
+
+
+def run(rounds: int) -> list[Row]:
+    turns = turns_of(lookups(ROWS), STEPS, 1, SETUP) | {"fluid": turn_of(ROWS, 25)}
+    found = interleave(turns, -(-rounds // 3))
+    beside_dense = Row("bigemb, sparse / hand-written dense", "steps/s", found, higher_is_better=True)
+    return [beside_dense, *by_size(rounds), *peak_memory(3)]
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_memory()))

@@ -1,0 +1,283 @@
+"""Modules of Flax (Linen and NNX) and Haiku inside a program function."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, layer, parameter_dtype
+from fluid.param_attr import ParamAttr, to_attr
+
+# What modules call the argument that says whether they train, and whether it says so or the opposite.
+_MODES = {"train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False}
+
+
+@layer
+def module(
+    module: Any,
+    *inputs: Any,
+    name: str | None = None,
+    call: Callable[..., Any] | None = None,
+    param_attr: Any = None,
+) -> Any:
+    """A module of Flax or Haiku as a layer: its parameters are named, trained and saved like all others.
+
+    Its other variables (moving averages) become states, its random numbers come from the Session's, and its argument
+    `train`, `training`, `is_training`, `deterministic` or `use_running_average`, if it has one, follows the mode. Flax
+    and Haiku are not installed with fluid.
+
+    Args:
+      module: a Flax Linen module; a Flax NNX module, whose arrays are the initial values, or a function of `rngs` that
+        makes one, such as `functools.partial(nnx.Linear, 4, 3)`; a function that calls Haiku modules, or what
+        `haiku.transform` or `haiku.transform_with_state` make of it.
+      inputs: arrays, what the module is called with.
+      name: instead of `module_N`; modules of one name share their parameters.
+      call: `call(module, *inputs, train)` instead of `module(*inputs)`, to hand over other arguments.
+      param_attr: ParamAttr with the training settings of all its parameters.
+
+    Returns:
+      What the module returns.
+
+    Raises:
+      ArgumentTypeError: it is no such module.
+
+    Example:
+      >>> import fluid
+      >>> from flax import linen
+      >>> class Net(linen.Module):
+      ...     @linen.compact
+      ...     def __call__(self, x, train):
+      ...         return linen.BatchNorm(use_running_average=not train)(linen.Dense(3)(x))
+      >>> def program():
+      ...     return fluid.layers.module(Net(), fluid.layers.data("x", shape=[4]))
+      >>> p = fluid.Program(program)
+      >>> print(p.outputs[0], *p.parameters)  # doctest: +NORMALIZE_WHITESPACE
+      float32[batch, 3] module_0/BatchNorm_0/bias module_0/BatchNorm_0/scale module_0/Dense_0/bias
+      module_0/Dense_0/kernel
+      >>> list(p.states)
+      ['module_0/batch_stats/BatchNorm_0/mean', 'module_0/batch_stats/BatchNorm_0/var']
+    """
+    this = Layer("module", name)
+    settings = to_attr(param_attr) or ParamAttr(trainable=False)
+    prefix = settings.name or this.name
+    arrays = [array_of(this, v) for v in inputs]
+    adapted = _adapt(module, call)
+    init = _Init(adapted.init, tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays))
+    parameters, states = init.shapes()
+    count = len(jax.tree.leaves(parameters))
+    given = [
+        core.create_parameter(
+            f"{prefix}/{path}",
+            leaf.shape,
+            parameter_dtype(leaf.dtype),
+            settings.initializer or _Leaf(init, place, prefix),
+            settings.trainable,
+            settings,
+        )
+        for place, (path, leaf) in enumerate(_leaves(parameters))
+    ]
+    held = [
+        core.create_state(f"{prefix}/{path}", leaf.shape, str(leaf.dtype), _Leaf(init, count + place, prefix))
+        for place, (path, leaf) in enumerate(_leaves(states))
+    ]
+    result, changed = adapted.apply(
+        jax.tree.unflatten(jax.tree.structure(parameters), given),
+        jax.tree.unflatten(jax.tree.structure(states), held),
+        core.random_key(this.name),
+        this.frame.mode == core.TRAIN,
+        *arrays,
+    )
+    for path, leaf in _leaves(changed):
+        core.set_state(f"{prefix}/{path}", leaf)
+    return jax.tree.map(this.output, result)
+
+
+class _Adapted(NamedTuple):
+    """What the libraries have in common.
+
+    Attributes:
+      init: `(key, *inputs) -> (parameters, states)`, both trees.
+      apply: `(parameters, states, key, train, *inputs) -> (result, states)`.
+    """
+
+    init: Callable[..., Any]
+    apply: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class _Init:
+    """The initial values of a module: one run of its own initialisation gives those of all parameters."""
+
+    function: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    found: dict[Any, list[Any]] = field(default_factory=dict)
+
+    def shapes(self) -> Any:
+        """Parameters and states, with a shape and a dtype in the place of each array."""
+        return jax.eval_shape(self.function, jax.random.key(0), *self.inputs)
+
+    def leaf(self, key: Any, place: int) -> Any:
+        """One of all arrays; the others are kept until they have been asked for."""
+        if isinstance(key, jax.core.Tracer):
+            return self._run(key)[place]
+        mark = jax.random.key_data(key).tobytes()
+        values = self.found.get(mark)
+        if values is None or values[place] is None:
+            self.found.clear()
+            values = self.found.setdefault(mark, list(jax.jit(self._run)(key)))
+        value, values[place] = values[place], None
+        return value
+
+    def _run(self, key: Any) -> list[Any]:
+        zeros = [jnp.zeros(spec.shape, spec.dtype) for spec in self.inputs]
+        return jax.tree.leaves(self.function(key, *zeros))
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """Initializer of one array of a module.
+
+    Attributes:
+      key_name: whose random key it is called with: that of the module, so that all its arrays are of one run.
+    """
+
+    init: _Init
+    place: int
+    key_name: str
+
+    def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Run the initialisation of the module, or find what it gave."""
+        return jnp.asarray(self.init.leaf(key, self.place), dtype).reshape(shape)
+
+
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    found = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in found]
+
+
+def _adapt(module: Any, call: Callable[..., Any] | None) -> _Adapted:
+    home = {base.__module__.partition(".")[0] + "." + base.__name__ for base in type(module).__mro__}
+    library = {base.__module__ for base in type(module).__mro__}
+    if "flax.Module" in home and any(name.startswith("flax.linen") for name in library):
+        return _linen(module, call)
+    if "flax.Module" in home or (callable(module) and "rngs" in _arguments(module)):
+        return _nnx(module, call)
+    if callable(module) or home & {"haiku.Transformed", "haiku.TransformedWithState"}:
+        return _haiku(module, call)
+    raise errors.ArgumentTypeError(
+        f"layers.module takes a module of Flax, a function of rngs that makes one, or a function that calls modules of "
+        f"Haiku, found {type(module).__name__}; as in layers.module(flax.linen.Dense(10), x)"
+    )
+
+
+def _arguments(function: Any) -> set[str]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = function.__init__ if inspect.isclass(function) else function
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def _mode(function: Any, train: bool) -> dict[str, bool]:
+    return {name: train is says for name, says in _MODES.items() if name in _arguments(function)}
+
+
+def _linen(net: Any, call: Callable[..., Any] | None) -> _Adapted:
+    from flax import linen
+
+    def settings(train: bool) -> tuple[tuple[bool, ...], dict[str, Any]]:
+        return ((train,), {"method": call}) if call else ((), _mode(net.__call__, train))
+
+    def keys(key: Any) -> dict[str, Any]:
+        return {name: core.fold_name(key, name) for name in ("params", "dropout")}
+
+    def init(key: Any, *inputs: Any) -> Any:
+        extra, options = settings(train=True)
+        variables = linen.meta.unbox(net.init(keys(key), *inputs, *extra, **options))
+        return variables.get("params", {}), {k: v for k, v in variables.items() if k not in ("params", "intermediates")}
+
+    def apply(parameters: Any, states: Any, key: Any, train: bool, *inputs: Any) -> Any:
+        extra, options = settings(train)
+        variables, mutable = {"params": parameters, **states}, list(states) if train else False
+        result = net.apply(variables, *inputs, *extra, rngs=keys(key), mutable=mutable, **options)
+        return (result[0], linen.meta.unbox(result[1])) if train else (result, {})
+
+    return _Adapted(init, apply)
+
+
+def _nnx(given: Any, call: Callable[..., Any] | None) -> _Adapted:
+    from flax import nnx
+
+    def make(key: Any) -> Any:
+        return given if isinstance(given, nnx.Module) else given(rngs=nnx.Rngs(key))
+
+    def parts(model: Any) -> Any:
+        return nnx.split(model, nnx.Param, nnx.RngState, ...)
+
+    def init(key: Any, *inputs: Any) -> Any:
+        _, parameters, _, rest = parts(make(key))
+        return nnx.to_pure_dict(parameters), nnx.to_pure_dict(rest)
+
+    def apply(parameters: Any, states: Any, key: Any, train: bool, *inputs: Any) -> Any:
+        graph, params, rngs, rest = parts(nnx.eval_shape(make, jax.random.key(0)))
+        nnx.replace_by_pure_dict(params, parameters)
+        nnx.replace_by_pure_dict(rest, states)
+        model = nnx.merge(graph, params, _with_keys(rngs, key), rest)
+        model.train() if train else model.eval()
+        if call is None:
+            result = model(*inputs, **_mode(model.__call__, train))
+        else:
+            result = call(model, *inputs, train)
+        return result, nnx.to_pure_dict(parts(model)[3])
+
+    return _Adapted(init, apply)
+
+
+def _with_keys(rngs: Any, key: Any) -> Any:
+    """Put keys of this step into the random states of a module, and set their counts to 0."""
+
+    def fresh(path: Any, leaf: Any) -> Any:
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jnp.zeros(leaf.shape, leaf.dtype)
+        own = core.fold_name(key, jax.tree_util.keystr(path))
+        return jax.random.split(own, leaf.shape) if leaf.shape else own
+
+    return jax.tree_util.tree_map_with_path(fresh, rngs)
+
+
+def _haiku(function: Any, call: Callable[..., Any] | None) -> _Adapted:
+    import haiku
+
+    if isinstance(function, haiku.Transformed):
+        transformed, mode = haiku.with_empty_state(function), None
+    elif isinstance(function, haiku.TransformedWithState):
+        transformed, mode = function, None
+    else:
+        mode = call or function
+        transformed = haiku.transform_with_state(function if call is None else _bind(call, function))
+
+    def settings(train: bool) -> tuple[tuple[bool, ...], dict[str, bool]]:
+        if mode is None:
+            return (), {}
+        return ((train,), {}) if call else ((), _mode(mode, train))
+
+    def init(key: Any, *inputs: Any) -> Any:
+        extra, options = settings(train=True)
+        return transformed.init(key, *inputs, *extra, **options)
+
+    def apply(parameters: Any, states: Any, key: Any, train: bool, *inputs: Any) -> Any:
+        extra, options = settings(train)
+        return transformed.apply(parameters, states, key, *inputs, *extra, **options)
+
+    return _Adapted(init, apply)
+
+
+def _bind(call: Callable[..., Any], function: Any) -> Callable[..., Any]:
+    return lambda *arguments: call(function, *arguments)

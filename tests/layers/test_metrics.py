@@ -1,0 +1,98 @@
+"""Metrics, against scikit-learn and counting by hand."""
+
+import numpy as np
+import pytest
+from layers.run import feeds, run
+from sklearn import metrics
+
+import fluid
+from fluid import errors, layers
+
+RNG = np.random.default_rng(0)
+LABEL = RNG.integers(0, 2, [60, 1])
+# Chances that lie in the middle of a bin of ten, so that bins lose nothing.
+CHANCE = np.clip((RNG.integers(0, 10, [60, 1]) + 2 * LABEL) / 10 + 0.05, 0, 0.95).astype("float32")
+FEED = {"p": np.concatenate([1 - CHANCE, CHANCE], axis=1), "label": LABEL}
+
+
+def areas(**arguments):
+    """Return a program that gives the two areas and the counts."""
+
+    def program():
+        whole, last, counts = layers.auc(*feeds(**FEED), num_thresholds=10, **arguments)
+        return whole, last, *counts
+
+    return program
+
+
+@pytest.mark.parametrize(("curve", "score"), [("ROC", "roc_auc_score"), ("PR", "average_precision_score")])
+def test_area_under_the_curve(curve, score):
+    outputs = run(areas(curve=curve), FEED).outputs
+    want = getattr(metrics, score)(LABEL[:, 0], CHANCE[:, 0])
+    assert float(outputs[0]) == pytest.approx(want, abs=1e-5) and float(outputs[1]) == pytest.approx(want, abs=1e-5)
+    positives, negatives = np.asarray(outputs[2]), np.asarray(outputs[3])
+    assert positives.sum() == LABEL.sum() and negatives.sum() == 60 - LABEL.sum()
+
+
+def area_of(*parts):
+    return metrics.roc_auc_score(LABEL[np.r_[parts], 0], CHANCE[np.r_[parts], 0])
+
+
+@pytest.mark.parametrize(("steps", "last"), [(1, np.s_[40:60]), (2, np.s_[20:60]), (0, np.s_[0:60])])
+def test_area_over_steps(steps, last):
+    session = fluid.Session(areas(slide_steps=steps))
+    for start in (0, 20, 40):
+        part = {name: v[start : start + 20] for name, v in FEED.items()}
+        whole, recent, *_ = session.run("program", part, mode="train")
+    assert float(whole) == pytest.approx(area_of(np.s_[0:60]), abs=1e-5)
+    assert float(recent) == pytest.approx(area_of(last), abs=1e-5)
+
+
+def test_testing_leaves_the_counts_alone():
+    session = fluid.Session(areas())
+    session.run("program", {name: v[:20] for name, v in FEED.items()}, mode="train")
+    tested = session.run("program", {name: v[20:] for name, v in FEED.items()}, mode="test")
+    assert float(tested[0]) == pytest.approx(area_of(np.s_[20:60]), abs=1e-5)
+    whole, *_ = session.run("program", {name: v[20:] for name, v in FEED.items()}, mode="train")
+    assert float(whole) == pytest.approx(area_of(np.s_[0:60]), abs=1e-5)
+
+
+def test_area_without_one_of_the_classes_is_a_number():
+    only = {"p": FEED["p"], "label": np.ones_like(LABEL)}
+    assert np.isfinite([np.asarray(v) for v in run(areas(), only).outputs[:2]]).all()
+
+
+@pytest.mark.parametrize("name", ["precision", "recall"])
+@pytest.mark.parametrize("batch", [60, 25, 7])
+def test_precision_and_recall_are_exact_over_batches(name, batch):
+    def program():
+        p, label = feeds(**FEED)
+        measured = getattr(layers, name)(p, label, threshold=0.6)
+        return layers.mean(layers.fc(p, size=1)), measured
+
+    trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.0))
+    got = trainer.test(fluid.reader.arrays(FEED, batch_size=batch))[1]
+    want = getattr(metrics, f"{name}_score")(LABEL[:, 0], CHANCE[:, 0] >= 0.6)
+    assert float(got) == pytest.approx(want, abs=1e-6)
+
+
+def test_precision_and_recall_of_nothing():
+    feed = {"p": np.zeros([4, 1], "float32"), "label": np.zeros([4, 1], "int64")}
+    outputs = run(lambda: [f(*feeds(**feed)) for f in (layers.precision, layers.recall)], feed).outputs
+    assert [float(v) for v in outputs] == [0, 0]
+
+
+def test_mean_intersection_over_union():
+    feed = {"guess": RNG.integers(0, 3, [4, 5]), "truth": RNG.integers(0, 3, [4, 5])}
+    mean, wrong, correct = run(lambda: layers.mean_iou(*feeds(**feed), 4), feed).outputs
+    guess, truth = feed["guess"].ravel(), feed["truth"].ravel()
+    want = metrics.jaccard_score(truth, guess, average=None)  # the fourth class does not occur, and does not count
+    assert float(mean) == pytest.approx(want.mean(), abs=1e-6)
+    assert correct.tolist() == [int(((guess == k) & (truth == k)).sum()) for k in range(4)]
+    assert wrong.tolist() == [int(((guess == k) ^ (truth == k)).sum()) for k in range(4)]
+
+
+def test_bad_arguments():
+    for arguments in ({"curve": "DET"}, {"num_thresholds": 0}, {"slide_steps": -1}):
+        with pytest.raises(errors.ArgumentError, match="'ROC' or 'PR'"):
+            fluid.Program(lambda arguments=arguments: layers.auc(*feeds(**FEED), **arguments)[:2])
