@@ -160,9 +160,7 @@ def main(net="resnet", data=None, width=0.25, num_epochs=5, count=2000, rate=0.0
         if len(of_class):
             found = np.bincount(of_class, minlength=10)
             others = ", ".join(f"{names[i]} {found[i]}" for i in np.argsort(-found) if found[i] and i != label)
-            print(
-                f"  {name:<13} {found[label]:4} of {len(of_class)} recognised{'; taken for: ' if others else ''}{others}"
-            )
+            print(f"  {name:<13} {found[label]:4} of {len(of_class)}{'; taken for ' if others else ''}{others}")
     right = float(np.mean(predicted == labels))
     print(f"test accuracy {right:.4f}")
     return right, np.bincount(labels).max() / len(labels)

@@ -298,7 +298,7 @@ WHOLE = [
 ]
 
 
-@pytest.mark.parametrize("optimizer", WHOLE, ids=repr)
+@pytest.mark.parametrize("optimizer", WHOLE, ids=lambda o: type(o).__name__)
 def test_such_rules_update_sparse_tables_as_dense_ones(optimizer):
     def program(is_sparse):
         ids = fluid.layers.data("ids", shape=[1], dtype="int64")

@@ -62,7 +62,7 @@ def test_nce_draws_as_its_sampler_says(sampler):
     rates = 4000 * odds
     # Every score is 0: the cost is that of the right class, and the mean over the noise.
     want = -np.log(0.5 / (0.5 + rates[7])) - 4000 * np.sum(odds * np.log(rates / (0.5 + rates)))
-    assert cost == pytest.approx(want, rel=2e-3)
+    assert cost == pytest.approx(want, rel=2e-2)
 
 
 def test_draws_change_from_step_to_step_unless_there_is_a_seed():
@@ -115,7 +115,7 @@ def test_sparse_training_equals_dense(layer):
             return loss
 
         session = fluid.Session(program)
-        assert len(session.programs["program"].row_tables) == 2 * sparse
+        assert len(session.programs["program"].lookups) == 2 * sparse
         for _ in range(3):
             session.run(program, {"x": X, "label": LABEL})
         ends.append({name: np.asarray(v) for name, v in session.scope.items()})
