@@ -109,6 +109,7 @@ def resnet(width):
 
 
 NETS = {"vgg": vgg, "resnet": resnet}
+NARROW = {"vgg": 0.125, "resnet": 0.5}
 
 
 def train_program(inference_program):
@@ -119,7 +120,7 @@ def train_program(inference_program):
     return {"loss": loss, "accuracy": fluid.layers.accuracy(prediction, label)}
 
 
-def main(net="resnet", data=None, width=0.25, num_epochs=5, count=2000, rate=0.05, path="image.params"):
+def main(net="resnet", data=None, width=None, num_epochs=6, count=2000, rate=0.05, path="image.params"):
     """Train, test, save, load, predict; returns the accuracy on the test part and the share of the commonest class."""
     if data:
         (train, test), names = read_cifar10(data), CIFAR
@@ -138,6 +139,7 @@ def main(net="resnet", data=None, width=0.25, num_epochs=5, count=2000, rate=0.0
     optimizer = fluid.optimizer.Momentum(
         learning_rate=schedule, momentum=0.9, regularization=fluid.regularizer.L2Decay(5e-4)
     )
+    width = NARROW[net] if width is None else width
     inference_program = functools.partial(NETS[net], width)
     trainer = fluid.Trainer(functools.partial(train_program, inference_program), optimizer)
     sizes = [int(np.prod(spec.shape)) for spec in trainer.program.parameters.values()]
@@ -170,8 +172,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--net", choices=NETS, default="resnet")
     parser.add_argument("--data", metavar="DIR", help="with data_batch_1.bin ... data_batch_5.bin and test_batch.bin")
-    parser.add_argument("--width", type=float, default=0.25, help="factor of the number of filters; 1 is the real net")
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--width", type=float, help="factor of the number of filters, 1 for the real net")
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--save", metavar="PATH", help="where to keep the parameters (a temporary place by default)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

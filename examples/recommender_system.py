@@ -4,7 +4,7 @@ Given a directory with MovieLens 1M (users.dat, movies.dat, ratings.dat), it lea
 that it generates, in which a few hidden tastes decide. Tables are updated by the rows of a batch only. Run
 
     python examples/recommender_system.py
-    python examples/recommender_system.py --data ml-1m --epochs 5
+    python examples/recommender_system.py --data ml-1m --epochs 10
 """
 
 import argparse
@@ -113,7 +113,7 @@ def baselines(train, test):
     return {name: float(np.sqrt(np.mean((test["rating"] - guess) ** 2))) for name, guess in guesses.items()}
 
 
-def main(data=None, num_epochs=10, path="movies.params", **generated):
+def main(data=None, num_epochs=5, path="movies.params", **generated):
     """Train, compare with means, save, load, recommend; returns the errors on the test part."""
     users, movies, ratings, titles = read_movielens(data) if data else generate(**generated)
     source = f"MovieLens from {data}" if data else "generated ratings (not MovieLens)"
@@ -155,7 +155,7 @@ def main(data=None, num_epochs=10, path="movies.params", **generated):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="DIR", help="with users.dat, movies.dat and ratings.dat")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--save", metavar="PATH", help="where to keep the parameters (a temporary place by default)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 from fluid import clip, errors, initializer, io, layers, metrics, nets, optimizer, place, reader, regularizer, trainer
 from fluid.core import Program, Scope, SequenceBatch, name_scope
 from fluid.inferencer import Inferencer
+from fluid.layers.appending import embedding, one_hot
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
@@ -44,6 +45,7 @@ __all__ = [
     "Trainer",
     "batch",
     "clip",
+    "embedding",
     "errors",
     "initializer",
     "io",
@@ -51,6 +53,7 @@ __all__ = [
     "metrics",
     "name_scope",
     "nets",
+    "one_hot",
     "optimizer",
     "place",
     "reader",

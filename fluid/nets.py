@@ -25,11 +25,12 @@ def simple_img_conv_pool(
     act: Any = None,
     use_cudnn: bool = True,
     name: str | None = None,
+    data_format: str = "NCHW",
 ) -> Any:
     """A convolution and a pooling, as in LeNet-5 (LeCun et al., 1998).
 
     Args:
-      input: `[batch, channels, height, width]`.
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       num_filters: of the convolution.
       filter_size: of the convolution.
       pool_size: of the pooling.
@@ -46,9 +47,10 @@ def simple_img_conv_pool(
       act: activation of the convolution.
       use_cudnn: has no effect.
       name: of both layers, instead of `conv2d_N` and `pool2d_N`.
+      data_format: "NCHW" or "NHWC".
 
     Returns:
-      `[batch, num_filters, height', width']`.
+      `[batch, num_filters, height', width']`, or with the channels last.
 
     Raises:
       ShapeError: as `layers.conv2d` and `layers.pool2d`.
@@ -74,8 +76,11 @@ def simple_img_conv_pool(
         bias_attr=bias_attr,
         act=act,
         name=name,
+        data_format=data_format,
     )
-    return layers.pool2d(hidden, pool_size, pool_type, pool_stride, pool_padding, global_pooling, name=name)
+    return layers.pool2d(
+        hidden, pool_size, pool_type, pool_stride, pool_padding, global_pooling, name=name, data_format=data_format
+    )  # fmt: skip
 
 
 @layer
@@ -93,13 +98,14 @@ def img_conv_group(
     pool_type: str = "max",
     use_cudnn: bool = True,
     name: str | None = None,
+    data_format: str = "NCHW",
 ) -> Any:
     """Several convolutions and one pooling, as in VGG (Simonyan and Zisserman, 2014).
 
     Each setting of the convolutions is one for all, or a list of one for each.
 
     Args:
-      input: `[batch, channels, height, width]`.
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       conv_num_filter: a list: filters of each convolution.
       pool_size: of the pooling.
       conv_padding: of the convolutions.
@@ -112,9 +118,10 @@ def img_conv_group(
       pool_type: "max" or "avg".
       use_cudnn: has no effect.
       name: of all layers, instead of `conv2d_N`, `batch_norm_N`, `pool2d_N`.
+      data_format: "NCHW" or "NHWC".
 
     Returns:
-      `[batch, conv_num_filter[-1], height', width']`.
+      `[batch, conv_num_filter[-1], height', width']`, or with the channels last.
 
     Raises:
       ArgumentError: a list has not one setting for each convolution.
@@ -146,12 +153,14 @@ def img_conv_group(
     hidden = input
     for filters, size, padding, attr, normalise, drop_rate in settings:
         act = None if normalise else conv_act
-        hidden = layers.conv2d(hidden, filters, size, padding=padding, param_attr=attr, act=act, name=name)
+        hidden = layers.conv2d(
+            hidden, filters, size, padding=padding, param_attr=attr, act=act, name=name, data_format=data_format
+        )
         if normalise:
-            hidden = layers.batch_norm(hidden, act=conv_act, name=name)
+            hidden = layers.batch_norm(hidden, act=conv_act, name=name, data_layout=data_format)
             if drop_rate > 1e-5:
                 hidden = layers.dropout(hidden, dropout_prob=drop_rate, name=name)
-    return layers.pool2d(hidden, pool_size, pool_type, pool_stride, name=name)
+    return layers.pool2d(hidden, pool_size, pool_type, pool_stride, name=name, data_format=data_format)
 
 
 @layer

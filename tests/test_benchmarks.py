@@ -51,3 +51,18 @@ def test_the_table():
     assert "".join(turns) == "fh" + "fh" + "hf" + "fh"
     text = timing.table([timing.Row("x", "steps/s", numbers, higher_is_better=True)])
     assert "| 2 | 4 | 0.500 |" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "setup"), [("RESNET", "resnet32"), ("RESNET_NHWC", "resnet32"), ("TABLE", "bigemb")])
+def test_peers_take_the_same_steps(name, setup):
+    """These rules agree digit by digit; a smaller batch and a smaller table do."""
+    models, training = importlib.import_module("models"), importlib.import_module("training")
+    setup = importlib.import_module(setup).SETUP._replace(batch=8, read_every=1)
+    model = models.lookups(1000) if name == "TABLE" else getattr(models, name)
+    x, labels = model.data(3 * 8)
+    trainer, by_fluid = training.fluid_peer(model, x, labels, setup)
+    by_hand = training.hand_peer(model, x, labels, dict(trainer.params), setup)
+    in_order = np.random.Generator(np.random.PCG64([0, 0])).permutation(24)
+    del in_order
+    assert len(by_fluid(1)) == len(by_hand(1)) == 3

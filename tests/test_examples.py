@@ -3,6 +3,7 @@
 import importlib.util
 import pathlib
 
+import numpy as np
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
@@ -17,7 +18,8 @@ def load(name):
 
 
 def test_every_example_is_tested_here():
-    tested = {"fit_a_line.py", "recognize_digits.py", "recognize_digits.ipynb"}
+    tested = {"fit_a_line.py", "recognize_digits.py", "recognize_digits.ipynb", "image_classification.py"}
+    tested |= {"word2vec.py", "recommender_system.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -40,6 +42,88 @@ def test_recognize_digits_as_it_is_shown(in_tmp):
     """What `make demo` promises."""
     accuracy, _ = load("recognize_digits").main()
     assert accuracy >= 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", ["vgg", "resnet"])
+def test_image_classification(net, in_tmp, capsys):
+    example = load("image_classification")
+    reached, by_guessing = example.main(net=net, num_epochs=6, count=1000, path=str(in_tmp / "image.params"))
+    assert reached > 0.5 >= 4 * by_guessing
+    said = capsys.readouterr().out
+    assert "generated shapes (not CIFAR-10)" in said and f"test accuracy {reached:.4f}" in said
+
+
+def write_cifar10(folder, records):
+    """Write six files of generated records: a label, then 3 x 32 x 32 bytes."""
+    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
+        (folder / name).write_bytes(records.tobytes())
+
+
+def test_cifar10_is_read_as_it_is_published(in_tmp):
+    example = load("image_classification")
+    records = np.random.default_rng(0).integers(0, 256, (7, 3073), dtype=np.uint8)
+    records[:, 0] = [3, 1, 4, 1, 5, 9, 2]
+    write_cifar10(in_tmp, records)
+    train, test = example.read_cifar10(in_tmp)
+    assert train["image"].shape == (35, 3, 32, 32) and test["label"].tolist() == [3, 1, 4, 1, 5, 9, 2]
+    # Red comes first, row by row.
+    assert test["image"][2, 0, 1, 5] == np.float32(records[2, 1 + 32 + 5]) / 255
+    assert test["image"][2, 2, 31, 31] == np.float32(records[2, -1]) / 255
+
+
+def test_cifar10_that_is_not_whole_is_refused(in_tmp):
+    example = load("image_classification")
+    records = np.zeros((2, 3073), np.uint8)
+    write_cifar10(in_tmp, records)
+    (in_tmp / "data_batch_3.bin").write_bytes(records.tobytes()[:-1])
+    with pytest.raises(ValueError, match=r"data_batch_3.bin has 6145 bytes; expected some records of 3073"):
+        example.read_cifar10(in_tmp)
+    records[1, 0] = 10
+    write_cifar10(in_tmp, records)
+    with pytest.raises(ValueError, match=r"data_batch_1.bin has a label 10; expected 0 to 9"):
+        example.read_cifar10(in_tmp)
+    (in_tmp / "data_batch_1.bin").unlink()
+    with pytest.raises(FileNotFoundError, match="--data takes the directory"):
+        example.read_cifar10(in_tmp)
+
+
+@pytest.mark.slow
+def test_word2vec(in_tmp, capsys):
+    path = str(in_tmp / "words.params")
+    net, by_counting = load("word2vec").main(num_epochs=4, path=path)
+    assert net[0] < 0.7 * by_counting[0], "perplexity"
+    assert net[1] > 1.5 * by_counting[1], "accuracy"
+    said = capsys.readouterr().out
+    assert "nearest by cosine" in said and "the value of the ... " in said
+
+
+def test_recommender_system(in_tmp, capsys):
+    path = str(in_tmp / "movies.params")
+    errors = load("recommender_system").main(num_epochs=3, users=200, movies=100, ratings=10_000, path=path)
+    assert errors["fluid"] < 0.8 * errors["the movie's mean"] < errors["always the mean"]
+    said = capsys.readouterr().out
+    assert "generated ratings (not MovieLens)" in said and "generated movie" in said
+
+
+def test_movielens_is_read_as_it_is_published(in_tmp):
+    example = load("recommender_system")
+    (in_tmp / "users.dat").write_text("1::F::1::10::48067\n2::M::56::16::70072\n")
+    movies = "1::Toy Story (1995)::Animation|Children's|Comedy\n17::Les Misérables (1995)::Drama|Musical\n"
+    (in_tmp / "movies.dat").write_text(movies, encoding="latin-1")
+    (in_tmp / "ratings.dat").write_text("1::17::5::978300760\n2::1::3::978302109\n")
+    users, films, ratings, titles = example.read_movielens(in_tmp)
+    assert users.tolist() == [[1, 1, 0, 10], [2, 0, 6, 16]]
+    assert films.tolist() == [[1, 0, 1, 2, 18, 18, 18], [17, 3, 4, 18, 18, 18, 18]]
+    assert ratings.tolist() == [[1, 17, 5], [2, 1, 3]] and titles[17] == "Les Misérables (1995)"
+    feeds = example.columns(users, films, ratings)
+    assert feeds["job"].tolist() == [10, 16] and feeds["categories"][0].tolist() == films[1, 1:].tolist()
+    (in_tmp / "ratings.dat").write_text("1::17::5\n")
+    with pytest.raises(ValueError, match=r"ratings.dat, line 1: 3 fields between '::'; expected 4"):
+        example.read_movielens(in_tmp)
+    (in_tmp / "users.dat").unlink()
+    with pytest.raises(FileNotFoundError, match="--data takes the directory"):
+        example.read_movielens(in_tmp)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace DataFeeder EndEpochEvent
         EndStepEvent EndTrainEvent Handler Inferencer ParamAttr Program ProgressBar Results Scope
-        SequenceBatch Session Trainer batch clip errors initializer io layers metrics name_scope nets optimizer place
+        SequenceBatch Session Trainer batch clip embedding errors initializer io layers metrics name_scope nets one_hot optimizer place
         reader regularizer train trainer
     """,
     "fluid.layers": """

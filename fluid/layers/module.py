@@ -161,13 +161,13 @@ def _leaves(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _adapt(module: Any, call: Callable[..., Any] | None) -> _Adapted:
-    home = {base.__module__.partition(".")[0] + "." + base.__name__ for base in type(module).__mro__}
-    library = {base.__module__ for base in type(module).__mro__}
-    if "flax.Module" in home and any(name.startswith("flax.linen") for name in library):
+    # Told apart by the classes they descend from, so that a library is imported only when one of its modules is here.
+    bases = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
+    if "flax.linen.module.Module" in bases:
         return _linen(module, call)
-    if "flax.Module" in home or (callable(module) and "rngs" in _arguments(module)):
+    if any(base.startswith("flax.nnx.") for base in bases) or (callable(module) and "rngs" in _arguments(module)):
         return _nnx(module, call)
-    if callable(module) or home & {"haiku.Transformed", "haiku.TransformedWithState"}:
+    if callable(module) or any(base.startswith("haiku.") for base in bases):
         return _haiku(module, call)
     raise errors.ArgumentTypeError(
         f"layers.module takes a module of Flax, a function of rngs that makes one, or a function that calls modules of "

@@ -8,7 +8,7 @@ from layers.table import real
 from scipy import ndimage
 
 import fluid
-from fluid import errors, layers
+from fluid import errors, layers, nets
 
 IMAGE, VOLUME = real(2, 3, 5, 4), real(1, 2, 3, 4, 2)
 
@@ -131,7 +131,7 @@ def test_affine_channel():
 CHANNELS_LAST = {
     "conv2d": lambda x, f: layers.conv2d(x, 4, 3, padding=[1, 0, 2, 1], data_format=f),
     "conv2d_transpose": lambda x, f: layers.conv2d_transpose(x, 4, filter_size=3, stride=2, data_format=f),
-    "pool2d": lambda x, f: layers.pool2d(x, 2, "avg", 2, 1, ceil_mode=True, data_format=f),
+    "pool2d": lambda x, f: layers.pool2d(x, 3, "avg", 2, [1, 0], ceil_mode=True, data_format=f),
     "adaptive_pool2d": lambda x, f: layers.adaptive_pool2d(x, [3, 2], "avg", data_format=f),
     "batch_norm": lambda x, f: layers.batch_norm(x, data_layout=f),
     "group_norm": lambda x, f: layers.group_norm(x, 3, param_attr="s", bias_attr="b", data_layout=f),
@@ -141,6 +141,8 @@ CHANNELS_LAST = {
     "resize_bilinear": lambda x, f: layers.resize_bilinear(x, [7, 3], data_format=f),
     "resize_nearest": lambda x, f: layers.resize_nearest(x, [7, 3], data_format=f),
     "affine_channel": lambda x, f: layers.affine_channel(x, jnp.arange(3.0), data_layout=f),
+    "simple_img_conv_pool": lambda x, f: nets.simple_img_conv_pool(x, 2, 2, 2, 1, data_format=f),
+    "img_conv_group": lambda x, f: nets.img_conv_group(x, [2, 3], 2, conv_with_batchnorm=True, data_format=f),
     "conv3d": lambda x, f: layers.conv3d(x, 4, 2, data_format=f),
     "conv3d_transpose": lambda x, f: layers.conv3d_transpose(x, 4, filter_size=2, stride=2, data_format=f),
     "pool3d": lambda x, f: layers.pool3d(x, 2, "max", data_format=f),
