@@ -46,7 +46,6 @@ NOT_YET = {
     "layers.sequence_softmax",
     "layers.warpctc",
     "nets.sequence_conv_pool",
-    "one_hot",
 }
 
 # Cases that cannot run here at all.

@@ -63,7 +63,7 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
       `[..., width]`.
     """
     frame = current_frame("layers.embedding")
-    rows = table.at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
+    rows = jnp.asarray(table).at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
     rows = frame.compute(rows)
     name = frame.fact(table, "parameter")
     if name is None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -47,7 +48,9 @@ def affine_grid(theta: Any, out_shape: Sequence[int], name: str | None = None) -
         )
     down, across = (np.linspace(-1, 1, int(n), dtype=np.float32) for n in out_shape[2:])
     places = np.stack([*np.meshgrid(across, down), np.ones((len(down), len(across)), np.float32)], axis=-1)
-    return this.output(jnp.einsum("hwk,nik->nhwi", places.astype(maps.dtype), maps))
+    # A rounded place is another pixel.
+    exact = jax.lax.Precision.HIGHEST
+    return this.output(jnp.einsum("hwk,nik->nhwi", places.astype(maps.dtype), maps, precision=exact))
 
 
 @layer

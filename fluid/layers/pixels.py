@@ -150,8 +150,15 @@ def unfold(
             f"{this.name}: {describe(x)} padded by {pads} is smaller than a window of {windows}; use smaller "
             f"kernel_sizes, or paddings={windows[0] // 2}"
         )
+    # Pixels are only moved, by a convolution that picks them: they must come through unrounded.
     patches = jax.lax.conv_general_dilated_patches(
-        image.array, kernel, steps, pads, rhs_dilation=apart, dimension_numbers=("NCHW", "OIHW", "NCHW")
+        image.array,
+        kernel,
+        steps,
+        pads,
+        rhs_dilation=apart,
+        dimension_numbers=("NCHW", "OIHW", "NCHW"),
+        precision=jax.lax.Precision.HIGHEST,
     )
     return this.output(patches.reshape(*patches.shape[:2], -1))
 
