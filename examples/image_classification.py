@@ -1,7 +1,7 @@
 """Small colour images in ten classes: VGG-16 with batch normalisation, or ResNet-32.
 
 Given a directory with CIFAR-10 in its published binary format, it trains on that; otherwise on a small set of coloured
-shapes that it generates. By default the nets are narrowed so that a run takes less than a minute. Run
+shapes that it generates. By default the nets are narrowed so that a run takes about a minute. Run
 
     python examples/image_classification.py --net resnet
     python examples/image_classification.py --net vgg --data cifar-10-batches-bin --width 1 --epochs 100
@@ -120,7 +120,7 @@ def train_program(inference_program):
     return {"loss": loss, "accuracy": fluid.layers.accuracy(prediction, label)}
 
 
-def main(net="resnet", data=None, width=None, num_epochs=6, count=2000, rate=0.05, path="image.params"):
+def main(net="resnet", data=None, width=None, num_epochs=5, count=2000, rate=0.05, path="image.params"):
     """Train, test, save, load, predict; returns the accuracy on the test part and the share of the commonest class."""
     if data:
         (train, test), names = read_cifar10(data), CIFAR
@@ -173,7 +173,7 @@ if __name__ == "__main__":
     parser.add_argument("--net", choices=NETS, default="resnet")
     parser.add_argument("--data", metavar="DIR", help="with data_batch_1.bin ... data_batch_5.bin and test_batch.bin")
     parser.add_argument("--width", type=float, help="factor of the number of filters, 1 for the real net")
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--save", metavar="PATH", help="where to keep the parameters (a temporary place by default)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

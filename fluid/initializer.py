@@ -15,6 +15,8 @@ import numpy as np
 
 from fluid import errors
 
+_BLOCK = 1 << 20  # elements
+
 
 @dataclass(frozen=True)
 class Constant:
@@ -235,6 +237,20 @@ def _seeded(key: jax.Array, seed: int) -> jax.Array:
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: Any, second: Any) -> jax.Array:
     first, second = jnp.asarray(first, dtype), jnp.asarray(second, dtype)
+    rows = max(1, _BLOCK // max(1, math.prod(shape[1:])))
+    if not shape or shape[0] <= rows:
+        return _draw_block(kind, key, shape, dtype, first, second)
+
+    # Drawing needs several times the memory of its result, so a large table is drawn some rows at a time.
+    def fill(number: Any, table: Any) -> Any:
+        part = (rows, *shape[1:])
+        block = _draw_block(kind, jax.random.fold_in(key, number), part, dtype, first, second)
+        return jax.lax.dynamic_update_slice_in_dim(table, block, number * rows, axis=0)
+
+    return jax.lax.fori_loop(0, -(-shape[0] // rows), fill, jnp.zeros(shape, dtype))
+
+
+def _draw_block(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: Any, second: Any) -> jax.Array:
     if kind == "uniform":
         return jax.random.uniform(key, shape, dtype, first, second)
     if kind == "normal":

@@ -98,6 +98,7 @@ def test_word2vec(in_tmp, capsys):
     assert "nearest by cosine" in said and "the value of the ... " in said
 
 
+@pytest.mark.slow
 def test_recommender_system(in_tmp, capsys):
     path = str(in_tmp / "movies.params")
     errors = load("recommender_system").main(num_epochs=3, users=200, movies=100, ratings=10_000, path=path)

@@ -1,0 +1,20 @@
+"""docs/from-fluid.md: its program runs, and it names every golden case whose numbers are not taken over."""
+
+import pathlib
+import re
+
+from golden_cases import cases
+
+TEXT = (pathlib.Path(__file__).resolve().parent.parent / "docs" / "from-fluid.md").read_text()
+
+
+def test_its_program_runs(in_tmp, capsys):
+    for code in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
+        exec(compile(code, "from-fluid.md", "exec"), {"__name__": "from_fluid"})
+    error = float(capsys.readouterr().out.split()[0])
+    assert error < 6.5, "half of what always saying 0 costs"
+
+
+def test_it_names_what_is_not_taken_over():
+    wanted = {case.id for case in cases() if "defect" in case.spec or case.spec.get("not_derivative")}
+    assert set(re.findall(r"^\| `(\w+/\w+)`", TEXT, flags=re.MULTILINE)) == wanted

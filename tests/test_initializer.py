@@ -1,0 +1,61 @@
+"""Initializers: moments and limits, also of tables so large that they are drawn in blocks."""
+
+import jax
+import numpy as np
+import pytest
+
+from fluid import errors, initializer
+
+KEY = jax.random.key(0)
+LARGE = (2_300_000, 2)  # more than four blocks, the last one short
+
+
+@pytest.mark.parametrize("shape", [(300, 200), LARGE])
+def test_moments(shape):
+    uniform = np.asarray(initializer.Uniform(-0.3, 0.7)(KEY, shape, "float32"))
+    assert uniform.shape == shape and -0.3 <= uniform.min() < -0.29 and 0.69 < uniform.max() < 0.7
+    assert uniform.mean() == pytest.approx(0.2, abs=0.01) and uniform.std() == pytest.approx(12**-0.5, abs=0.01)
+    normal = np.asarray(initializer.Normal(0.1, 0.5)(KEY, shape, "float32"))
+    assert normal.mean() == pytest.approx(0.1, abs=0.01) and normal.std() == pytest.approx(0.5, abs=0.01)
+    cut = np.asarray(initializer.TruncatedNormal(0.2, 0.4)(KEY, shape, "float32"))
+    assert abs(cut - 0.2).max() <= 0.8 and cut.std() == pytest.approx(0.88 * 0.4, abs=0.01)
+
+
+def test_blocks_of_a_large_table_differ():
+    table = np.asarray(initializer.Normal()(KEY, LARGE, "float32"))
+    assert len(np.unique(table[:, 0])) > 0.99 * len(np.unique(table.astype("float64")[:, 0])) > 1_500_000
+    rows = 1 << 19
+    for start in range(rows, LARGE[0] - rows, rows):
+        assert not np.array_equal(table[:rows], table[start : start + rows])
+    assert (table[-rows:] != 0).all()
+
+
+def test_the_same_key_gives_the_same_values_and_a_seed_overrules_it():
+    draw = initializer.Xavier()
+    assert np.array_equal(draw(KEY, (4, 4), "float32"), draw(KEY, (4, 4), "float32"))
+    other = jax.random.key(1)
+    assert not np.array_equal(draw(KEY, (4, 4), "float32"), draw(other, (4, 4), "float32"))
+    fixed = initializer.Xavier(seed=7)
+    assert np.array_equal(fixed(KEY, (4, 4), "float32"), fixed(other, (4, 4), "float32"))
+
+
+@pytest.mark.parametrize(
+    "shape, fans", [((12,), (12, 12)), ((6, 10), (6, 10)), ((8, 3, 5, 5), (75, 200)), ((), (1, 1))]
+)
+def test_fans(shape, fans):
+    assert initializer.fans(shape) == fans
+
+
+def test_given_arrays_and_kernels_must_fit():
+    with pytest.raises(errors.ShapeError, match="NumpyArray"):
+        initializer.NumpyArray(np.ones(3))(KEY, (4,), "float32")
+    with pytest.raises(errors.ShapeError, match="size, size"):
+        initializer.Bilinear()(KEY, (1, 1, 3, 4), "float32")
+
+
+def test_bilinear_upsampling_keeps_a_constant():
+    kernel = initializer.Bilinear()(KEY, (1, 1, 4, 4), "float32")[0, 0]
+    # Each output cell of a transposed convolution of stride 2 is a sum over every other cell of the kernel.
+    for i in (0, 1):
+        for j in (0, 1):
+            assert kernel[i::2, j::2].sum() == pytest.approx(1.0)
