@@ -1,9 +1,12 @@
 """Gradient clips, applied before regularizers."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import jax
-import optax
+
+from fluid.lazy import optax
 
 
 @dataclass(frozen=True)

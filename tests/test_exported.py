@@ -7,8 +7,8 @@ NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace DataFeeder EndEpochEvent
         EndStepEvent EndTrainEvent Handler Inferencer ParamAttr Program ProgressBar Results Scope
-        SequenceBatch Session Trainer batch clip embedding errors initializer io layers metrics name_scope nets one_hot optimizer place
-        reader regularizer train trainer
+        SequenceBatch Session Trainer batch clip embedding errors initializer io layers metrics name_scope
+        nets one_hot optimizer place reader regularizer train trainer
     """,
     "fluid.layers": """
         abs accuracy acos adaptive_pool2d adaptive_pool3d affine_channel affine_grid argmax argmin argsort

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 
 # Lowest first. A room is a module or package of fluid; those that share a tier do not know each other.
 TIERS = [
-    ["errors"],
+    ["errors", "lazy"],
     ["core"],
     ["place", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
@@ -27,7 +27,7 @@ ONLY = {"reader": {"errors", "core"}}
 # ... and these never use what lies below them.
 NEVER = {"session": {"layers", "nets"}, "trainer": {"layers", "nets"}, "inferencer": {"layers", "nets"}}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
-ENGINES = {"optax": {"optimizer", "clip", "session"}, "orbax": {"io", "session", "trainer"}}
+ENGINES = {"optax": {"lazy"}, "orbax": {"io", "session", "trainer"}}
 # Python itself and what comes with every installation; all else is imported inside a function, on use.
 EVERYWHERE = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy", "optax", "fluid"}
 

@@ -1,13 +1,15 @@
 """Optimizers that divide by the size of past gradients: Adagrad and its kin."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
+from fluid.lazy import optax
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import Rate, with_rate
 

@@ -1,13 +1,15 @@
 """Adam and its kin: a moving mean of gradients, divided by a measure of their size."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
+from fluid.lazy import optax
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import Parameter, unless, with_rate
 

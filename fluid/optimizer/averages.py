@@ -4,6 +4,8 @@ An average is kept among the optimizer's slots and follows each change of the pa
 the slots, and neither `save_params` nor the list of parameters knows it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -12,9 +14,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fluid import core, errors
+from fluid.lazy import optax
 from fluid.optimizer.base import Minimizer
 from fluid.optimizer.wrapper import Wrapped, Wrapper
 

@@ -1,14 +1,16 @@
 """What all optimizers have in common, and optax transformations as optimizers."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
 import jax.numpy as jnp
-import optax
 
 from fluid import core, errors
+from fluid.lazy import optax
 from fluid.optimizer.parts import Rate, accumulate, add_decay, clip_each, multiply, updates_done
 from fluid.param_attr import ParamAttr
 

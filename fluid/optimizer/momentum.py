@@ -1,13 +1,15 @@
 """Optimizers that remember at most a direction: SGD, Momentum, LarsMomentum, Lion, Muon."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
+from fluid.lazy import optax
 from fluid.optimizer.adam import Adam
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import Parameter, Rate, described, unless

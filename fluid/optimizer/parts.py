@@ -1,11 +1,14 @@
 """What optimizers are put together from: stages of an optax chain."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
+
+from fluid.lazy import optax
 
 Rate = float | Callable[[Any], Any]
 

@@ -1,14 +1,16 @@
 """Wrappers: what stands around an optimizer and sees the parameters after its update. Lookahead is one."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fluid import errors
+from fluid.lazy import optax
 from fluid.optimizer.base import Minimizer, as_optimizer
 
 

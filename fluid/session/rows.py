@@ -4,13 +4,16 @@ Rows of the table and of every optimizer slot of its shape are gathered, updated
 other parameters, and scattered back. The cost follows the rows touched, never the table.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+
+from fluid.lazy import optax
 
 
 class Rows(NamedTuple):

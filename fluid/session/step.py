@@ -1,5 +1,7 @@
 """The pure step of a program: forward, gradient, update, as one function of arrays that Session jits."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,10 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fluid import errors
 from fluid.core import TEST, TRAIN, Applied, Program, SequenceBatch
+from fluid.lazy import optax
 from fluid.session.rows import keeps_other_rows, merge, update
 
 GRAD = "@GRAD"
