@@ -150,12 +150,13 @@ class _Plan:
 
 
 def _batch_size(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
-    sizes = {n: (v.data if isinstance(v, SequenceBatch) else v).shape[0] for n, v in {**feeds, **overrides}.items()}
-    if len(set(sizes.values())) != 1:
-        raise errors.FeedError(f"the feeds have different batch sizes: {sizes}; give as many rows of each")
-    size = next(iter(sizes.values()))
+    sizes = {value.shape[0] for given in (feeds, overrides) for value in given.values()}
+    if len(sizes) != 1:
+        shown = {name: value.shape[0] for name, value in {**feeds, **overrides}.items()}
+        raise errors.FeedError(f"the feeds have different batch sizes: {shown}; give as many rows of each")
+    (size,) = sizes
     if size == 0:
-        raise errors.FeedError(f"the batch is empty: {sizes}; give at least one row")
+        raise errors.FeedError("the batch is empty; give at least one row")
     return size
 
 

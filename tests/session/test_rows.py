@@ -197,3 +197,51 @@ def test_in_a_trainer_and_saved(tmp_path):
     trainer.save_params(tmp_path / "table")
     assert trainer.test(reader)[0] < 1e-2
     assert len(trainer.session.compilations) == 4  # the last batch is shorter, in training and in the test
+
+
+def lazy_momentum(m, g, t):
+    m["v"] = 0.9 * m["v"] + g
+    return -0.1 * m["v"]
+
+
+def lazy_adam(m, g, t):
+    m["m"] = 0.9 * m["m"] + 0.1 * g
+    m["v"] = 0.999 * m["v"] + 0.001 * g * g
+    return -0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m["m"] / (np.sqrt(m["v"]) + 1e-8)
+
+
+def lazy_rmsprop(m, g, t):
+    m["s"] = 0.95 * m["s"] + 0.05 * g * g
+    return -0.1 * g / np.sqrt(m["s"] + 1e-6)
+
+
+@pytest.mark.parametrize(
+    "optimizer, rule",
+    [
+        (fluid.optimizer.Momentum(0.1, 0.9, lazy_mode=True), lazy_momentum),
+        (fluid.optimizer.Adam(0.1, lazy_mode=True), lazy_adam),
+        (fluid.optimizer.RMSProp(0.1, rho=0.95, lazy_mode=True), lazy_rmsprop),
+        (fluid.optimizer.Optax(optax.sgd(0.1, momentum=0.9), lazy_mode=True), lazy_momentum),
+    ],
+    ids=["momentum", "adam", "rmsprop", "optax"],
+)
+def test_lazy_rules_change_touched_rows_only_as_by_hand(optimizer, rule):
+    def program():
+        ids = fluid.layers.data("ids", shape=[1], dtype="int64")
+        weights = fluid.layers.data("weights", shape=[WIDTH])
+        rows = fluid.layers.embedding(ids, size=[ROWS, WIDTH], param_attr="table", is_sparse=True)
+        loss = fluid.layers.reduce_sum(rows * weights)
+        optimizer.minimize(loss)
+        return loss
+
+    rng = np.random.default_rng(5)
+    session = fluid.Session(program)
+    assert session.rules["program"][0].tables == ("table",)
+    want = np.asarray(session.scope["table"], "float64")
+    memory = [{"m": 0.0, "v": 0.0, "s": 0.0} for _ in range(ROWS)]
+    for t in range(1, 21):
+        ids, weights = rng.integers(0, ROWS - 3, size=(BATCH, 1)), rng.normal(size=(BATCH, WIDTH)).astype("float32")
+        session.run(program, {"ids": ids, "weights": weights})
+        for row in set(ids[:, 0]):  # the gradient of a row is the sum of the weights of its look-ups
+            want[row] += rule(memory[row], weights[ids[:, 0] == row].sum(0).astype("float64"), t)
+    np.testing.assert_allclose(session.scope["table"], want, rtol=2e-4, atol=2e-5)
