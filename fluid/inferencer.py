@@ -88,13 +88,13 @@ class Inferencer:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(feed, fetch)
-        feeds = {name: check_feed(spec, feed[name]) for name, spec in plan.feeds.items()}
-        overrides = {n: as_array(feed[n]) for n in plan.overrides}
+        feeds = {name: check_feed(spec, feed[name]) for name, spec in plan.feeds}
+        overrides = {n: as_array(feed[n]) for n in plan.overrides} if plan.overrides else {}
         if not return_numpy:  # the step may run on after this call
             feeds, overrides = self.session.take(feeds), self.session.take(overrides)
         values = plan.run_padded(feeds, overrides) if plan.padded else plan.step.raw(feeds, overrides)
         if return_numpy:
-            values = [np.asarray(v) if isinstance(v, jax.Array) else v for v in values]
+            values = [v if isinstance(v, SequenceBatch) else np.asarray(v) for v in values]
         elif plan.padded:
             values = self.session.place(values)
         return Results(values, plan.names)
@@ -103,10 +103,10 @@ class Inferencer:
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
         given_feeds, overrides = split_names(program, feed)
-        feeds = {n: program.feeds[n] for n in given_feeds}
+        feeds = [(n, program.feeds[n]) for n in given_feeds]
         request = Request(TEST, names, given_feeds, overrides)
         wanted = program.outputs if names is None else [self._array(n) for n in names]
-        given = [*(Array(s.shape, s.dtype) for s in feeds.values()), *(self._array(n) for n in overrides)]
+        given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
         step = self.session.step(program, request)
         return _Plan(feeds, overrides, step, padded, program.output_names if names is None else names)
@@ -150,14 +150,15 @@ class _Plan:
 
 
 def _batch_size(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
-    sizes = {value.shape[0] for given in (feeds, overrides) for value in given.values()}
-    if len(sizes) != 1:
+    sizes = [value.shape[0] for value in feeds.values()]
+    if overrides:
+        sizes += [value.shape[0] for value in overrides.values()]
+    if sizes.count(sizes[0]) != len(sizes):
         shown = {name: value.shape[0] for name, value in {**feeds, **overrides}.items()}
         raise errors.FeedError(f"the feeds have different batch sizes: {shown}; give as many rows of each")
-    (size,) = sizes
-    if size == 0:
+    if sizes[0] == 0:
         raise errors.FeedError("the batch is empty; give at least one row")
-    return size
+    return sizes[0]
 
 
 def _repeat_last(value: Any, count: int) -> Any:

@@ -117,6 +117,7 @@ class Frame:
     array_specs: dict[str, ParameterSpec] = field(default_factory=dict)
     sites: dict[str, str] = field(default_factory=dict)
     dense_uses: set[str] = field(default_factory=set)
+    random: bool = False
     counters: dict[str, int] = field(default_factory=dict)
     scopes: tuple[str, ...] = ()
 

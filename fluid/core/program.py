@@ -65,6 +65,7 @@ class Program:
       output_names: the keys when the function returned a dict, else None.
       values: shape and dtype of every named value.
       lookups: parameters of which rows are looked up.
+      random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
       minimizes: what `optimizer.minimize` recorded.
 
@@ -107,6 +108,7 @@ class Program:
         self.minimizes = [
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.minimizations
         ]
+        self.random = frame.random
         self.lookups = tuple(frame.lookups)
         self.dense_uses = frozenset(frame.dense_uses)
         self.outputs = [_array(v) for v in outputs]

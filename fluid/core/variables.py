@@ -95,7 +95,9 @@ def set_state(name: str, value: jax.Array) -> None:
 
 def random_key(name: str) -> jax.Array:
     """A random key for this name and this step."""
-    return fold_name(current_frame("core.random_key").key, name)
+    frame = current_frame("core.random_key")
+    frame.random = True
+    return fold_name(frame.key, name)
 
 
 def record(name: str, value: Any) -> Any:

@@ -63,9 +63,9 @@ class BoundStep:
         if not self._checked:
             self._check_missing(feeds, overrides)
         scope, step = self._scope, self._step
-        kept = {"arrays": {n: scope.arrays[n] for n in step.kept}, "root": scope.root}
+        kept = self._kept()
         if not step.training:
-            return self._test(kept, feeds, overrides, scope.step)
+            return self._test(kept, feeds, overrides, scope.step if self._program.random else None)
         carry = self._carry()
         # The call takes the scope's buffers over, so an interrupt must not come before its results are in their place.
         with self._guard:
@@ -74,6 +74,11 @@ class BoundStep:
             scope.slots[self._program.name] = after["slots"]
             scope.step = after["step"]
         return results
+
+    def _kept(self) -> dict[str, Any]:
+        arrays = self._scope.arrays
+        root = self._scope.root if self._program.random else None
+        return {"arrays": {n: arrays[n] for n in self._step.kept}, "root": root}
 
     def _carry(self) -> dict[str, Any]:
         scope = self._scope
@@ -112,8 +117,7 @@ class BoundStep:
         return zeros
 
     def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        scope, step = self._scope, self._step
-        kept = {"arrays": {n: scope.arrays[n] for n in step.kept}, "root": scope.root}
+        step, kept = self._step, self._kept()
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
             if step.training:

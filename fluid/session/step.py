@@ -171,7 +171,7 @@ class Step:
         self, carry: Mapping[str, Any], kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Any]:
         """One training step: `carry` holds what changes (arrays, slots, step), `kept` what does not."""
-        key = jax.random.fold_in(jax.random.wrap_key_data(kept["root"]), carry["step"])
+        key = _step_key(kept["root"], carry["step"])
         arrays = {**kept["arrays"], **carry["arrays"]}
         applied, gradients = self._differentiate(arrays, feeds, overrides, key)
         new, slots = dict(carry["arrays"]), list(carry["slots"])
@@ -190,7 +190,7 @@ class Step:
         self, kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], step: Any = 0
     ) -> Any:
         """One evaluation: nothing changes."""
-        key = jax.random.fold_in(jax.random.wrap_key_data(kept["root"]), step)
+        key = _step_key(kept["root"], step)
         applied, gradients = self._differentiate(kept["arrays"], feeds, overrides, key)
         return self._results(applied, {**applied.values, **applied.states}, gradients)
 
@@ -264,6 +264,10 @@ class Step:
         mine = [i for i, m in enumerate(self.program.minimizes) if name in m.parameters]
         found = gradients(mine[0] if mine else 0)
         return found["arrays"][name] if name in found["arrays"] else found["nudges"][name]
+
+
+def _step_key(root: Any, step: Any) -> Any:
+    return None if root is None else jax.random.fold_in(jax.random.wrap_key_data(root), step)
 
 
 def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest: Any) -> set[str]:
