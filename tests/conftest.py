@@ -1,6 +1,7 @@
 """What every test shares: the CPU unless told otherwise, reproducible hypothesis runs, the digits."""
 
 import os
+import signal
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported; JAX_PLATFORMS=cuda,cpu tests a GPU
 os.environ.setdefault("MPLBACKEND", "agg")
@@ -8,6 +9,9 @@ os.environ.setdefault("MPLBACKEND", "agg")
 import hypothesis
 import numpy as np
 import pytest
+
+# A shell that starts the suite in the background has it ignore Ctrl-C; some tests are about just that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("fluid", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fluid")
