@@ -47,10 +47,8 @@ def test_peers_learn_the_same(name, setup):
             by_fluid.append(float(event.metrics[0]))
 
     trainer.train(lambda: [{"x": x, "label": labels}] * 5, num_epochs=1, event_handler=on_event)
-    # Fluid's Adam and Adagrad add their epsilons elsewhere in the formula, and its batch_norm sums in another order;
-    # 32 layers of batch_norm make of the last digit of one step the third of the fifth step.
-    np.testing.assert_allclose(by_fluid[0], by_hand[0], rtol=1e-4)
-    np.testing.assert_allclose(by_fluid, by_hand, rtol=1e-2)
+    # Fluid's Adam and Adagrad add their epsilons elsewhere in the formula; steps differ in the fifth digit.
+    np.testing.assert_allclose(by_fluid, by_hand, rtol=2e-3)
     assert by_fluid[-1] < 0.9 * by_fluid[0]
 
 

@@ -352,17 +352,12 @@ def _moments(x: Any, axes: tuple[int, ...], where: Any = None) -> tuple[Any, Any
 
 
 def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any]:
-    # Both moments in one pass over the data, which is most of the work. Taken about a point near the mean they are as
-    # exact as in two passes, and any element of the data is such a point.
     valid = None
     if isinstance(value, core.SequenceBatch):
         valid = value.mask.reshape(*value.mask.shape, *[1] * (x.ndim - 2))
         x = jnp.where(valid, x, 0)
-    near = jax.lax.stop_gradient(wide(x[tuple(slice(None) if i == axis else 0 for i in range(x.ndim))]))
-    apart = wide(x) - near.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
-    axes = tuple(i for i in range(x.ndim) if i != axis)
-    shift, square = (jnp.mean(v, axis=axes, where=valid) for v in (apart, jnp.square(apart)))
-    return near + shift, jnp.maximum(square - jnp.square(shift), 0)
+    _, mean, variance = _moments(x, tuple(i for i in range(x.ndim) if i != axis), valid)
+    return mean.reshape(-1), variance.reshape(-1)
 
 
 def _affine(x: Any, scale: Any, bias: Any, axis: int) -> Any:
