@@ -120,7 +120,7 @@ def train_program(inference_program):
     return {"loss": loss, "accuracy": fluid.layers.accuracy(prediction, label)}
 
 
-def main(net="resnet", data=None, width=None, num_epochs=5, count=2000, rate=0.05, path="image.params"):
+def main(net="resnet", data=None, width=None, num_epochs=5, count=2000, rate=0.003, path="image.params"):
     """Train, test, save, load, predict; returns the accuracy on the test part and the share of the commonest class."""
     if data:
         (train, test), names = read_cifar10(data), CIFAR
@@ -136,9 +136,7 @@ def main(net="resnet", data=None, width=None, num_epochs=5, count=2000, rate=0.0
 
     steps = num_epochs * -(-len(train["label"]) // BATCH)
     schedule = fluid.layers.piecewise_decay([steps * 6 // 10, steps * 9 // 10], [rate, rate / 10, rate / 100])
-    optimizer = fluid.optimizer.Momentum(
-        learning_rate=schedule, momentum=0.9, regularization=fluid.regularizer.L2Decay(5e-4)
-    )
+    optimizer = fluid.optimizer.Adam(learning_rate=schedule)
     width = NARROW[net] if width is None else width
     inference_program = functools.partial(NETS[net], width)
     trainer = fluid.Trainer(functools.partial(train_program, inference_program), optimizer)

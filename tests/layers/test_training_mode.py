@@ -29,6 +29,20 @@ def test_dropout_keeps_the_expected_value(implementation, kept, tested):
     np.testing.assert_allclose(output(forced, {"x": ONES}), np.full_like(ONES, tested))
 
 
+@pytest.mark.parametrize("far", [0.0, 10.0, 1e3])
+@pytest.mark.parametrize("shape", [[4, 8, 8], [4]])
+def test_batch_norm_is_exact_far_from_zero(shape, far):
+    """Squares of large numbers must not eat the variance; an outlier in the first example changes nothing of that."""
+    x = np.random.default_rng(0).normal(far, 1, [64, *shape]).astype("float32")
+    x[0, :2] += 5
+    found = output(lambda: layers.batch_norm(layers.data("x", shape)), {"x": x})
+    axes = tuple(i for i in range(x.ndim) if i != 1)
+    exact = x.astype("float64")
+    exact = exact - exact.mean(axes, keepdims=True)
+    exact /= np.sqrt(exact.var(axes, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6 * max(far, 5))
+
+
 def test_dropout_masks_depend_on_the_key_and_the_name():
     first, again = output(dropped(), {"x": ONES}), output(dropped(), {"x": ONES})
     np.testing.assert_array_equal(first, again)
