@@ -12,6 +12,8 @@
     |-- ParameterError       (ValueError)    parameters do not match the program
     |-- ReaderError          (ValueError)    a reader gives nothing, or gives what no reader gives
     |-- ParameterFileError   (OSError)       a parameter file is missing or is something else
+    |-- CheckpointError      (OSError)       a checkpoint folder is in use, damaged or gone
+    |-- NonFiniteError       (FloatingPointError)  training came to a value that is no finite number
     `-- DeviceError          (RuntimeError)  a device that is not there was asked for
 
 Each is also the built-in exception that a Python user would catch. A message says what was found, what was expected,
@@ -20,6 +22,7 @@ and the call that would have worked.
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class FluidError(Exception):
@@ -75,6 +78,22 @@ class ReaderError(FluidError, ValueError):
 
 class ParameterFileError(FluidError, OSError):
     """A parameter file is missing, damaged, or holds something else."""
+
+
+class CheckpointError(FluidError, OSError):
+    """A checkpoint folder cannot be used: another trainer writes to it, it is gone, or nothing in it is whole."""
+
+
+class NonFiniteError(FluidError, FloatingPointError):
+    """Training came to a value that is infinite or no number; `report` says where it came from, if that was asked for.
+
+    Attributes:
+      report: a `fluid.handlers.NonFiniteReport`, or None.
+    """
+
+    def __init__(self, message: str, report: Any = None):
+        super().__init__(message)
+        self.report = report
 
 
 class DeviceError(FluidError, RuntimeError):

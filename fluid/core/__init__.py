@@ -1,9 +1,26 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
-from fluid.core.frame import TEST, TRAIN, Array, FeedSpec, Frame, ParameterSpec, current_frame, name_scope, user_site
+from fluid.core.body import Body, inner_frame, leave
+from fluid.core.frame import (
+    TEST,
+    TRAIN,
+    Array,
+    FeedSpec,
+    Frame,
+    ParameterSpec,
+    current_frame,
+    name_scope,
+    running,
+    user_site,
+)
+from fluid.core.lod import LoDTensor
+from fluid.core.nested import NestedSequenceBatch, stand_in
+from fluid.core.padding import filled, spread_mask
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.scope import Scope
 from fluid.core.sequence import SequenceBatch
+from fluid.core.stack import Stack
+from fluid.core.stages import Staged, Stages
 from fluid.core.variables import (
     create_parameter,
     create_state,
@@ -21,23 +38,35 @@ __all__ = [
     "TRAIN",
     "Applied",
     "Array",
+    "Body",
     "FeedSpec",
     "Frame",
+    "LoDTensor",
     "Minimize",
+    "NestedSequenceBatch",
     "ParameterSpec",
     "Program",
     "Scope",
     "SequenceBatch",
+    "Staged",
+    "Stages",
+    "Stack",
     "create_parameter",
     "create_state",
     "current_frame",
+    "filled",
     "fold_name",
+    "inner_frame",
+    "leave",
     "limit_feed",
     "look_up",
     "name_scope",
     "random_key",
     "record",
     "record_minimize",
+    "running",
     "set_state",
+    "spread_mask",
+    "stand_in",
     "user_site",
 ]

@@ -118,6 +118,9 @@ class Frame:
     sites: dict[str, str] = field(default_factory=dict)
     dense_uses: set[str] = field(default_factory=set)
     random: bool = False
+    inner: bool = False
+    written: set[str] = field(default_factory=set)
+    bodies: dict[str, Any] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     scopes: tuple[str, ...] = ()
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core.frame import TEST, TRAIN, Array, FeedSpec, Frame, ParameterSpec, running
+from fluid.core.nested import NestedSequenceBatch
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
 
@@ -63,7 +64,8 @@ class Program:
       states: ParameterSpec by name, for moving averages and the like.
       outputs: shape and dtype of each output; None stands for the batch.
       output_names: the keys when the function returned a dict, else None.
-      values: shape and dtype of every named value.
+      values: shape and dtype of every named value, in the order in which they are made.
+      sites: the user's line that made each of them.
       lookups: parameters of which rows are looked up.
       random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
@@ -109,10 +111,12 @@ class Program:
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.minimizations
         ]
         self.random = frame.random
+        self._bodies = frame.bodies
         self.lookups = tuple(frame.lookups)
         self.dense_uses = frozenset(frame.dense_uses)
         self.outputs = [_array(v) for v in outputs]
         self.values = {n: _array(v) for n, v in frame.values.items()}
+        self.sites = frame.sites
         self._mark_batch_dimensions(shapes)
 
     def __repr__(self) -> str:
@@ -162,6 +166,7 @@ class Program:
             key=key,
             mode=mode,
             precision=self.precision,
+            bodies=dict(self._bodies),
         )
         outputs, _ = self._run(frame)
         batch = _batch_size(frame.feeds)
@@ -195,7 +200,8 @@ class Program:
             return outputs
 
         try:
-            outputs = jax.eval_shape(trace)
+            closed, outputs = jax.make_jaxpr(trace, return_shape=True)()
+            _check_leaks(self.name, closed.consts)
         except Exception as error:
             error.__notes__ = notes  # without what JAX says of its own frames
             if not isinstance(error, errors.FluidError):
@@ -245,17 +251,29 @@ def _flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, .
             f"the program function {program} returned {found}; return its result, the loss first: return loss, accuracy"
         )
     for value in values:
-        if not isinstance(value, SequenceBatch) and not hasattr(value, "dtype") and not isinstance(value, int | float):
+        if not hasattr(value, "dtype") and not isinstance(value, int | float):
             raise errors.ProgramError(
                 f"the program function {program} returned a {type(value).__name__} among its outputs; "
                 f"return arrays made by layers, in one flat list, tuple or dict"
             )
     # Only what is no array yet is converted: facts belong to the very objects that layers returned.
-    return [v if isinstance(v, SequenceBatch | jax.Array) else jnp.asarray(v) for v in values], names
+    kept = SequenceBatch | NestedSequenceBatch | jax.Array
+    return [v if isinstance(v, kept) else jnp.asarray(v) for v in values], names
+
+
+def _check_leaks(program: str, constants: Sequence[Any]) -> None:
+    """Refuse a program that works on what belongs to the inside of a loop, which is over when it is used."""
+    for value in constants:
+        if isinstance(value, jax.core.Tracer):
+            raise errors.ProgramError(
+                f"the program {program} uses a value {value.dtype}{list(value.shape)} outside the loop or block that "
+                f"computes it; hand it out first: rnn.output(h) inside and h = rnn() behind it, or as a result of the "
+                f"function that layers.rnn was given"
+            )
 
 
 def _dense(value: Any) -> Any:
-    return value.data if isinstance(value, SequenceBatch) else value
+    return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
 
 
 def _array(value: Any) -> Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid.core.padding import filled
 
 # What has no value, or no slope, at the zeros that padding often is; there padding counts as ones.
 _SINGULAR = (operator.truediv, operator.floordiv, operator.mod, operator.pow)
@@ -30,10 +31,9 @@ def _binary(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Ca
 
 
 def _steps(batch: "SequenceBatch", function: Callable[[Any, Any], Any]) -> Any:
-    if function not in _SINGULAR:
-        return batch.data
-    valid = batch.mask.reshape(*batch.shape[:2], *[1] * (batch.data.ndim - 2))
-    return jnp.where(valid, batch.data, 1)
+    if function not in _SINGULAR and isinstance(batch.data, np.ndarray):
+        return batch.data  # on the host there are no gradients that padding could spoil
+    return filled(batch, function in _SINGULAR)
 
 
 def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], Any]) -> Any:
@@ -177,4 +177,4 @@ class SequenceBatch:
                 f"a sequence batch {self.dtype}{list(self.shape)} @ {weight.dtype}{list(weight.shape)}: each step is "
                 f"multiplied by a matrix [size of a step, columns]"
             )
-        return self.with_data(self.data @ weight)
+        return self.with_data(_steps(self, operator.matmul) @ weight)

@@ -11,6 +11,8 @@ import numpy as np
 
 from fluid import errors
 from fluid.core.frame import TRAIN, Frame, Minimization, ParameterSpec, current_frame, user_site
+from fluid.core.nested import NestedSequenceBatch
+from fluid.core.padding import filled
 from fluid.core.sequence import SequenceBatch
 
 
@@ -45,8 +47,9 @@ def create_parameter(
     Raises:
       ParameterError: the program uses the name already with another shape or dtype.
     """
-    if not rows_only:
-        current_frame("layers.create_parameter").dense_uses.add(name)
+    frame = current_frame("layers.create_parameter")
+    if not rows_only or frame.inner:  # the rows that a loop takes are not known outside it
+        frame.dense_uses.add(name)
     spec = ParameterSpec(name, _sizes(name, shape), dtype, initializer, trainable, settings, user_site())
     return _named_array(spec, whole=not rows_only)
 
@@ -66,7 +69,7 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
     rows = jnp.asarray(table).at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
     rows = frame.compute(rows)
     name = frame.fact(table, "parameter")
-    if name is None:
+    if name is None or frame.inner:
         return rows
     known = frame.lookups.setdefault(name, [])
     if name in frame.row_perturbations:
@@ -91,6 +94,7 @@ def set_state(name: str, value: jax.Array) -> None:
     frame = current_frame("core.set_state")
     if frame.mode == TRAIN:
         frame.states[name] = jnp.asarray(value, frame.states[name].dtype).reshape(frame.states[name].shape)
+        frame.written.add(name)
 
 
 def random_key(name: str) -> jax.Array:
@@ -196,8 +200,12 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
         )
     arrays = frame.states if spec.trainable is None else frame.parameters
     if frame.discovering and spec.name not in arrays:
-        arrays[spec.name] = jnp.zeros(spec.shape, spec.dtype)
+        # What is traced inside a loop is no value outside it, where the next layer may want this array.
+        zeros = np.zeros if frame.inner else jnp.zeros
+        arrays[spec.name] = zeros(spec.shape, jnp.dtype(spec.dtype))
     value = arrays[spec.name]
+    if isinstance(value, np.ndarray):
+        value = jnp.asarray(value)
     if spec.name in frame.overrides:
         value = _overridden(spec.name, value, frame.overrides[spec.name])
     if spec.trainable is not None:
@@ -207,14 +215,19 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
 
 
 def _overridden(name: str, value: Any, given: Any) -> Any:
-    if isinstance(value, SequenceBatch) and not isinstance(given, SequenceBatch):
-        raise errors.FeedError(f"{name!r} is a sequence batch; override it with a fluid.SequenceBatch, found an array")
-    if jnp.ndim(given) != jnp.ndim(value) or jnp.shape(given)[1:] != jnp.shape(value)[1:]:
+    sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
+    if sequence and not isinstance(given, type(value)):
+        kind = type(value).__name__
+        raise errors.FeedError(f"{name!r} is a sequence batch; override it with a fluid.{kind}, found an array")
+    free = (2 if isinstance(value, SequenceBatch) else 3) if sequence else 1
+    found, wanted = tuple(given.shape), tuple(value.shape)
+    if len(found) != len(wanted) or found[free:] != wanted[free:]:
         raise errors.FeedError(
-            f"the override of {name!r} has shape {list(jnp.shape(given))}, expected {list(np.shape(value))} "
-            f'(the first dimension may differ); feed={{"{name}": array}}'
+            f"the override of {name!r} has shape {list(found)}, expected {list(wanted)} "
+            f'(the first {f"{free} dimensions" if sequence else "dimension"} may differ); feed={{"{name}": array}}'
         )
-    return jax.tree.map(lambda v, g: jnp.asarray(g, v.dtype), value, given)
+    given = jax.tree.map(lambda v, g: jnp.asarray(g, v.dtype), value, given)
+    return given.with_data(filled(given, 0)) if sequence else given
 
 
 def _parameter_names(frame: Frame, items: Sequence[Any]) -> tuple[str, ...]:

@@ -1,0 +1,108 @@
+"""Stacks: functions that call layers, run several times with arrays of their own each time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid.core.body import Body, Found
+from fluid.core.frame import ParameterSpec
+from fluid.core.variables import create_parameter, create_state
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Initializer of a stack of arrays: each is drawn by itself, from its own key.
+
+    Attributes:
+      one: initializer of one of them.
+      key_name: whose random key it is called with.
+    """
+
+    one: Callable[..., Any]
+    key_name: str
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
+        """Draw `shape[0]` arrays of `shape[1:]`."""
+        count, *rest = shape
+        return jnp.stack([jnp.asarray(self.one(jax.random.fold_in(key, i), tuple(rest), dtype)) for i in range(count)])
+
+
+class Stack(Body):
+    """A Body that is run `count` times, with arrays of its own each time.
+
+    The arrays that it names under its scope are created once for all times, stacked: `[count, ...]`. Those with other
+    names, given by `ParamAttr(name=...)`, are one for all times.
+
+    Args:
+      function: takes and returns pytrees of arrays.
+      examples: arguments for the first run; nothing but their shapes matters.
+      caller: the public name to blame, such as "layers.repeat".
+      count: how many times it will be run.
+      scope: the whole name scope that its arrays are in, such as "repeat_0".
+
+    Attributes:
+      arrays: the stacked parameters and states by name. A call takes the slices for that time among its `states`.
+
+    Example:
+      >>> import fluid, jax
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     stack = fluid.core.Stack(lambda h: fluid.layers.fc(h, size=3), [x], "layers.repeat", 4, "tower")
+      ...     return jax.lax.scan(lambda h, slices: (stack(slices, None, h)[0], None), x, stack.arrays)[0]
+      >>> {name: spec.shape for name, spec in fluid.Program(program).parameters.items()}
+      {'tower/fc_0.w_0': (4, 3, 3), 'tower/fc_0.b_0': (4, 3)}
+    """
+
+    def __init__(self, function: Callable[..., Any], examples: Sequence[Any], caller: str, count: int, scope: str):
+        self._scope = scope
+        super().__init__(function, examples, caller)
+        self._own = {name: spec for name, spec in self._specs.items() if self._is_own(name)}
+        made = {name: self._create(spec, count) for name, spec in self._specs.items()}
+        self.arrays = {name: made[name] for name in self._own}
+
+    def states(self) -> dict[str, Any]:
+        """The present values of the states that it changes and that are one for all times."""
+        return {name: self._frame.states[name] for name in self.written if name not in self._own}
+
+    def __call__(self, states: Mapping[str, Any], turn: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
+        """Run the function; see `Body`. `states` holds the slices of `arrays` too."""
+        frame, mine = self._frame, {name: states[name] for name in self._own}
+        result, child = self._run(
+            turn,
+            args,
+            parameters={**frame.parameters, **{n: v for n, v in mine.items() if self._own[n].trainable is not None}},
+            states={**frame.states, **states},
+            array_specs={**frame.array_specs, **self._own},
+            overrides=self._others(frame.overrides),
+            scopes=(self._scope,),
+        )
+        return result, {name: child.states[name] for name in self.written}
+
+    def _try_out(self, examples: Sequence[Any]) -> Found:
+        frame = self._frame
+        changes = dict(
+            parameters=self._others(frame.parameters),
+            states=self._others(frame.states),
+            array_specs=self._others(frame.array_specs),
+            overrides=self._others(frame.overrides),
+            scopes=(self._scope,),
+            placeholder_batch=frame.placeholder_batch or -1,  # so that arrays of one time are made up as needed
+        )
+        return self._abstractly(examples, changes)
+
+    def _create(self, spec: ParameterSpec, count: int) -> Any:
+        shape, initializer = spec.shape, spec.initializer
+        if self._is_own(spec.name):
+            shape, initializer = (count, *shape), Stacked(initializer, getattr(initializer, "key_name", spec.name))
+        if spec.trainable is None:
+            return create_state(spec.name, shape, spec.dtype, initializer)
+        return create_parameter(spec.name, shape, spec.dtype, initializer, spec.trainable, spec.settings)
+
+    def _is_own(self, name: str) -> bool:
+        return name.startswith(f"{self._scope}/")
+
+    def _others(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in named.items() if not self._is_own(name)}
