@@ -7,11 +7,14 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, Array, Program, SequenceBatch
+from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
 from fluid.place import Place
-from fluid.reader.columns import check_feed
+from fluid.reader.buckets import Buckets, Ladders
+from fluid.reader.columns import read_feed
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.step import as_array, check_fetch, split_names
+
+_SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
 class Inferencer:
@@ -29,6 +32,8 @@ class Inferencer:
       place: a device, see `fluid.place.device_of`.
       bucket: whether to pad batches.
       precision: "bfloat16" to compute in it, see `fluid.Program`.
+      buckets: to which sizes sequences are padded, as for `fluid.Trainer`; None for powers of two, so that an answer
+        never depends on those before it.
 
     Attributes:
       program: the discovered Program.
@@ -57,6 +62,7 @@ class Inferencer:
         place: Place = None,
         bucket: bool = True,
         precision: str | None = None,
+        buckets: Ladders = None,
     ):
         if (param_path is None) == (params is None):
             raise errors.ArgumentTypeError(
@@ -67,19 +73,21 @@ class Inferencer:
         self.program: Program = next(iter(self.session.programs.values()))
         self.session.load_params(params if param_path is None else param_path, strict=False)
         self._bucket = bucket
+        self._buckets = Buckets(self.program.feeds, buckets, max_compilations=None)
         self._plans: dict[Any, _Plan] = {}
 
     def infer(self, feed: Mapping[str, Any], fetch: Sequence[str] | None = None, return_numpy: bool = True) -> Results:
         """Run the program on data.
 
         Args:
-          feed: by name: arrays or nested lists `[batch, ...]`, or SequenceBatches; any named value may be replaced
-            too, and then feeds that are no longer needed need not be given.
+          feed: by name: arrays or nested lists `[batch, ...]`; for sequences lists of rows, SequenceBatches or
+            LoDTensors. Any named value may be replaced too, and then feeds that are no longer needed need not be given.
           fetch: names of values to return instead of the outputs.
-          return_numpy: False leaves the results on the device, as JAX arrays.
+          return_numpy: False leaves arrays on the device, as JAX arrays, and gives sequences as LoDTensors.
 
         Returns:
-          Results: one array `[batch, ...]` for each output, or each name in `fetch`.
+          Results: one value for each output, or each name in `fetch`: an array `[batch, ...]`; for sequences a
+          SequenceBatch or NestedSequenceBatch of NumPy arrays, or else a LoDTensor.
 
         Raises:
           FeedError: data does not fit; UnknownNameError: no such feed or value.
@@ -88,15 +96,17 @@ class Inferencer:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(feed, fetch)
-        feeds = {name: check_feed(spec, feed[name]) for name, spec in plan.feeds}
+        feeds = {name: read_feed(spec, feed[name]) for name, spec in plan.feeds}
+        if plan.ragged:
+            feeds = self._buckets.pad(feeds)
         overrides = {n: as_array(feed[n]) for n in plan.overrides} if plan.overrides else {}
         if not return_numpy:  # the step may run on after this call
             feeds, overrides = self.session.take(feeds), self.session.take(overrides)
         values = plan.run_padded(feeds, overrides) if plan.padded else plan.step.raw(feeds, overrides)
         if return_numpy:
-            values = [v if isinstance(v, SequenceBatch) else np.asarray(v) for v in values]
-        elif plan.padded:
-            values = self.session.place(values)
+            values = [jax.tree.map(np.asarray, v) if isinstance(v, _SEQUENCES) else np.asarray(v) for v in values]
+        else:
+            values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.place(v) for v in values]
         return Results(values, plan.names)
 
     def _plan(self, feed: Mapping[str, Any], fetch: Sequence[str] | None) -> "_Plan":
@@ -126,6 +136,7 @@ class _Plan:
 
     def __init__(self, feeds: Any, overrides: tuple[str, ...], step: BoundStep, padded: bool, names: Any):
         self.feeds, self.overrides, self.step, self.padded, self.names = feeds, overrides, step, padded, names
+        self.ragged = any(spec.lod_level for _, spec in feeds)
         self._proven = False
 
     def run_padded(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Sequence[Any]:

@@ -25,12 +25,14 @@ def data(
       shape: of one example; with `append_batch_size=False`, or when a size is -1 or None, the whole shape, in which
         those stand for the batch.
       dtype: "float32", "int64", ...; "int64" is held in JAX's default integer, and data that does not fit is refused.
-      lod_level: 0 for examples of one shape; 1 for sequences: rows of any length, each step of `shape`.
+      lod_level: 0 for examples of one shape; 1 for sequences: rows of any length, each step of `shape`; 2 for sequences
+        of sequences.
       append_batch_size: whether a batch dimension comes before `shape`.
       column: position of the field in a row, when it is not the order of declaration.
 
     Returns:
-      `[batch, *shape]`, or a SequenceBatch with data `[batch, time, *shape]`.
+      `[batch, *shape]`; or a SequenceBatch with data `[batch, time, *shape]`, or a NestedSequenceBatch with data
+      `[batch, outer, inner, *shape]`.
 
     Raises:
       ProgramError: the name is declared already, with another shape or dtype.
@@ -80,26 +82,26 @@ def _with_site(spec: core.FeedSpec) -> core.FeedSpec:
         raise errors.ArgumentError(
             f'layers.data({spec.name!r}, dtype={spec.dtype!r}): no such dtype; use "float32" or "int64"'
         ) from error
-    if spec.lod_level not in (0, 1):
-        raise errors.ArgumentError(f"layers.data({spec.name!r}, lod_level={spec.lod_level}): 0 or 1 is possible")
+    if spec.lod_level not in (0, 1, 2):
+        raise errors.ArgumentError(
+            f"layers.data({spec.name!r}, lod_level={spec.lod_level}): expected 0 for examples of one shape, 1 for "
+            f"sequences or 2 for sequences of sequences: lod_level=1"
+        )
     return core.FeedSpec(spec.name, spec.shape, spec.dtype, spec.lod_level, spec.column, None, core.user_site())
 
 
 def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
-    batch = frame.placeholder_batch
-    dtype = spec.held
+    # Sizes that differ from each other show where one of them was taken for another.
+    value = core.stand_in(spec, frame.placeholder_batch or 1, steps=(3, 5))
     given = frame.feeds.get(spec.name)
-    if given is not None:
-        return given.astype(dtype)
-    if spec.lod_level == 0:
-        return jnp.zeros([batch if d is None else d for d in spec.shape], dtype)
-    data = jnp.zeros([batch, 5, *spec.shape[1:]], dtype)
-    return core.SequenceBatch(data, jnp.ones([batch], jnp.int32))
+    if given is None:
+        return value
+    return value.with_data(given.astype(spec.held)) if spec.lod_level else given.astype(spec.held)
 
 
 def _computed(frame: core.Frame, value: Any) -> Any:
-    if isinstance(value, core.SequenceBatch):
-        return value.with_data(frame.compute(jnp.asarray(value.data)))
+    if isinstance(value, core.SequenceBatch | core.NestedSequenceBatch):
+        return value.with_data(frame.compute(core.filled(value, 0)))
     return frame.compute(jnp.asarray(value))
 
 

@@ -17,12 +17,14 @@ from fluid.reader.decorators import (
     xmap_readers,
 )
 from fluid.reader.feeder import DataFeeder
+from fluid.reader.grouping import bucket_by_length
 
 __all__ = [
     "DataFeeder",
     "Reader",
     "arrays",
     "batch",
+    "bucket_by_length",
     "buffered",
     "cache",
     "chain",

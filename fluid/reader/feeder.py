@@ -6,7 +6,9 @@ from typing import Any
 
 from fluid import errors
 from fluid.core import FeedSpec, Program
-from fluid.reader.columns import check_feed, complaint
+from fluid.reader.buckets import Buckets
+from fluid.reader.columns import read_feed
+from fluid.reader.values import complaint
 
 FeedOrder = Sequence[str] | Mapping[str, int] | None
 
@@ -19,6 +21,7 @@ class Feeder:
       feed_order: which field of a row is which feed: names in the order of the fields, or positions by name. By
         default the order of declaration, where `layers.data(column=...)` does not say otherwise.
       aligned: whether all columns must hold the same number of samples.
+      buckets: pads sequences; by default to powers of two.
 
     Raises:
       ArgumentError: the order names nothing, a feed is missing from it, or two feeds share a position.
@@ -32,8 +35,15 @@ class Feeder:
       ([[0.5, 1.0], [2.0, 3.0]], [[7], [8]])
     """
 
-    def __init__(self, specs: Mapping[str, FeedSpec], feed_order: FeedOrder = None, aligned: bool = True):
+    def __init__(
+        self,
+        specs: Mapping[str, FeedSpec],
+        feed_order: FeedOrder = None,
+        aligned: bool = True,
+        buckets: Buckets | None = None,
+    ):
         self.specs = dict(specs)
+        self.buckets = Buckets(specs, max_compilations=None) if buckets is None else buckets
         self.positions = _positions(self.specs, feed_order)
         self._aligned = aligned and len(self.specs) > 1
         # Positions that somebody wrote down may pick some fields of longer rows; an order names every field.
@@ -61,10 +71,10 @@ class Feeder:
             return {}
         where = "" if batch_index is None else f"batch {batch_index}"
         columns = self._columns(minibatch, where)
-        fed = {name: check_feed(spec, columns[name], where) for name, spec in self.specs.items()}
+        fed = {name: read_feed(spec, columns[name], where) for name, spec in self.specs.items()}
         if self._aligned:
             self._check_aligned(fed, where)
-        return fed
+        return self.buckets.pad(fed, where)
 
     def _columns(self, minibatch: Any, where: str) -> Mapping[str, Any]:
         if isinstance(minibatch, tuple):

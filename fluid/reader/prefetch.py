@@ -7,8 +7,9 @@ stopped or locked, and what it does with thread-local state just works. A reader
 longer than a step takes, reads further ahead in a thread of its own: `fluid.reader.buffered`.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -20,6 +21,7 @@ class Prefetched:
       feed: what `convert` returned.
       size: number of samples.
       state: position of the reader right behind this minibatch, or None.
+      seconds: how long reading and converting it took.
 
     Example:
       >>> Prefetched(feed={}, size=32, state=None).size
@@ -29,6 +31,7 @@ class Prefetched:
     feed: Any
     size: int
     state: dict[str, Any] | None
+    seconds: float = field(default=0.0, compare=False)
 
 
 class Prefetcher(Iterator[Prefetched]):
@@ -67,10 +70,16 @@ class Prefetcher(Iterator[Prefetched]):
         self._ready: Prefetched | BaseException | None = None
         self._ended = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come, as far as has been read."""
+        return self._ended and self._ready is None
+
     def advance(self) -> None:
         """Pull the next minibatch and convert it, if that has not been done; raises nothing but interrupts."""
         if self._ready is not None or self._ended:
             return
+        begun = time.perf_counter()
         try:
             if self._read is None:
                 try:
@@ -81,7 +90,7 @@ class Prefetcher(Iterator[Prefetched]):
                 self._read = (minibatch, None if self._state is None else self._state())
             minibatch, state = self._read
             feed = self._convert(minibatch, self._index)
-            self._ready = Prefetched(feed, _size(feed), state)
+            self._ready = Prefetched(feed, _size(feed), state, time.perf_counter() - begun)
         except Exception as error:
             self._ready = error
         self._read = None

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core import Program, Scope, SequenceBatch
+from fluid.core import Program, Scope, stand_in
+from fluid.reader.buckets import Buckets
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.results import Results
 from fluid.session.step import Request, Rule, Step, unneeded
@@ -33,6 +33,7 @@ class BoundStep:
       scope: the arrays.
       guard: keeps Ctrl-C out of the middle of a step.
       compilations: where every compilation is noted.
+      buckets: to which sizes sequences are padded before they are fed.
     """
 
     def __init__(
@@ -43,15 +44,23 @@ class BoundStep:
         scope: Scope,
         guard: InterruptGuard,
         compilations: list[Compilation],
+        buckets: Buckets,
     ):
         self._program, self._scope, self._guard, self._compilations = program, scope, guard, compilations
+        self.buckets = buckets
         self._step = Step(program, rules, request)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._missing = [n for n in program.feeds if n not in request.feeds]
         self._checked = not self._missing
         self._shapes: list[str] = []
-        self._train = jax.jit(self._traced(self._step.train), donate_argnums=0)
-        self._test = jax.jit(self._traced(self._step.test))
+        self._alone = set(self._step.kept) == set(scope.arrays)
+        self._train = jax.jit(self._traced(self._step.train, 2), donate_argnums=0)
+        self._test = jax.jit(self._traced(self._step.test, 1))
+
+    @property
+    def compiled(self) -> int:
+        """How often this step was compiled so far."""
+        return len(self._shapes)
 
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
         """Run one step on the session's arrays and put the new ones in their place."""
@@ -62,11 +71,10 @@ class BoundStep:
         """Run one step; returns what the jitted function returns, without names."""
         if not self._checked:
             self._check_missing(feeds, overrides)
-        scope, step = self._scope, self._step
-        kept = self._kept()
-        if not step.training:
-            return self._test(kept, feeds, overrides, scope.step if self._program.random else None)
-        carry = self._carry()
+        scope = self._scope
+        if not self._step.training:
+            return self._test(self._kept(), feeds, *self._rest(overrides))
+        carry, kept = self._carry(), {"arrays": self._kept(), "root": self._root()}
         # The call takes the scope's buffers over, so an interrupt must not come before its results are in their place.
         with self._guard:
             after, results = self._train(carry, kept, feeds, overrides)
@@ -77,21 +85,30 @@ class BoundStep:
 
     def _kept(self) -> dict[str, Any]:
         arrays = self._scope.arrays
-        root = self._scope.root if self._program.random else None
-        return {"arrays": {n: arrays[n] for n in self._step.kept}, "root": root}
+        return arrays if self._alone else {n: arrays[n] for n in self._step.kept}
+
+    def _root(self) -> Any:
+        return self._scope.root if self._program.random else None
+
+    def _rest(self, overrides: Mapping[str, Any]) -> tuple[Any, ...]:
+        # A small net answers in microseconds, of which each argument takes its share, empty ones too.
+        if self._program.random:
+            return overrides, self._scope.root, self._scope.step
+        return (overrides,) if overrides else ()
 
     def _carry(self) -> dict[str, Any]:
         scope = self._scope
         arrays = {n: scope.arrays[n] for n in self._step.carried}
         return {"arrays": arrays, "slots": scope.slots[self._program.name], "step": scope.step}
 
-    def _traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(first: Any, *rest: Any) -> Any:
-            position = 1 if self._step.training else 0
-            feeds = rest[position]
+    def _traced(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
+        """The function, noting its compilations; its argument at the position are the feeds, then come overrides."""
+
+        def call(*arguments: Any) -> Any:
+            feeds, *rest = arguments[position:]
             self._record_compilation(feeds)
-            filled = {**feeds, **self._stand_ins(feeds, rest[position + 1])}
-            return function(first, *rest[:position], filled, *rest[position + 1 :])
+            filled = {**feeds, **self._stand_ins(feeds, rest[0] if rest else {})}
+            return function(*arguments[:position], filled, *rest)
 
         return call
 
@@ -107,22 +124,16 @@ class BoundStep:
 
     def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
         batch = next((v.shape[0] for v in (*feeds.values(), *overrides.values()) if v.shape), 1)
-        zeros: dict[str, Any] = {}
-        for name in self._missing:
-            spec = self._program.feeds[name]
-            shape = [batch if d is None else d for d in spec.shape]
-            zeros[name] = jnp.zeros(shape, spec.held)
-            if spec.lod_level:
-                zeros[name] = SequenceBatch(zeros[name][:, None], jnp.ones([batch], jnp.int32))
-        return zeros
+        return {name: stand_in(self._program.feeds[name], batch, steps=(1, 1)) for name in self._missing}
 
     def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        step, kept = self._step, self._kept()
+        step = self._step
+        kept = {"arrays": self._kept(), "root": self._root()}
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
             if step.training:
                 return step.train(self._carry(), kept, {**given, **stand_ins}, over)
-            return step.test(kept, {**given, **stand_ins}, over)
+            return step.test(kept["arrays"], {**given, **stand_ins}, over, kept["root"], self._scope.step)
 
         stand_ins = self._stand_ins(feeds, overrides)
         needed = sorted(set(stand_ins) - unneeded(results, stand_ins, dict(feeds), dict(overrides)))

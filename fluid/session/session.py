@@ -11,7 +11,8 @@ import numpy as np
 from fluid import errors, io
 from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.place import Place, device_of
-from fluid.reader.columns import check_feed
+from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
+from fluid.reader.columns import read_feed
 from fluid.session.bound import BoundStep, Compilation
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.results import Results
@@ -26,6 +27,9 @@ class Session:
       place: a device, see `fluid.place.device_of`; None for JAX's default.
       seed: of initial values and of random layers.
       precision: "bfloat16" to compute in it, see Program.
+      buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
+        what is fed.
+      max_compilations: how many compilations of a step that choice may lead to.
 
     Attributes:
       programs: Program by name.
@@ -54,6 +58,8 @@ class Session:
         place: Place = None,
         seed: int = 0,
         precision: str | None = None,
+        buckets: Ladders = None,
+        max_compilations: int = MAX_COMPILATIONS,
     ):
         self.device = device_of(place)
         self.precision = precision
@@ -65,8 +71,13 @@ class Session:
         self._steps: dict[tuple[str, Request], BoundStep] = {}
         self.guard = InterruptGuard()
         self._closed = False
+        self._ladders, self._max_compilations = buckets, max_compilations
         for function in program_functions:
             self.add(function)
+        if program_functions:
+            check_names(buckets, (n for p in self.programs.values() for n, spec in p.feeds.items() if spec.lod_level))
+        for program in self.programs.values():
+            self.buckets(program)
 
     def __enter__(self) -> "Session":
         return self
@@ -126,19 +137,38 @@ class Session:
         mode = mode or (TRAIN if found.minimizes else TEST)
         if mode not in (TRAIN, TEST):
             raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
-        feeds, overrides = self._split(found, feed or {})
+        feed = feed or {}
+        given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
-        request = Request(mode, names, tuple(feeds), tuple(overrides))
-        return self.step(found, request)(self.take(feeds), self.take(overrides))
+        request = Request(mode, names, given, replaced)
+        step = self.step(found, request)
+        feeds = step.buckets.pad({n: read_feed(found.feeds[n], feed[n]) for n in given})
+        overrides = {n: as_array(feed[n]) for n in replaced}
+        return step(self.take(feeds), self.take(overrides))
 
     def step(self, program: Program, request: Request) -> "BoundStep":
         """The compiled step for a request; the same one for equal requests."""
         known = self._steps.get((program.name, request))
         if known is None:
             known = self._steps[program.name, request] = BoundStep(
-                program, self.rules[program.name], request, self.scope, self.guard, self.compilations
+                program,
+                self.rules[program.name],
+                request,
+                self.scope,
+                self.guard,
+                self.compilations,
+                self.buckets(program),
             )
         return known
+
+    def buckets(self, program: Program, request: Request | None = None) -> Buckets:
+        """What pads the sequences of a program: for a request that of its step, else new ones."""
+        if request is not None:
+            return self.step(program, request).buckets
+        ladders = self._ladders
+        if isinstance(ladders, Mapping):  # other programs may have other feeds
+            ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
+        return Buckets(program.feeds, ladders, self._max_compilations)
 
     def place(self, value: Any) -> Any:
         """Put a tree of arrays on this session's device."""
@@ -156,8 +186,7 @@ class Session:
 
     def save(self, path: Any) -> None:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
-        self._check_open()
-        io.save_arrays(path, self._everything(), kind="session")
+        io.save_arrays(path, self.state(), kind="session")
 
     def load(self, path: Any) -> None:
         """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
@@ -169,9 +198,9 @@ class Session:
         self._check_open()
         arrays, kind = io.load_arrays(path)
         if kind == "session":
-            wanted = self._everything()
+            wanted = self.state()
             io.check_match(arrays, {n: (v.shape, str(v.dtype)) for n, v in wanted.items()}, path)
-            self._restore(arrays)
+            self.restore(arrays)
         else:
             self.load_params(path)
 
@@ -207,6 +236,31 @@ class Session:
         self._check_open()
         return dict(self.scope)
 
+    def state(self) -> dict[str, Any]:
+        """All that a later run needs, by name: parameters and states, and `@slots/...`, `@step` and `@root`.
+
+        Returns:
+          The arrays themselves: a training step takes them over, so copy or write them before the next one.
+        """
+        self._check_open()
+        slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
+        named = {_slot_name(path): value for path, value in slots}
+        return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` returned in a session of the same programs.
+
+        Args:
+          state: arrays by name; names, shapes and dtypes are those of `state()`.
+        """
+        self._check_open()
+        paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
+        # Copied, so that steps can take the buffers over; and all of it before anything changes.
+        new = self.place({name: jnp.array(state[name]) for name in self.state()})
+        self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
+        self.scope.step, self.scope.root = new["@step"], new["@root"]
+        self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
+
     def close(self) -> None:
         """Let go of all arrays and compiled steps. A closed session cannot be run."""
         self._closed = True
@@ -231,23 +285,9 @@ class Session:
             f"Hand program functions over at the start: fluid.Session(f, g)"
         )
 
-    def _split(self, program: Program, feed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        feeds, overrides = split_names(program, feed)
-        return {n: check_feed(program.feeds[n], feed[n]) for n in feeds}, {n: as_array(feed[n]) for n in overrides}
 
-    def _everything(self) -> dict[str, Any]:
-        slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        named = {f"slots{jax.tree_util.keystr(path, simple=True, separator='/')}": value for path, value in slots}
-        named |= {"step": self.scope.step, "root": self.scope.root}
-        return {**self.scope.arrays, **{f"@{n}": v for n, v in named.items()}}
-
-    def _restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        names = [f"@slots{jax.tree_util.keystr(path, simple=True, separator='/')}" for path, _ in paths]
-        self.scope.slots = self.place(jax.tree.unflatten(structure, [jnp.array(arrays[n]) for n in names]))
-        self.scope.step = self.place(jnp.array(arrays["@step"]))
-        self.scope.root = self.place(jnp.array(arrays["@root"]))
-        self.scope.arrays |= self.place({n: jnp.array(arrays[n]) for n in self.scope.arrays})
+def _slot_name(path: Any) -> str:
+    return f"@slots/{jax.tree_util.keystr(path, simple=True, separator='/')}"
 
 
 def _own(value: Any) -> Any:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, Applied, Program, SequenceBatch
+from fluid.core import TEST, TRAIN, Applied, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
 from fluid.lazy import optax
 from fluid.session.rows import keeps_other_rows, merge, update
 
@@ -91,8 +91,10 @@ def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...]
 
 
 def as_array(value: Any) -> Any:
-    """An override as a step takes it: a SequenceBatch, a JAX array or a NumPy array."""
-    return value if isinstance(value, SequenceBatch | jax.Array) else np.asarray(value)
+    """An override as a step takes it: a sequence batch, a JAX array or a NumPy array."""
+    if isinstance(value, LoDTensor):
+        return value.batch()
+    return value if isinstance(value, SequenceBatch | NestedSequenceBatch | jax.Array) else np.asarray(value)
 
 
 class Rule(NamedTuple):
@@ -187,11 +189,15 @@ class Step:
         return after, self._results(applied, {**self._rates(carry["slots"]), **applied.values, **new}, gradients)
 
     def test(
-        self, kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], step: Any = 0
+        self,
+        arrays: Mapping[str, Any],
+        feeds: Mapping[str, Any],
+        overrides: Mapping[str, Any] = {},  # noqa: B006
+        root: Any = None,
+        step: Any = 0,
     ) -> Any:
         """One evaluation: nothing changes."""
-        key = _step_key(kept["root"], step)
-        applied, gradients = self._differentiate(kept["arrays"], feeds, overrides, key)
+        applied, gradients = self._differentiate(arrays, feeds, overrides, _step_key(root, step))
         return self._results(applied, {**applied.values, **applied.states}, gradients)
 
     def _differentiate(
@@ -251,7 +257,9 @@ class Step:
             return (tuple(applied.outputs), tuple(applied.weights)) if self.request.weighed else tuple(applied.outputs)
         named = dict(zip(self.program.output_names or (), applied.outputs, strict=False))
         return tuple(
-            self._gradient(name.removesuffix(GRAD), gradients) if name.endswith(GRAD) else {**values, **named}[name]
+            self._gradient(name.removesuffix(GRAD), gradients, values)
+            if name.endswith(GRAD)
+            else {**values, **named}[name]
             for name in self.request.fetch
         )
 
@@ -260,10 +268,14 @@ class Step:
         asked = self.request.fetch or ()
         return {name: m.optimizer.current_rate(state) for name, m, state in every if name in asked}
 
-    def _gradient(self, name: str, gradients: Callable[[int], Any]) -> Any:
+    def _gradient(self, name: str, gradients: Callable[[int], Any], values: Mapping[str, Any]) -> Any:
         mine = [i for i, m in enumerate(self.program.minimizes) if name in m.parameters]
         found = gradients(mine[0] if mine else 0)
-        return found["arrays"][name] if name in found["arrays"] else found["nudges"][name]
+        if name in found["arrays"]:
+            return found["arrays"][name]
+        gradient, value = found["nudges"][name], values[name]
+        # Lengths have no gradient; those of the value say which steps of it are real.
+        return gradient if gradient is _data(gradient) else value.with_data(gradient.data)
 
 
 def _step_key(root: Any, step: Any) -> Any:
@@ -307,4 +319,4 @@ def _differentiable(program: Program, name: str) -> bool:
 
 
 def _data(value: Any) -> Any:
-    return value.data if isinstance(value, SequenceBatch) else value
+    return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value

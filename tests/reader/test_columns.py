@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given, settings
 
 from fluid import errors
-from fluid.core import FeedSpec, SequenceBatch
-from fluid.reader.columns import check_feed, padded_time
+from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
+from fluid.reader.buckets import padded_time
+from fluid.reader.columns import check_feed
 
 IMAGE = FeedSpec("image", (None, 1, 4, 4), "float32")
 LABEL = FeedSpec("label", (None, 1), "int64", limits=(0, 10, -100), site="model.py:7 in train")
 VECTOR = FeedSpec("vector", (None, 3), "float32")
 WORDS = FeedSpec("words", (None, 1), "int64", lod_level=1, limits=(0, 100, None))
 POINTS = FeedSpec("points", (None, 2), "float32", lod_level=1)
+TEXT = FeedSpec("text", (None, 1), "int64", lod_level=2, limits=(0, 100, None))
 
 
 def test_what_fits_is_not_copied():
@@ -199,6 +201,40 @@ def ragged(length):
         (WORDS, SequenceBatch.from_rows([[1, 100]]), errors.FeedError, "sample 0, batch 7: found the value 100"),
         (WORDS, SequenceBatch.from_rows([[1.5]]), errors.FeedTypeError, "sample 0, batch 7: found float64"),
         (WORDS, SequenceBatch(np.ones((2, 3), int), np.ones(3, int)), errors.FeedError, r"lengths of shape \[3\]"),
+        (
+            WORDS,
+            SequenceBatch(np.ones((2, 3), int), np.array([1, 4])),
+            errors.FeedError,
+            "sample 1.*the length 4 in data",
+        ),
+        (WORDS, SequenceBatch(np.ones((2, 3), int), np.array([-1, 3])), errors.FeedError, "lengths from 0 to 3"),
+        (WORDS, NestedSequenceBatch.from_rows([[[1]]]), errors.FeedError, "found NestedSequenceBatch of shape"),
+        (WORDS, LoDTensor([[1], [2]], [[1], [2]]), errors.FeedError, r"LoDTensor\(int64\[2, 1\].*of 1 levels"),
+        (WORDS, LoDTensor([[1], [2]], [[1]]), errors.FeedError, r"create_lod_tensor\(data, \[\[2, 3\]\], place\)"),
+        (TEXT, [], errors.FeedError, "empty minibatch"),
+        (TEXT, [[1, 2]], errors.FeedError, r"sample 0, batch 7: found \[1, 2\] as a row.*\[\[value, ...\]\]"),
+        (TEXT, [[[1]], 5], errors.FeedError, "sample 1, batch 7: found 5 as a row.*rows of sequences"),
+        (TEXT, ["ab"], errors.FeedError, "sample 0, batch 7: found 'ab' as a row"),
+        (TEXT, [[[1], [2]], [[3], [4, 100]]], errors.FeedError, "sample 1, batch 7: found the value 100"),
+        (TEXT, [[[1], [2]], [[3], [4.5]]], errors.FeedTypeError, "sample 1, batch 7: found float64"),
+        (TEXT, [[], [[1]], [["two"]]], errors.FeedTypeError, r"sample 2, batch 7: found \['two'\]"),
+        (TEXT, [[[1]], [[2], [[1, 2], [3]]]], errors.FeedError, "sample 1, batch 7: found lists of different lengths"),
+        (TEXT, [[[1]], [[[1, 2]]]], errors.FeedError, r"sample 1, batch 7: found steps of shape \[2\].*lod_level=2"),
+        (TEXT, [[[2**70]]], errors.FeedError, "too large for int32"),
+        (TEXT, SequenceBatch.from_rows([[1]]), errors.FeedError, r"NestedSequenceBatch.from_rows\(rows\)"),
+        (TEXT, LoDTensor([[1], [2]], [[2]]), errors.FeedError, r"\[\[2, 1\], \[3, 1, 2\]\]"),
+        (
+            TEXT,
+            NestedSequenceBatch(np.ones((1, 2, 3), int), np.array([2]), np.array([[3, 4]])),
+            errors.FeedError,
+            "sample 0.*the length 4 in data.*lengths from 0 to 3",
+        ),
+        (
+            TEXT,
+            NestedSequenceBatch(np.ones((1, 2, 3), int), np.array([2]), np.array([3])),
+            errors.FeedError,
+            r"lengths of shape \[1\] and \[1\]",
+        ),
     ],
 )
 def test_mistakes(spec, value, kind, words):
@@ -252,3 +288,26 @@ def test_sequences_on_the_device_pass_through():
     batch = SequenceBatch(jnp.ones((2, 5, 2)), jnp.array([5, 2]))
     assert check_feed(POINTS, batch) is batch
     assert isinstance(check_feed(POINTS, jnp.ones((2, 5, 2))).data, jax.Array)
+
+
+def test_sequences_of_sequences():
+    rows = [[[1, 2], []], [], [[3]]]
+    lod = LoDTensor([[1], [2], [3]], [[2, 0, 1], [2, 0, 1]])
+    batch = NestedSequenceBatch.from_rows(rows, "int32", outer=4, inner=4)
+    for value in (rows, [[np.array(s) for s in row] for row in rows], batch, lod):
+        fed = check_feed(TEXT, value)
+        assert fed.shape[0] == 3 and fed.shape[3] == 1 and fed.data.dtype == np.int32
+        assert [[s.ravel().tolist() for s in row] for row in fed.rows()] == rows
+    assert check_feed(TEXT, rows).shape == (3, 4, 4, 1)
+    ready = check_feed(TEXT, rows)
+    assert check_feed(TEXT, ready) is ready
+    equal = check_feed(TEXT, np.arange(12).reshape(2, 2, 3))
+    assert equal.lengths.tolist() == [2, 2] and equal.inner_lengths.tolist() == [[3, 3], [3, 3]]
+    device = jax.tree.map(jnp.asarray, ready)
+    assert check_feed(TEXT, device) is device
+
+
+def test_lod_tensors():
+    words = LoDTensor([[3], [4], [5]], [[2, 1]])
+    assert [row.ravel().tolist() for row in check_feed(WORDS, words).rows()] == [[3, 4], [5]]
+    assert check_feed(LABEL, words).tolist() == [[3], [4], [5]]

@@ -17,6 +17,10 @@ def tagged(row):
     return ("mapped", str(row))
 
 
+def weight(row):
+    return sum(map(ord, str(row))) % 30
+
+
 def joined(*rows):
     return str(rows)
 
@@ -24,6 +28,11 @@ def joined(*rows):
 # Each operation makes a chain of readers longer: name, strategy of its argument, function of (reader, argument).
 OPERATIONS = {
     "batch": (st.integers(1, 4), lambda r, n: reader.batch(r, n)),
+    "grouped": (st.integers(1, 4), lambda r, n: reader.bucket_by_length(r, n, key=weight, buf_size=2 * n, seed=n)),
+    "bounded": (
+        st.integers(1, 3),
+        lambda r, n: reader.bucket_by_length(r, n, [3, 20], weight, 3 * n, drop_last=n == 2),
+    ),
     "drop": (st.integers(1, 4), lambda r, n: reader.batch(r, n, drop_last=True)),
     "shuffle": (st.integers(1, 7), lambda r, n: reader.shuffle(r, n, seed=n)),
     "map": (st.just(0), lambda r, _: reader.map(tagged, r)),

@@ -1,0 +1,324 @@
+"""To which sizes sequences are padded: few, since each is a compilation, and close to what the rows need.
+
+Compiled shapes are kept in a list. A minibatch goes into the cheapest of them that holds it. What none holds grows a
+new one, for everything seen so far, up to powers of two, so that growing ends soon. A finer one is compiled once it
+would have saved as much padding as compiling is thought to be worth, as long as the budget allows. So data without
+much variation has one shape, and data that is grouped by length gets those that serve it best.
+"""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid.core import FeedSpec
+from fluid.reader.ragged import Sizes, longest_rows, padded, sizes_of, steps_of
+from fluid.reader.values import complaint
+
+Places = Sequence[tuple[str, int]]
+Ladders = Sequence[int] | tuple[Sequence[int], Sequence[int]] | Mapping[str, Any] | None
+
+MAX_COMPILATIONS = 8
+_SHORTEST = 4
+# A finer shape is worth its compilation when it would have saved the padding of this many steps of the largest shape.
+_PRICE = 2.0
+# It is only looked for while the longest row of all is not news: after this many times the batches before the last one.
+_SETTLED = 3
+# More candidates for a finer shape than this are not followed.
+_CANDIDATES = 256
+
+
+def padded_time(longest: int) -> int:
+    """To how many steps sequences are padded where no history is kept: powers of two.
+
+    Args:
+      longest: length of the longest row.
+
+    Example:
+      >>> [padded_time(n) for n in (0, 3, 5, 8, 100)]
+      [4, 4, 8, 8, 128]
+    """
+    return max(_SHORTEST, 1 << max(longest - 1, 0).bit_length())
+
+
+@dataclass
+class _Seen:
+    """What the choices depend on.
+
+    Attributes:
+      shapes: compiled ones: the sizes that are not for us to choose, as text, and those that are.
+      counts: how many minibatches had which sizes that are not for us to choose.
+      longest: the largest need of all minibatches, by feed and level.
+      grown: number of the minibatch for which the largest shape was made.
+      growths: how often a shape was made because none held the minibatch.
+      savings: what finer shapes would have saved since the last choice, in steps of the largest shape.
+      real: steps that were data, since `take_padding`.
+      fed: steps that were fed, since then.
+    """
+
+    shapes: list[tuple[str, Sizes]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    longest: dict[str, int] = field(default_factory=dict)
+    grown: int = 0
+    growths: int = 0
+    savings: dict[Sizes, float] = field(default_factory=dict)
+    real: int = 0
+    fed: int = 0
+
+
+class Buckets:
+    """Pads the sequences of minibatches, so that few shapes occur.
+
+    Its choices depend on the minibatches before, and on nothing else.
+
+    Args:
+      specs: the declarations by name.
+      buckets: sizes to pad to: a list for all sequences, or a dict of lists by name; of nested sequences the list is
+        that of the inner ones, and a pair of lists that of both levels. None chooses by itself.
+      max_compilations: how many shapes there may be, where they are chosen. Minibatches whose lengths grow and grow, as
+        those of sorted data do, may take some more. None keeps no history: then sizes are powers of two.
+
+    Raises:
+      ArgumentError: the buckets are no increasing sizes.
+      UnknownNameError: no sequence has that name.
+
+    Example:
+      >>> from fluid.core import FeedSpec
+      >>> from fluid.reader.columns import read_feed
+      >>> spec = FeedSpec("words", (None, 1), "int64", lod_level=1)
+      >>> buckets = Buckets({"words": spec}, buckets=[16, 64])
+      >>> buckets.pad({"words": read_feed(spec, [[1, 2, 3], [4]])})["words"].shape
+      (2, 16, 1)
+    """
+
+    def __init__(
+        self, specs: Mapping[str, FeedSpec], buckets: Ladders = None, max_compilations: int | None = MAX_COMPILATIONS
+    ):
+        self._specs = {name: spec for name, spec in specs.items() if spec.lod_level}
+        self._ladders = {name: _ladders(spec, buckets) for name, spec in self._specs.items()}
+        check_names(buckets, self._specs)
+        self._budget = _checked_budget(max_compilations)
+        self._seen = _Seen()
+
+    def pad(self, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+        """Pad what `read_feed` left unpadded; what lies on a device is left as it is.
+
+        Args:
+          values: of one minibatch, by name.
+          where: "batch 7", or empty.
+
+        Raises:
+          FeedError: a row is longer than the largest of the given buckets.
+        """
+        needs: dict[str, Sizes] = {}
+        for name in self._specs:
+            if name in values and (need := sizes_of(values[name])) is not None:
+                needs[name] = need
+        if not needs:
+            return dict(values)
+        sizes = self._sizes(needs, values, where)
+        filled = {n: padded(v, sizes[n]) if n in sizes else v for n, v in values.items()}
+        for name in needs:
+            real, fed = steps_of(filled[name])
+            self._seen.real, self._seen.fed = self._seen.real + real, self._seen.fed + fed
+        return filled
+
+    def take_padding(self) -> float | None:
+        """Which share of the steps fed since the last call was padding; None when there were none."""
+        seen = self._seen
+        share = 1 - seen.real / seen.fed if seen.fed else None
+        seen.real = seen.fed = 0
+        return share
+
+    def state(self) -> dict[str, Any]:
+        """What the choices depend on, as JSON."""
+        return asdict(self._seen) | {"savings": [[list(s), x] for s, x in self._seen.savings.items()]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly behind a state.
+
+        Raises:
+          ArgumentError: that is none.
+        """
+        try:
+            shapes = [(str(key), tuple(sizes)) for key, sizes in state["shapes"]]
+            savings = {tuple(sizes): float(x) for sizes, x in state["savings"]}
+            dicts = {"counts": dict(state["counts"]), "longest": dict(state["longest"])}
+            self._seen = _Seen(**{**state, **dicts, "shapes": shapes, "savings": savings})
+        except (TypeError, KeyError, ValueError) as error:
+            raise errors.ArgumentError(f"restore needs what buckets.state() returned, found {state!r}") from error
+
+    def _sizes(self, needs: Mapping[str, Sizes], values: Mapping[str, Any], where: str) -> dict[str, Sizes]:
+        """Sizes by name: from the ladder where there is one, else chosen all together."""
+        sizes: dict[str, list[Any]] = {
+            n: [self._rung(n, i, values[n], need, where) for i, need in enumerate(needs[n])] for n in needs
+        }
+        places = [(n, i) for n in needs for i, size in enumerate(sizes[n]) if size is None]
+        if places:
+            given = {n: _fixed_shape(v, sizes.get(n)) for n, v in values.items()}
+            chosen = self._choose(repr(given), tuple(needs[n][i] for n, i in places), places)
+            for (name, level), size in zip(places, chosen, strict=True):
+                sizes[name][level] = size
+        return {n: tuple(found) for n, found in sizes.items()}
+
+    def _rung(self, name: str, level: int, value: Any, need: int, where: str) -> int | None:
+        ladder = self._ladders[name][level]
+        if ladder is None:
+            return None
+        for size in ladder:
+            if size >= need:
+                return size
+        what = "steps" if level == len(self._ladders[name]) - 1 else "sequences"
+        found, expected = f"a row of {need} {what}", f"at most {ladder[-1]}, the largest bucket"
+        fix = f"Give larger buckets: buckets=[..., {need}]; or cut rows that are longer: row[:{ladder[-1]}]"
+        raise complaint(self._specs[name], where, longest_rows(value)[level], found, fix, expected)
+
+    def _choose(self, key: str, need: Sizes, places: Places) -> Sizes:
+        """Sizes that hold a minibatch.
+
+        Args:
+          key: what else its shapes consist of, the batch size above all.
+          need: the sizes that it needs at least.
+          places: of which feed and level each of them is.
+        """
+        if self._budget is None:
+            return tuple(map(padded_time, need))
+        seen = self._seen
+        seen.counts[key] = seen.counts.get(key, 0) + 1
+        for place, size in zip(map(str, places), need, strict=True):
+            seen.longest[place] = max(seen.longest.get(place, 0), size)
+        longest = tuple(seen.longest[str(place)] for place in places)
+        usual = key == max(seen.counts, key=lambda k: seen.counts[k])
+        holding = [sizes for known, sizes in seen.shapes if known == key and _holds(sizes, need)]
+        if not holding:
+            return self._grow(key, need, longest, places, usual)
+        best = min(holding, key=lambda sizes: _cost(sizes, places))
+        if not usual:
+            return best
+        return self._refine(key, need, best, places, _cost(tuple(map(padded_time, longest)), places))
+
+    def _grow(self, key: str, need: Sizes, longest: Sizes, places: Places, usual: bool) -> Sizes:
+        """A new shape, which holds everything so far."""
+        seen, budget = self._seen, self._budget or 0
+        sizes = tuple(map(padded_time, longest))
+        if not usual:  # such as a short last minibatch: one shape must do for all of them
+            large = [known for _, known in seen.shapes if _holds(known, longest)]
+            sizes = min(large, key=lambda known: _cost(known, places), default=sizes)
+        elif not seen.shapes and budget > 2:
+            sizes = _fine(need)
+        elif seen.growths >= budget // 2:
+            sizes = tuple(padded_time(2 * n) for n in longest)
+        if usual:
+            seen.grown, seen.growths, seen.savings = sum(seen.counts.values()), seen.growths + 1, {}
+        seen.shapes.append((key, sizes))
+        return sizes
+
+    def _refine(self, key: str, need: Sizes, best: Sizes, places: Places, whole: int) -> Sizes:
+        """Note what each finer shape would have saved; compile the one that would have saved most, if it is time."""
+        seen, budget = self._seen, self._budget or 0
+        # Left over: one shape to grow, and one for a short last minibatch, until there is one.
+        reserve = 1 + (len({known for known, _ in seen.shapes}) == 1)
+        if len(seen.shapes) >= budget - reserve:
+            return best
+        cost = _cost(best, places)
+        if len(seen.savings) < _CANDIDATES:
+            seen.savings.setdefault(_fine(need), 0.0)
+        for sizes in seen.savings:
+            if _holds(sizes, need):
+                seen.savings[sizes] += max(cost - _cost(sizes, places), 0) / whole
+        finest = max(seen.savings, key=lambda sizes: seen.savings[sizes])
+        if seen.savings[finest] < _PRICE or sum(seen.counts.values()) < _SETTLED * seen.grown:
+            return best
+        seen.savings = {}
+        if len(finest) != len(need):  # from when another number of feeds was on the host
+            return best
+        seen.shapes.append((key, finest))
+        return finest if _holds(finest, need) and _cost(finest, places) < cost else best
+
+
+def _fixed_shape(value: Any, sizes: Sequence[int | None] | None) -> list[Any]:
+    """What is given of the shape that a value will have."""
+    if sizes is None:
+        return list(np.shape(value))
+    return [value.shape[0], *sizes]
+
+
+def _holds(sizes: Sizes, need: Sizes) -> bool:
+    return len(sizes) == len(need) and all(map(operator.ge, sizes, need))
+
+
+def _cost(sizes: Sizes, places: Places) -> int:
+    """Steps of one sample: those of all feeds; of nested ones the sequences times their steps."""
+    steps: dict[str, int] = {}
+    for (name, _), size in zip(places, sizes, strict=False):
+        steps[name] = steps.get(name, 1) * size
+    return sum(steps.values())
+
+
+def _fine(need: Sizes) -> Sizes:
+    """The next rungs of a finer ladder: four from each power of two to the next, fewer for more than two sizes."""
+    parts = max(4 >> max(len(need) - 2, 0), 1)
+    return tuple(-(-n // step) * step for n, step in ((max(n, _SHORTEST), _step(n, parts)) for n in need))
+
+
+def _step(need: int, parts: int) -> int:
+    return max((padded_time(need) // 2) // parts, 1)
+
+
+# What users give
+
+
+def check_names(buckets: Ladders, names: Iterable[str]) -> None:
+    """Refuse buckets for sequences that are not there.
+
+    Raises:
+      UnknownNameError: no sequence has that name.
+    """
+    names = list(names)
+    for name in buckets if isinstance(buckets, Mapping) else ():
+        if name not in names:
+            raise errors.UnknownNameError(
+                f"buckets names {name!r}, expected feeds with lod_level=1 or 2. {errors.nearest(str(name), names)}"
+            )
+
+
+def _ladders(spec: FeedSpec, buckets: Ladders) -> list[list[int] | None]:
+    """The sizes of each level, None where there are none."""
+    mine = buckets.get(spec.name) if isinstance(buckets, Mapping) else buckets
+    nothing: list[list[int] | None] = [None] * (spec.lod_level - 1)
+    if mine is None:
+        return [*nothing, None]
+    if not isinstance(mine, Sequence) or isinstance(mine, str) or not mine:
+        raise _no_ladder(spec, buckets)
+    if all(isinstance(sizes, Sequence) for sizes in mine):
+        if len(mine) != spec.lod_level:
+            raise _no_ladder(spec, buckets)
+        return [_increasing(spec, sizes, buckets) for sizes in mine]
+    return [*nothing, _increasing(spec, mine, buckets)]
+
+
+def _increasing(spec: FeedSpec, sizes: Any, buckets: Ladders) -> list[int]:
+    try:
+        found = [operator.index(size) for size in sizes]
+    except TypeError:
+        found = []
+    if not found or found[0] < 1 or any(a >= b for a, b in zip(found, found[1:], strict=False)):
+        raise _no_ladder(spec, buckets)
+    return found
+
+
+def _no_ladder(spec: FeedSpec, buckets: Ladders) -> errors.ArgumentError:
+    pair = "" if spec.lod_level == 1 else f", or a list for each level: {{{spec.name!r}: ([4, 8], [16, 64])}}"
+    return errors.ArgumentError(
+        f"buckets={buckets!r}: expected increasing sizes from 1 on for {spec.name!r}, as in buckets=[16, 64, 400] or "
+        f"buckets={{{spec.name!r}: [16, 64, 400]}}{pair}"
+    )
+
+
+def _checked_budget(count: Any) -> int | None:
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise errors.ArgumentError(f"max_compilations={count!r}: expected a whole number from 1 on, such as 8")
+    return count

@@ -1,0 +1,116 @@
+"""Rows of like length side by side, so that their minibatches need little padding."""
+
+import contextlib
+import itertools
+import operator
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid.reader.base import Reader, Rows, as_reader, function, whole
+
+_NAME = "reader.bucket_by_length"
+_MINIBATCHES = 100
+
+
+def bucket_by_length(
+    reader: Any,
+    batch_size: int,
+    boundaries: Sequence[int] | None = None,
+    key: Callable[[Any], Any] | None = None,
+    buf_size: int | None = None,
+    seed: int = 0,
+    drop_last: bool = False,
+) -> Reader:
+    """Group rows of like length into minibatches, which come in random order.
+
+    A buffer is filled, its rows are grouped, its minibatches given, and it is filled again; so no row waits longer, and
+    a position is found again without reading what lies before. Only the last minibatch of a pass may be short.
+
+    Args:
+      reader: gives rows; shuffle them first, or each pass groups the same rows.
+      batch_size: at least 1.
+      boundaries: increasing lengths: rows up to the first are grouped in the order in which they come, then those up to
+        the second, and so on; what is left of all groups is merged. By default rows are sorted by length.
+      key: the length of a row, or anything that can be sorted when there are no boundaries. By default the longest of
+        its fields.
+      buf_size: how many rows are grouped at once, rounded up to whole minibatches; 100 minibatches by default.
+      seed: of the order of the minibatches, with the number of the pass; 0 or more.
+      drop_last: whether a last, shorter minibatch is left out.
+
+    Returns:
+      A Reader of lists of rows.
+
+    Raises:
+      ArgumentError: a size is too small, or the boundaries do not increase.
+      ReaderError: (while reading) a row has no length, and there is no key.
+
+    Example:
+      >>> sentences = [[1, 2, 3], [4], [5, 6, 7, 8], [9, 10]]
+      >>> list(bucket_by_length(sentences, batch_size=2))
+      [[[4], [9, 10]], [[1, 2, 3], [5, 6, 7, 8]]]
+    """
+    rows, size = as_reader(_NAME, reader), whole(_NAME, "batch_size", batch_size, 1)
+    window = whole(_NAME, "buf_size", _MINIBATCHES * size if buf_size is None else buf_size, 1)
+    per_window = -(-window // size)
+    seed, length = whole(_NAME, "seed", seed, 0), _length if key is None else function(_NAME, key)
+    bounds = None if boundaries is None else _increasing(boundaries)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        first, dropped = divmod(start, per_window)
+        with contextlib.closing(rows.iterate(epoch, first * per_window * size)) as inner:
+            for number in itertools.count(first):
+                held = list(itertools.islice(inner, per_window * size))
+                grouped = _sorted(held, length) if bounds is None else _grouped(held, length, bounds, size)
+                cut = [grouped[i : i + size] for i in range(0, len(grouped), size)]
+                # The short one comes last, whatever the order of the others.
+                short = cut[len(held) // size :]
+                order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(held) // size)
+                given = [*(cut[i] for i in order), *([] if drop_last else short)]
+                yield from given[dropped:]
+                dropped = 0
+                if len(held) < per_window * size:
+                    return
+
+    plan = {"bucket_by_length": size, "boundaries": bounds, "window": per_window, "seed": seed}
+    return Reader(iterate, {**plan, "drop_last": bool(drop_last), "of": rows.plan})
+
+
+def _sorted(rows: list[Any], length: Callable[[Any], Any]) -> list[Any]:
+    return [row for _, _, row in sorted(((length(row), i, row) for i, row in enumerate(rows)), key=lambda t: t[:2])]
+
+
+def _grouped(rows: list[Any], length: Callable[[Any], Any], bounds: list[int], size: int) -> list[Any]:
+    """Rows so that whole minibatches of each group come first, and then what is left of all groups, by length."""
+    groups: list[list[Any]] = [[] for _ in range(len(bounds) + 1)]
+    for row in rows:
+        groups[bisect_left(bounds, length(row))].append(row)
+    whole_ones = [row for group in groups for row in group[: len(group) // size * size]]
+    return whole_ones + _sorted([row for group in groups for row in group[len(group) // size * size :]], length)
+
+
+def _length(row: Any) -> int:
+    """The length of the longest field of a row."""
+    fields = row.values() if isinstance(row, Mapping) else row if isinstance(row, tuple) else [row]
+    lengths = [len(field) for field in fields if hasattr(field, "__len__") and getattr(field, "ndim", 1) != 0]
+    if not lengths:
+        raise errors.ReaderError(
+            f"{_NAME} found a row without a sequence, {row!r}, expected a field with a length; say what the length of "
+            f"a row is: bucket_by_length(reader, batch_size=32, key=lambda row: len(row[0]))"
+        )
+    return max(lengths)
+
+
+def _increasing(boundaries: Any) -> list[int]:
+    try:
+        found = [operator.index(b) for b in boundaries]
+    except TypeError:
+        found = []
+    if not found or any(a >= b for a, b in itertools.pairwise(found)):
+        raise errors.ArgumentError(
+            f"{_NAME} found boundaries={boundaries!r}, expected increasing lengths: boundaries=[16, 64, 400]"
+        )
+    return found

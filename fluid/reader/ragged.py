@@ -1,0 +1,263 @@
+"""Rows of any length: checked and joined in one array, and padded once it is known to which size."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
+from fluid.reader.values import array_or_none, complaint, described, empty, fit, short, typed, typed_on_device
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows that fit their declaration, not padded yet.
+
+    Attributes:
+      steps: `[steps of all sequences, ...]`.
+      lengths: `[batch]`: steps in each row; of nested rows, sequences in each.
+      inner_lengths: of nested rows, the steps in each sequence, one row behind the other; else None.
+    """
+
+    steps: np.ndarray
+    lengths: np.ndarray
+    inner_lengths: np.ndarray | None = None
+
+    @property
+    def shape(self) -> Sizes:
+        """As far as it is known: `[batch]`."""
+        return self.lengths.shape
+
+
+def sizes_of(value: Any) -> Sizes | None:
+    """What the rows of a value need: the most steps, or the most sequences and the most steps.
+
+    Returns:
+      None when the value is no sequence, or lies on a device, where nobody looks at lengths.
+    """
+    found = _lengths_of(value)
+    return None if found is None else tuple(int(lengths.max(initial=0)) for lengths in found)
+
+
+def longest_rows(value: Any) -> Sizes:
+    """Which rows need the sizes that `sizes_of` tells."""
+    lengths, *inner = _lengths_of(value) or ()
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    return (int(lengths.argmax()), *(int(owners[n.argmax()]) for n in inner))
+
+
+def _lengths_of(value: Any) -> tuple[np.ndarray, ...] | None:
+    """Lengths of the rows; of nested rows also those of all sequences, one row behind the other."""
+    if isinstance(value, Ragged):
+        return (value.lengths,) if value.inner_lengths is None else (value.lengths, value.inner_lengths)
+    if not isinstance(value, SequenceBatch | NestedSequenceBatch) or not isinstance(value.data, np.ndarray):
+        return None
+    lengths = np.asarray(value.lengths)
+    if isinstance(value, SequenceBatch):
+        return (lengths,)
+    return lengths, np.asarray(value.inner_lengths)[_real(value.shape[1], lengths)]
+
+
+def steps_of(value: Any) -> tuple[int, int]:
+    """How many steps of a batch on the host are real, and how many there are with padding."""
+    mask = _mask(value)
+    return int(mask.sum()), mask.size
+
+
+def padded(value: Any, sizes: Sizes) -> Any:
+    """Rows padded with zeros to given sizes; batches that are padded otherwise are padded anew.
+
+    Args:
+      value: a Ragged, SequenceBatch or NestedSequenceBatch, on the host.
+      sizes: at least `sizes_of(value)`.
+    """
+    if isinstance(value, Ragged):
+        return _laid_out(value, sizes)
+    lengths = 1 if isinstance(value, SequenceBatch) else 2
+    if value.shape[1 : 1 + lengths] == sizes:
+        return value
+    data = _resized(value.data, sizes)
+    if isinstance(value, SequenceBatch):
+        return SequenceBatch(data, value.lengths)
+    return NestedSequenceBatch(data, value.lengths, _resized(np.asarray(value.inner_lengths), sizes[:1]))
+
+
+def _mask(value: SequenceBatch | NestedSequenceBatch) -> np.ndarray:
+    """Which steps are real, without asking the device."""
+    real = _real(value.shape[1], np.asarray(value.lengths))
+    if isinstance(value, SequenceBatch):
+        return real
+    return real[..., None] & _real(value.shape[2], np.asarray(value.inner_lengths))
+
+
+def _real(room: int, lengths: np.ndarray) -> np.ndarray:
+    return np.arange(room) < lengths[..., None]
+
+
+def _laid_out(rows: Ragged, sizes: Sizes) -> SequenceBatch | NestedSequenceBatch:
+    real = _real(sizes[0], rows.lengths)
+    if rows.inner_lengths is not None:
+        inner_lengths = np.zeros(real.shape, np.int32)
+        inner_lengths[real] = rows.inner_lengths
+        real = _real(sizes[1], inner_lengths)
+    data = np.zeros((*real.shape, *rows.steps.shape[1:]), rows.steps.dtype)
+    data[real] = rows.steps
+    if rows.inner_lengths is None:
+        return SequenceBatch(data, rows.lengths)
+    return NestedSequenceBatch(data, rows.lengths, inner_lengths)
+
+
+def _resized(array: np.ndarray, sizes: Sizes) -> np.ndarray:
+    """Cut or extended with zeros behind the batch dimension."""
+    new = np.zeros((len(array), *sizes, *array.shape[1 + len(sizes) :]), array.dtype)
+    part = (slice(None), *(slice(min(a, b)) for a, b in zip(array.shape[1:], sizes, strict=False)))
+    new[part] = array[part]
+    return new
+
+
+def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
+    """Check a column of sequences against its declaration.
+
+    Args:
+      spec: the declaration, of lod_level 1 or 2.
+      value: a list of rows of any length; a batch or LoDTensor; an array, of rows that are equally long.
+      where: "batch 7", or empty.
+
+    Returns:
+      A Ragged; or what was padded already, as SequenceBatch or NestedSequenceBatch.
+
+    Raises:
+      FeedError, FeedTypeError: as for `check_feed`.
+    """
+    if isinstance(value, LoDTensor):
+        value = _batch_of(spec, value, where)
+    if isinstance(value, SequenceBatch | NestedSequenceBatch):
+        return _checked_batch(spec, value, where)
+    if isinstance(value, jax.Array | np.ndarray) and value.ndim > spec.lod_level and value.dtype != object:
+        return _checked_batch(spec, _equal_rows(spec, value), where)
+    rows = [_row(row) for row in value] if np.iterable(value) else [value]
+    if not rows:
+        raise empty(spec, where)
+    if spec.lod_level == 2:
+        counts, rows, owners = _unnested(spec, rows, where)
+    else:
+        counts, owners = None, range(len(rows))
+    flat = _joined(spec, rows, owners, where)
+    lengths = np.array([len(row) for row in rows], np.int32)
+    ends = np.cumsum(lengths)
+    blamed = lambda step: owners[int(np.searchsorted(ends, step, "right"))]  # noqa: E731
+    flat = typed(spec, flat, where, rows, blamed, owners)
+    target = fit(flat.shape, (None, *spec.shape[1:])) if flat.size else (0, *(d or 0 for d in spec.shape[1:]))
+    if target is None:
+        raise _wrong_steps(spec, rows, owners, where)
+    flat = flat.reshape(target)
+    return Ragged(flat, lengths) if counts is None else Ragged(flat, counts, lengths)
+
+
+def _row(row: Any) -> Any:
+    return np.asarray(row) if hasattr(row, "__array__") else row
+
+
+def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, list[Any], Sequence[int]]:
+    """How many sequences each row has; all of them, one row behind the other; and which row each belongs to."""
+    for index, row in enumerate(rows):
+        if not np.iterable(row) or isinstance(row, str) or not all(np.iterable(_row(s)) for s in row):
+            found = f"{short(row)} as a row"
+            fix = "A row is a list of sequences, also when there is only one: [[value, ...]]"
+            raise complaint(spec, where, index, found, fix)
+    counts = np.array([len(row) for row in rows], np.int32)
+    return counts, [_row(s) for row in rows for s in row], np.repeat(np.arange(len(rows)), counts).tolist()
+
+
+def _joined(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) -> np.ndarray:
+    """All steps of all rows, one behind the other."""
+    try:
+        filled = [row for row in rows if len(row)]
+        if filled and all(isinstance(row, np.ndarray) for row in filled):
+            return np.concatenate(filled)
+        steps = list(itertools.chain.from_iterable(filled))
+        return np.asarray(steps) if steps else np.zeros(0, np.bool_)
+    except (TypeError, ValueError):
+        raise _wrong_steps(spec, rows, owners, where) from None
+
+
+def _wrong_steps(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) -> errors.FeedError:
+    step = list(spec.shape[1:])
+    for owner, row in zip(owners, rows, strict=True):
+        array = array_or_none(row)
+        if array is None:
+            return complaint(spec, where, owner, described(row, None), f"Each step of a row has the shape {step}")
+        if array.ndim == 0:
+            fix = "A row is a list of steps, also when there is only one: [value]"
+            return complaint(spec, where, owner, f"the single value {short(row)}", fix)
+        if array.size and fit(array.shape, (None, *spec.shape[1:])) is None:
+            found = list(array.shape[1:])
+            fix = f"Declare layers.data({spec.name!r}, shape={found or [1]}, lod_level={spec.lod_level})"
+            return complaint(
+                spec, where, owner, f"steps of shape {found}", f"{fix}, or give such steps", f"steps of shape {step}"
+            )
+    return complaint(spec, where, None, "rows whose steps differ in shape", f"Each step has the shape {step}")
+
+
+# Batches that are padded already
+
+
+def _batch_of(spec: FeedSpec, tensor: LoDTensor, where: str) -> SequenceBatch | NestedSequenceBatch:
+    levels = len(tensor.recursive_sequence_lengths())
+    if levels != spec.lod_level or not tensor.has_valid_recursive_sequence_lengths():
+        example = "[[2, 3]]" if spec.lod_level == 1 else "[[2, 1], [3, 1, 2]]"
+        fix = f"Lengths of {spec.lod_level} levels look so: create_lod_tensor(data, {example}, place)"
+        raise complaint(spec, where, None, str(tensor), fix)
+    return tensor.batch()
+
+
+def _equal_rows(spec: FeedSpec, array: Any) -> SequenceBatch | NestedSequenceBatch:
+    count, *sizes = array.shape[: 1 + spec.lod_level]
+    lengths = np.full(count, sizes[0], np.int32)
+    if spec.lod_level == 1:
+        return SequenceBatch(array, lengths)
+    return NestedSequenceBatch(array, lengths, np.full((count, sizes[0]), sizes[1], np.int32))
+
+
+def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, where: str) -> Any:
+    level = spec.lod_level
+    data, lengths = value.data, [value.lengths, getattr(value, "inner_lengths", None)][:level]
+    # A step of one value may do without its own dimension: [batch, time].
+    shape = (*data.shape, 1) if data.ndim == 1 + level and spec.shape[1:] == (1,) else tuple(data.shape)
+    expected = isinstance(value, NestedSequenceBatch if level == 2 else SequenceBatch)
+    fitting = all(np.shape(n) == shape[: i + 1] for i, n in enumerate(lengths))
+    if not expected or not fitting or fit(shape, (*(None,) * (1 + level), *spec.shape[1:])) is None or not shape[0]:
+        kind = type(value).__name__ if not expected else "sequences"
+        sizes = " and ".join(str(list(np.shape(n))) for n in lengths)
+        found = f"{kind} of shape {list(data.shape)} with lengths of shape {sizes}"
+        name = "NestedSequenceBatch" if level == 2 else "SequenceBatch"
+        raise complaint(spec, where, None, found, f"Rows of any length become such: {name}.from_rows(rows)")
+    if isinstance(data, jax.Array):
+        data = typed_on_device(spec, data, where)
+    else:
+        _check_lengths(spec, shape, lengths, where)
+        real = _mask(value)
+        owners = np.nonzero(real)[0]
+        rows = [row[mask] for row, mask in zip(data, real, strict=True)]
+        typed(spec, data[real], where, rows, lambda i: int(owners[i]))
+        data = data.astype(spec.held, copy=False)
+    if data is value.data and shape == data.shape:
+        return value
+    return value.with_data(data.reshape(shape))
+
+
+def _check_lengths(spec: FeedSpec, shape: Sizes, lengths: Sequence[Any], where: str) -> None:
+    for level, given in enumerate(lengths):
+        room = shape[1 + level]
+        wrong = (np.asarray(given) < 0) | (np.asarray(given) > room)
+        if wrong.any():
+            at = tuple(np.argwhere(wrong)[0])
+            found = f"the length {int(np.asarray(given)[at])} in data of shape {list(shape)}"
+            fix = "Lengths count the real steps of the padded data; rows of any length need none: feed a list of rows"
+            raise complaint(spec, where, int(at[0]), found, fix, f"lengths from 0 to {room}")

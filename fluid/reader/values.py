@@ -1,0 +1,225 @@
+"""Values of fed data: what may become which dtype, which range they have, and what is said about those that do not fit.
+
+Checks look at a whole column at once; the sample to blame is searched for only when a check has failed.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.core import Array, FeedSpec
+
+# What may be fed to what: class of the declared dtype, to the classes of data that lose nothing on the way.
+_ACCEPTS = {
+    "float": {"float", "int", "bool"},
+    "int": {"int", "bool"},
+    "bool": {"int", "bool"},
+    "complex": {"complex", "float", "int", "bool"},
+}
+_ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_level=2)")
+
+
+def complaint(
+    spec: FeedSpec, where: str, sample: int | None, found: str, fix: str, expected: str = "", dtype: bool = False
+) -> errors.FeedError:
+    """The error about a feed: its name, the sample, the batch; what was found and expected; and what to do.
+
+    Args:
+      spec: the declaration.
+      where: "batch 7", or empty.
+      sample: index in the batch, or None when it is none in particular.
+      found: what was found.
+      fix: a sentence, or the corrected call.
+      expected: what was expected; the declaration by default.
+      dtype: whether the dtype is to blame.
+    """
+    place = ", ".join(filter(None, (f"feed {spec.name!r}", "" if sample is None else f"sample {sample}", where)))
+    declared = str(Array(spec.shape, spec.dtype)) + _ROWS[spec.lod_level]
+    site = f" (declared at {spec.site})" if spec.site else ""
+    kind = errors.FeedTypeError if dtype else errors.FeedError
+    return kind(f"{place}: found {found}, expected {expected or declared}{site}. {fix}")
+
+
+def empty(spec: FeedSpec, where: str) -> errors.FeedError:
+    """The error about a minibatch without samples."""
+    return complaint(spec, where, None, "an empty minibatch", "Give at least one sample", "at least one sample")
+
+
+@functools.lru_cache(maxsize=256)
+def class_of(dtype: Any) -> str:
+    """Kind of a dtype: "float", "int", "bool", "complex" or "other"."""
+    for parent, name in (
+        (np.floating, "float"),
+        (np.integer, "int"),
+        (np.bool_, "bool"),
+        (np.complexfloating, "complex"),
+    ):
+        if jnp.issubdtype(dtype, parent):
+            return name
+    return "other"
+
+
+def typed(
+    spec: FeedSpec,
+    array: np.ndarray,
+    where: str,
+    rows: Any,
+    owner: Callable[[int], int] = int,
+    owners: Sequence[int] | None = None,
+) -> np.ndarray:
+    """The array in the dtype that the feed is held in.
+
+    Args:
+      spec: the declaration.
+      array: the values of all samples.
+      where: "batch 7", or empty.
+      rows: the samples, to search for the one to blame.
+      owner: tells which sample an index of the first dimension belongs to.
+      owners: which sample each of the rows belongs to, when they are parts of samples.
+
+    Raises:
+      FeedError: a value does not fit.
+      FeedTypeError: the dtype does not fit.
+    """
+    want = spec.held
+    if array.dtype != want and class_of(array.dtype) not in _ACCEPTS.get(class_of(want), ()):
+        raise wrong_dtype(spec, rows, where, array.dtype, owners)
+    if array.size and (spec.limits is not None or not _always_fits(array.dtype, want)):
+        _check_range(spec, array, want, where, owner)
+    if array.dtype == want:
+        return array
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            return array.astype(want)
+    except FloatingPointError:
+        with np.errstate(over="ignore"):
+            at = tuple(np.argwhere(np.isinf(array.astype(want)) & ~np.isinf(array))[0])
+        found = f"the value {array[at]}, too large for {want}"
+        raise complaint(spec, where, owner(at[0]) if at else None, found, "Scale the data") from None
+
+
+@functools.lru_cache(maxsize=256)
+def _always_fits(found: np.dtype, want: np.dtype) -> bool:
+    return class_of(want) not in ("int", "bool") or bool(np.can_cast(found, want))
+
+
+def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, owner: Callable[[int], int]) -> None:
+    fits, low, high, also = _bounds(spec.limits, want)
+    if low <= array.min() and array.max() < high:
+        return
+    bad = (array < low) | (array >= high)
+    if also is not None:
+        bad &= array != also
+    if not bad.any():
+        return
+    at = tuple(np.argwhere(bad)[0])
+    value = array[at]
+    if not fits[0] <= value < fits[1]:
+        expected = f"what fits into {want}: {fits[0]} to {fits[1] - 1}"
+        fix = "Number ids from 0 on, or enable 64 bits: jax.config.update('jax_enable_x64', True)"
+    else:
+        expected = f"{low} <= value < {high}" + ("" if also is None else f" (or {also})")
+        fix = f"Ids and labels count from 0; correct the data, or give the layer that takes {spec.name!r} a larger size"
+    raise complaint(spec, where, owner(at[0]) if at else None, f"the value {value}", fix, expected)
+
+
+@functools.lru_cache(maxsize=256)
+def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, float, int | None]:
+    """What fits into the wanted dtype, and within that what a layer allows."""
+    fits: tuple[float, float] = (0, 2) if want == np.bool_ else (-math.inf, math.inf)
+    if class_of(want) == "int":
+        fits = int(jnp.iinfo(want).min), int(jnp.iinfo(want).max) + 1
+    low, high, also = limits or (*fits, None)
+    return fits, max(low, fits[0]), min(high, fits[1]), also
+
+
+def wrong_dtype(
+    spec: FeedSpec, rows: Any, where: str, found: Any, owners: Sequence[int] | None = None
+) -> errors.FeedError:
+    """The error about data whose dtype does not fit; `rows` are searched for the first sample that is to blame."""
+    want = spec.held
+    accepted = _ACCEPTS.get(class_of(want), set())
+    sample, shown = None, f"{found} data"
+    for index, row in enumerate(rows if isinstance(rows, Sequence) or np.ndim(rows) else ()):
+        array = array_or_none(row)
+        if array is None or (array.size and class_of(array.dtype) not in accepted):
+            sample, shown = index, described(row, array)
+            break
+    else:
+        if class_of(want) == "int" and isinstance(rows, Sequence):  # NumPy turns lists with huge numbers into floats
+            return complaint(spec, where, None, f"whole numbers too large for {want}", "Number ids from 0 on")
+    huge = sample is not None and _huge(rows[sample])
+    if huge:
+        shown = f"the value {rows[sample]}, too large for {want}"
+    if sample is not None and owners is not None:
+        sample = owners[sample]
+    if huge:
+        return complaint(spec, where, sample, shown, "Number ids from 0 on")
+    if class_of(found) == "float" or "float" in shown:
+        fix = "Class labels and ids are whole numbers: value.astype('int64'); or declare the feed with dtype='float32'"
+    else:
+        fix = "Give numbers; turn words into ids first, for example {word: id}[word]"
+    return complaint(spec, where, sample, shown, fix, dtype=True)
+
+
+def _huge(row: Any) -> bool:
+    while isinstance(row, list | tuple) and row:
+        row = max(row, key=lambda v: abs(v) if isinstance(v, int) else -1)
+    return isinstance(row, int) and not -(2**63) <= row < 2**64
+
+
+def described(row: Any, array: np.ndarray | None) -> str:
+    """A row in a message; `array` is what NumPy makes of it, or None."""
+    if array is None:
+        return f"lists of different lengths in {short(row)}"
+    if class_of(array.dtype) == "other":
+        return f"{short(row)} ({type(row).__name__})"
+    return f"{array.dtype} {short(row)}"
+
+
+def short(value: Any) -> str:
+    """The beginning of what a value looks like."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def array_or_none(row: Any) -> np.ndarray | None:
+    """A row as an array, or None when it is ragged."""
+    try:
+        return np.asarray(row)
+    except ValueError:
+        return None
+
+
+def typed_on_device(spec: FeedSpec, value: jax.Array, where: str) -> jax.Array:
+    """The same for an array on a device, where values are not looked at."""
+    want = spec.held
+    if value.dtype == want:
+        return value
+    if class_of(value.dtype) not in _ACCEPTS.get(class_of(want), ()):
+        fix = f"Convert it first: value.astype('{want}')"
+        raise complaint(spec, where, None, f"a jax.Array of dtype {value.dtype}", fix, dtype=True)
+    return value.astype(want)
+
+
+def fit(shape: tuple[int, ...], declared: tuple[int | None, ...]) -> tuple[int, ...] | None:
+    """What to reshape to: the shape itself, or the declared one when only flattening or sizes of 1 tell them apart."""
+    if len(shape) == len(declared):
+        for found, size in zip(shape, declared, strict=True):
+            if found != size and size is not None:
+                break
+        else:
+            return shape
+    head = 1 if declared[:1] == (None,) else 0
+    row, want = shape[head:], declared[head:]
+    if len(shape) < head or None in want or math.prod(row) != math.prod(w for w in want if w is not None):
+        return None
+    if len(row) > 1 and len(want) > 1 and [d for d in row if d != 1] != [d for d in want if d != 1]:
+        return None
+    return (*shape[:head], *(w for w in want if w is not None))

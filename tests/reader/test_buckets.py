@@ -1,0 +1,258 @@
+"""Buckets: everything fits, shapes are few, choices follow from what was fed and from nothing else."""
+
+import json
+
+import hypothesis.strategies as st
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from fluid import errors
+from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch
+from fluid.reader.buckets import Buckets, padded_time
+from fluid.reader.columns import read_feed
+from fluid.reader.ragged import Ragged
+
+WORDS = FeedSpec("words", (None, 1), "int64", 1)
+TAGS = FeedSpec("tags", (None, 2), "float32", 1)
+TEXT = FeedSpec("text", (None, 1), "int64", 2)
+IMAGE = FeedSpec("image", (None, 3), "float32")
+ONE, TWO, NESTED = {"words": WORDS}, {"words": WORDS, "tags": TAGS}, {"text": TEXT, "words": WORDS}
+few = settings(max_examples=40, deadline=None)
+
+
+def column(spec, lengths):
+    """Rows of these lengths, checked; the steps count from 1, so that padding can be told from them."""
+    lengths = np.array(lengths, np.int32)
+    steps = np.arange(1, lengths.sum() * spec.shape[1] + 1).reshape(-1, spec.shape[1])
+    return Ragged(steps.astype(spec.held), lengths)
+
+
+def nested(spec, lengths):
+    """Rows of sequences of these lengths, checked."""
+    flat = column(spec, [n for row in lengths for n in row])
+    return Ragged(flat.steps, np.array([len(row) for row in lengths], np.int32), flat.lengths)
+
+
+def minibatch(specs, lengths):
+    """One value for each feed; the lengths of row i are lengths[i]."""
+    return {name: column(spec, [row[i] for row in lengths]) for i, (name, spec) in enumerate(specs.items())}
+
+
+def shapes(buckets, minibatches):
+    return [tuple(value.shape for value in buckets.pad(values).values()) for values in minibatches]
+
+
+def lengths_of_two(longest=400):
+    return st.lists(st.tuples(st.integers(0, longest), st.integers(0, longest)), min_size=1, max_size=4)
+
+
+@few
+@given(st.lists(lengths_of_two(), max_size=30), st.integers(1, 12))
+def test_everything_fits_and_nothing_changes(fed, budget):
+    buckets = Buckets(TWO, max_compilations=budget)
+    for lengths in fed:
+        for i, (name, value) in enumerate(buckets.pad(minibatch(TWO, lengths)).items()):
+            want = SequenceBatch.from_rows(np.split(*_pieces(TWO[name], [row[i] for row in lengths])))
+            assert value.lengths.tolist() == [row[i] for row in lengths]
+            assert value.data.dtype == TWO[name].held and value.shape[1] >= want.shape[1]
+            assert value.data[:, : want.shape[1]].tolist() == want.data.tolist()
+            assert not value.data[:, want.shape[1] :].any()
+
+
+def _pieces(spec, lengths):
+    steps = column(spec, lengths).steps
+    return steps, np.cumsum(lengths)[:-1]
+
+
+@few
+@given(st.lists(st.lists(st.lists(st.integers(0, 40), max_size=9), min_size=1, max_size=3), max_size=12))
+def test_nested_rows_fit_in_both_levels(fed):
+    buckets = Buckets({"text": TEXT})
+    for lengths in fed:
+        value = nested(TEXT, lengths)
+        padded = buckets.pad({"text": value})["text"]
+        steps = iter(np.split(value.steps, np.cumsum(value.inner_lengths)[:-1]))
+        want = [[next(steps).tolist() for _ in row] for row in lengths]
+        assert isinstance(padded, NestedSequenceBatch)
+        assert [[sequence.tolist() for sequence in row] for row in padded.rows()] == want
+
+
+@few
+@given(
+    st.lists(st.integers(1, 400), min_size=60, max_size=60),
+    st.integers(3, 12),
+    st.integers(0, 5),
+    st.sampled_from([1, 2]),
+)
+def test_mixed_lengths_take_few_shapes_short_batches_included(longest, budget, seed, feeds):
+    """Three passes, each in another order, each with a short last minibatch: at most as many shapes as asked for."""
+    specs = dict([*TWO.items()][:feeds])
+    buckets, seen = Buckets(specs, max_compilations=max(budget, 8)), set()
+    for epoch in range(3):
+        order = np.random.default_rng([seed, epoch]).permutation(longest)
+        fed = [[(int(n), int(n))[:feeds]] * (8 if i < 59 else 3) for i, n in enumerate(order)]
+        seen.update(shapes(buckets, [minibatch(specs, lengths) for lengths in fed]))
+    assert len(seen) <= max(budget, 8)
+
+
+@few
+@given(st.lists(lengths_of_two(longest=1000), min_size=1, max_size=120), st.integers(1, 8))
+def test_any_order_takes_few_shapes_more(fed, budget):
+    """Whatever comes: beside the budget only what grows, and each growth doubles at least one size, or fills a gap."""
+    fed = [lengths[:1] * 4 for lengths in fed]
+    seen = shapes(Buckets(TWO, max_compilations=budget), [minibatch(TWO, lengths) for lengths in fed])
+    doublings = 2 * len({padded_time(n) for n in range(1001)})
+    assert len(set(seen)) <= budget + doublings
+
+
+def test_sorted_lengths_take_few_shapes_more():
+    fed = [minibatch(ONE, [(n,)] * 4) for n in range(1, 401)]
+    assert len(set(shapes(Buckets(ONE), fed))) <= 9
+    assert len(set(shapes(Buckets(ONE), fed[::-1]))) <= 8
+
+
+@few
+@given(st.lists(lengths_of_two(), min_size=1, max_size=40), st.integers(0, 40), st.integers(2, 8))
+def test_choices_follow_from_what_was_fed_and_survive_a_restart(fed, at, budget):
+    fed = [minibatch(TWO, lengths) for lengths in fed]
+    first, second = (Buckets(TWO, max_compilations=budget) for _ in range(2))
+    want = shapes(first, fed)
+    assert shapes(second, fed[:at]) == want[:at]
+    resumed = Buckets(TWO, max_compilations=budget)
+    resumed.restore(json.loads(json.dumps(second.state())))
+    assert resumed.state() == second.state()
+    assert shapes(resumed, fed[at:]) == want[at:]
+    assert resumed.state() == first.state() and resumed.take_padding() == first.take_padding()
+
+
+def test_data_of_little_variation_has_one_shape():
+    buckets = Buckets(ONE)
+    rng = np.random.default_rng(0)
+    fed = [minibatch(ONE, [(int(n),) for n in rng.integers(390, 401, 8)]) for _ in range(200)]
+    assert set(shapes(buckets, fed)) == {((8, 448, 1),)}
+
+
+def test_grouped_lengths_get_shapes_that_serve_them():
+    """Powers of two take more shapes, and still pad more."""
+    rng = np.random.default_rng(0)
+    lengths = np.clip(np.exp(rng.normal(3.7, 0.8, 400)), 1, 400).astype(int)
+    buckets = Buckets(ONE)
+    for _ in range(3):
+        buckets.take_padding()
+        seen = set(shapes(buckets, [minibatch(ONE, [(int(n),)] * 8) for n in rng.permutation(lengths)]))
+    powers = np.array([padded_time(int(n)) for n in lengths])
+    assert len(seen) < len(set(powers)) and buckets.take_padding() < 1 - lengths.sum() / powers.sum()
+
+
+def test_the_share_of_padding():
+    buckets = Buckets(ONE, buckets=[8])
+    assert buckets.take_padding() is None
+    buckets.pad(minibatch(ONE, [(8,), (2,)]))
+    buckets.pad(minibatch(ONE, [(0,), (2,)]))
+    assert buckets.take_padding() == 1 - 12 / 32 and buckets.take_padding() is None
+    nested_ones = Buckets({"text": TEXT}, buckets=([2], [4]))
+    nested_ones.pad({"text": nested(TEXT, [[1, 2], [3]])})
+    assert nested_ones.take_padding() == 1 - 6 / 16
+
+
+def test_given_buckets():
+    buckets = Buckets(TWO, {"words": [3, 10]})
+    got = shapes(buckets, [minibatch(TWO, [(n, n)]) for n in (2, 3, 4, 10)])
+    assert [words[1] for words, _ in got] == [3, 3, 10, 10]
+    both = Buckets(NESTED, {"text": ([2, 5], [4, 9]), "words": [7]})
+    padded = both.pad({"text": nested(TEXT, [[1, 5], [2]]), "words": column(WORDS, [3, 1])})
+    assert padded["text"].shape == (2, 2, 9, 1) and padded["words"].shape == (2, 7, 1)
+    inner = Buckets({"text": TEXT}, [6]).pad({"text": nested(TEXT, [[1, 5, 2]])})["text"]
+    assert inner.shape == (1, 4, 6, 1)
+
+
+def test_without_history_sizes_are_powers_of_two():
+    buckets = Buckets(NESTED, max_compilations=None)
+    for n in (300, 3, 9):
+        padded = buckets.pad({"text": nested(TEXT, [[n] * n]), "words": column(WORDS, [n])})
+        assert padded["text"].shape[1:3] == (padded_time(n),) * 2 and padded["words"].shape[1] == padded_time(n)
+
+
+def test_padded_batches_are_padded_anew_and_arrays_left_alone():
+    buckets = Buckets({**TWO, "image": IMAGE}, [6])
+    batch = SequenceBatch.from_rows([[[1], [2]], [[3]]], "int32", time=9)
+    device = SequenceBatch(jnp.ones((2, 9, 2)), jnp.array([2, 1]))
+    image = np.zeros((2, 3), "float32")
+    padded = buckets.pad({"words": batch, "tags": device, "image": image})
+    assert padded["words"].shape == (2, 6, 1) and padded["tags"] is device and padded["image"] is image
+    assert [row.tolist() for row in padded["words"].rows()] == [[[1], [2]], [[3]]]
+    texts = NestedSequenceBatch.from_rows([[[[1]], [[2], [3]]], [[[4]]]], "int32", outer=7, inner=2)
+    again = Buckets({"text": TEXT}, ([3], [5])).pad({"text": texts})["text"]
+    assert again.shape == (2, 3, 5, 1) and again.inner_lengths.tolist() == [[1, 2, 0], [1, 0, 0]]
+    exact = SequenceBatch.from_rows([[[1]]], "int32", time=6)
+    assert buckets.pad({"words": exact})["words"] is exact
+
+
+@pytest.mark.parametrize(
+    "specs, values, words",
+    [
+        (
+            ONE,
+            {"words": column(WORDS, [1, 65, 3])},
+            r"'words', sample 1, batch 7: found a row of 65 .*at most 64",
+        ),
+        (
+            {"text": TEXT},
+            {"text": nested(TEXT, [[1], [], [2, 70]])},
+            r"'text', sample 2, batch 7: found a row of 70 steps",
+        ),
+    ],
+)
+def test_rows_longer_than_the_largest_bucket(specs, values, words):
+    buckets = Buckets(specs, [16, 64])
+    before = buckets.state()
+    with pytest.raises(errors.FeedError, match=words + ".*the largest bucket.*row\\[:64\\]"):
+        buckets.pad(values, "batch 7")
+    assert buckets.state() == before
+
+
+def test_rows_of_too_many_sequences():
+    with pytest.raises(errors.FeedError, match="sample 1: found a row of 3 sequences, expected at most 2"):
+        Buckets({"text": TEXT}, ([2], [9])).pad({"text": nested(TEXT, [[1, 1], [1, 1, 1]])})
+
+
+@pytest.mark.parametrize(
+    "specs, buckets, kind, words",
+    [
+        (ONE, [64, 16], errors.ArgumentError, r"found|increasing sizes from 1 on for 'words'"),
+        (ONE, [], errors.ArgumentError, "increasing sizes"),
+        (ONE, [0, 4], errors.ArgumentError, "increasing sizes"),
+        (ONE, 64, errors.ArgumentError, r"buckets=\[16, 64, 400\]"),
+        (ONE, "64", errors.ArgumentError, "buckets='64'"),
+        (ONE, [1.5], errors.ArgumentError, "increasing sizes"),
+        (ONE, {"words": [4, 4]}, errors.ArgumentError, r"'words': \[16, 64, 400\]"),
+        (ONE, {"wards": [4]}, errors.UnknownNameError, "'wards'.*Did you mean 'words'"),
+        ({**ONE, "image": IMAGE}, {"image": [4]}, errors.UnknownNameError, "lod_level=1 or 2"),
+        (ONE, ([4], [8]), errors.ArgumentError, "increasing sizes"),
+        ({"text": TEXT}, ([4],), errors.ArgumentError, r"a list for each level: \{'text': \(\[4, 8\], \[16, 64\]\)\}"),
+    ],
+)
+def test_wrong_buckets(specs, buckets, kind, words):
+    with pytest.raises(kind, match=words):
+        Buckets(specs, buckets)
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 2.5, "8"])
+def test_wrong_budgets(count):
+    with pytest.raises(errors.ArgumentError, match="max_compilations=.*such as 8"):
+        Buckets(ONE, max_compilations=count)
+
+
+@pytest.mark.parametrize("state", [None, {}, {"shapes": 5}, [1]])
+def test_what_is_no_state(state):
+    with pytest.raises(errors.ArgumentError, match=r"restore needs what buckets.state\(\) returned"):
+        Buckets(ONE).restore(state)
+
+
+def test_reading_and_padding_is_what_check_feed_does():
+    value = read_feed(WORDS, [[1, 2], [3]])
+    assert isinstance(value, Ragged) and value.shape == (2,)
+    padded = Buckets(ONE, [3]).pad({"words": value})["words"]
+    assert padded.data.tolist() == [[[1], [2], [0]], [[3], [0], [0]]]
