@@ -1,0 +1,68 @@
+"""Compiling deep nets: blocks by `layers.repeat`, and the same blocks in a loop of Python."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from timing import Row, interleave
+
+import fluid
+
+SIZE = 64
+X = np.random.default_rng(0).normal(size=(2, 32, SIZE)).astype("float32")
+
+
+def block(x: Any) -> Any:
+    """A transformer's block: attention, then a perceptron, each behind a normalisation."""
+    h = fluid.layers.layer_norm(x, begin_norm_axis=2)
+    x = x + fluid.layers.multi_head_attention(h, num_heads=4, causal=True)
+    h = fluid.layers.layer_norm(x, begin_norm_axis=2)
+    h = fluid.layers.fc(h, size=4 * SIZE, num_flatten_dims=2, act="gelu")
+    return x + fluid.layers.fc(h, size=SIZE, num_flatten_dims=2)
+
+
+def repeated(n: int) -> Any:
+    """The net as one scan."""
+    return fluid.layers.repeat(block, n, fluid.layers.data("x", X.shape[1:]))
+
+
+def unrolled(n: int) -> Any:
+    """The net block by block."""
+    x = fluid.layers.data("x", X.shape[1:])
+    for _ in range(n):
+        x = block(x)
+    return x
+
+
+def first_step(net: Callable[[int], Any], n: int) -> float:
+    """Seconds of the first training step, in which everything is traced and compiled."""
+
+    def program() -> Any:
+        loss = fluid.layers.mean(fluid.layers.square(net(n)))
+        fluid.optimizer.Adam(1e-3).minimize(loss)
+        return loss
+
+    jax.clear_caches()
+    with fluid.Session(program) as session:
+        start = time.perf_counter()
+        float(session.run(program, {"x": X})[0])
+        return time.perf_counter() - start
+
+
+def run(rounds: int) -> list[Row]:
+    peers = {
+        "48": lambda: first_step(repeated, 48),
+        "12": lambda: first_step(repeated, 12),
+        "loop": lambda: first_step(unrolled, 12),
+    }
+    found = interleave(peers, max(1, rounds // 7))
+
+    def row(what: str, first: str, second: str) -> Row:
+        return Row(f"first step, {what}", "s", {"fluid": found[first], "hand": found[second]}, higher_is_better=False)
+
+    return [
+        row("48 blocks by repeat / 12 by repeat", "48", "12"),
+        row("12 blocks by repeat / 12 in a loop of Python", "12", "loop"),
+    ]
