@@ -1,0 +1,260 @@
+"""The NaN report: which value of a step was the first that is not finite, and what made it so."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid.core import TRAIN, NestedSequenceBatch, Program, SequenceBatch, filled
+from fluid.session import Request, Session
+from fluid.session.step import GRAD, Step, rate_names
+
+# How often the step is done again, at most, to find rows where the value itself does not show them.
+_TRIALS = 64
+
+
+class State(NamedTuple):
+    """What a training step changes: arrays by name, optimizer slots, the step counter."""
+
+    arrays: dict[str, Any]
+    slots: Any
+    step: Any
+
+
+@dataclass(frozen=True)
+class NonFiniteReport:
+    """What was found out about a step that gave something infinite or no number; `str(report)` tells it.
+
+    Attributes:
+      epoch: from 0.
+      step: from 0, within the epoch.
+      kind: "feed", "value", "gradient" or "update"; "unknown" when nothing was found.
+      name: of the first feed or value (in program order), gradient (backwards) or parameter that is not finite.
+      layer: the name of the layer that made it, as in `fc_0`; or None.
+      site: the user's line, as `file:line in function`.
+      found: what is in it.
+      rows: of the minibatch, those that did it; empty when no single rows did.
+      batch: number of rows of the minibatch.
+
+    Example:
+      >>> report = NonFiniteReport(0, 7, "value", "log_0.tmp_0", "log_0", "net.py:3 in net", "1 of 8: -inf", (2,), 8)
+      >>> print(report)
+      step 7 of epoch 0 is not finite. The first such value is 'log_0.tmp_0' of the layer log_0:
+        made at net.py:3 in net
+        holds 1 of 8: -inf
+        because of row 2 of the 8 of the minibatch
+        All named values before it are finite. The parameters are those before this step.
+    """
+
+    epoch: int
+    step: int
+    kind: str
+    name: str
+    layer: str | None
+    site: str
+    found: str
+    rows: tuple[int, ...] = ()
+    batch: int = 0
+
+    def __str__(self) -> str:
+        opening, closing = _STORIES[self.kind]
+        layer = f" of the layer {self.layer}" if self.layer else ""
+        lines = [f"step {self.step} of epoch {self.epoch} is not finite. {opening.format(name=self.name, layer=layer)}"]
+        if self.site:
+            lines.append(f"  {'declared' if self.kind == 'feed' else 'made'} at {self.site}")
+        if self.found:
+            lines.append(f"  holds {self.found}")
+        if self.rows:
+            shown = ", ".join(map(str, self.rows[:10])) + (", ..." if len(self.rows) > 10 else "")
+            rows = "row" if len(self.rows) == 1 else "rows" if len(self.rows) < self.batch else "all rows:"
+            lines.append(f"  because of {rows} {shown} of the {self.batch} of the minibatch")
+        elif self.kind in ("value", "gradient"):
+            lines.append("  because of no single row of the minibatch")
+        return "\n".join([*lines, f"  {closing} The parameters are those before this step."])
+
+
+_STORIES = {
+    "feed": ("The data is not, the feed {name!r}:", "No layer made it so."),
+    "value": ("The first such value is {name!r}{layer}:", "All named values before it are finite."),
+    "gradient": (
+        "The loss is, and the gradient with respect to {name!r}{layer} is not:",
+        "All named values and the gradients of those behind it are finite, so what is computed from it has no slope "
+        "there, as sqrt(x) at 0.",
+    ),
+    "update": (
+        "The loss and all gradients are, and the update made the parameter {name!r} infinite or no number:",
+        "The learning rate may be too large, or the optimizer divide by zero.",
+    ),
+    "unknown": ("The cause was not found: with every named value computed, all are finite.", ""),
+}
+
+
+def investigate(
+    session: Session, program: Program, before: State, feed: Mapping[str, Any], epoch: int, step: int
+) -> NonFiniteReport:
+    """Do a step again, with every named value fetched, and find the first that is not finite.
+
+    Args:
+      session: holds the arrays that the step does not change; nothing in it is changed.
+      program: the program.
+      before: the state before the step.
+      feed: its minibatch.
+      epoch: and step, for the report.
+    """
+    replay = _Replay(session, program, before, feed)
+    for find in (_in_feeds, _in_values, _in_gradients, _in_update):
+        found = find(replay)
+        if found is not None:
+            return NonFiniteReport(epoch, step, batch=replay.batch, **found)
+    return NonFiniteReport(epoch, step, "unknown", "", None, "", "", batch=replay.batch)
+
+
+class _Replay:
+    """A step that can be done again and again, fetching this or that, and changes nothing."""
+
+    def __init__(self, session: Session, program: Program, before: State, feed: Mapping[str, Any]):
+        self.session, self.program, self.before = session, program, before
+        self.feed = dict(feed)
+        self.batch = max((v.shape[0] for v in self.feed.values() if v.shape), default=0)
+        self.values = [n for n, v in program.values.items() if jnp.issubdtype(jnp.dtype(v.dtype), jnp.inexact)]
+
+    def fetching(self, names: list[str]) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:
+        """A compiled function from a feed to the arrays after the step, and the named values."""
+        program, before, scope = self.program, self.before, self.session.scope
+        step = Step(program, self.session.rules[program.name], Request(TRAIN, tuple(names), tuple(program.feeds)))
+        carry = {"arrays": {n: before.arrays[n] for n in step.carried}, "slots": before.slots, "step": before.step}
+        kept = {"arrays": {n: scope.arrays[n] for n in step.kept}, "root": scope.root if program.random else None}
+        compiled = jax.jit(step.train)
+
+        def run(feed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+            after, results = compiled(carry, kept, dict(feed), {})
+            return after["arrays"], dict(zip(names, results, strict=True))
+
+        return run
+
+    def rows(self, fetch: str, value: Any, follows_batch: bool) -> tuple[int, ...]:
+        """The rows of the minibatch because of which a value is not finite."""
+        if follows_batch and _is_batch(value, self.batch):
+            bad = _bad_rows(value)
+            if not bad.all():  # else rows may have spoilt each other, as in a batch norm
+                return tuple(np.flatnonzero(bad).tolist())
+        return self._rows_by_trial(fetch)
+
+    def _rows_by_trial(self, fetch: str) -> tuple[int, ...]:
+        """Halve the minibatch as long as the halves do it too, keeping its size by repeating their rows."""
+        run, trials = self.fetching([fetch]), 0
+
+        def bad(rows: np.ndarray) -> bool:
+            nonlocal trials
+            trials += 1
+            chosen = np.resize(rows, self.batch)
+            part = {
+                name: jax.tree.map(lambda v: np.asarray(v)[chosen], value) if _is_batch(value, self.batch) else value
+                for name, value in self.feed.items()
+            }
+            return _spoilt(run(part)[1][fetch])
+
+        def search(rows: np.ndarray) -> list[int]:
+            if trials >= _TRIALS:
+                return rows.tolist()  # under suspicion still
+            if not bad(rows):
+                return []
+            if len(rows) == 1:
+                return rows.tolist()
+            return [*search(rows[: len(rows) // 2]), *search(rows[len(rows) // 2 :])]
+
+        return tuple(search(np.arange(self.batch)))
+
+
+def _bad_rows(value: Any) -> np.ndarray:
+    """Which rows of a value hold something that is not finite: bool `[batch]`."""
+    array = _real(value)
+    return ~np.isfinite(array).reshape(array.shape[0], -1).all(axis=1)
+
+
+def _in_feeds(replay: _Replay) -> dict[str, Any] | None:
+    for name, value in replay.feed.items():
+        if jnp.issubdtype(value.dtype, jnp.inexact) and _spoilt(value):
+            rows = tuple(np.flatnonzero(_bad_rows(value)).tolist()) if _is_batch(value, replay.batch) else ()
+            site = replay.program.feeds[name].site
+            return {"kind": "feed", "name": name, "layer": None, "site": site, "found": _told(value), "rows": rows}
+    return None
+
+
+def _in_values(replay: _Replay) -> dict[str, Any] | None:
+    _, values = replay.fetching(replay.values)(replay.feed)
+    first = next((name for name in replay.values if _spoilt(values[name])), None)
+    return None if first is None else _described(replay, "value", first, first, values[first])
+
+
+def _in_gradients(replay: _Replay) -> dict[str, Any] | None:
+    names = [*reversed(replay.values), *(n for m in replay.program.minimizes for n in m.parameters)]
+    _, gradients = replay.fetching([n + GRAD for n in names])(replay.feed)
+    first = next((name for name in names if _spoilt(gradients[name + GRAD])), None)
+    return None if first is None else _described(replay, "gradient", first, first + GRAD, gradients[first + GRAD])
+
+
+def _in_update(replay: _Replay) -> dict[str, Any] | None:
+    after, _ = replay.fetching([])(replay.feed)
+    specs = replay.program.parameters | replay.program.states
+    name = next((name for name in specs if name in after and _spoilt(after[name])), None)
+    if name is None:
+        return None
+    found = _told(after[name])
+    if any(name in m.parameters for m in replay.program.minimizes):
+        _, values = replay.fetching([name + GRAD])(replay.feed)
+        found += f"; its gradient is at most {float(jnp.abs(values[name + GRAD]).max()):.3g}"
+        found += _rates(replay)
+    return {"kind": "update", "name": name, "layer": None, "site": specs[name].site, "found": found}
+
+
+def _rates(replay: _Replay) -> str:
+    """The learning rates of the step, where the optimizers say them."""
+    told = []
+    for name, minimize, slots in zip(
+        rate_names(replay.program), replay.program.minimizes, replay.before.slots, strict=True
+    ):
+        try:
+            told.append(f", {name} {float(minimize.optimizer.current_rate(slots)):.3g}")
+        except KeyError:  # a bare optax transformation
+            continue
+    return "".join(told)
+
+
+def _described(replay: _Replay, kind: str, name: str, fetch: str, value: Any) -> dict[str, Any]:
+    program = replay.program
+    known = program.values.get(name)
+    site = program.sites.get(name) or getattr(program.parameters.get(name), "site", "")
+    layer = name.rpartition(".")[0] or None
+    follows = known is not None and known.shape[:1] == (None,)
+    rows = replay.rows(fetch, value, follows)
+    return {"kind": kind, "name": name, "layer": layer, "site": site, "found": _told(value), "rows": rows}
+
+
+def _is_batch(value: Any, batch: int) -> bool:
+    return value.shape[:1] == (batch,)
+
+
+def _real(value: Any) -> np.ndarray:
+    """The numbers of a value, zeros where there is padding."""
+    if isinstance(value, SequenceBatch | NestedSequenceBatch):
+        value = filled(value, 0)
+    array = np.asarray(value)
+    return array if array.dtype.kind == "f" else array.astype(np.float32)  # NumPy's own functions do not know bfloat16
+
+
+def _spoilt(value: Any) -> bool:
+    return not np.isfinite(_real(value)).all()
+
+
+def _told(value: Any) -> str:
+    """What is not finite in a value: how many of what, and where the first is."""
+    array = _real(value)
+    bad = ~np.isfinite(array)
+    kinds = {"nan": np.isnan(array), "inf": np.isposinf(array), "-inf": np.isneginf(array)}
+    counted = ", ".join(f"{mask.sum()} {kind}" for kind, mask in kinds.items() if mask.any())
+    place = f", first at {[int(i) for i in np.argwhere(bad)[0]]}" if array.ndim else ""
+    return f"{counted} among {array.size} numbers {value.dtype}{list(array.shape)}{place}"

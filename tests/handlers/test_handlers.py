@@ -1,0 +1,587 @@
+"""Handlers, each against something independent: csv and TensorBoard's readers, PNG files, formulas, scripted values."""
+
+import csv
+import gzip
+import json
+import math
+import struct
+import threading
+import zlib
+
+import numpy as np
+import optax
+import pytest
+
+import fluid
+from fluid import errors
+from fluid import handlers as H
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(48, 4)).astype("float32")
+Y = (X @ [[1.0], [-2.0], [0.5], [3.0]] + 0.7).astype("float32")
+
+
+def train_program():
+    x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[1])
+    prediction = fluid.layers.fc(x, size=1)
+    loss = fluid.layers.mean(fluid.layers.square_error_cost(prediction, y))
+    return {"loss": loss, "prediction": prediction, "root": fluid.layers.sqrt(loss)}
+
+
+def make(optimizer=None, **options):
+    return fluid.Trainer(train_program, optimizer or fluid.optimizer.SGD(0.1), **options)
+
+
+def reader(batch_size=16):
+    return fluid.reader.arrays((X, Y), batch_size=batch_size)
+
+
+class Scripted(fluid.Handler):
+    """Announces given values, one at the end of each epoch."""
+
+    def __init__(self, values, name="test_loss"):
+        self.values, self.name = values, name
+
+    def measures(self):
+        return [self.name]
+
+    def end_epoch(self, event):
+        self.announce(event.epoch, event.steps - 1, {self.name: self.values[event.epoch]})
+
+
+class Recording(fluid.Handler):
+    """Keeps what is announced, and the loss of every step."""
+
+    def __init__(self):
+        self.measures_seen, self.losses = [], []
+
+    def end_step(self, event):
+        self.losses.append(float(event.metrics["loss"]))
+
+    def measured(self, event):
+        values = {name: float(event.metrics[name]) for name in event.metrics.names}
+        self.measures_seen.append((event.epoch, event.step, values))
+
+
+def table(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    "every, steps, epochs",
+    [
+        (2, [2, 4, 6, 8, 10, 12], []),
+        ("5 steps", [5, 10], []),
+        ("step", list(range(1, 13)), []),
+        ("epoch", [], [0, 1, 2, 3]),
+        ("2 epochs", [], [1, 3]),
+    ],
+)
+def test_every(every, steps, epochs):
+    calls = []
+
+    class Counted:
+        def __iter__(self):
+            calls.append(None)
+            return iter(reader()())
+
+    recording = Recording()
+    make().train(reader(), num_epochs=4, handlers=[recording, H.TestEvery(Counted, every=every)])
+    assert len(calls) == len(steps) + len(epochs)
+    seen = [epoch * 3 + step + 1 for epoch, step, _ in recording.measures_seen]
+    assert seen == (steps or [3 * (epoch + 1) for epoch in epochs])
+
+
+@pytest.mark.parametrize("every", [0, -1, True, 1.5, "2", "0 epochs", "two epochs", "2  epochs", None, "minutes"])
+def test_every_that_means_nothing(every):
+    with pytest.raises(errors.ArgumentError, match=r'TestEvery\(every=.*write every=100, every="epoch"'):
+        H.TestEvery(reader(), every=every)
+
+
+def test_test_every_announces_what_test_returns():
+    trainer, recording, wanted = make(), Recording(), []
+
+    def on_event(event):
+        if isinstance(event, fluid.EndEpochEvent):
+            wanted.append(trainer.test(reader()))
+
+    trainer.train(reader(), num_epochs=2, handlers=[recording, H.TestEvery(reader())], event_handler=on_event)
+    found = [values for _, _, values in recording.measures_seen]
+    assert found == [{"test_loss": float(w["loss"]), "test_root": float(w["root"])} for w in wanted]
+
+
+def test_test_every_with_metrics_and_a_name():
+    def program():
+        x, label = fluid.layers.data("x", shape=[4]), fluid.layers.data("label", shape=[1], dtype="int64")
+        scores = fluid.layers.identity(fluid.layers.fc(x, size=2, act="softmax"), name="scores")
+        return fluid.layers.mean(fluid.layers.cross_entropy(scores, label))
+
+    labels = (Y > 0).astype("int64")
+    data = fluid.reader.arrays((X, labels), batch_size=16)
+    trainer, recording = fluid.Trainer(program, fluid.optimizer.SGD(0.1)), []
+    testing = H.TestEvery(data, metrics={"auc": fluid.metrics.Auc().of(preds="scores", labels="label")}, name="dev")
+    trainer.train(
+        data,
+        handlers=[testing],
+        event_handler=lambda e: isinstance(e, fluid.MeasuredEvent) and recording.append(e.metrics),
+    )
+    want = trainer.test(data, metrics={"auc": fluid.metrics.Auc().of(preds="scores", labels="label")})["auc"]
+    assert recording[0].names == ["dev_auc"] and float(recording[0]["dev_auc"]) == float(want)
+
+
+def stops_after(values, patience, sign, min_delta):
+    """How many epochs pass: an independent account of early stopping."""
+    best, since = math.inf, 0
+    for i, value in enumerate(values):
+        since = 0 if sign * value < best - min_delta else since + 1
+        best = sign * value if since == 0 else best
+        if since == patience:
+            return i + 1
+    return len(values)
+
+
+@pytest.mark.parametrize(
+    "values, patience, mode, min_delta",
+    [
+        ([3, 2, 1, 1, 1, 1, 1], 2, "min", 0.0),
+        ([3, 2, 2.5, 1, 2, 2, 2, 0], 3, "min", 0.0),
+        ([3, 2.9, 2.8, 2.7, 2.6, 2.5], 2, "min", 0.5),
+        ([1, 2, 3, 3, 4, 4, 4], 2, "max", 0.0),
+        ([3, math.nan, math.nan, 1], 2, "min", 0.0),
+        ([5, 4, 3, 2, 1], 1, "min", 0.0),
+        ([1, 1, 1], 1, "max", 0.0),
+    ],
+)
+@pytest.mark.parametrize("outside", [True, False])
+def test_early_stopping(values, patience, mode, min_delta, outside):
+    stopping = H.EarlyStopping("test_loss", patience=patience, mode=mode, min_delta=min_delta)
+    rings = [stopping, Scripted(values)] if outside else [Scripted(values), stopping]
+    trainer = make()
+    trainer.train(reader(), num_epochs=len(values), handlers=rings)
+    want = stops_after(values, patience, 1 if mode == "min" else -1, min_delta)
+    assert int(trainer.session.scope.step) == 3 * want
+    finite = [v for v in values[:want] if math.isfinite(v)]
+    if not min_delta:
+        assert stopping.best == (min(finite) if mode == "min" else max(finite))
+
+
+def test_early_stopping_on_the_mean_of_an_output_over_an_epoch():
+    rates = [0.1, 0.1, 0.0, 0.0, 0.0, 0.0]  # with nothing learnt any more, each epoch has the same mean
+    optimizer = fluid.optimizer.SGD(fluid.layers.piecewise_decay([3 * i for i in range(1, 6)], rates))
+    trainer, recording = make(optimizer), Recording()
+    stopping = H.EarlyStopping("loss", patience=2)
+    trainer.train(reader(), num_epochs=6, handlers=[recording, stopping])
+    means = np.asarray(recording.losses).reshape(-1, 3).mean(axis=1)
+    assert len(means) == 5 and means[2] == means[3] == means[4] < means[1]
+    assert stopping.best == pytest.approx(means.min(), rel=1e-12)
+
+
+def test_early_stopping_that_is_trained_on_has_its_patience_back():
+    stopping, trainer = H.EarlyStopping("test_loss", patience=2), make()
+    for _ in range(2):
+        trainer.train(reader(), num_epochs=9, handlers=[stopping, Scripted([1.0] * 9)])
+    assert int(trainer.session.scope.step) == 3 * (3 + 2)
+
+
+@pytest.mark.parametrize("make_handler", [lambda m: H.EarlyStopping(m), lambda m: H.SaveBest("best.params", m)])
+@pytest.mark.parametrize("monitor, hint", [("tset_loss", "Did you mean 'test_loss'"), ("prediction", "Known names")])
+def test_a_value_that_nothing_measures(make_handler, monitor, hint, in_tmp):
+    trainer = make()
+    with pytest.raises(errors.UnknownNameError, match=rf"monitors '{monitor}'.*{hint}"):
+        trainer.train(reader(), handlers=[make_handler(monitor), H.TestEvery(reader())])
+    assert int(trainer.session.scope.step) == 0
+
+
+@pytest.mark.parametrize(
+    "build, match",
+    [
+        (lambda: H.EarlyStopping("loss", mode="low"), 'expected "min" or "max"'),
+        (lambda: H.EarlyStopping("loss", patience=0), "patience=0"),
+        (lambda: H.EarlyStopping("loss", min_delta=-1), "min_delta=-1"),
+        (lambda: H.SaveBest("p", "loss", mode=None), 'expected "min" or "max"'),
+        (lambda: H.Profiler(steps=(5, 5)), r"steps=\(10, 13\)"),
+        (lambda: H.Profiler(steps=(-1, 5)), r"steps=\(10, 13\)"),
+    ],
+)
+def test_arguments_that_make_no_sense(build, match):
+    with pytest.raises(errors.ArgumentError, match=match):
+        build()
+
+
+@pytest.mark.parametrize("mode, values, best", [("min", [3, 1, 2, math.nan], 1), ("max", [3, 1, 5, 4], 2)])
+def test_save_best(mode, values, best, tmp_path):
+    trainer, path, kept = make(), tmp_path / "best.params", []
+    trainer.train(
+        reader(),
+        num_epochs=4,
+        handlers=[H.SaveBest(path, "test_loss", mode=mode), Scripted(values)],
+        event_handler=lambda e: isinstance(e, fluid.EndEpochEvent) and kept.append(trainer.params),
+    )
+    saved = make(param_path=path).params
+    for name, value in kept[best].items():
+        assert np.array_equal(saved[name], value)
+    assert not np.array_equal(kept[-1]["fc_0.w_0"], saved["fc_0.w_0"])
+
+
+def test_save_best_never_saves_what_is_not_finite(tmp_path):
+    trainer, path = make(), tmp_path / "best.params"
+
+    def spoil(event):
+        if isinstance(event, fluid.EndEpochEvent) and event.epoch == 1:
+            trainer.session.scope["fc_0.b_0"] = [np.nan]
+
+    with pytest.warns(errors.FluidWarning, match=r"fc_0.b_0.* not finite; nothing was saved"):
+        trainer.train(
+            reader(), num_epochs=2, handlers=[H.SaveBest(path, "test_loss"), Scripted([2, 1])], event_handler=spoil
+        )
+    assert all(np.isfinite(value).all() for value in make(param_path=path).params.values())
+
+
+def test_the_csv_has_the_means_and_the_tests_of_each_epoch(tmp_path):
+    path, recording = tmp_path / "log.csv", Recording()
+    make().train(
+        reader(), num_epochs=3, handlers=[recording, H.TestEvery(reader()), H.CSVLogger(path)]
+    )  # the test runs after the logger was told of the end of the epoch
+    rows = table(path)
+    assert list(rows[0]) == ["epoch", "step", "loss", "root", "test_loss", "test_root"]
+    assert [(row["epoch"], row["step"]) for row in rows] == [("0", "3"), ("1", "6"), ("2", "9")]
+    means = np.asarray(recording.losses).reshape(3, 3).mean(axis=1)
+    np.testing.assert_allclose([float(row["loss"]) for row in rows], means, rtol=1e-8)
+    tests = [values["test_loss"] for _, _, values in recording.measures_seen]
+    assert np.float32([row["test_loss"] for row in rows]).tolist() == np.float32(tests).tolist()
+
+
+def test_the_csv_by_steps_has_every_loss_to_the_last_digit(tmp_path):
+    path, recording = tmp_path / "log.csv", Recording()
+    handlers = [H.CSVLogger(path, every=1), recording, H.TestEvery(reader(), every="2 epochs")]
+    make().train(reader(), num_epochs=2, handlers=handlers)
+    rows = table(path)
+    assert [int(row["step"]) for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert np.float32([row["loss"] for row in rows]).tolist() == recording.losses
+    assert [bool(row["test_loss"]) for row in rows] == [False] * 5 + [True]
+
+
+def test_the_csv_is_continued_without_repeated_rows(tmp_path):
+    path, whole = tmp_path / "log.csv", tmp_path / "whole.csv"
+    trainer = make()
+    trainer.train(reader(), num_epochs=4, handlers=[H.CSVLogger(whole)])
+    trainer = make()
+    trainer.train(reader(), num_epochs=2, handlers=[H.CSVLogger(path)])
+    trainer.session.save(tmp_path / "two")
+    trainer.train(reader(), num_epochs=1, handlers=[H.CSVLogger(path)])  # lost: only the first two epochs were saved
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("3,12,0.")  # killed in the middle of a row
+    trainer = make()
+    trainer.session.load(tmp_path / "two")
+    trainer.train(reader(), num_epochs=2, handlers=[H.CSVLogger(path)])
+    numbers = [{k: v for k, v in row.items() if k != "epoch"} for row in table(path)]  # epochs count within each call
+    assert numbers == [{k: v for k, v in row.items() if k != "epoch"} for row in table(whole)]
+
+
+def test_a_csv_with_other_columns_is_refused(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("a,b\n1,2\n")
+    trainer = make()
+    with pytest.raises(errors.ArgumentError, match=r"has the columns \['a', 'b'\].*CSVLogger\(\"other.csv\"\)"):
+        trainer.train(reader(), handlers=[H.CSVLogger(path)])
+    assert path.read_text() == "a,b\n1,2\n"
+    with pytest.raises(errors.ArgumentError, match="two columns 'test_loss'"):
+        handlers = [H.CSVLogger(tmp_path / "x.csv"), H.TestEvery(reader()), H.TestEvery(reader())]
+        trainer.train(reader(), handlers=handlers)
+
+
+def test_the_csv_holds_all_steps_before_an_error(tmp_path):
+    path = tmp_path / "log.csv"
+
+    def fail(event):
+        if isinstance(event, fluid.BeginStepEvent) and event.epoch == 1 and event.step == 1:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        make().train(reader(), num_epochs=2, handlers=[H.CSVLogger(path, every=1)], event_handler=fail)
+    assert [int(row["step"]) for row in table(path)] == [1, 2, 3, 4]
+
+
+def scalars(logdir):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(logdir), purge_orphaned_data=True)
+    accumulator.Reload()
+    tags = accumulator.Tags()["scalars"]
+    return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
+
+
+def test_tensorboard_reads_what_was_written(tmp_path):
+    recording, threads = Recording(), threading.active_count()
+    rings = [
+        H.TensorBoard(tmp_path / "logs", every=2),
+        recording,
+        H.LearningRateMonitor(every=3),
+        H.TestEvery(reader()),
+    ]
+    make().train(reader(), num_epochs=2, handlers=rings)
+    found = scalars(tmp_path / "logs")
+    assert set(found) == {"loss", "root", "learning_rate_0", "test_loss", "test_root"}
+    means = np.asarray(recording.losses).reshape(3, 2).mean(axis=1)
+    assert [step for step, _ in found["loss"]] == [2, 4, 6]
+    np.testing.assert_allclose([value for _, value in found["loss"]], means, rtol=1e-6)
+    assert found["learning_rate_0"] == [(3, np.float32(0.1)), (6, np.float32(0.1))]
+    tests = [v["test_loss"] for _, _, v in recording.measures_seen if "test_loss" in v]
+    assert [v for _, v in found["test_loss"]] == np.float32(tests).tolist()
+    assert threading.active_count() == threads
+
+
+def test_tensorboard_forgets_what_is_trained_again(tmp_path):
+    trainer = make()
+    trainer.train(reader(), handlers=[H.TensorBoard(tmp_path / "logs", every=1)])
+    trainer.session.save(tmp_path / "saved")
+    trainer.train(reader(), handlers=[H.TensorBoard(tmp_path / "logs", every=1)])
+    assert [step for step, _ in scalars(tmp_path / "logs")["loss"]] == [1, 2, 3, 4, 5, 6]
+    trainer.session.load(tmp_path / "saved")
+    trainer.train(reader(8), handlers=[H.TensorBoard(tmp_path / "logs", every=1)])
+    assert [step for step, _ in scalars(tmp_path / "logs")["loss"]] == list(range(1, 10))
+
+
+@pytest.mark.parametrize(
+    "build, package", [(lambda: H.TensorBoard("logs"), "tensorboard"), (lambda: H.LivePlot("p.png"), "matplotlib")]
+)
+def test_an_optional_package_that_is_missing(build, package, monkeypatch):
+    for module in ("tensorboard.compat.proto", "matplotlib.figure"):
+        monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(errors.ArgumentError, match=f"pip install {package}"):
+        build()
+
+
+def test_the_learning_rate_is_that_of_the_schedule():
+    rate = fluid.layers.noam_decay(d_model=64, warmup_steps=4)
+    recording = Recording()
+    make(fluid.optimizer.Adam(rate)).train(reader(), num_epochs=3, handlers=[recording, H.LearningRateMonitor()])
+    found = [values["learning_rate_0"] for _, _, values in recording.measures_seen]
+    n = np.arange(1, 10, dtype="float64")
+    np.testing.assert_allclose(found, 64**-0.5 * np.minimum(n**-0.5, n * 4**-1.5), rtol=1e-6)
+
+
+def test_the_learning_rate_of_a_bare_transformation_is_not_known():
+    trainer = make(optax.sgd(0.1))
+    with pytest.raises(errors.UnknownNameError, match="does not say its learning rate"):
+        trainer.train(reader(), handlers=[H.LearningRateMonitor()])
+    assert int(trainer.session.scope.step) == 0
+
+
+def test_the_timer_adds_up(monkeypatch):
+    """With a clock that the test sets: each reading takes 3 s, each step 5 s, each wait for the device 2 s."""
+    from fluid.handlers import timing
+
+    now = 0.0
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now)
+    timer, announced = H.Timer(every=2), []
+    timer._onion = type("Told", (), {"done": 0, "__call__": lambda self, event: announced.append(event.metrics)})()
+    timer.begin_train(fluid.BeginTrainEvent(1))
+    timer.begin_epoch(fluid.BeginEpochEvent(0))
+    for step in range(6):
+        now += 3.0 if step == 0 else 2.0  # the first minibatch is read before its step, the others within one
+        timer.begin_step(fluid.BeginStepEvent(0, step, {}, seconds=3.0))
+        now += 5.0
+        timer._onion.done += 1
+        timer.end_step(fluid.EndStepEvent(0, step, fluid.Results([0.0])))
+    assert [dict(zip(m.names, m, strict=True)) for m in announced] == [
+        {"step_ms": 7000.0, "data_ms": 3000.0, "device_ms": 2000.0}
+    ] * 3
+
+
+def test_the_timer_in_training():
+    recording = Recording()
+    make().train(reader(), num_epochs=4, handlers=[H.Timer(every=5), recording])
+    assert len(recording.measures_seen) == 2
+    for _, _, values in recording.measures_seen:
+        assert values["step_ms"] > 0 and values["data_ms"] > 0 and values["device_ms"] >= 0
+
+
+def test_the_profiler_writes_the_chosen_steps(tmp_path):
+    make().train(reader(), num_epochs=3, handlers=[H.Profiler(steps=(4, 7), logdir=tmp_path)])
+    (path,) = tmp_path.rglob("*.trace.json.gz")
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    steps = {int(e["args"]["step_num"]) for e in events if e.get("name") == "train" and "step_num" in e.get("args", {})}
+    assert steps == {4, 5, 6}
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_profiler_ends_with_the_training(tmp_path, fails):
+    def fail(event):
+        if fails and isinstance(event, fluid.EndStepEvent) and event.step == 1:
+            raise ZeroDivisionError
+
+    for i in range(2):  # a trace that still ran would refuse the second one
+        try:
+            handlers = [H.Profiler(steps=(1, 100), logdir=tmp_path / str(i))]
+            make().train(reader(), handlers=handlers, event_handler=fail)
+        except ZeroDivisionError:
+            assert fails
+        assert list((tmp_path / str(i)).rglob("*.xplane.pb"))
+
+
+def pixels(data):
+    """Decode a PNG of 8-bit colours without filters of another kind than PNG's own five: size and raw bytes."""
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    place, parts, size = 8, [], None
+    while place < len(data):
+        (length,), kind = struct.unpack(">I", data[place : place + 4]), data[place + 4 : place + 8]
+        body = data[place + 8 : place + 8 + length]
+        if kind == b"IHDR":
+            size = struct.unpack(">II", body[:8])
+        elif kind == b"IDAT":
+            parts.append(body)
+        place += 12 + length
+    return size, zlib.decompress(b"".join(parts))
+
+
+def test_the_plot_grows(tmp_path):
+    path, pictures = tmp_path / "curves.png", []
+
+    def on_event(event):
+        if isinstance(event, fluid.BeginEpochEvent) and path.exists():
+            pictures.append(path.read_bytes())
+
+    handlers = [H.LivePlot(path, every=1, interval=0), H.TestEvery(reader()), H.LearningRateMonitor()]
+    make().train(reader(), num_epochs=3, handlers=handlers, event_handler=on_event)
+    pictures.append(path.read_bytes())
+    sizes, raw = zip(*map(pixels, pictures), strict=True)
+    assert len(pictures) == 3 and len(set(raw)) == 3
+    assert sizes[-1] == (1350, 300)  # loss with test_loss, root with test_root, and the learning rate
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_the_plot_of_a_script_without_a_path(in_tmp):
+    make().train(reader(), handlers=[H.LivePlot()])
+    size, raw = pixels((in_tmp / "training.png").read_bytes())
+    assert size == (900, 300) and len(set(raw)) > 20
+
+
+def test_the_plot_in_a_notebook_is_one_that_is_updated(monkeypatch, in_tmp):
+    import IPython.display
+
+    from fluid.handlers import plot
+
+    shown, updated = [], []
+
+    class Handle:
+        def update(self, image):
+            updated.append(image.data)
+
+    def display(image, display_id):
+        shown.append(image.data)
+        return Handle()
+
+    monkeypatch.setattr(plot, "in_notebook", lambda: True)
+    monkeypatch.setattr(IPython.display, "display", display)
+    make().train(reader(), num_epochs=3, handlers=[H.LivePlot(every=1, interval=0)])
+    assert len(shown) == 1 and len(updated) >= 2 and len({*shown, *updated}) >= 3
+    assert not list(in_tmp.iterdir())
+
+
+def test_the_whole_order_with_a_test_inside():
+    seen, trainer = [], make()
+
+    class Ring(fluid.Handler):
+        def __init__(self, name):
+            self.name = name
+
+    for method in ("begin_train", "begin_epoch", "begin_step", "end_step", "end_epoch", "end_train", "measured"):
+        setattr(Ring, method, lambda self, event, method=method: seen.append(f"{self.name} {method}"))
+    trainer.train(reader(48), num_epochs=1, handlers=[Ring("a"), H.TestEvery(reader(), every=1), Ring("b")])
+    begins = [f"{name} begin_{what}" for what in ("train", "epoch", "step") for name in "ab"]
+    assert seen == [
+        *begins,
+        *["b end_step", "b measured", "a measured", "a end_step"],
+        *[f"{name} end_{what}" for what in ("epoch", "train") for name in "ba"],
+    ]
+
+
+def test_no_handler_waits_for_a_step_that_was_just_begun(tmp_path, monkeypatch):
+    """Values are read only when the loop itself has waited for that step already."""
+    from fluid.handlers import values
+
+    begun, read = [0], []
+    original = values.number
+    metrics_of = {}
+
+    def number(value):
+        read.append(begun[0] - metrics_of.get(id(value), begun[0] - 99))
+        return original(value)
+
+    monkeypatch.setattr(values, "number", number)
+    kept = []
+
+    def on_event(event):
+        if isinstance(event, fluid.BeginStepEvent):
+            begun[0] += 1
+        if isinstance(event, fluid.EndStepEvent):
+            kept.append(event.metrics)
+            metrics_of.update({id(v): begun[0] for v in event.metrics})
+
+    lags = []
+    handlers = [H.CSVLogger(tmp_path / "a.csv", every=3), H.EarlyStopping("loss"), H.TensorBoard(tmp_path, every=1)]
+
+    def note(event):
+        on_event(event)
+        if isinstance(event, fluid.EndEpochEvent):
+            lags.extend(read)
+
+    make().train(reader(2), num_epochs=1, handlers=handlers, event_handler=note)
+    assert lags and min(lags) >= values.IN_FLIGHT
+
+
+def test_checkpoints_are_asked_for(tmp_path):
+    config = fluid.CheckpointConfig(tmp_path / "saved", None, epoch_interval=None, step_interval=None)
+    trainer = make(checkpoint_config=config)
+    trainer.train(reader(), num_epochs=4, handlers=[H.Checkpoint(every=5)])
+    assert sorted(int(p.name) for p in (tmp_path / "saved").iterdir() if p.name.isdigit()) == [5, 10, 12]
+    with pytest.raises(errors.CheckpointError, match="checkpoint_config=fluid.CheckpointConfig"):
+        make().train(reader(), handlers=[H.Checkpoint()])
+    with pytest.raises(errors.ArgumentError, match="is for handlers"):
+        trainer.save_checkpoint()
+
+
+def test_handlers_resume_with_the_training(tmp_path):
+    """A run that is broken off and run again logs, stops and keeps the best as one that was not."""
+
+    def run(folder, breaks=None):
+        config = fluid.CheckpointConfig(folder / "saved", epoch_interval=None, step_interval=2)
+        stopping = H.EarlyStopping("test_loss", patience=3)
+        saving = H.SaveBest(folder / "best.params", "root")
+        script = Scripted([5, 4, 4, 4, 4, 4, 4])
+
+        def fail(event):
+            if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == breaks:
+                raise ZeroDivisionError
+
+        trainer = make(checkpoint_config=config)
+        handlers = [
+            H.CSVLogger(folder / "log.csv"),
+            H.CSVLogger(folder / "steps.csv", every=4),
+            stopping,
+            saving,
+            script,
+        ]
+        trainer.train(reader(), num_epochs=7, handlers=handlers, event_handler=fail)
+        return trainer, stopping.best, saving.best
+
+    plain, broken = tmp_path / "plain", tmp_path / "broken"
+    plain.mkdir()
+    broken.mkdir()
+    trainer, *want = run(plain)
+    assert int(trainer.session.scope.step) == 15  # five epochs
+    for breaks in ((1, 1), (2, 2), (4, 0)):
+        with pytest.raises(ZeroDivisionError):
+            run(broken, breaks)
+    again, *found = run(broken)
+    assert found == want and int(again.session.scope.step) == 15
+    for name in ("log.csv", "steps.csv"):
+        assert (broken / name).read_text() == (plain / name).read_text()
+    best, other = (make(param_path=folder / "best.params").params for folder in (plain, broken))
+    assert all(np.array_equal(best[name], other[name]) for name in best)
+    finished, *_ = run(broken)  # what has stopped early does not go on when it is run again
+    assert int(finished.session.scope.step) == 15

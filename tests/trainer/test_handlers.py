@@ -1,0 +1,161 @@
+"""The handler protocol: what is refused at registration, announcements, the state that a resumed training needs."""
+
+import numpy as np
+import pytest
+
+import fluid
+from fluid import errors
+from fluid.trainer.handlers import Onion
+
+X = np.arange(24, dtype="float32").reshape(12, 2) / 24
+
+
+def train_program():
+    return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+
+
+def make():
+    return fluid.Trainer(train_program, fluid.optimizer.SGD(0.1))
+
+
+def reader(batch_size=4):
+    return fluid.reader.arrays((X,), batch_size=batch_size)
+
+
+def handler_with(name, function=lambda self, event: None):
+    return type("Mine", (fluid.Handler,), {name: function})()
+
+
+@pytest.mark.parametrize(
+    "name, meant",
+    [
+        ("on_end_epcoh", "end_epoch"),
+        ("on_epoch_end", "end_epoch"),
+        ("on_train_begin", "begin_train"),
+        ("end_batch", "end_"),
+        ("begin_steps", "begin_step"),
+        ("epoch_end", "end_epoch"),
+        ("endstep", "end_step"),
+        ("mesured", "measured"),
+    ],
+)
+def test_a_method_that_no_event_calls_is_refused(name, meant):
+    trainer = make()
+    with pytest.raises(errors.ArgumentTypeError, match=f"Mine has a method '{name}'.*Did you mean '{meant}"):
+        trainer.train(reader(), handlers=[handler_with(name)])
+    assert int(trainer.session.scope.step) == 0
+
+
+@pytest.mark.parametrize("name", ["draw", "write", "stop", "reset", "_end_epcoh", "steps", "ending"])
+def test_other_methods_are_the_handlers_own_business(name):
+    make().train(reader(), handlers=[handler_with(name)])
+
+
+@pytest.mark.parametrize("function", [lambda self: None, lambda self, event, more: None])
+def test_a_method_that_takes_no_event_is_refused(function):
+    trainer = make()
+    with pytest.raises(errors.ArgumentTypeError, match=r"Mine\..*cannot be called with one event.*\(self, event\)"):
+        trainer.train(reader(), handlers=[handler_with("end_step", function)])
+    assert int(trainer.session.scope.step) == 0
+
+
+class Announcing(fluid.Handler):
+    def __init__(self, name="announced", values=None):
+        self.name, self.values = name, values
+
+    def measures(self):
+        return [self.name]
+
+    def end_epoch(self, event):
+        value = event.epoch if self.values is None else self.values[event.epoch]
+        self.announce(event.epoch, event.steps - 1, {self.name: value})
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_announcements_reach_all_rings_from_the_inside(first):
+    seen = []
+
+    class Ring(fluid.Handler):
+        def __init__(self, name):
+            self.name = name
+
+        def measured(self, event):
+            seen.append((self.name, event.epoch, event.step, event.metrics["announced"]))
+
+    rings = [Ring("a"), Ring("b")]
+    rings.insert(0 if first else 2, Announcing())
+    told = []
+    make().train(reader(), num_epochs=2, handlers=rings, event_handler=lambda e: told.append(type(e).__name__))
+    assert seen == [("b", 0, 2, 0), ("a", 0, 2, 0), ("b", 1, 2, 1), ("a", 1, 2, 1)]
+    assert told.count("MeasuredEvent") == 2
+
+
+def test_what_is_announced_must_have_been_listed():
+    class Wrong(Announcing):
+        def measures(self):
+            return ["other"]
+
+    with pytest.raises(errors.ArgumentError, match=r"Wrong announces 'announced'.*return \['other', 'announced'\]"):
+        make().train(reader(), handlers=[Wrong()])
+
+
+def test_steps_are_counted_over_several_calls():
+    seen, trainer = [], make()
+
+    class Count(fluid.Handler):
+        def begin_train(self, event):
+            seen.append(self.done)
+
+        def end_step(self, event):
+            seen.append(self.done)
+
+    trainer.train(reader(), handlers=[Count()])
+    trainer.train(reader(), handlers=[Count()])
+    assert seen == [0, 1, 2, 3, 3, 4, 5, 6]
+
+
+def test_a_step_tells_its_minibatch():
+    seen = []
+    make().train(reader(5), event_handler=lambda e: isinstance(e, fluid.BeginStepEvent) and seen.append(e))
+    np.testing.assert_array_equal(np.concatenate([event.feed["x"] for event in seen]), X)
+    assert all(event.seconds > 0 for event in seen)
+
+
+def test_states_are_given_back_to_handlers_of_the_same_class_in_order():
+    class Keeping(fluid.Handler):
+        def __init__(self, value=None):
+            self.value = value
+
+        def state(self):
+            return {"value": self.value}
+
+        def restore(self, state):
+            self.value = state["value"]
+
+    class Other(Keeping):
+        pass
+
+    saved = Onion([Keeping(1), Other(2), lambda event: None, Keeping(3)]).state()
+    again = [Other(), Keeping(), Keeping(), Keeping()]
+    Onion(again).restore(saved)
+    assert [handler.value for handler in again] == [2, 1, 3, None]
+
+
+def test_a_progress_bar_of_ones_own_is_the_only_one(capsys):
+    bar = fluid.ProgressBar(show=True, interval=0)
+    make().train(reader(), num_epochs=2, handlers=[bar, Announcing("test_loss", [0.25, 0.125])], progress=True)
+    shown = capsys.readouterr().err.replace("\r", "\n").splitlines()
+    ends = [[line for line in shown if f"epoch {epoch}/2" in line][-1] for epoch in (1, 2)]
+    assert "test_loss 0.25" in ends[0] and "test_loss 0.125" in ends[1]
+    assert sum("epoch 1/2: 0step" in line for line in shown) == 1
+
+
+def test_the_progress_bar_does_not_read_metrics_when_nobody_watches(capsys):
+    class Unread(list):
+        def __getitem__(self, index):
+            raise AssertionError("a metric was read")
+
+    bar = fluid.ProgressBar(show=False)
+    event = fluid.EndStepEvent(0, 0, fluid.Results(Unread([1.0])))
+    bar.end_step(event)
+    assert capsys.readouterr().err == ""
