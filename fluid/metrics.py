@@ -191,6 +191,70 @@ class Auc(MetricBase):
         return float(area / total) if total else 0.0
 
 
+class ChunkEvaluator(MetricBase):
+    """Precision, recall and F1 of chunks, from the counts that `layers.chunk_eval` gives.
+
+    Example:
+      >>> chunks = ChunkEvaluator()
+      >>> chunks.update(num_infer_chunks=3, num_label_chunks=2, num_correct_chunks=1)
+      >>> chunks.update(num_infer_chunks=1, num_label_chunks=2, num_correct_chunks=1)
+      >>> chunks.eval()
+      (0.5, 0.5, 0.5)
+    """
+
+    def reset(self) -> None:
+        """See MetricBase."""
+        self._found = self._labelled = self._right = 0
+
+    def update(self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any) -> None:  # type: ignore[override]
+        """Add how many chunks were found, how many there are, and how many were found as they are."""
+        self._found += int(np.sum(num_infer_chunks))
+        self._labelled += int(np.sum(num_label_chunks))
+        self._right += int(np.sum(num_correct_chunks))
+
+    def eval(self) -> tuple[float, float, float]:
+        """Precision, recall and F1, each 0 when there is nothing to share."""
+        parts = (
+            (self._right, self._found),
+            (self._right, self._labelled),
+            (2 * self._right, self._found + self._labelled),
+        )
+        precision, recall, f1 = (hits / count if count else 0.0 for hits, count in parts)
+        return precision, recall, f1
+
+
+class EditDistance(MetricBase):
+    """Mean edit distance, and the share of sequences that have a mistake, from what `layers.edit_distance` gives.
+
+    Example:
+      >>> distance = EditDistance()
+      >>> distance.update(distances=[[0.0], [0.5]], seq_num=2); distance.update(distances=[[0.0], [1.5]], seq_num=2)
+      >>> distance.eval()
+      (0.5, 0.5)
+    """
+
+    def reset(self) -> None:
+        """See MetricBase."""
+        self._total, self._wrong, self._count = 0.0, 0, 0
+
+    def update(self, distances: Any, seq_num: Any) -> None:  # type: ignore[override]
+        """Add the distances of some sequences, `[batch, 1]`, and how many they are."""
+        distances = np.asarray(distances, np.float64)
+        if distances.size != int(np.sum(seq_num)):
+            raise errors.ArgumentError(
+                f"{self.name}.update: found {distances.size} distances of seq_num={int(np.sum(seq_num))} sequences; "
+                f"give it both results of layers.edit_distance"
+            )
+        self._total += float(distances.sum())
+        self._wrong += int(np.count_nonzero(distances))
+        self._count += distances.size
+
+    def eval(self) -> tuple[float, float]:
+        """The mean, and the share of distances above 0; an error when there was nothing."""
+        count = _some(self, self._count)
+        return self._total / count, self._wrong / count
+
+
 class CompositeMetric(MetricBase):
     """Several metrics of the same predictions and labels.
 
