@@ -3,7 +3,8 @@
 from typing import Any
 
 from fluid import errors, layers
-from fluid.layers.base import dense, describe, layer
+from fluid.layers.attention import attend, dropper, split_heads, visible
+from fluid.layers.base import Layer, dense, describe, layer, like, row_dims
 
 
 @layer
@@ -164,6 +165,50 @@ def img_conv_group(
 
 
 @layer
+def sequence_conv_pool(
+    input: Any,
+    num_filters: int,
+    filter_size: int,
+    param_attr: Any = None,
+    act: Any = "sigmoid",
+    pool_type: str = "max",
+    bias_attr: Any = None,
+    name: str | None = None,
+) -> Any:
+    """A convolution over the steps of sequences and a pooling of each, as for sentences (Kim, 2014).
+
+    Args:
+      input: a SequenceBatch `[batch, time, channels]`; of a NestedSequenceBatch the innermost sequences.
+      num_filters: of the convolution.
+      filter_size: how many steps the filters see.
+      param_attr: ParamAttr of the filters.
+      act: activation of the convolution.
+      pool_type: as for `layers.sequence_pool`.
+      bias_attr: ParamAttr of the bias; False for none.
+      name: of both layers, instead of `sequence_conv_N` and `sequence_pool_N`.
+
+    Returns:
+      `[batch, num_filters]`.
+
+    Raises:
+      ShapeError: the input is no sequence batch of vectors.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
+      ...     emb = fluid.layers.embedding(words, size=[1000, 32])
+      ...     return fluid.nets.sequence_conv_pool(emb, num_filters=16, filter_size=3, act="tanh", pool_type="sqrt")
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 16]
+    """
+    hidden = layers.sequence_conv(
+        input, num_filters, filter_size, bias_attr=bias_attr, param_attr=param_attr, act=act, name=name
+    )
+    return layers.sequence_pool(hidden, pool_type, name=name)
+
+
+@layer
 def glu(input: Any, dim: int = -1, name: str | None = None) -> Any:
     """Gated linear unit (Dauphin et al., 2016): one half of the channels times the sigmoid of the other.
 
@@ -198,15 +243,15 @@ def scaled_dot_product_attention(
     Several heads have learned projections of queries, keys and values, and their results are put side by side.
 
     Args:
-      queries: `[batch, targets, d]`.
-      keys: `[batch, sources, d]`.
-      values: `[batch, sources, v]`.
+      queries: `[batch, targets, d]`, or a SequenceBatch.
+      keys: `[batch, sources, d]`, or a SequenceBatch, whose padding is not seen.
+      values: `[batch, sources, v]`, or a SequenceBatch as the keys.
       num_heads: of equal size; it divides `d` and `v`.
       dropout_rate: of dropout on the weights.
-      name: of all layers, instead of `fc_N`, `matmul_N` and so on.
+      name: of all layers, instead of `fc_N`, `scaled_dot_product_attention_N` and so on.
 
     Returns:
-      `[batch, targets, v]`.
+      `[batch, targets, v]`, a SequenceBatch if the queries are one; zeros where a sequence of keys is empty.
 
     Raises:
       ShapeError: the sizes do not fit together, or cannot be shared among the heads.
@@ -225,6 +270,7 @@ def scaled_dot_product_attention(
         or arrays[0].shape[-1] != arrays[1].shape[-1]
         or arrays[1].shape[1] != arrays[2].shape[1]
         or any(a.shape[-1] % num_heads for a in arrays)
+        or len({a.shape[0] for a in arrays}) > 1
     ):
         raise errors.ShapeError(
             f"scaled_dot_product_attention: queries {describe(queries)}, keys {describe(keys)} and values "
@@ -232,26 +278,14 @@ def scaled_dot_product_attention(
             f"[batch, sources, d] and [batch, sources, v], with d and v multiples of num_heads"
         )
     if num_heads > 1:
-        widths = [a.shape[-1] for a in arrays]
-        projected = [
-            layers.fc(v, width, num_flatten_dims=2, name=name)
-            for v, width in zip((queries, keys, values), widths, strict=True)
-        ]
-        queries, keys, values = (_heads(v, num_heads, name) for v in projected)
-    scaled = layers.scale(queries, scale=float(dense(keys).shape[-1]) ** -0.5, name=name)
-    weights = layers.softmax(layers.matmul(scaled, keys, transpose_y=True, name=name), name=name)
-    if dropout_rate:
-        weights = layers.dropout(weights, dropout_prob=dropout_rate, name=name)
-    result = layers.matmul(weights, values, name=name)
-    if num_heads == 1:
-        return result
-    joined = layers.transpose(result, perm=[0, 2, 1, 3], name=name)
-    return layers.reshape(joined, shape=[0, 0, arrays[2].shape[-1]], name=name)
-
-
-def _heads(value: Any, count: int, name: str | None) -> Any:
-    parted = layers.reshape(value, shape=[0, 0, count, dense(value).shape[-1] // count], name=name)
-    return layers.transpose(parted, perm=[0, 2, 1, 3], name=name)
+        queries, keys, values = (
+            layers.fc(v, dense(v).shape[-1], num_flatten_dims=3 - row_dims(v), name=name)
+            for v in (queries, keys, values)
+        )
+    query, key, value = (split_heads(v, num_heads) for v in (queries, keys, values))
+    drop = dropper(dropout_rate, "downgrade_in_infer", name)
+    result = attend(query, key, value, visible(query, False, keys, values), drop)
+    return Layer("scaled_dot_product_attention", name).output(like(queries, result.reshape(*result.shape[:2], -1)))
 
 
 def _each(argument: str, value: Any, count: int) -> list[Any]:

@@ -17,36 +17,7 @@ FOLDER = pathlib.Path(__file__).parent / "goldens"
 
 # What the cases need and fluid does not have yet. A case that needs none of these must run, and its arrays must be in
 # the folder; a test fails when one of these is there, so that the list stays true.
-NOT_YET = {
-    "layers.DynamicRNN",
-    "layers.StaticRNN",
-    "layers.add_position_encoding",
-    "layers.chunk_eval",
-    "layers.crf_decoding",
-    "layers.ctc_greedy_decoder",
-    "layers.dynamic_gru",
-    "layers.dynamic_lstm",
-    "layers.dynamic_lstmp",
-    "layers.edit_distance",
-    "layers.gru_unit",
-    "layers.im2sequence",
-    "layers.linear_chain_crf",
-    "layers.lod_reset",
-    "layers.lstm_unit",
-    "layers.sequence_concat",
-    "layers.sequence_conv",
-    "layers.sequence_enumerate",
-    "layers.sequence_expand",
-    "layers.sequence_expand_as",
-    "layers.sequence_last_step",
-    "layers.sequence_pad",
-    "layers.sequence_pool",
-    "layers.sequence_reshape",
-    "layers.sequence_scatter",
-    "layers.sequence_softmax",
-    "layers.warpctc",
-    "nets.sequence_conv_pool",
-}
+NOT_YET: set[str] = set()
 
 # Cases that cannot run here at all.
 IMPOSSIBLE = {
@@ -102,13 +73,17 @@ class Case:
         given = self.arrays("feed")
         return {name: _fed(feed, given[name], step) for name, feed in self.spec["feeds"].items()}
 
-    def program(self, names=None):
-        """Return the program function; `names` is filled with the names under which results are recorded."""
+    def program(self, names=None, functional=False):
+        """Return the program function.
+
+        `names` is filled with the names under which results are recorded; `functional` writes recurrences as functions.
+        """
 
         def program():
-            known = {name: _declare(name, feed) for name, feed in self.spec["feeds"].items()}
+            rows = next((len(f["lengths"]) for f in self.spec["feeds"].values() if "lengths" in f), None)
+            known = {name: _declare(name, feed, rows) for name, feed in self.spec["feeds"].items()}
             for call in self.spec["calls"]:
-                results = find(call["fn"])(**_resolve(call["args"], known))
+                results = _made(call, known, functional)
                 results = list(results) if isinstance(results, list | tuple) else [results]
                 known |= {n: r for n, r in zip(call["out"], results, strict=False) if n is not None}
             if names is not None:
@@ -135,9 +110,9 @@ def find(name):
 
 
 def flat(value):
-    """Lay out a result as the goldens do: a sequence batch as its valid rows, one after the other."""
-    if isinstance(value, core.SequenceBatch):
-        return np.concatenate(value.rows()) if len(value.lengths) else np.asarray(value.data)
+    """Lay out a result as the goldens do: a sequence batch as its valid steps, one after the other."""
+    if isinstance(value, core.SequenceBatch | core.NestedSequenceBatch):
+        return np.asarray(value.data)[np.asarray(value.mask)]
     return np.asarray(value)
 
 
@@ -182,9 +157,10 @@ def same_fact(got, want):
     )
 
 
-def _declare(name, feed):
-    if "lengths" in feed:
-        return fluid.layers.data(name, feed["shape"][1:], feed["dtype"], lod_level=1)
+def _declare(name, feed, rows):
+    """Declare a feed; one that has an item for each of the rows of sequences beside it follows the batch as they do."""
+    if "lengths" in feed or (feed["shape"][0] == rows and not feed.get("per_step")):
+        return fluid.layers.data(name, feed["shape"][1:], feed["dtype"], lod_level=int("lengths" in feed))
     shape = feed["shape"][1:] if feed.get("per_step") else feed["shape"]
     return fluid.layers.data(name, shape, feed["dtype"], append_batch_size=False)
 
@@ -213,6 +189,55 @@ def _resolve(value, known):
                 return find(key[1:])(**_resolve(arguments, known))
         return {k: _resolve(v, known) for k, v in value.items()}
     return value
+
+
+def _made(call, known, functional=False):
+    """The results of a call; of a recurrence, written as the block that it was or as a function."""
+    if "step_inputs" not in call:
+        return find(call["fn"])(**_resolve(call["args"], known))
+    return (_recurrence if functional else _block)(call, known)
+
+
+def _inside(call, known):
+    """Make the calls inside a recurrence; returns new states and outputs."""
+    for each in call["body"]:
+        results = _made(each, known)
+        known |= dict(zip(each["out"], results if isinstance(results, list | tuple) else [results], strict=False))
+    return {name: _resolve(new, known) for name, new in call["update"].items()}, _resolve(call["outputs"], known)
+
+
+def _block(call, known):
+    rnn = find(call["fn"])()
+    with rnn.step() if call["fn"] == "layers.StaticRNN" else rnn.block():
+        inside = known | {name: rnn.step_input(_resolve(x, known)) for name, x in call["step_inputs"].items()}
+        inside |= {name: rnn.static_input(_resolve(x, known)) for name, x in call["static_inputs"].items()}
+        inside |= {name: rnn.memory(**_resolve(m, inside)) for name, m in call["memories"].items()}
+        new, outputs = _inside(call, inside)
+        for name, value in new.items():
+            rnn.update_memory(inside[name], value)
+        rnn.output(*outputs)
+    return rnn()
+
+
+def _recurrence(call, known):
+    static = call["fn"] == "layers.StaticRNN"
+    x = {name: _resolve(value, known) for name, value in call["step_inputs"].items()}
+    context = {name: _resolve(value, known) for name, value in call["static_inputs"].items()}
+    rows = next(iter(x.values())).shape[1 if static else 0]
+    starts = {name: _start(_resolve(memory, known | x), rows) for name, memory in call["memories"].items()}
+
+    def cell(x, states):
+        new, outputs = _inside(call, known | context | x | states)
+        return outputs, new
+
+    return fluid.layers.rnn(cell, x, starts, time_major=static)[0]
+
+
+def _start(memory, rows):
+    if "init" in memory:
+        return memory["init"]
+    sizes = [size for size in memory["shape"] if size != -1]
+    return jnp.full([rows, *sizes], memory.get("value", memory.get("init_value")), "float32")
 
 
 def _called(value):

@@ -94,7 +94,7 @@ def check_steps(case):
         assert_close(got if case.spec["steps"] > 1 else got[0], want, case.tolerance("out"), name)
         lengths = case.spec["outputs"][name].get("lengths")
         if lengths is not None:
-            assert [int(n) for n in steps[-1][name].lengths] == lengths
+            assert lengths_of(steps[-1][name]) == lengths
     for name, want in case.arrays("after").items():
         if name in program.states:
             assert_close(arrays[name], want, case.tolerance("after"), name)
@@ -121,6 +121,12 @@ def run_step(program, case, differentiated, arrays, feeds):
     return outputs, states, gradients
 
 
+def lengths_of(batch):
+    """The length of each sequence, or of each inner one."""
+    nested = isinstance(batch, fluid.NestedSequenceBatch)
+    return [len(row) for row in (sum(batch.rows(), []) if nested else batch.rows())]
+
+
 def data_of(value):
     return value.data if isinstance(value, fluid.SequenceBatch) else value
 
@@ -130,13 +136,13 @@ def put_data(value, data):
 
 
 def weigh(output, weight, case):
-    """Sum what the cotangents weigh; those of a sequence batch are laid out as its valid rows."""
-    if not isinstance(output, fluid.SequenceBatch):
+    """Sum what the cotangents weigh; those of a sequence batch are laid out as its valid steps."""
+    if not isinstance(output, fluid.SequenceBatch | fluid.NestedSequenceBatch):
         return jnp.sum(jnp.reshape(output, weight.shape) * weight)
-    lengths = next(o["lengths"] for o in case.spec["outputs"].values() if "lengths" in o)
-    spread = np.zeros(output.shape, weight.dtype)
-    spread[np.arange(output.shape[1])[None, :] < np.array(lengths)[:, None]] = weight.reshape(-1, *output.shape[2:])
-    return jnp.sum(output.data * spread)
+    mask = output.mask
+    place = jnp.cumsum(mask).reshape(mask.shape) - 1
+    spread = jnp.asarray(weight).reshape(-1, *output.shape[mask.ndim :])[place]
+    return jnp.sum(output.data * spread, where=mask.reshape(*mask.shape, *[1] * (output.data.ndim - mask.ndim)))
 
 
 def check_training(case):

@@ -124,11 +124,14 @@ def record(name: str, value: Any) -> Any:
     if name in frame.overrides:
         value = _overridden(name, value, frame.overrides[name])
     elif name in frame.perturbations:
-        value = jax.tree.map(
-            lambda v, p: v + p if jnp.issubdtype(v.dtype, jnp.inexact) else v, value, frame.perturbations[name]
-        )
+        value = perturbed(value, frame.perturbations[name])
     frame.values[name] = value
     return value
+
+
+def perturbed(value: Any, perturbation: Any) -> Any:
+    """A value with something added to its numbers; its lengths stay, whatever those of what is added are."""
+    return jax.tree.map(lambda v, p: v + p if jnp.issubdtype(v.dtype, jnp.inexact) else v, value, perturbation)
 
 
 def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None:

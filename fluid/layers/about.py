@@ -87,14 +87,11 @@ def has_inf(x: Any, name: str | None = None) -> Any:
     """Whether any element is infinite.
 
     Args:
-      x: any shape.
+      x: any shape, or a SequenceBatch, of which the valid steps count.
       name: instead of `isinf_N`.
 
     Returns:
       bool, `[]`.
-
-    Raises:
-      ShapeError: the input is a sequence batch.
 
     Example:
       >>> import fluid
@@ -102,7 +99,7 @@ def has_inf(x: Any, name: str | None = None) -> Any:
       bool[]
     """
     this = Layer("isinf", name)
-    return this.output(jnp.any(jnp.isinf(array_of(this, x))))
+    return this.output(jnp.any(jnp.isinf(dense(x))))
 
 
 @layer
@@ -110,14 +107,11 @@ def has_nan(x: Any, name: str | None = None) -> Any:
     """Whether any element is not a number.
 
     Args:
-      x: any shape.
+      x: any shape, or a SequenceBatch, of which the valid steps count.
       name: instead of `isnan_N`.
 
     Returns:
       bool, `[]`.
-
-    Raises:
-      ShapeError: the input is a sequence batch.
 
     Example:
       >>> import fluid
@@ -125,7 +119,7 @@ def has_nan(x: Any, name: str | None = None) -> Any:
       bool[]
     """
     this = Layer("isnan", name)
-    return this.output(jnp.any(jnp.isnan(array_of(this, x))))
+    return this.output(jnp.any(jnp.isnan(dense(x))))
 
 
 @layer

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import core, errors
+from fluid import errors
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
 from fluid.layers.tensor import shape_of
 
@@ -39,9 +39,9 @@ def concat(input: Any, axis: int = 0, name: str | None = None) -> Any:
     if not values:
         raise errors.ArgumentError(f"{this.name} was given nothing to join; as in concat([x, y], axis=1)")
     place = axis_of(values[0], axis)
-    kinds = {isinstance(v, core.SequenceBatch) for v in values}
+    kinds = {row_dims(v) for v in values}
     shapes = {(*dense(v).shape[:place], *dense(v).shape[place + 1 :]) for v in values}
-    if len(shapes) > 1 or len(kinds) > 1 or (place == 0 and kinds == {True}):
+    if len(shapes) > 1 or len(kinds) > 1 or (place == 0 and kinds != {1}):
         raise errors.ShapeError(
             f"{this.name}: {' and '.join(describe(v) for v in values)} cannot be joined along axis={axis}; "
             f"all other dimensions must agree, and rows of sequences cannot be joined, as in concat([x, y], axis=-1)"
@@ -98,7 +98,7 @@ def stack(x: Any, axis: int = 0, name: str | None = None) -> Any:
     """Join values of one shape along a new dimension.
 
     Args:
-      x: a list of arrays.
+      x: a list of arrays, or of SequenceBatches of equal lengths.
       axis: where the new dimension goes.
       name: instead of `stack_N`.
 
@@ -119,13 +119,17 @@ def stack(x: Any, axis: int = 0, name: str | None = None) -> Any:
     this = Layer("stack", name)
     values = list(x) if isinstance(x, list | tuple) else [x]
     arrays = [dense(v) for v in values]
-    if len({a.shape for a in arrays}) != 1 or any(isinstance(v, core.SequenceBatch) for v in values):
+    if len({(row_dims(v), a.shape) for v, a in zip(values, arrays, strict=True)}) != 1:
         raise errors.ShapeError(
             f"{this.name}: stack joins arrays of one shape, found {', '.join(describe(v) for v in values) or 'none'}; "
             f"use layers.concat to join along a dimension that is there"
         )
-    _check_axes(this, values[0], [axis], arrays[0].ndim + 1)
-    return this.output(jnp.stack(arrays, axis=axis))
+    lead = row_dims(values[0]) - 1
+    dims = arrays[0].ndim - lead + 1
+    _check_axes(this, values[0], [axis], dims)
+    if lead and axis % dims == 0:
+        raise errors.ArgumentError(f"{this.name}: axis={axis} would part sequences from their rows; begin at 1")
+    return this.output(like(values[0], jnp.stack(arrays, axis=axis % dims + lead)))
 
 
 @layer
@@ -197,7 +201,7 @@ def reshape(
         raise errors.ArgumentError(f"{this.name}: actual_shape is not possible; give sizes: shape=[-1, 10]")
     array, lead = dense(x), row_dims(x) - 1
     sizes = shape_of("reshape", shape)
-    old = list(array.shape) if not lead else [array.shape[0] * array.shape[1], *array.shape[2:]]
+    old = [math.prod(array.shape[: lead + 1]), *array.shape[lead + 1 :]]
     new = [old[i] if d == 0 and i < len(old) else d for i, d in enumerate(sizes)]
     if lead and new and new[0] == -1 and sizes.count(-1) == 1:
         new[0] = old[0]
@@ -210,7 +214,7 @@ def reshape(
             f"{', step by step' if lead else ''}, as in reshape(x, [0, -1]), where 0 copies a size and -1 takes the "
             "rest"
         )
-    result = array.reshape([*array.shape[:2], *new[1:]] if lead else new)
+    result = array.reshape([*array.shape[: lead + 1], *new[1:]] if lead else new)
     result = this.output(like(x, result))
     this.skip_outputs(1)
     return this.activate(result, act)
@@ -221,7 +225,7 @@ def transpose(x: Any, perm: Sequence[int], name: str | None = None) -> Any:
     """Put dimensions in another order.
 
     Args:
-      x: any shape.
+      x: any shape, or a SequenceBatch, whose first dimension counts as its steps and stays.
       perm: the dimensions of `x` in their new order.
       name: instead of `transpose_N`.
 
@@ -241,12 +245,14 @@ def transpose(x: Any, perm: Sequence[int], name: str | None = None) -> Any:
     this = Layer("transpose", name)
     array = dense(x)
     order = [int(p) for p in perm]
-    if isinstance(x, core.SequenceBatch) or sorted(order) != list(range(array.ndim)):
+    lead = row_dims(x) - 1
+    if sorted(order) != list(range(array.ndim - lead)) or (lead and order[0] != 0):
         raise errors.ShapeError(
-            f"{this.name}: perm={order} does not order the dimensions of {describe(x)}; "
-            f"name each once, as in perm={list(range(array.ndim))[::-1]}"
+            f"{this.name}: perm={order} does not order the dimensions of {describe(x)}; name each once, the rows of "
+            f"sequences first, as in perm={[0, *range(array.ndim - lead - 1, 0, -1)]}"
         )
-    return this.output(jnp.transpose(array, order))
+    places = [*range(lead), *(p + lead for p in order)]
+    return this.output(like(x, jnp.transpose(array, places)))
 
 
 @layer
@@ -323,7 +329,7 @@ def flatten(x: Any, axis: int = 1, name: str | None = None) -> Any:
     """Merge dimensions into a matrix.
 
     Args:
-      x: any shape.
+      x: any shape, or a SequenceBatch, of which each step becomes a row.
       axis: dimensions before it become rows, the others columns.
       name: instead of `flatten_N`.
 
@@ -342,11 +348,13 @@ def flatten(x: Any, axis: int = 1, name: str | None = None) -> Any:
     """
     this = Layer("flatten", name)
     array = dense(x)
-    if isinstance(x, core.SequenceBatch) or not isinstance(axis, int) or not 0 <= axis <= array.ndim:
+    lead = row_dims(x)
+    if not isinstance(axis, int) or not 0 <= axis <= array.ndim or (lead > 1 and axis != 1):
         raise errors.ArgumentError(
             f"{this.name}: {describe(x)} cannot be flattened at axis={axis!r}; as in flatten(x, axis=1)"
         )
-    return this.output(array.reshape(math.prod(array.shape[:axis]), math.prod(array.shape[axis:])))
+    rows = array.shape[:lead] if lead > 1 else [math.prod(array.shape[:axis])]
+    return this.output(like(x, array.reshape(*rows, math.prod(array.shape[lead if lead > 1 else axis :]))))
 
 
 @layer
@@ -354,7 +362,7 @@ def expand(x: Any, expand_times: Sequence[int], name: str | None = None) -> Any:
     """Repeat along dimensions.
 
     Args:
-      x: any shape.
+      x: any shape, or a SequenceBatch, whose first dimension counts as its steps and stays.
       expand_times: how often along each dimension.
       name: instead of `expand_N`.
 
@@ -374,12 +382,13 @@ def expand(x: Any, expand_times: Sequence[int], name: str | None = None) -> Any:
     this = Layer("expand", name)
     array = dense(x)
     times = list(expand_times)
-    if isinstance(x, core.SequenceBatch) or len(times) != array.ndim or any(int(t) < 1 for t in times):
+    lead = row_dims(x) - 1
+    if len(times) != array.ndim - lead or any(int(t) < 1 for t in times) or (lead and times[0] != 1):
         raise errors.ArgumentError(
             f"{this.name}: expand_times={times} for {describe(x)}; expected one positive integer for each dimension, "
-            f"as in expand_times={[1] * array.ndim}"
+            f"1 for the rows of sequences, as in expand_times={[1] * (array.ndim - lead)}"
         )
-    return this.output(jnp.tile(array, times))
+    return this.output(like(x, jnp.tile(array, [1] * lead + times)))
 
 
 def _check_axes(this: Layer, value: Any, axes: Sequence[Any], dims: int) -> None:

@@ -104,18 +104,39 @@ class Layer:
 def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:
     """Apply a function that works step by step to arrays, or to the data of SequenceBatches."""
     result = function(*(dense(v) for v in (value, *others)))
-    batch = next((v for v in (value, *others) if isinstance(v, core.SequenceBatch)), None)
+    batch = next((v for v in (value, *others) if is_sequence(v)), None)
     return result if batch is None else batch.with_data(result)
 
 
+def is_sequence(value: Any) -> bool:
+    """Whether a value is a SequenceBatch or a NestedSequenceBatch."""
+    return isinstance(value, core.SequenceBatch | core.NestedSequenceBatch)
+
+
 def dense(value: Any) -> Any:
-    """The array of a value: the padded data of a SequenceBatch, or what it is."""
-    if isinstance(value, core.SequenceBatch):
-        return value.data
+    """The array of a value: the data of a sequence batch with zeros for its padding, or what it is."""
+    return filled(value, 0)
+
+
+def filled(value: Any, fill: float) -> Any:
+    """The array of a value, with the padding of a sequence batch replaced.
+
+    Every layer takes its input so: what is no number in the padding of a value would reach parameters as 0 times that,
+    and what is none in the padding of a gradient ends here on its way back. Functions without a value or a slope at 0
+    fill in something else.
+    """
+    if is_sequence(value):
+        return core.filled(value, fill)
     if isinstance(value, jax.Array):
         return value
     # A constant that the user wrote down must not pull a program of mixed precision back to float32.
     return core.current_frame("layers").compute(jnp.asarray(value))
+
+
+def times_matrix(x: Any, weight: Any) -> Any:
+    """The product `[..., columns]` of arrays `[..., inner]` and `[inner, columns]`."""
+    # As one product of two matrices: the gradient of a product of batches takes a CPU twice as long.
+    return (x.reshape(-1, x.shape[-1]) @ weight).reshape(*x.shape[:-1], weight.shape[-1])
 
 
 def wide_dtype(dtype: Any) -> Any:
@@ -129,25 +150,13 @@ def wide(value: Any) -> Any:
     return array.astype(wide_dtype(array.dtype))
 
 
-def filled(value: Any, fill: float) -> Any:
-    """A SequenceBatch with its padding replaced; other values as they are.
-
-    Functions without a slope at 0, where padding often is, take their input so: what is not a number in the padding
-    would come back through the gradient, as 0 times infinity.
-    """
-    if not isinstance(value, core.SequenceBatch):
-        return value
-    valid = value.mask.reshape(*value.mask.shape, *[1] * (value.data.ndim - 2))
-    return value.with_data(jnp.where(valid, value.data, fill))
-
-
 def array_of(this: Layer, value: Any) -> Any:
     """The array of a value that must not be a sequence.
 
     Raises:
-      ShapeError: it is a SequenceBatch, whose padding would count here.
+      ShapeError: it is a sequence batch, whose padding would count here.
     """
-    if isinstance(value, core.SequenceBatch):
+    if is_sequence(value):
         raise errors.ShapeError(
             f"{this.name} takes arrays, found a sequence batch {describe(value)}; make one row of each sequence first, "
             f"as in layers.sequence_pool(x, 'average')"
@@ -156,13 +165,42 @@ def array_of(this: Layer, value: Any) -> Any:
 
 
 def like(value: Any, data: Any) -> Any:
-    """Put data computed from a value back around the lengths that the value has, if it is a SequenceBatch."""
-    return value.with_data(data) if isinstance(value, core.SequenceBatch) else data
+    """Put data computed from a value back around the lengths that the value has, if it is a sequence batch."""
+    return value.with_data(data) if is_sequence(value) else data
 
 
 def row_dims(value: Any) -> int:
     """How many leading dimensions stand for what Fluid counts as rows: two, batch and time, for a SequenceBatch."""
+    if isinstance(value, core.NestedSequenceBatch):
+        return 3
     return 2 if isinstance(value, core.SequenceBatch) else 1
+
+
+def valid_steps(value: Any, ndim: int) -> Any:
+    """Which steps of a sequence batch are real, spread for arrays of so many dimensions; True for other values."""
+    return core.spread_mask(value, ndim) if is_sequence(value) else True
+
+
+def as_rows(this: Layer, *values: Any) -> tuple[list[Any], Callable[[Any], Any]]:
+    """The arrays `[rows, ...]` of values that belong together row by row; the steps of sequence batches are rows.
+
+    Returns:
+      The arrays, and a function that puts a result `[rows, ...]` back around the lengths.
+
+    Raises:
+      ShapeError: some are sequence batches and others, of more than one row, are not; or their sizes differ.
+    """
+    first, lead = values[0], row_dims(values[0])
+    if not any(is_sequence(v) for v in values):
+        return [dense(v) for v in values], lambda result: result
+    others = [v for v in values if is_sequence(v) or np.shape(v)[:1] != (1,)]
+    if any(row_dims(v) != lead or v.shape[:lead] != first.shape[:lead] for v in others):
+        raise errors.ShapeError(
+            f"{this.name}: {' and '.join(describe(v) for v in values)} do not go together row by row; declare them "
+            f"with one lod_level, or make one row of each sequence: layers.sequence_pool(x, 'average')"
+        )
+    arrays = [dense(v).reshape(-1, *v.shape[row_dims(v) :]) for v in values]
+    return arrays, lambda result: like(first, result.reshape(*first.shape[:lead], *result.shape[1:]))
 
 
 def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
@@ -195,7 +233,7 @@ def parameter_dtype(dtype: Any) -> str:
 def describe(value: Any) -> str:
     """Dtype and shape of a value for messages, with "batch" for the stand-in batch size of discovery."""
     frame = core.current_frame("layers")
-    array = dense(value)
+    array = value if is_sequence(value) else dense(value)
     sizes = ["batch" if d == frame.placeholder_batch else str(d) for d in array.shape]
     return f"{array.dtype}[{', '.join(sizes)}]"
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, dense, describe, layer, like, wide
+from fluid.layers.base import Layer, array_of, as_rows, dense, describe, layer, like, wide
 from fluid.layers.embedding import check_ids
 from fluid.layers.losses import check_same_shape
 from fluid.layers.tensor import dtype_of
@@ -17,8 +17,8 @@ def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
     """Bayesian personalised ranking (Hidasi et al., 2016): how far the right class is ahead of each other one.
 
     Args:
-      input: scores `[batch, classes]`.
-      label: classes `[batch, 1]` of an integer dtype.
+      input: scores `[batch, classes]`, or a SequenceBatch of such steps.
+      label: classes `[batch, 1]` of an integer dtype, likewise.
       name: instead of `bpr_loss_N`.
 
     Returns:
@@ -37,14 +37,15 @@ def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
       float32[batch, 1]
     """
     this = Layer("bpr_loss", name)
-    scores, classes = wide(input), _column(this, input, label)
+    (scores, classes), back = as_rows(this, input, label)
+    scores, classes = wide(scores), _column(this, scores, classes)
     if scores.shape[-1] < 2:
         raise errors.ShapeError(f"{this.name}: input {describe(input)} has one class; there must be others to rank")
     core.limit_feed(label, 0, scores.shape[-1])
     right = jnp.take_along_axis(scores, classes, axis=1)
     behind = jax.nn.softplus(scores - right)
     others = jnp.arange(scores.shape[-1])[None, :] != classes
-    return this.output(jnp.sum(behind, axis=1, keepdims=True, where=others) / (scores.shape[-1] - 1))
+    return this.output(back(jnp.sum(behind, axis=1, keepdims=True, where=others) / (scores.shape[-1] - 1)))
 
 
 @layer

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fluid.layers.base import Layer, layer, on_data
+from fluid.layers.base import Layer, dense, layer, on_data
 from fluid.layers.losses import check_same_shape
 
 _TWO = """{title}
@@ -91,8 +91,4 @@ def isfinite(x: Any, name: str | None = None) -> Any:
       bool[]
     """
     this = Layer("isfinite", name)
-    value = on_data(jnp.isfinite, x)
-    if hasattr(value, "mask"):
-        padding = ~value.mask.reshape(*value.mask.shape, *[1] * (value.data.ndim - 2))
-        return this.output(jnp.all(value.data | padding))
-    return this.output(jnp.all(value))
+    return this.output(jnp.all(jnp.isfinite(dense(x))))

@@ -4,10 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
-from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, layer, row_dims
+from fluid import errors
+from fluid.layers.base import Layer, dense, describe, is_sequence, layer, like, row_dims, times_matrix
 
 
 @layer
@@ -71,8 +69,7 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: An
             f"expected at least two dimensions, [batch, features]"
         )
     weight = this.weight(attr, [math.prod(x.shape[keep:]), size], x.dtype)
-    product = jnp.matmul(x.reshape(*x.shape[:keep], -1), weight)
-    return value.with_data(product) if isinstance(value, core.SequenceBatch) else product
+    return like(value, times_matrix(x.reshape(*x.shape[:keep], -1), weight))
 
 
 def _sum(values: Sequence[Any]) -> Any:
@@ -83,5 +80,5 @@ def _sum(values: Sequence[Any]) -> Any:
             f"all but the last dimension must agree"
         )
     total = sum(dense(v) for v in values[1:]) + dense(values[0])
-    batch = next((v for v in values if isinstance(v, core.SequenceBatch)), None)
+    batch = next((v for v in values if is_sequence(v)), None)
     return total if batch is None else batch.with_data(total)

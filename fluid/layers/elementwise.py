@@ -1,12 +1,14 @@
 """Arithmetic between two values, with Fluid's rule for laying the second along the first."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
-from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, filled, layer, like
+from fluid import errors
+from fluid.layers.base import Layer, describe, filled, is_sequence, layer, like, row_dims
 
 _DOCUMENTATION = """{title}
 
@@ -44,9 +46,7 @@ _BOUNDED = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwis
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
     def elementwise(x: Any, y: Any, axis: int = -1, act: Any = None, name: str | None = None) -> Any:
         this = Layer(kind, name)
-        if kind in _BOUNDED:
-            x, y = filled(x, 1), filled(y, 1)
-        left, right = _aligned(this, x, y, axis)
+        left, right = _aligned(this, x, y, axis, fill=1 if kind in _BOUNDED else 0)
         result = function(left, right)
         return this.finish(like(x, result), act)
 
@@ -56,8 +56,8 @@ def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: b
     return layer(elementwise)
 
 
-def _aligned(this: Layer, x: Any, y: Any, axis: int) -> tuple[Any, Any]:
-    left, right = dense(x), dense(y)
+def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, Any]:
+    left, right = filled(x, fill), filled(y, fill)
     if right.ndim == 0:
         return left, right
     whole, sizes = _sizes(x), _sizes(y)
@@ -69,12 +69,13 @@ def _aligned(this: Layer, x: Any, y: Any, axis: int) -> tuple[Any, Any]:
         b in (1, a) or (a == 1 and len(sizes) == len(whole)) for a, b in zip(span, sizes, strict=True)
     )
     shape = [1] * begin + sizes + [1] * (len(whole) - begin - len(sizes))
-    if isinstance(y, core.SequenceBatch):
-        fits = fits and isinstance(x, core.SequenceBatch) and begin == 0
-        shape[:1] = right.shape[:2]
-    elif isinstance(x, core.SequenceBatch):
+    lead = row_dims(x)
+    if is_sequence(y):
+        fits = fits and right.shape[:lead] == left.shape[:lead] and row_dims(y) == lead and begin == 0
+        shape[:1] = right.shape[:lead]
+    elif lead > 1:
         fits = fits and shape[0] == 1
-        shape[:1] = [1, 1]
+        shape[:1] = [1] * lead
     if not fits:
         raise errors.ShapeError(
             f"{this.name}: y {describe(y)} does not fit x {describe(x)} from axis={axis}; its sizes must be those of x "
@@ -85,8 +86,8 @@ def _aligned(this: Layer, x: Any, y: Any, axis: int) -> tuple[Any, Any]:
 
 def _sizes(value: Any) -> list[int]:
     # Time steps are rows: the dimensions of a sequence are numbered as if batch and time were one.
-    shape = list(dense(value).shape)
-    return [shape[0] * shape[1], *shape[2:]] if isinstance(value, core.SequenceBatch) else shape
+    shape, lead = np.shape(value), row_dims(value)
+    return [math.prod(shape[:lead]), *shape[lead:]] if is_sequence(value) else list(shape)
 
 
 elementwise_add = _make("elementwise_add", "Sum: `x + y`.", jnp.add)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, dense, describe, layer, like, row_dims, valid_steps
 
 
 @layer
@@ -72,9 +72,7 @@ def embed(
     if not is_sparse:
         return this.output(like(input, look_up(table, ids, padding)))
     real = ids != (-1 if padding is None else padding)
-    if isinstance(input, core.SequenceBatch):
-        mask = input.mask
-        real &= mask.reshape(*mask.shape, *[1] * (ids.ndim - 2))
+    real &= valid_steps(input, ids.ndim)
     result = core.look_up(table, ids, real)
     return this.output(like(input, result if padding is None else jnp.where((ids == padding)[..., None], 0, result)))
 

@@ -61,7 +61,7 @@ def data(
         raise errors.FeedError(f"the program needs the feed {name!r}, which nobody gave: feed={{{name!r}: array}}")
     frame.feeds[name] = _computed(frame, frame.feeds[name])
     if name in frame.perturbations:
-        frame.feeds[name] = frame.feeds[name] + frame.perturbations[name]
+        frame.feeds[name] = core.perturbed(frame.feeds[name], frame.perturbations[name])
     frame.note(frame.feeds[name], feed=name)
     return frame.feeds[name]
 

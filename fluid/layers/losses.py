@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, row_dims, wide
+from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, row_dims, valid_steps, wide
 
 _LOG_OF_ZERO = -1e20
 
@@ -178,8 +178,7 @@ def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str
     Raises:
       ShapeError: they differ.
     """
-    kinds = {isinstance(v, core.SequenceBatch) for v in (first, second)}
-    if len(kinds) > 1:
+    if row_dims(first) != row_dims(second):
         raise errors.ShapeError(
             f"{this.name}: one of {names[0]} and {names[1]} is a sequence batch, the other is not; declare both with "
             f"lod_level=1, or pool the sequence first: layers.sequence_pool(x, 'average')"
@@ -219,7 +218,7 @@ def _classes(this: Layer, value: Any, label: Any, axis: int) -> Any:
             f"{this.name}: class labels are integers, found {describe(label)}; declare them so: "
             f'layers.data("label", shape=[1], dtype="int64"), or say soft_label=True for probabilities'
         )
-    if isinstance(value, core.SequenceBatch) != isinstance(label, core.SequenceBatch):
+    if row_dims(value) != row_dims(label):
         raise errors.ShapeError(
             f"{this.name}: one of input and label is a sequence batch, the other is not; "
             "declare both with lod_level=1, "
@@ -238,6 +237,4 @@ def _classes(this: Layer, value: Any, label: Any, axis: int) -> Any:
 
 
 def _valid(value: Any, array: Any) -> Any:
-    if not isinstance(value, core.SequenceBatch):
-        return True
-    return value.mask.reshape(*value.mask.shape, *[1] * (array.ndim - 2))
+    return valid_steps(value, array.ndim)

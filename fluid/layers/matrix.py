@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.layers.base import Layer, array_of, dense, describe, layer, like, row_dims, wide
+from fluid.layers.base import Layer, array_of, as_rows, dense, describe, layer, like, row_dims, times_matrix, wide
 
 
 @layer
@@ -92,7 +92,7 @@ def mul(x: Any, y: Any, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: 
             f"{this.name}: x {describe(x)} has {inner} columns beyond its first {x_num_col_dims} dimensions, y "
             f"{describe(y)} has {other} rows in its first {y_num_col_dims}; they must be equal"
         )
-    product = left.reshape(*left.shape[:keep], inner) @ right.reshape(inner, -1)
+    product = times_matrix(left.reshape(*left.shape[:keep], inner), right.reshape(inner, -1))
     return this.output(like(x, product.reshape(*left.shape[:keep], *right.shape[y_num_col_dims:])))
 
 
@@ -101,7 +101,7 @@ def cos_sim(X: Any, Y: Any, name: str | None = None) -> Any:
     """Cosine of the angle between rows.
 
     Args:
-      X: `[batch, width]`.
+      X: `[batch, width]`, or a SequenceBatch of such steps.
       Y: the same shape, or `[1, width]`: one row for all.
       name: instead of `cos_sim_N`.
 
@@ -119,7 +119,8 @@ def cos_sim(X: Any, Y: Any, name: str | None = None) -> Any:
       float32[batch, 1]
     """
     this = Layer("cos_sim", name)
-    first, second = wide(array_of(this, X)), wide(array_of(this, Y))
+    rows, back = as_rows(this, X, Y)
+    first, second = (wide(v) for v in rows)
     fits = first.ndim == second.ndim == 2 and first.shape[1] == second.shape[1]
     if not fits or second.shape[0] not in (1, first.shape[0]):
         raise errors.ShapeError(
@@ -130,7 +131,7 @@ def cos_sim(X: Any, Y: Any, name: str | None = None) -> Any:
     squares = jnp.sum(first * first, axis=1, keepdims=True) * jnp.sum(second * second, axis=1, keepdims=True)
     there = squares > 0
     result = jnp.where(there, products * jax.lax.rsqrt(jnp.where(there, squares, 1)), 0)
-    return this.output(result.astype(dense(X).dtype))
+    return this.output(back(result.astype(rows[0].dtype)))
 
 
 @layer
@@ -146,8 +147,8 @@ def bilinear_tensor_product(
     """For each output, a matrix between two rows: `act(x @ weight_i @ y + bias_i)`.
 
     Args:
-      x: `[batch, m]`.
-      y: `[batch, n]`.
+      x: `[batch, m]`, or a SequenceBatch of such steps.
+      y: `[batch, n]`, likewise.
       size: number of outputs.
       act: name of an activation, or a function.
       name: instead of `bilinear_tensor_product_N`.
@@ -169,7 +170,7 @@ def bilinear_tensor_product(
       (3, 4, 5)
     """
     this = Layer("bilinear_tensor_product", name)
-    first, second = array_of(this, x), array_of(this, y)
+    (first, second), back = as_rows(this, x, y)
     if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[0]:
         raise errors.ShapeError(
             f"{this.name}: x {describe(x)} and y {describe(y)} do not fit; expected [batch, m] and [batch, n], as from "
@@ -178,4 +179,4 @@ def bilinear_tensor_product(
     weight = this.weight(param_attr, [size, first.shape[1], second.shape[1]], first.dtype)
     bias = this.bias(bias_attr, [1, size], first.dtype)
     product = jnp.einsum("bm,imn,bn->bi", first, weight, second)
-    return this.finish(product if bias is None else product + bias, act)
+    return this.finish(back(product if bias is None else product + bias), act)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
+from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, wide
 from fluid.layers.embedding import check_ids
 from fluid.layers.reduce import rows_of
 
@@ -55,7 +55,7 @@ def accuracy(
         raise errors.ArgumentError(f"{this.name}: k={k!r}; expected 1 to {scores.shape[-1]}, the number of classes")
     best = jax.lax.top_k(scores, k)[1]
     hits = jnp.any(best == classes.reshape(*scores.shape[:-1], 1), axis=-1).astype(jnp.float32)
-    if isinstance(input, core.SequenceBatch):
+    if is_sequence(input):
         result = jnp.sum(hits, where=input.mask) / jnp.maximum(jnp.sum(input.mask), 1)
     else:
         result = jnp.mean(hits)
@@ -163,7 +163,7 @@ def precision(input: Any, label: Any, threshold: float = 0.5, name: str | None =
     this = Layer("precision", name)
     p, positive = _chances(this, input, label)
     called = p >= threshold
-    return _share(this, called & positive, called)
+    return share(this, called & positive, called)
 
 
 @layer
@@ -194,7 +194,7 @@ def recall(input: Any, label: Any, threshold: float = 0.5, name: str | None = No
     """
     this = Layer("recall", name)
     p, positive = _chances(this, input, label)
-    return _share(this, (p >= threshold) & positive, positive)
+    return share(this, (p >= threshold) & positive, positive)
 
 
 @layer
@@ -255,7 +255,8 @@ def _chances(this: Layer, input: Any, label: Any) -> tuple[Any, Any]:
     return wide(jax.lax.stop_gradient(p[:, -1])), truth.reshape(-1) > 0
 
 
-def _share(this: Layer, hits: Any, of: Any) -> Any:
+def share(this: Layer, hits: Any, of: Any) -> Any:
+    """Record what part the hits are of something, 0 of nothing; `trainer.test` weighs it by that something."""
     count = jnp.sum(of)
     result = this.output(jnp.sum(hits) / jnp.maximum(count, 1).astype(jnp.float32))
     this.frame.note(result, weight=count)

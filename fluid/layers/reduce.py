@@ -6,7 +6,19 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, wide
+from fluid.layers.base import (
+    Layer,
+    axis_of,
+    dense,
+    describe,
+    is_sequence,
+    layer,
+    like,
+    on_data,
+    row_dims,
+    valid_steps,
+    wide,
+)
 
 Dims = int | Sequence[int] | None
 
@@ -110,7 +122,7 @@ def reduce_max(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 4]
     """
-    return Layer("reduce_max", name).output(_reduced(input, dim, keep_dim, _max))
+    return Layer("reduce_max", name).output(_reduced(input, dim, keep_dim, largest))
 
 
 @layer
@@ -136,7 +148,7 @@ def reduce_min(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 4]
     """
-    return Layer("reduce_min", name).output(_reduced(input, dim, keep_dim, _min))
+    return Layer("reduce_min", name).output(_reduced(input, dim, keep_dim, smallest))
 
 
 @layer
@@ -219,15 +231,15 @@ def reduce_any(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
 
 def _reduced(value: Any, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
     x = dense(value)
-    if not isinstance(value, core.SequenceBatch):
+    if not is_sequence(value):
         return function(x, axis=_axes(value, dim), keepdims=keep)
     axes = _axes(value, dim)
     axes = tuple(range(x.ndim)) if axes is None else axes
     if 0 not in axes:
         return like(value, function(x, axis=axes, keepdims=keep))
-    valid = value.mask.reshape(*value.mask.shape, *[1] * (x.ndim - 2))
-    result = function(x, axis=tuple(sorted({*axes, 1})), keepdims=keep, where=valid)
-    return jnp.squeeze(result, 1) if keep else result
+    rows = tuple(range(1, row_dims(value)))
+    result = function(x, axis=tuple(sorted({*axes, *rows})), keepdims=keep, where=valid_steps(value, x.ndim))
+    return jnp.squeeze(result, rows) if keep else result
 
 
 def _axes(value: Any, dim: Dims) -> tuple[int, ...] | None:
@@ -249,11 +261,13 @@ def _mean(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
     return (total / jnp.maximum(count, 1)).astype(total.dtype)
 
 
-def _max(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
+def largest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> Any:
+    """The largest elements along axes; minus infinity, or the smallest integer, where there are none."""
     return jnp.max(x, axis=axis, keepdims=keepdims, where=where, initial=None if where is None else _extreme(x, True))
 
 
-def _min(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
+def smallest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> Any:
+    """The smallest elements along axes; infinity, or the largest integer, where there are none."""
     return jnp.min(x, axis=axis, keepdims=keepdims, where=where, initial=None if where is None else _extreme(x, False))
 
 
@@ -274,8 +288,8 @@ def _noted(this: Layer, value: Any, result: Any) -> Any:
 
 def rows_of(frame: core.Frame, value: Any) -> Any:
     """How many rows a mean over this value is a mean of: its first dimension, or its valid steps; None if not known."""
-    if isinstance(value, core.SequenceBatch):
-        return jnp.sum(value.lengths)
+    if is_sequence(value):
+        return jnp.sum(value.mask, dtype=jnp.int32)
     if jnp.ndim(value) == 0:
         return frame.fact(value, "weight")
     return jnp.shape(value)[0]

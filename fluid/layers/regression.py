@@ -5,8 +5,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid import core, errors
-from fluid.layers.base import Layer, array_of, dense, describe, filled, layer, like, wide
+from fluid import errors
+from fluid.layers.base import (
+    Layer,
+    array_of,
+    dense,
+    describe,
+    filled,
+    is_sequence,
+    layer,
+    like,
+    row_dims,
+    valid_steps,
+    wide,
+)
 from fluid.layers.losses import check_same_shape
 from fluid.layers.reduce import rows_of
 
@@ -37,8 +49,8 @@ def mse_loss(input: Any, label: Any, name: str | None = None) -> Any:
     this = Layer("mse_loss", name)
     check_same_shape(this, input, label)
     squares = jnp.square(wide(input) - wide(label))
-    if isinstance(input, core.SequenceBatch):
-        valid = jnp.broadcast_to(input.mask.reshape(*input.mask.shape, *[1] * (squares.ndim - 2)), squares.shape)
+    if is_sequence(input):
+        valid = jnp.broadcast_to(valid_steps(input, squares.ndim), squares.shape)
         result = jnp.sum(squares, where=valid) / jnp.maximum(jnp.sum(valid), 1)
     else:
         result = jnp.mean(squares)
@@ -115,12 +127,12 @@ def smooth_l1(
         if value is not None:
             check_same_shape(this, x, value, ("x", argument))
     squared = 1.0 if sigma is None else sigma * sigma
-    difference = wide(array_of(this, x)) - wide(y)
+    difference = wide(x) - wide(y)
     difference = difference if inside_weight is None else difference * dense(inside_weight)
     away = jnp.abs(difference)
     loss = jnp.where(away < 1 / squared, 0.5 * squared * difference * difference, away - 0.5 / squared)
     loss = loss if outside_weight is None else loss * dense(outside_weight)
-    return this.output(jnp.sum(loss.reshape(loss.shape[0], -1), axis=1, keepdims=True))
+    return this.output(like(x, jnp.sum(loss.reshape(*loss.shape[: row_dims(x)], -1), axis=-1, keepdims=True)))
 
 
 @layer

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, describe, layer
+from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, like
 from fluid.layers.embedding import check_ids
 from fluid.layers.tensor import shape_of
 
@@ -160,7 +161,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     depends on data, and the shapes of a compiled program do not.
 
     Args:
-      condition: bool, any shape.
+      condition: bool, any shape, or a SequenceBatch.
       x: taken where it is true; repeated along the condition where needed.
       y: taken where it is false; likewise.
       name: instead of `where_N`.
@@ -187,9 +188,15 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
             f"data, and shapes cannot. Choose element by element instead: where(condition, x, y); or sum up what "
             f"counts: layers.reduce_sum(x * layers.cast(condition, 'float32'))"
         )
-    arrays = [array_of(this, v) for v in (condition, x, y)]
+    arrays = [dense(v) for v in (condition, x, y)]
+    batch = next((v for v in (condition, x, y) if is_sequence(v)), None)
+    if batch is not None and any(np.ndim(v) and np.shape(v)[:2] != batch.shape[:2] for v in (condition, x, y)):
+        raise errors.ShapeError(
+            f"{this.name}: condition {describe(condition)}, x {describe(x)} and y {describe(y)} do not fit; beside "
+            f"sequences of {describe(batch)} there can be others of the same lengths, and single numbers"
+        )
     try:
-        return this.output(jnp.where(arrays[0].astype(bool), arrays[1], arrays[2]))
+        return this.output(like(batch, jnp.where(arrays[0].astype(bool), arrays[1], arrays[2])))
     except (TypeError, ValueError) as error:
         raise errors.ShapeError(
             f"{this.name}: condition {describe(condition)}, x {describe(x)} and y {describe(y)} do not fit; sizes "

@@ -11,7 +11,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
-from fluid.layers.base import Layer, array_of, dense, describe, filled, layer, like, on_data, wide
+from fluid.layers.base import Layer, dense, describe, filled, is_sequence, layer, like, on_data, wide
 from fluid.param_attr import ParamAttr, to_attr
 
 
@@ -38,7 +38,7 @@ def identity(x: Any, name: str | None = None) -> Any:
       'float32[batch, 4]'
     """
     this = Layer("identity", name)
-    value = x if isinstance(x, core.SequenceBatch) else dense(x)
+    value = x if is_sequence(x) else dense(x)
     result = this.output(value) if name is None else core.record(this.name, value)
     if result is value:  # what is known of the value stays known
         facts = {k: v for k, v in this.frame.facts.get(id(x), {}).items() if k in ("logits", "logits_axis", "weight")}
@@ -255,7 +255,7 @@ def clip_by_norm(x: Any, max_norm: float, name: str | None = None) -> Any:
     """Scale down to a largest Euclidean norm.
 
     Args:
-      x: any shape.
+      x: any shape, or a SequenceBatch.
       max_norm: the largest norm of all elements together.
       name: instead of `clip_by_norm_N`.
 
@@ -270,12 +270,12 @@ def clip_by_norm(x: Any, max_norm: float, name: str | None = None) -> Any:
       float32[batch, 3]
     """
     this = Layer("clip_by_norm", name)
-    array = array_of(this, x)
+    array = dense(x)
     squares = jnp.sum(jnp.square(wide(array)))
     # Where nothing is clipped the root is not taken: its slope at 0 is infinite.
     over = squares > max_norm * max_norm
     norm = jnp.sqrt(jnp.where(over, squares, 1.0))
-    return this.output(jnp.where(over, array * (max_norm / norm), array).astype(array.dtype))
+    return this.output(like(x, jnp.where(over, array * (max_norm / norm), array).astype(array.dtype)))
 
 
 @layer
@@ -298,7 +298,7 @@ def pow(x: Any, factor: Any = 1.0, name: str | None = None) -> Any:
       float32[batch, 3]
     """
     exponent = factor if isinstance(factor, int | float) else dense(factor).reshape(())
-    return Layer("pow", name).output(on_data(lambda v: v**exponent, filled(x, 1)))
+    return Layer("pow", name).output(like(x, filled(x, 1) ** exponent))
 
 
 def _total(this: Layer, given: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid.layers import functional
-from fluid.layers.base import Layer, filled, layer, on_data
+from fluid.layers.base import Layer, filled, layer, like
 
 _DOCUMENTATION = """{title}
 
@@ -34,7 +34,7 @@ def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -
     compute = function or functional.ACTIVATIONS[kind]
 
     def elementwise(x: Any, name: str | None = None) -> Any:
-        return Layer(kind, name).output(on_data(compute, filled(x, 0.5) if kind in _BOUNDED else x))
+        return Layer(kind, name).output(like(x, compute(filled(x, 0.5 if kind in _BOUNDED else 0))))
 
     elementwise.__name__ = elementwise.__qualname__ = kind
     elementwise.__doc__ = _DOCUMENTATION.format(title=title, kind=kind)

@@ -4,11 +4,13 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import linen
 
 import fluid
-from fluid import layers, nets
+from fluid import errors, layers, nets
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,10 @@ class Row:
       half: the dtype of its first result for bfloat16 input.
       wrong: feeds that must be refused while the program is discovered.
       label: tells rows of one layer apart.
+      lengths: in the table of sequences: "same" if its sequences may be of any lengths, but of the same; "apart" if
+        each may have its own; "given" if they must stay as they are.
+      shortest: in the table of sequences: the least length that is allowed.
+      mixes: in the table of sequences: whether a row of the batch has a part in the results of others.
     """
 
     name: str
@@ -32,6 +38,9 @@ class Row:
     half: str = "bfloat16"
     wrong: dict = field(default_factory=dict)
     label: str = ""
+    lengths: str = "same"
+    shortest: int = 0
+    mixes: bool = False
 
     @property
     def id(self):
@@ -53,6 +62,25 @@ def declare(name, value, dtype=None):
     kind = {"f": dtype or "float32", "i": "int64", "b": "bool"}[np.dtype(value.dtype).kind]
     sequence = isinstance(value, fluid.SequenceBatch)
     return layers.data(name, value.shape[1 + sequence :], kind, lod_level=int(sequence))
+
+
+def recurred(x, h, **arguments):
+    """The step of the recurrences in the table."""
+    return layers.fc([x, h], 2, act="tanh", **arguments)
+
+
+def start_of(x):
+    return jnp.ones((x.shape[0], 2), x.dtype)
+
+
+def block_of(rnn, x, **arguments):
+    """A recurrence whose step is a block."""
+    with rnn.block() if isinstance(rnn, layers.DynamicRNN) else rnn.step():
+        now = rnn.step_input(x)
+        before = rnn.memory(init=np.ones((now.shape[0], 2), now.dtype))
+        rnn.update_memory(before, recurred(now, before, **arguments))
+        rnn.output(before, now)
+    return rnn()
 
 
 def rng(*salt):
@@ -85,11 +113,22 @@ def flags(*shape, salt=0):
     return rng(shape, salt).integers(0, 2, shape).astype(bool)
 
 
-def sequence(*shape, lengths, salt=0):
-    """A sequence batch `[batch, time, ...]` whose padding is zeros."""
-    data = real(*shape, salt=salt)
-    data[np.arange(shape[1])[None] >= np.array(lengths)[:, None]] = 0
-    return fluid.SequenceBatch(data, np.array(lengths, "int32"))
+def ragged(function):
+    """A layer on sequences, for a row of arrays: the last of its inputs are lengths, its results are their data."""
+
+    def build(*values, **arguments):
+        *arrays, lengths = values
+        if any(isinstance(a, fluid.SequenceBatch) for a in values):
+            raise errors.ShapeError("sequences of sequences have a table of their own")
+        results = function(*(fluid.SequenceBatch(a, jnp.reshape(lengths, -1)) for a in arrays), **arguments)
+        return jax.tree.map(layers.base.dense, results, is_leaf=layers.base.is_sequence)
+
+    return build
+
+
+def written(x):
+    """A TensorArray of two, of which the second was written."""
+    return layers.array_write(x, 1, max_length=2, name="scale_0")
 
 
 X = {"x": real(4, 3)}
@@ -109,6 +148,17 @@ CHANCES = {"x": simplex(4, 2), "label": np.array([[0], [1], [1], [0]])}
 BAD_CHANCES = {"x": simplex(4, 2), "label": whole(2, 4, 2)}
 SCATTERED = {"x": real(4, 3), "i": np.array([[1], [3], [2], [0]]), "y": real(4, 3, salt=1)}
 BAD_SCATTERED = {**SCATTERED, "y": real(4, 2)}
+
+LENGTHS = np.array([[4], [1], [2]])
+STEPS_OF = {"x": real(3, 4, 2), "n": LENGTHS}
+TWO_OF = {"x": real(3, 4, 2), "y": real(3, 5, 2, salt=1), "n": LENGTHS}
+IDS_OF = {"x": whole(5, 3, 4, 1), "n": LENGTHS}
+BAD_STEPS = {"x": real(3, 4, 2, 2), "n": LENGTHS}
+BAD_IDS_OF = {"x": whole(5, 3, 4, 2), "n": LENGTHS}
+TAGGED = {"x": real(3, 4, 2), "tag": whole(2, 3, 4), "n": LENGTHS}
+CTC_LABEL = np.array([[1, 2], [2, 0]]), np.array([3, 2]), np.array([2, 1])  # classes; lengths of input and of label
+
+GATES, BAD_GATES = {"x": real(3, 4, 8), "n": LENGTHS}, {"x": real(3, 4, 7), "n": LENGTHS}
 
 UNARY = "abs cos exp logsigmoid mish relu sigmoid silu sin softplus softsign square tanh tanh_shrink atan reciprocal"
 STEPS = "ceil floor round sign"
@@ -317,6 +367,18 @@ ROWS = [
         False, "float32"),
     Row("sampling_id", lambda x, **k: layers.sampling_id(x, dtype="int64", **k), {"x": simplex(4, 3)}, False, "int32",
         wrong={"x": real(4)}),
+    Row("cond", lambda x, y, **k: layers.cond(True, lambda: x * 2, lambda: y, **k), XY, wrong=MISMATCH),
+    Row("case", lambda x, y, **k: layers.case([(False, lambda: x), (True, lambda: y)], **k), XY, wrong=MISMATCH),
+    Row("switch_case", lambda x, y, **k: layers.switch_case(1, [lambda: x, lambda: y], **k), XY, wrong=MISMATCH),
+    Row("while_loop", lambda x, **k: layers.while_loop(
+        lambda i, x: i < 2, lambda i, x: [i + 1, x * x], [0, x], max_iterations=3, **k)[1], X),
+    Row("scan", lambda x, **k: layers.scan(lambda c, x: (c * x, c), np.ones(3, x.dtype), x, **k)[1], X),
+    Row("repeat", lambda x, **k: layers.repeat(lambda h: h * layers.fc(h, 3), 2, x, **k), X),
+    Row("create_array", lambda x, **k: layers.create_array(x.dtype, 2, [3], **k).data, X, gradient=False),
+    Row("array_write", lambda x, **k: layers.array_write(x, 1, max_length=2, **k).data, X),
+    Row("array_read", lambda x, **k: layers.array_read(written(x), 1, **k), X),
+    Row("array_length", lambda x, **k: layers.array_length(written(x), **k), X, False, "int32"),
+    Row("Print", lambda x, **k: layers.Print(x, first_n=0, **k), X),
     Row("module", lambda x, **k: layers.module(linen.Dense(2, param_dtype=x.dtype), x, **k), X),
     Row("simple_img_conv_pool", lambda x, **k: nets.simple_img_conv_pool(x, 3, 3, 2, 2, act="tanh", **k), IMAGE,
         gradient=False, wrong=FLAT),
@@ -326,57 +388,80 @@ ROWS = [
     Row("glu", lambda x, **k: nets.glu(x, dim=1, **k), {"x": real(4, 6)}, wrong=FLAT),
     Row("scaled_dot_product_attention", lambda x, **k: nets.scaled_dot_product_attention(x, x, x, 2, **k),
         {"x": real(2, 3, 4)}, wrong=FLAT),
-]  # fmt: skip
-
-
-def _seq(**settings):
-    return {"x": sequence(3, 4, 2, lengths=[4, 1, 2], **settings)}
-
-
-def _positive_seq():
-    x = sequence(3, 4, 2, lengths=[4, 1, 2])
-    return {"x": x.with_data(np.abs(x.data) / 2)}
-
-
-def _seq_classes(high=2):
-    labels = fluid.SequenceBatch(whole(high, 3, 4, 1), np.array([4, 1, 2], "int32"))
-    return {**_seq(), "label": labels}
-
-
-# Layers that accept sequences: padding must never change what they give.
-SEQUENCE_ROWS = [
-    *plain("relu softmax log_softmax mean identity gelu", _seq()),
-    *plain(REDUCTIONS, _seq()),
-    Row("fc", lambda x: layers.fc(x, 3, act="softmax"), _seq()),
-    Row("batch_norm", layers.batch_norm, _seq()),
-    Row("layer_norm", layers.layer_norm, _seq()),
-    Row("l2_normalize", lambda x: layers.l2_normalize(x, axis=1), _seq()),
-    Row("embedding", lambda x, y: layers.embedding(y, [2, 3]), _seq_classes()),
-    Row("cross_entropy", lambda x, y: layers.mean(layers.cross_entropy(layers.softmax(x), y)), _seq_classes()),
-    Row("softmax_with_cross_entropy", layers.softmax_with_cross_entropy, _seq_classes()),
-    Row("accuracy", layers.accuracy, _seq_classes()),
-    Row("one_hot", lambda x, y: layers.one_hot(y, 2), _seq_classes()),
-    Row("sigmoid_cross_entropy_with_logits",
-        lambda x: layers.sigmoid_cross_entropy_with_logits(x, layers.sigmoid(x), normalize=True), _seq()),
-    Row("mse_loss", lambda x: layers.mse_loss(x, layers.square(x)), _seq()),
-    Row("isfinite", layers.isfinite, _seq()),
-    Row("elementwise_add", lambda x: layers.elementwise_add(x, np.array([1.0, 2.0], "float32")), _seq()),
-    Row("elementwise_mul", lambda x: layers.elementwise_mul(x, layers.reduce_sum(x, dim=1, keep_dim=True)), _seq()),
-    Row("concat", lambda x: layers.concat([x, x], axis=1), _seq()),
-    Row("split", lambda x: layers.split(x, 2, dim=1), _seq()),
-    Row("reshape", lambda x: layers.reshape(x, [-1, 2, 1]), _seq()),
-    Row("reduce_mean", lambda x: layers.reduce_mean(x, dim=0), _seq(), label="rows"),
-    Row("reduce_max", lambda x: layers.reduce_max(x, dim=[0, 1], keep_dim=True), _seq(), label="keep"),
-    Row("topk", lambda x: layers.topk(x, 1), _seq()),
-    Row("cast", lambda x: layers.cast(x, "int32"), _seq()),
-    Row("sums", lambda x: layers.sums([x, x]), _seq()),
-    Row("mul", lambda x: layers.mul(x, np.ones([2, 5], "float32")), _seq()),
-    Row("slice", lambda x: layers.slice(x, [1], [0], [1]), _seq()),
-    *plain(BOUNDED + " reciprocal pow increment", _positive_seq()),
-    Row("elementwise_div", lambda x: layers.elementwise_div(x, x + x), _seq()),
-    Row("elementwise_pow", lambda x: layers.elementwise_pow(x, x), _positive_seq()),
-    Row("log_loss", lambda x: layers.log_loss(x, layers.square(x)), _positive_seq()),
-    Row("reverse", lambda x: layers.reverse(x, axis=1), _seq()),
-    Row("strided_slice", lambda x: layers.strided_slice(x, [1], [0], [2], [2]), _seq()),
-    Row("sum", lambda x: layers.sum([x, x * 2]), _seq()),
+    Row("multi_head_attention", lambda x, **k: layers.multi_head_attention(
+        x, num_heads=2, causal=True, rotary=True, **k), {"x": real(2, 3, 8)}, wrong=FLAT),
+    Row("multi_head_attention", lambda x, y, **k: layers.multi_head_attention(x, y, num_heads=2, size=6, **k),
+        {"x": real(2, 3, 8), "y": real(2, 4, 5)}, wrong={"x": real(2, 3, 8), "y": real(2, 5)}, label="cross"),
+    Row("attention_cache", lambda x, **k: layers.attention_cache(x.shape[0], 5, 2, 4, **k).keys, X, False, "float32"),
+    Row("rotary_position", layers.rotary_position, {"x": real(2, 3, 2, 4)}, wrong=FLAT),
+    Row("sinusoidal_position", lambda x, **k: layers.sinusoidal_position(x, 6, **k), {"x": whole(9, 4)}, False,
+        "float32"),
+    Row("linear_chain_crf", lambda x, tag, n, **k: layers.linear_chain_crf(x, tag, length=n, **k), TAGGED,
+        half="float32", wrong={**TAGGED, "tag": whole(2, 3, 5)}),
+    Row("crf_decoding", lambda x, tag, n, **k: layers.crf_decoding(x, "scale", tag, n, **k), TAGGED, False, "int32",
+        wrong={**TAGGED, "tag": whole(2, 3, 5)}),
+    Row("warpctc", lambda x, **k: layers.warpctc(
+        x, CTC_LABEL[0], 0, True, *CTC_LABEL[1:], **k), {"x": real(4, 2, 3)}, False, "float32", wrong=FLAT),
+    Row("warpctc", lambda x, **k: layers.warpctc(x, CTC_LABEL[0], 0, False, *CTC_LABEL[1:], **k),
+        {"x": real(4, 2, 3)}, half="float32", label="plain"),
+    Row("ctc_greedy_decoder", lambda x, n, **k: layers.ctc_greedy_decoder(x, 1, n, **k),
+        {"x": real(3, 4, 2), "n": LENGTHS}, False, "int32", wrong={"x": real(3, 4), "n": LENGTHS}),
+    Row("edit_distance", lambda x, y, n, **k: layers.edit_distance(x, y, True, [1], n, n, **k),
+        {"x": whole(5, 3, 4), "y": whole(5, 3, 5), "n": LENGTHS}, False, "float32",
+        wrong={"x": whole(5, 3, 4, 2), "y": whole(5, 3, 5), "n": LENGTHS}),
+    Row("chunk_eval", lambda x, y, n, **k: layers.chunk_eval(x, y, "IOB", 2, seq_length=n, **k),
+        {"x": whole(5, 3, 4), "y": whole(5, 3, 4, salt=1), "n": LENGTHS}, False, "float32",
+        wrong={"x": whole(5, 3, 4), "y": whole(5, 3, 5), "n": LENGTHS}),
+    Row("beam_search", lambda x, **k: layers.beam_search(
+        lambda ids, state: (jnp.where(ids[:, None] % 2, -1, 1) * state - 5, state), x, 0, 4, 2, 3, **k),
+        {"x": np.linspace(-3, 4, 10, dtype="float32").reshape(2, 5)}, False, "int32", wrong=FLAT),
+    Row("dynamic_lstm", ragged(lambda x, **k: layers.dynamic_lstm(x, 8, **k)), GATES, wrong=BAD_GATES),
+    Row("dynamic_lstmp", ragged(lambda x, **k: layers.dynamic_lstmp(x, 8, 3, cell_clip=0.9, **k)), GATES,
+        wrong=BAD_GATES),
+    Row("dynamic_gru", ragged(lambda x, **k: layers.dynamic_gru(x, 3, is_reverse=True, **k)),
+        {"x": real(3, 4, 9), "n": LENGTHS}, wrong=BAD_GATES),
+    Row("lstm", lambda x, **k: layers.lstm(
+        x, jnp.zeros((4, 3, 2), x.dtype), jnp.zeros((4, 3, 2), x.dtype), 4, 2, 2, 0.3, is_bidirec=True, **k),
+        {"x": real(4, 3, 2)}, wrong=FLAT),
+    Row("lstm_unit", layers.lstm_unit, {"x": real(4, 3), "h": real(4, 2), "c": real(4, 2, salt=1)},
+        wrong={"x": real(4, 3), "h": real(4, 2), "c": real(4, 3)}),
+    Row("gru_unit", lambda x, y, **k: layers.gru_unit(x, y, 6, **k), {"x": real(4, 6), "y": real(4, 2)},
+        wrong={"x": real(4, 6), "y": real(4, 3)}),
+    Row("rnn", ragged(lambda x, **k: layers.rnn(lambda x, h: (recurred(x, h, **k),) * 2, x, start_of(x), **k)[0]),
+        {"x": real(3, 4, 2), "n": LENGTHS}),
+    Row("rnn", lambda x, **k: layers.rnn(
+        lambda x, h: (h, recurred(x, h, **k)), x, start_of(x), is_reverse=True, **k), {"x": real(4, 3, 2)},
+        wrong={"x": real(4)}, label="dense"),
+    Row("DynamicRNN", ragged(lambda x, **k: block_of(layers.DynamicRNN(**k), x, **k)),
+        {"x": real(3, 4, 2), "n": LENGTHS}),
+    Row("StaticRNN", lambda x, **k: block_of(layers.StaticRNN(**k), x, **k), {"x": real(4, 3, 2)}),
+    *[Row("sequence_pool", ragged(lambda x, kind=kind, **k: layers.sequence_pool(x, kind, **k)), STEPS_OF, label=kind)
+      for kind in ("sum", "average", "sqrt", "max", "min")],
+    *[Row(name, ragged(getattr(layers, name)), STEPS_OF)
+      for name in ("sequence_first_step", "sequence_last_step", "sequence_softmax", "sequence_reverse")],
+    Row("sequence_conv", ragged(lambda x, **k: layers.sequence_conv(x, 3, act="tanh", **k)), STEPS_OF, wrong=BAD_STEPS),
+    Row("row_conv", ragged(lambda x, **k: layers.row_conv(x, 2, act="tanh", **k)), STEPS_OF, wrong=BAD_STEPS),
+    Row("add_position_encoding", ragged(lambda x, **k: layers.add_position_encoding(x, 0.5, 2.0, **k)), STEPS_OF,
+        wrong={"x": real(3, 4, 3), "n": LENGTHS}),
+    Row("sequence_expand", ragged(layers.sequence_expand), TWO_OF),
+    Row("sequence_expand_as", ragged(lambda x, **k: layers.sequence_expand_as(x.data[:, 0], x, **k)), STEPS_OF),
+    Row("sequence_concat", ragged(lambda x, y, **k: layers.sequence_concat([x, y], **k)), TWO_OF,
+        wrong={**TWO_OF, "y": real(3, 5, 1)}),
+    Row("sequence_slice", ragged(lambda x, **k: layers.sequence_slice(x, 1, 2, **k)), STEPS_OF),
+    Row("sequence_pad", ragged(lambda x, **k: layers.sequence_pad(x, 0.5, 5, **k)), STEPS_OF),
+    Row("sequence_unpad", lambda x, n, **k: layers.sequence_unpad(x, n, **k).data, STEPS_OF,
+        wrong={"x": real(3), "n": LENGTHS}),
+    Row("sequence_reshape", ragged(lambda x, **k: layers.sequence_reshape(x, 4, **k)), STEPS_OF),
+    Row("sequence_enumerate", ragged(lambda x, **k: layers.sequence_enumerate(x, 2, **k)), IDS_OF, False, "int32",
+        wrong=BAD_IDS_OF),
+    Row("sequence_erase", ragged(lambda x, **k: layers.sequence_erase(x, [0, 3], **k)), IDS_OF, False, "int32",
+        wrong=BAD_IDS_OF),
+    Row("sequence_scatter", ragged(lambda i, y, **k: layers.sequence_scatter(jnp.tile(y.data[:, 0], 5), i, y, **k)),
+        {"i": whole(5, 3, 4, 1), "y": real(3, 4, 1), "n": LENGTHS},
+        wrong={"i": whole(5, 3, 4, 2), "y": real(3, 4, 1), "n": LENGTHS}),
+    Row("lod_reset", lambda x, **k: layers.lod_reset(x, target_lod=[0, 1, 4], **k).data, X),
+    Row("lod_append", ragged(lambda x, **k: layers.lod_append(x, [0, 0, 1, 2, 3, 6, 6, 7], **k)), STEPS_OF),
+    Row("im2sequence", lambda x, **k: layers.im2sequence(x, [2, 3], [1, 2], [1, 0, 0, 2], **k).data, IMAGE, wrong=FLAT),
+    Row("sequence_conv_pool", ragged(lambda x, **k: nets.sequence_conv_pool(x, 3, 2, pool_type="average", **k)),
+        STEPS_OF, gradient=False, wrong=BAD_STEPS),
 ]  # fmt: skip

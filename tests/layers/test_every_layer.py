@@ -1,4 +1,4 @@
-"""What holds for every layer: jit, gradients, dtypes, names, errors, padding, documentation."""
+"""What holds for every layer: jit, gradients, dtypes, names, errors, documentation."""
 
 import doctest
 import functools
@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layers.table import ROWS, SEQUENCE_ROWS
+from layers.sequence_table import SEQUENCE_ROWS
+from layers.table import ROWS
 
 import fluid
 from fluid import errors, layers, nets
@@ -124,86 +125,6 @@ def test_wrong_shapes_are_told_where_they_are(row):
     assert "in the layer " in note and "table.py:" in note
     assert row.name in NETS or f"in the layer {row.name}, " in note
     assert len(str(caught.value)) > 40, "say what was found, what was expected, and the corrected call"
-
-
-def padded(batch, garbage):
-    """The same sequences with two more steps of padding, all of it garbage."""
-    data = np.concatenate([batch.data, np.zeros_like(batch.data[:, :2])], axis=1)
-    data[np.arange(data.shape[1])[None] >= np.asarray(batch.lengths)[:, None]] = garbage
-    return fluid.SequenceBatch(data, batch.lengths)
-
-
-def rows_of(outputs):
-    """All arrays among outputs, those of sequence batches as their valid rows."""
-    flat = jax.tree.leaves(outputs, is_leaf=lambda v: isinstance(v, fluid.SequenceBatch))
-    return [np.asarray(a) for v in flat for a in (v.rows() if isinstance(v, fluid.SequenceBatch) else [v])]
-
-
-def check_padding(program, feed):
-    """Run a program with little and with much padding, and compare."""
-    arrays = program.init(jax.random.key(2))
-    step = quick(functools.partial(apply, program))
-    longer = {
-        name: padded(value, 1e3 if value.dtype.kind == "f" else 1) if isinstance(value, fluid.SequenceBatch) else value
-        for name, value in feed.items()
-    }
-    for got, want in zip(rows_of(step(arrays, longer)), rows_of(step(arrays, feed)), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-
-
-@each(SEQUENCE_ROWS)
-def test_padding_changes_nothing(row):
-    check_padding(fluid.Program(row.program()), row.feed)
-
-
-def valid_sum(outputs):
-    """One number that depends on all floats of the outputs but their padding."""
-    total = jnp.float32(0)
-    for value in jax.tree.leaves(outputs, is_leaf=lambda v: isinstance(v, fluid.SequenceBatch)):
-        if jnp.issubdtype(value.dtype, jnp.inexact):
-            sequence = isinstance(value, fluid.SequenceBatch)
-            where = value.mask.reshape(*value.mask.shape, *[1] * (value.data.ndim - 2)) if sequence else None
-            total += jnp.sum(jnp.sin(value.data if sequence else value), where=where)
-    return total
-
-
-@each(SEQUENCE_ROWS)
-def test_padding_changes_no_gradient(row):
-    """Above all not where it is 0 and a function has no slope there, as the root or the logarithm."""
-    program = fluid.Program(row.program())
-    arrays = program.init(jax.random.key(2))
-    parameters = {name: arrays[name] for name in program.parameters}
-
-    @quick
-    @functools.partial(jax.grad, argnums=(0, 1))
-    def slopes(parameters, data, feed):
-        feed = {"x": feed["x"].with_data(data), **{n: v for n, v in feed.items() if n != "x"}}
-        return valid_sum(apply(program, arrays | parameters, feed)[0])
-
-    found = []
-    for longer in (row.feed, {name: padded(v, 0 if name == "x" else 1) for name, v in row.feed.items()}):
-        of_parameters, of_data = slopes(parameters, longer["x"].data, longer)
-        found.append([*jax.tree.leaves(of_parameters), *rows_of(longer["x"].with_data(of_data))])
-        assert np.isfinite(of_data).all()
-    for got, want in zip(*found, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("all_feeds", [False, True], ids=["first", "all"])
-@each(ROWS)
-def test_sequences_are_respected_or_refused(row, all_feeds):
-    """What a layer does not know how to do with sequences it refuses, rather than counting padding in."""
-    feed = dict(row.feed)
-    for name in list(feed)[: None if all_feeds else 1]:
-        data = np.stack([feed[name]] * 3, axis=1)
-        feed[name] = fluid.SequenceBatch(data, np.arange(len(data), dtype="int32") % 3 + 1)
-    if row.name == "dropout":
-        return  # padding draws other masks, here as in any layer that draws
-    try:
-        program = fluid.Program(row.program(feed))
-    except errors.FluidError:
-        return
-    check_padding(program, feed)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))

@@ -1,0 +1,155 @@
+"""Padding means nothing: not how much of it there is, not what it holds, NaN included, and not to gradients.
+
+The layers come from the table in `sequence_table.py`, which says how to add one.
+"""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layers.padding import Measured, assert_no_gradient_in_padding, assert_same, cut, roomier, with_lengths
+from layers.sequence_table import SEQUENCE_ROWS
+from layers.table import ROWS
+
+import fluid
+from fluid import errors, layers, nets
+
+BY_ID = {row.id: row for row in SEQUENCE_ROWS}
+
+
+@functools.cache
+def measured(row_id):
+    return Measured(BY_ID[row_id])
+
+
+def fed(row, draw):
+    """The feed of a row with sequences of drawn lengths."""
+    feed, drawn = dict(row.feed), None
+    for salt, (name, value) in enumerate(row.feed.items()):
+        if isinstance(value, fluid.SequenceBatch) and row.lengths != "given":
+            if drawn is None or row.lengths == "apart":
+                length = st.integers(row.shortest, value.shape[1])
+                drawn = draw(st.lists(length, min_size=len(value.lengths), max_size=len(value.lengths)))
+            feed[name] = with_lengths(value, drawn, salt)
+    return feed
+
+
+def test_the_table_is_sound():
+    assert len(BY_ID) == len(SEQUENCE_ROWS), "two rows have one name; give them labels"
+    assert all(v.shape[0] == 3 for row in SEQUENCE_ROWS for v in row.feed.values()), "give each three rows"
+
+
+@pytest.mark.parametrize("row_id", BY_ID)
+@settings(max_examples=5)
+@given(data=st.data())
+def test_nan_in_the_padding(row_id, data):
+    """Not to results, not to gradients; and no gradient comes back into the padding."""
+    measure, feed = measured(row_id), fed(BY_ID[row_id], data.draw)
+    clean, spoilt = measure(feed), measure(feed, np.nan)
+    assert_same(spoilt, clean, row_id)
+    assert_no_gradient_in_padding(spoilt[2])
+
+
+@pytest.mark.parametrize("row_id", [row.id for row in SEQUENCE_ROWS if row.mixes])
+@settings(max_examples=3)
+@given(data=st.data())
+def test_more_padding(row_id, data):
+    measure, feed = measured(row_id), fed(BY_ID[row_id], data.draw)
+    assert_same(measure({n: roomier(v, 3) for n, v in feed.items()}, np.nan), measure(feed), row_id)
+
+
+@pytest.mark.parametrize("row_id", [row.id for row in SEQUENCE_ROWS if not row.mixes])
+@settings(max_examples=3)
+@given(data=st.data())
+def test_rows_one_by_one_with_more_padding(row_id, data):
+    measure, feed = measured(row_id), fed(BY_ID[row_id], data.draw)
+    outputs, _, gradients = measure(feed)
+    totals = jax.tree.map(np.zeros_like, gradients["parameters"])
+    for i in range(3):
+        row = {n: roomier(cut(v, i, i + 1), 3) for n, v in feed.items()}
+        alone, _, slopes = measure(row, np.nan)
+        assert_same(alone, cut(outputs, i, i + 1), row_id)
+        for kind in ("arrays", "sequences"):
+            assert_same(slopes[kind], cut(gradients[kind], i, i + 1), row_id)
+        totals = jax.tree.map(np.add, totals, slopes["parameters"])
+    assert_same(totals, gradients["parameters"], row_id, close=1e-4)
+
+
+@pytest.mark.parametrize("all_feeds", [False, True], ids=["first", "all"])
+@pytest.mark.parametrize("row", ROWS, ids=[row.id for row in ROWS])
+def test_sequences_are_respected_or_refused(row, all_feeds):
+    """What a layer does not know how to do with sequences it refuses, rather than counting padding in."""
+    feed = dict(row.feed)
+    for name in list(feed)[: None if all_feeds else 1]:
+        data = np.stack([feed[name]] * 3, axis=1)
+        feed[name] = fluid.SequenceBatch(data, np.arange(len(data), dtype="int32") % 3 + 1)
+    if row.name == "dropout":
+        return  # padding draws other masks, here as in any layer that draws
+    try:
+        measure = Measured(row, feed)
+    except errors.FluidError:
+        return
+    assert_same(measure({n: roomier(v, 2) for n, v in feed.items()}, np.nan), measure())
+
+
+def sentiment():
+    words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    label = layers.data("label", shape=[1], dtype="int64")
+    emb = layers.embedding(words, size=[20, 4], is_sparse=True)
+    parts = [
+        nets.sequence_conv_pool(emb, 3, size, act="tanh", pool_type=kind) for size, kind in ((3, "max"), (4, "sqrt"))
+    ]
+    prediction = layers.fc(parts, size=2, act="softmax")
+    loss = layers.mean(layers.cross_entropy(prediction, label))
+    fluid.optimizer.Adagrad(0.1).minimize(loss)
+    return loss, prediction
+
+
+def regression():
+    """Normalised steps, scores over the steps of each sequence, operators between sequences, all the way to a loss."""
+    x = layers.data("x", shape=[3], lod_level=1)
+    hidden = layers.batch_norm(layers.fc(x, size=4, act="relu"))
+    score = layers.sequence_softmax(layers.fc(hidden, size=1))
+    whole = layers.sequence_pool(hidden * score, "sum")
+    steps = layers.fc([hidden, layers.sequence_expand_as(whole, hidden)], size=1) / (1 + x * x)
+    loss = layers.mean(layers.square_error_cost(steps, layers.sequence_reverse(x)))
+    fluid.optimizer.Adam(0.01).minimize(loss)
+    return loss, layers.sequence_last_step(steps)
+
+
+def trained(program, feed):
+    """Train for three steps; returns the results of the last one and all arrays."""
+    session = fluid.Session(program)
+    for _ in range(3):
+        results = session.run(program, feed)
+    return [np.asarray(r) for r in results], {name: np.asarray(value) for name, value in session.scope.items()}
+
+
+def spoilt(value, more):
+    """The same sequences as a feed with more padding, which holds garbage."""
+    value = roomier(value, more)
+    data = np.array(value.data)
+    data[~np.asarray(value.mask)] = np.nan if data.dtype.kind == "f" else 10**6
+    return value.with_data(data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [sentiment, regression])
+def test_whole_programs(program):
+    """Training in a Session ends with the same arrays, whatever the padding of the feeds holds."""
+    rng = np.random.default_rng(3)
+    if program is sentiment:
+        name, rows, feed = "words", [rng.integers(0, 20, (n, 1)) for n in (5, 1, 8)], {"label": [[0], [1], [1]]}
+    else:
+        name, rows, feed = "x", [rng.normal(size=(n, 3)).astype("float32") for n in (5, 1, 8)], {}
+    batch = fluid.SequenceBatch.from_rows(rows)
+    want = trained(program, {name: batch, **feed})
+    assert_same(trained(program, {name: spoilt(batch, 4), **feed}), want, close=1e-4)
+    session = fluid.Session(program)
+    _, together = session.run(program, {name: batch, **feed}, mode="test")
+    for i in range(3):
+        row = {name: spoilt(cut(batch, i, i + 1), 0), **{n: v[i : i + 1] for n, v in feed.items()}}
+        assert_same(session.run(program, row, mode="test")[1], together[i : i + 1])
