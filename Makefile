@@ -2,6 +2,7 @@
 #   make demo    train the convolutional net on handwritten digits, and show some predictions
 #   make test    check, then the whole test suite
 #   make check   lint, format, types, layering
+#   make soak    what takes too long for every day: 20 kills, every byte of a checkpoint flipped
 #   make bench   fluid beside hand-written JAX
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +11,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 PYTEST_ARGS ?=
 
-.PHONY: demo test check quick format bench clean setup
+.PHONY: demo test check quick format bench soak clean setup
 
 setup: $(STAMP)
 
@@ -35,6 +36,9 @@ test: check
 
 quick: $(STAMP)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" $(PYTEST_ARGS)
+
+soak: $(STAMP)
+	FLUID_KILLS=20 FLUID_STRIDE=1 $(BIN)/python -m pytest -q tests/trainer/test_kill.py tests/trainer/test_faults.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -1,9 +1,24 @@
 """fluid: write a model as one Python function; train, test, save and infer it on JAX."""
 
-from fluid import clip, errors, initializer, io, layers, metrics, nets, optimizer, place, reader, regularizer, trainer
-from fluid.core import Program, Scope, SequenceBatch, name_scope
+from fluid import (
+    clip,
+    errors,
+    handlers,
+    initializer,
+    io,
+    layers,
+    metrics,
+    nets,
+    optimizer,
+    place,
+    reader,
+    regularizer,
+    trainer,
+)
+from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, name_scope
 from fluid.inferencer import Inferencer
 from fluid.layers.appending import embedding, one_hot
+from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
@@ -12,10 +27,12 @@ from fluid.trainer import (
     BeginEpochEvent,
     BeginStepEvent,
     BeginTrainEvent,
+    CheckpointConfig,
     EndEpochEvent,
     EndStepEvent,
     EndTrainEvent,
     Handler,
+    MeasuredEvent,
     ProgressBar,
     Trainer,
     train,
@@ -29,12 +46,16 @@ __all__ = [
     "BeginTrainEvent",
     "CPUPlace",
     "CUDAPlace",
+    "CheckpointConfig",
     "DataFeeder",
     "EndEpochEvent",
     "EndStepEvent",
     "EndTrainEvent",
     "Handler",
     "Inferencer",
+    "LoDTensor",
+    "MeasuredEvent",
+    "NestedSequenceBatch",
     "ParamAttr",
     "Program",
     "ProgressBar",
@@ -45,8 +66,11 @@ __all__ = [
     "Trainer",
     "batch",
     "clip",
+    "create_lod_tensor",
+    "create_random_int_lodtensor",
     "embedding",
     "errors",
+    "handlers",
     "initializer",
     "io",
     "layers",

@@ -1,4 +1,4 @@
-"""Save and load named arrays: one file, arrays and JSON only.
+"""Save and load named arrays: one file, arrays and JSON only; and Fluid's functions that do so with a Session.
 
 The file is a zip archive of `.npy` entries, one for each name, and a `manifest.json` with shapes and dtypes. `np.load`
 reads it too (a dtype that NumPy lacks, such as bfloat16, appears there as raw integers).
@@ -11,7 +11,7 @@ import os
 import pathlib
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ import numpy as np
 from fluid import errors
 
 FORMAT, VERSION = "fluid-arrays", 1
-_MANIFEST, _DIRECTORY_FILE = "manifest.json", "params.fluid"
+_MANIFEST, _DIRECTORY_FILE, _PERSISTABLES_FILE = "manifest.json", "params.fluid", "persistables.fluid"
 _HEADER_LIMIT = 1 << 16
 _SHOWN = 20
 
@@ -106,6 +106,116 @@ def load_arrays(path: Any) -> tuple[dict[str, np.ndarray], str]:
         ) from error
 
 
+def save_params(
+    executor: Any,
+    dirname: Any,
+    main_program: Any = None,
+    filename: str | None = None,
+    names: Sequence[str] | None = None,
+) -> None:
+    """Write parameters and moving statistics of a Session or Trainer to a file.
+
+    Args:
+      executor: a Session or a Trainer.
+      dirname: a folder; made when it is not there.
+      main_program: a Program of the Session: its parameters only. By default those of all its programs.
+      filename: in the folder; `params.fluid` by default.
+      names: some of them; all by default.
+
+    Raises:
+      UnknownNameError: there is no such parameter. ParameterFileError: the file cannot be written.
+
+    Example:
+      >>> import fluid
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> fluid.io.save_params(session, "saved", names=["fc_0.w_0"])
+      >>> sorted(fluid.io.load_arrays("saved")[0])
+      ['fc_0.w_0']
+    """
+    if main_program is not None:
+        names = [n for n in (*main_program.parameters, *main_program.states) if names is None or n in names]
+    _session(executor).save_params(_in_folder(dirname, filename, make=True), names)
+
+
+def load_params(executor: Any, dirname: Any, main_program: Any = None, filename: str | None = None) -> None:
+    """Read what `save_params` wrote into a Session or Trainer; optimizer slots stay as they are.
+
+    Args:
+      executor: a Session or a Trainer.
+      dirname: the folder.
+      main_program: a Program of the Session: its parameters only. By default all that are in the file.
+      filename: in the folder; `params.fluid` by default.
+
+    Raises:
+      ParameterFileError: there is no such file, or it holds something else.
+      ParameterError: a name, shape or dtype differs; nothing is changed then.
+
+    Example:
+      >>> import fluid
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> fluid.io.save_params(session, "saved")
+      >>> fluid.io.load_params(session, "saved")
+    """
+    scope, path = _session(executor).scope, _in_folder(dirname, filename)
+    found, _ = load_arrays(path)
+    if main_program is not None:
+        program = {**main_program.parameters, **main_program.states}
+        wanted = {n: (spec.shape, spec.dtype) for n, spec in program.items()}
+    else:  # some of them may have been saved
+        wanted = {n: (spec.shape, spec.dtype) for n, spec in scope.specs.items() if n in found}
+    check_match(found, wanted, path, allow_extra=main_program is not None)
+    for name in wanted:
+        scope[name] = found[name]
+
+
+def save_persistables(executor: Any, dirname: Any, main_program: Any = None, filename: str | None = None) -> None:
+    """Write all that a Session or Trainer needs to train on: parameters, states, optimizer slots, counters.
+
+    For saving while training goes on, and for the position in the data, see `fluid.CheckpointConfig`.
+
+    Args:
+      executor: a Session or a Trainer.
+      dirname: a folder; made when it is not there.
+      main_program: accepted and ignored: a Session is saved as a whole.
+      filename: in the folder; `persistables.fluid` by default.
+
+    Raises:
+      ParameterFileError: the file cannot be written.
+
+    Example:
+      >>> import fluid
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> fluid.io.save_persistables(session, "saved")
+      >>> sorted(fluid.io.load_arrays("saved/persistables.fluid")[0])
+      ['@root', '@step', 'fc_0.b_0', 'fc_0.w_0']
+    """
+    del main_program
+    _session(executor).save(_in_folder(dirname, filename or _PERSISTABLES_FILE, make=True))
+
+
+def load_persistables(executor: Any, dirname: Any, main_program: Any = None, filename: str | None = None) -> None:
+    """Read what `save_persistables` wrote into a Session or Trainer of the same programs.
+
+    Args:
+      executor: a Session or a Trainer.
+      dirname: the folder.
+      main_program: accepted and ignored.
+      filename: in the folder; `persistables.fluid` by default.
+
+    Raises:
+      ParameterFileError: there is no such file, or it holds something else.
+      ParameterError: names, shapes or dtypes differ; nothing is changed then.
+
+    Example:
+      >>> import fluid
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> fluid.io.save_persistables(session, "saved")
+      >>> fluid.io.load_persistables(session, "saved")
+    """
+    del main_program
+    _session(executor).load(_in_folder(dirname, filename or _PERSISTABLES_FILE))
+
+
 def check_match(
     found: Mapping[str, Any],
     wanted: Mapping[str, tuple[tuple[int, ...], str]],
@@ -149,6 +259,28 @@ def check_match(
 def _file(path: Any) -> pathlib.Path:
     target = pathlib.Path(os.fspath(path))
     return target / _DIRECTORY_FILE if target.is_dir() else target
+
+
+def _session(executor: Any) -> Any:
+    session = getattr(executor, "session", executor)
+    if not hasattr(session, "save_params"):
+        raise errors.ArgumentTypeError(
+            f"found {type(executor).__name__} {executor!r}, expected a Session or a Trainer: "
+            f"fluid.io.save_params(trainer, 'saved')"
+        )
+    return session
+
+
+def _in_folder(dirname: Any, filename: str | None, make: bool = False) -> pathlib.Path:
+    folder = pathlib.Path(os.fspath(dirname))
+    if make:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.ParameterFileError(
+                f"cannot write to {str(folder)!r}: {error.strerror}; expected a folder that can be written"
+            ) from error
+    return folder / (filename or _DIRECTORY_FILE)
 
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:

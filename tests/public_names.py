@@ -12,6 +12,7 @@ MODULES = [
     "fluid.regularizer",
     "fluid.clip",
     "fluid.metrics",
+    "fluid.handlers",
     "fluid.reader",
     "fluid.io",
     "fluid.errors",

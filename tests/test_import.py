@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-LAZY = ["matplotlib", "sklearn", "scipy", "orbax", "tqdm", "torch", "IPython", "grain", "datasets"]
+LAZY = ["matplotlib", "sklearn", "scipy", "orbax", "tqdm", "torch", "IPython", "grain", "datasets", "tensorboard"]
 
 
 def python(code):

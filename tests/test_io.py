@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fluid
 from fluid import errors, io
 
 ARRAYS = {
@@ -146,3 +147,62 @@ def test_what_does_not_match_is_listed_with_the_nearest_name():
 def test_at_most_twenty_differences_are_listed():
     with pytest.raises(errors.ParameterError, match="and 30 more"):
         io.check_match({}, {f"w{i}": ((1,), "float32") for i in range(50)}, "here")
+
+
+def predicting():
+    return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+
+
+def training():
+    loss = fluid.layers.mean(predicting())
+    fluid.optimizer.Adam(0.1).minimize(loss)
+    return loss
+
+
+def test_fluids_own_functions_save_and_load_params(tmp_path):
+    session, other = fluid.Session(predicting, seed=1), fluid.Session(predicting, seed=2)
+    fluid.io.save_params(session, tmp_path / "deep" / "er")
+    fluid.io.load_params(other, tmp_path / "deep" / "er")
+    assert np.array_equal(other.scope["fc_0.w_0"], session.scope["fc_0.w_0"])
+    third = fluid.Session(predicting, seed=3)
+    before = np.asarray(third.scope["fc_0.b_0"])
+    fluid.io.save_params(session, tmp_path, filename="w", names=["fc_0.w_0"])
+    third.scope["fc_0.b_0"] = [7.0]
+    fluid.io.load_params(third, tmp_path, filename="w")
+    assert np.array_equal(third.scope["fc_0.w_0"], session.scope["fc_0.w_0"]) and before == 0
+    assert third.scope["fc_0.b_0"].tolist() == [7.0]
+
+
+def test_params_of_one_program_of_a_session(tmp_path):
+    def second():
+        return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=3, param_attr="other", bias_attr=False)
+
+    session = fluid.Session(predicting, second, seed=1)
+    fluid.io.save_params(session, tmp_path, main_program=session.programs["second"])
+    assert list(io.load_arrays(tmp_path)[0]) == ["other"]
+    other = fluid.Session(predicting, second, seed=2)
+    fluid.io.load_params(other, tmp_path, main_program=other.programs["second"])
+    assert np.array_equal(other.scope["other"], session.scope["other"])
+    with pytest.raises(errors.ParameterError, match="missing: fc_0.w_0"):
+        fluid.io.load_params(other, tmp_path, main_program=other.programs["predicting"])
+
+
+def test_persistables_hold_the_slots(tmp_path):
+    session, other = fluid.Session(training, seed=1), fluid.Session(training, seed=2)
+    feed = {"x": np.ones((4, 2), "float32")}
+    session.run(feed=feed)
+    fluid.io.save_persistables(session, tmp_path)
+    fluid.io.load_persistables(other, tmp_path)
+    for mine in (session, other):
+        mine.run(feed=feed)
+    assert {n: np.asarray(v).tobytes() for n, v in session.state().items()} == {
+        n: np.asarray(v).tobytes() for n, v in other.state().items()
+    }
+
+
+def test_executors_and_folders_that_are_none(tmp_path):
+    with pytest.raises(errors.ArgumentTypeError, match="expected a Session or a Trainer"):
+        fluid.io.save_params(predicting, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.ParameterFileError, match="expected a folder"):
+        fluid.io.save_persistables(fluid.Session(predicting), tmp_path / "file")

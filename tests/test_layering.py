@@ -13,19 +13,21 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 TIERS = [
     ["errors", "lazy"],
     ["core"],
-    ["place", "initializer", "regularizer", "clip", "lr"],
+    ["lod_tensor", "place", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
     ["layers", "optimizer", "reader", "io", "metrics"],
     ["nets"],
     ["session"],
     ["trainer"],
+    ["handlers"],
     ["inferencer"],
     ["__init__"],
+    ["__main__"],
 ]
 # Stricter than the tiers: these rooms use at most the rooms named here ...
 ONLY = {"reader": {"errors", "core"}}
 # ... and these never use what lies below them.
-NEVER = {"session": {"layers", "nets"}, "trainer": {"layers", "nets"}, "inferencer": {"layers", "nets"}}
+NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer")}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
 ENGINES = {"optax": {"lazy"}, "orbax": {"io", "session", "trainer"}}
 # Python itself and what comes with every installation; all else is imported inside a function, on use.

@@ -1,5 +1,6 @@
 """The training loop, its events and handlers, and Trainer."""
 
+from fluid.trainer.checkpoint import CheckpointConfig
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -8,6 +9,7 @@ from fluid.trainer.events import (
     EndStepEvent,
     EndTrainEvent,
     Event,
+    MeasuredEvent,
 )
 from fluid.trainer.handlers import Handler
 from fluid.trainer.progress import ProgressBar
@@ -17,11 +19,13 @@ __all__ = [
     "BeginEpochEvent",
     "BeginStepEvent",
     "BeginTrainEvent",
+    "CheckpointConfig",
     "EndEpochEvent",
     "EndStepEvent",
     "EndTrainEvent",
     "Event",
     "Handler",
+    "MeasuredEvent",
     "ProgressBar",
     "Trainer",
     "train",

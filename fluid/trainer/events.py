@@ -7,12 +7,16 @@
       EndEpochEvent
     EndTrainEvent                on every way out
 
-After `trainer.stop()` the current step ends, then its epoch, then the training. An exception (in a handler, in the
-reader, or Ctrl-C) leaves out the ends of the step and the epoch, which did not end; EndTrainEvent carries it, and it is
-raised.
+After `trainer.stop()` the current step ends, then its epoch, then the training. Ctrl-C lets the current step end, and
+leaves out the end of the epoch. An exception (in a handler or in the reader) leaves out the ends of the step and the
+epoch, which did not end. EndTrainEvent carries the exception, and it is raised.
+
+Between these come MeasuredEvents: handlers announce what they measured, such as the loss of a test, to all handlers.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fluid.session import Results
 
@@ -38,13 +42,15 @@ class BeginEpochEvent:
 
     Attributes:
       epoch: from 0, within this call of `train`.
+      first_step: its first step; not 0 when an epoch that was interrupted is continued.
 
     Example:
       >>> BeginEpochEvent(epoch=0)
-      BeginEpochEvent(epoch=0)
+      BeginEpochEvent(epoch=0, first_step=0)
     """
 
     epoch: int
+    first_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +60,18 @@ class BeginStepEvent:
     Attributes:
       epoch: from 0.
       step: from 0, within the epoch.
+      feed: the minibatch by name of feed, as the step gets it.
+      seconds: how long reading and converting it took.
 
     Example:
-      >>> BeginStepEvent(epoch=0, step=5).step
-      5
+      >>> BeginStepEvent(epoch=0, step=5)
+      BeginStepEvent(epoch=0, step=5)
     """
 
     epoch: int
     step: int
+    feed: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    seconds: float = field(default=0.0, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,8 @@ class EndEpochEvent:
       epoch: from 0.
       steps: how many steps it had.
       completed: False when `stop()` ended it before the reader did.
+      compiled: how many programs were compiled for its steps.
+      padding: which share of the sequence steps that were fed was padding; None without sequences.
 
     Example:
       >>> EndEpochEvent(epoch=0, steps=10).completed
@@ -100,6 +112,14 @@ class EndEpochEvent:
     epoch: int
     steps: int
     completed: bool = True
+    compiled: int = field(default=0, repr=False, compare=False)
+    padding: float | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def feeding(self) -> str:
+        """How feeding went, such as "2 programs compiled, 12% padding"; empty when there is nothing to say."""
+        compiled = f"{self.compiled} program{'s' * (self.compiled > 1)} compiled" if self.compiled else ""
+        return ", ".join(filter(None, (compiled, "" if self.padding is None else f"{self.padding:.0%} padding")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,5 +141,26 @@ class EndTrainEvent:
     error: BaseException | None = None
 
 
-Event = BeginTrainEvent | BeginEpochEvent | BeginStepEvent | EndStepEvent | EndEpochEvent | EndTrainEvent
-"""Any of the six."""
+@dataclass(frozen=True, slots=True)
+class MeasuredEvent:
+    """A handler measured something, see `Handler.announce`.
+
+    Attributes:
+      epoch: from 0.
+      step: the last step that was done, from 0 within the epoch.
+      metrics: scalars by name, such as `test_loss`.
+
+    Example:
+      >>> MeasuredEvent(epoch=0, step=9, metrics=Results([0.5], ["test_loss"])).metrics["test_loss"]
+      0.5
+    """
+
+    epoch: int
+    step: int
+    metrics: Results
+
+
+Event = (
+    BeginTrainEvent | BeginEpochEvent | BeginStepEvent | EndStepEvent | EndEpochEvent | EndTrainEvent | MeasuredEvent
+)
+"""Any of the seven."""

@@ -1,17 +1,19 @@
 """The training loop and the evaluation loop, each readable from top to bottom."""
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from fluid.core import SequenceBatch
+from fluid.core import NestedSequenceBatch, SequenceBatch
 from fluid.metrics import MetricBase
-from fluid.reader.prefetch import Prefetcher
 from fluid.session import BoundStep
+from fluid.trainer.checkpoint import NoCheckpoints
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -21,71 +23,99 @@ from fluid.trainer.events import (
     EndTrainEvent,
 )
 from fluid.trainer.handlers import Onion
+from fluid.trainer.resume import Progress
+from fluid.trainer.signals import Signals
 
 # Steps that may be under way on the device before the loop waits for the oldest: enough to keep it busy, few enough
 # that memory and the delay of an error stay small.
 IN_FLIGHT = 4
 
+log = logging.getLogger("fluid")
 
-def train(
-    step: BoundStep,
-    passes: Callable[[], Prefetcher],
-    num_epochs: int,
-    handlers: Onion,
-    stopping: Callable[[], bool],
-) -> None:
-    """Run epochs of steps, and tell the handlers.
 
-    Args:
+@dataclass
+class Run:
+    """What one call of `train` works with.
+
+    Attributes:
       step: the compiled step.
-      passes: starts a pass over the reader.
-      num_epochs: how many passes.
+      progress: where training is, kept up to date.
+      convert: makes a feed of a minibatch.
       handlers: told of every event.
       stopping: asked after each step whether to end.
+      checkpoints: told when something can be saved.
+      signals: hold what interrupts training until it can do no harm.
     """
-    completed, error = 0, None
+
+    step: BoundStep
+    progress: Progress
+    convert: Callable[[Any, int], Any]
+    handlers: Onion
+    stopping: Callable[[], bool]
+    checkpoints: NoCheckpoints
+    signals: Signals
+
+
+def train(run: Run, num_epochs: int) -> None:
+    """Run epochs of steps, tell the handlers, save checkpoints.
+
+    Args:
+      run: what there is.
+      num_epochs: how many passes, those included that were done before.
+    """
+    progress, handlers, error = run.progress, run.handlers, None
     try:
-        handlers.enter(BeginTrainEvent(num_epochs))
-        for epoch in range(num_epochs):
-            if stopping():
-                break
-            handlers(BeginEpochEvent(epoch))
-            steps = _epoch(step, passes(), epoch, handlers, stopping)
-            stopped = stopping()
-            handlers(EndEpochEvent(epoch, steps, completed=not stopped))
-            completed += not stopped
+        with run.checkpoints:
+            handlers.enter(BeginTrainEvent(num_epochs))
+            while progress.epoch < num_epochs and not run.stopping():
+                handlers(BeginEpochEvent(progress.epoch, progress.step))
+                compiled = run.step.compiled
+                _epoch(run)
+                completed, compiled = not run.stopping(), run.step.compiled - compiled
+                event = EndEpochEvent(
+                    progress.epoch, progress.step, completed, compiled, run.step.buckets.take_padding()
+                )
+                if event.feeding:
+                    log.info("epoch %d: %s", event.epoch, event.feeding)
+                handlers(event)
+                if completed:
+                    progress.next_epoch()
+                    run.checkpoints.after_epoch()
+                run.signals.check()
     except BaseException as raised:
         error = raised
+        if "RESOURCE_EXHAUSTED" in str(raised):
+            raised.add_note("the device has no memory left for this step; feed smaller minibatches: batch_size=...")
         raise
     finally:
-        handlers.leave(EndTrainEvent(completed, stopped=stopping(), error=error))
+        handlers.leave(EndTrainEvent(progress.epoch, stopped=run.stopping(), error=error))
 
 
-def _epoch(
-    step: BoundStep,
-    batches: Prefetcher,
-    epoch: int,
-    handlers: Onion,
-    stopping: Callable[[], bool],
-) -> int:
+def _epoch(run: Run) -> None:
+    progress, handlers, signals = run.progress, run.handlers, run.signals
     under_way: deque[Any] = deque()
-    count = 0
+    with signals.at_once:
+        batches = progress.start_pass(run.convert)
+        batches.advance()
     try:
         for batch in batches:
-            handlers(BeginStepEvent(epoch, count))
-            metrics = step(batch.feed)
+            handlers(BeginStepEvent(progress.epoch, progress.step, batch.feed, batch.seconds))
+            metrics = run.step(batch.feed)
             under_way.append(metrics[0])
-            if not stopping():
-                batches.advance()  # the next minibatch is read and converted while the device works
-            handlers(EndStepEvent(epoch, count, metrics))
-            count += 1
-            if stopping():
+            progress.advance(batch)
+            if not run.stopping() and signals.arrived is None:
+                with signals.reading_ahead:  # while the device works
+                    batches.advance()
+            progress.last = batches.ended
+            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics))
+            run.checkpoints.after_step(metrics)
+            signals.check()
+            if run.stopping():
                 break
             if len(under_way) > IN_FLIGHT:
                 jax.block_until_ready(under_way.popleft())
     finally:
         batches.close()
-    return count
 
 
 def evaluate(step: BoundStep, batches: Iterable[Any]) -> list[Any]:
@@ -155,8 +185,8 @@ class _Total:
 
     def result(self) -> Any:
         if self.parts:
-            if isinstance(self.parts[0], SequenceBatch):
-                return SequenceBatch.from_rows([row for part in self.parts for row in part.rows()])
+            if isinstance(self.parts[0], SequenceBatch | NestedSequenceBatch):
+                return type(self.parts[0]).from_rows([row for part in self.parts for row in part.rows()])
             return np.concatenate(self.parts)
         weight = math.fsum(self.weights)
         return np.float64(math.fsum(self.values) / weight if weight else math.nan)

@@ -1,6 +1,7 @@
 """Trainer: a program function and an optimizer, trained, tested and saved."""
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,18 @@ from fluid.metrics import MetricBase, names_of
 from fluid.optimizer import Adam, as_optimizer
 from fluid.place import Place
 from fluid.reader.adapters import Minibatches, minibatches
+from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import Feeder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import Request, Results, Session, check_fetch
 from fluid.trainer import loop
+from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints, NoCheckpoints
 from fluid.trainer.handlers import Onion
 from fluid.trainer.progress import ProgressBar
+from fluid.trainer.resume import Progress, check_storable
+from fluid.trainer.signals import Signals
 
+log = logging.getLogger("fluid")
 Handlers = Sequence[Any]
 
 
@@ -35,6 +41,10 @@ class Trainer:
       optimizer_func: another spelling of optimizer.
       seed: of initial values and of random layers.
       precision: "bfloat16" to compute in it, see `fluid.Program`; parameters and optimizer slots stay float32.
+      buckets: to which sizes sequences are padded: a list such as `[16, 64, 400]` for all of them, or a dict of lists
+        by feed. None chooses them by what is fed.
+      max_compilations: how many programs that choice may lead to.
+      checkpoint_config: a CheckpointConfig: save while training, and continue from the newest checkpoint that is there.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
@@ -42,6 +52,8 @@ class Trainer:
 
     Raises:
       FluidError: whatever mistake the program's shapes show; nothing waits for the first step.
+      CheckpointError: the folder of checkpoints cannot be used, or holds damaged ones only.
+      ParameterError: the checkpoint is that of another program or optimizer.
 
     Example:
       >>> import fluid, numpy as np
@@ -68,6 +80,9 @@ class Trainer:
         optimizer_func: Any = None,
         seed: int = 0,
         precision: str | None = None,
+        buckets: Ladders = None,
+        max_compilations: int = MAX_COMPILATIONS,
+        checkpoint_config: CheckpointConfig | None = None,
     ):
         function = _one_of("program_func", program_func, "train_func", train_func)
         optimizer = _one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
@@ -81,12 +96,24 @@ class Trainer:
                 "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
                 "or a program function that calls optimizer.minimize(loss)"
             )
-        self.session = Session(program, place=place, seed=seed)
+        self.session = Session(program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations)
         self.program = program
         self._stopping = False
         self._training = False
         if param_path is not None:
             self.session.load_params(param_path)
+        self._progress = Progress()
+        self._calls = 0  # of train() that have ended
+        self._signals = Signals()
+        self._interrupted: Any = None  # the reader over which training was interrupted
+        self._checkpoints: Checkpoints | None = None
+        if checkpoint_config is not None:
+            if not isinstance(checkpoint_config, CheckpointConfig):
+                raise errors.ArgumentTypeError(
+                    f"checkpoint_config={checkpoint_config!r}: expected fluid.CheckpointConfig('checkpoints')"
+                )
+            self._checkpoints = Checkpoints(checkpoint_config, self.session, program)
+            self._progress = self._checkpoints.restore() or self._progress
 
     @property
     def params(self) -> dict[str, jax.Array]:
@@ -104,10 +131,15 @@ class Trainer:
     ) -> None:
         """Train for some passes over a reader. May be called again, and goes on from the parameters as they are.
 
+        After Ctrl-C, which takes effect between two steps, the next call with the same reader continues at the next
+        minibatch. With a `checkpoint_config`, so does whichever call comes next, and a program that is run again: there
+        each call of `train` stands for the same call of the first run, and does only what that had not done. SIGTERM
+        then saves as well; the exit status is 143, or 130 after Ctrl-C.
+
         Args:
           reader: minibatches: a callable that returns an iterable of them, or an iterable. A minibatch is a list of
             rows, a tuple of columns, or a dict of columns.
-          num_epochs: how many passes.
+          num_epochs: how many passes, those included that a continued call has done already.
           event_handler: called with every event, see `fluid.trainer.events`.
           feed_order: which field of a row is which feed: a list of names, or a dict of name to position; None for the
             order in which the program declares its data.
@@ -115,7 +147,8 @@ class Trainer:
           progress: whether to show a progress bar; None shows it when somebody watches.
 
         Raises:
-          ReaderError: the reader gives nothing. FeedError: data does not fit, with field, sample and batch.
+          ReaderError: the reader gives nothing, or less than was trained on before an interruption. FeedError: data
+          does not fit, with field, sample and batch. CheckpointError: another trainer uses the folder, or it has gone.
           Whatever the reader or a handler raises, unchanged; the parameters are those after the last completed step.
         """
         if isinstance(num_epochs, bool) or not isinstance(num_epochs, int) or num_epochs < 0:
@@ -125,16 +158,105 @@ class Trainer:
                 "train() was called by a handler of train(); call trainer.stop() and train again"
             )
         rings = [*handlers, *([event_handler] if event_handler is not None else [])]
-        onion = Onion([ProgressBar(show=progress), *rings])
+        if not any(isinstance(ring, ProgressBar) for ring in rings):
+            rings.insert(0, ProgressBar(show=progress))
+        onion = Onion(rings, self)
         source = minibatches(_given(reader, "train"))
-        feeder = Feeder(self.program.feeds, feed_order)
         step = self.session.step(self.program, Request(TRAIN, None, tuple(self.program.feeds)))
-        self._training, self._stopping = True, False
+        where, checkpoints = self._continue(reader, source, num_epochs)
+        where.begin(source, onion, step.buckets if self._checkpoints is not None and self._has_sequences else None)
+        run = loop.Run(
+            step=step,
+            progress=where,
+            convert=self._converter(Feeder(self.program.feeds, feed_order, buckets=step.buckets)),
+            handlers=onion,
+            stopping=lambda: self._stopping,
+            checkpoints=checkpoints,
+            signals=Signals(terminate=self._checkpoints is not None),
+        )
+        self._train(run, num_epochs, reader)
+
+    def _train(self, run: loop.Run, num_epochs: int, reader: Any) -> None:
+        self._training, self._stopping, self._signals = True, False, run.signals
         try:
-            with self.session.guard.watching():
-                loop.train(step, lambda: self._prefetch(source, feeder), num_epochs, onion, lambda: self._stopping)
+            with self.session.guard.watching(), run.signals:
+                loop.train(run, num_epochs)
+        except (KeyboardInterrupt, SystemExit):
+            self._interrupted = reader
+            raise
         finally:
             self._training = False
+        self._calls += 1
+        if run.progress is self._progress:
+            self._progress.finish()
+
+    def _continue(self, reader: Any, source: Minibatches, num_epochs: int) -> tuple[Progress, NoCheckpoints]:
+        """Where this call of `train` begins, and who saves it."""
+        interrupted, self._interrupted = self._interrupted, None
+        if self._checkpoints is None:
+            if interrupted is not reader:
+                self._progress = Progress()
+            return self._progress, NoCheckpoints()
+        known = self._progress
+        if self._calls < known.call:
+            log.warning("nothing to train: call %d of train() was done before the checkpoint", self._calls)
+            known.skip(self._calls, source)
+            return Progress.done(num_epochs), NoCheckpoints()
+        if known.begun and num_epochs <= known.epoch:
+            log.warning("nothing to train: %d of %d epochs are done", known.epoch, num_epochs)
+            known.skip_to_end(source)
+        check_storable(source)
+        return known, self._checkpoints.of(known)
+
+    def save_checkpoint(self) -> None:
+        """From a handler: save a checkpoint as soon as the step, or the epoch that it ends, is done by all handlers.
+
+        Raises:
+          CheckpointError: the Trainer has no `checkpoint_config`. ArgumentError: nothing is being trained.
+        """
+        if self._checkpoints is None:
+            raise errors.CheckpointError(
+                "this Trainer keeps no checkpoints; give it a folder: "
+                "fluid.Trainer(..., checkpoint_config=fluid.CheckpointConfig('checkpoints'))"
+            )
+        if not self._training:
+            raise errors.ArgumentError(
+                "save_checkpoint() is for handlers of train(), whose end is saved by itself; "
+                "trainer.save_params(path) writes what was trained"
+            )
+        self._checkpoints.ask()
+
+    def restore(self, step: int | str | None = None) -> None:
+        """Go back to a checkpoint: parameters, optimizer slots, counters and the position in the data.
+
+        The next `train` continues from there. Its first save sets newer checkpoints aside.
+
+        Args:
+          step: which one; "best" for the one that `keep_best` keeps, None for the newest.
+
+        Raises:
+          CheckpointError: there is no such checkpoint, it is damaged, or the Trainer has no `checkpoint_config`.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+          >>> config = fluid.CheckpointConfig("checkpoints", step_interval=2)
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), checkpoint_config=config)
+          >>> trainer.train(fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=2))
+          >>> trainer.restore(2)
+          >>> int(trainer.session.scope.step)
+          2
+        """
+        if self._training:
+            raise errors.ArgumentError("restore() was called by a handler of train(); call trainer.stop() first")
+        found = None if self._checkpoints is None else self._checkpoints.restore(step)
+        if found is None:
+            raise errors.CheckpointError(
+                "there is no checkpoint to go back to; they are written while a Trainer trains that has a "
+                "checkpoint_config=fluid.CheckpointConfig('checkpoints')"
+            )
+        self._progress, self._calls = found, found.call
 
     def test(
         self,
@@ -162,11 +284,13 @@ class Trainer:
           program does not have.
         """
         source = minibatches(_given(reader, "test"))
-        feeder = Feeder(self.program.feeds, feed_order)
+        # New ones for each pass, so that a result does not depend on what was tested before.
+        feeder = Feeder(self.program.feeds, feed_order, buckets=self.session.buckets(self.program))
         names = None if metrics is None else check_fetch(self.program, names_of(metrics))
         request = Request(TEST, names, tuple(self.program.feeds), weighed=metrics is None)
         step = self.session.step(self.program, request)
-        batches = self._prefetch(source, feeder)
+        # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
+        batches = Prefetcher(source(), self._converter(feeder, self._signals if self._training else None))
         try:
             if metrics is None:
                 return Results(loop.evaluate(step, batches), self.program.output_names)
@@ -174,11 +298,23 @@ class Trainer:
         finally:
             batches.close()
 
-    def _prefetch(self, source: Minibatches, feeder: Feeder) -> Prefetcher:
-        return Prefetcher(source(), lambda minibatch, index: self.session.take(feeder.feed(minibatch, index)))
+    def _converter(self, feeder: Feeder, interrupts: Signals | None = None) -> Callable[[Any, int], Any]:
+        def convert(minibatch: Any, index: int) -> Any:
+            if interrupts is not None:
+                interrupts.check()
+            return self.session.take(feeder.feed(minibatch, index))
+
+        return convert
+
+    @property
+    def _has_sequences(self) -> bool:
+        return any(spec.lod_level for spec in self.program.feeds.values())
 
     def stop(self) -> None:
-        """End training after the current step. `train` may be called again."""
+        """End training after the current step. `train` may be called again.
+
+        With a `checkpoint_config`, a program that is run again continues here.
+        """
         self._stopping = True
 
     def save_params(self, path: Any, names: Sequence[str] | None = None) -> None:

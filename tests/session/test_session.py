@@ -524,3 +524,14 @@ def test_a_buffer_that_is_used_again_does_not_change_a_step_under_way():
         buffer[:] = step
         found.append(session.run(program, {"x": buffer})[0])
     assert [float(v) for v in found] == [step * 512.0 * 512 for step in range(6)]
+
+
+def test_the_gradient_of_a_sequence_has_its_lengths():
+    def program():
+        words = fluid.layers.data("words", shape=[1], lod_level=1)
+        return fluid.layers.mean(fluid.layers.square(words))
+
+    words = fluid.SequenceBatch.from_rows([[[1.0], [2.0], [3.0]], [[4.0]]])
+    (gradient,) = fluid.Session(program).run(feed={"words": words}, fetch=["words@GRAD"])
+    found = [row[:, 0].tolist() for row in gradient.rows()]
+    assert found == [[0.5, 1.0, 1.5], [2.0]]  # twice the value, over four steps

@@ -1,0 +1,234 @@
+"""The folder of checkpoints: what is in it, and how a step gets in and out.
+
+    DIR/
+      40/               a whole checkpoint, after 40 training steps
+        arrays/         parameters, states, slots, counters, as Orbax writes them
+        meta.json       their shapes and dtypes, and where training was
+        fluid.seal      checksums of all of these
+      50.writing/       a save under way; swept away when a killed one left it
+      30.damaged/       set aside because its checksums were wrong
+      60.undone/        set aside because training went back behind it
+      fluid.lock        held by the trainer that writes here
+
+A step is written under another name, synced, sealed and then renamed: whoever reads sees all of it or nothing.
+"""
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.trainer import seal
+
+try:
+    import fcntl
+except ImportError:  # Windows: two trainers in one folder are not noticed there
+    fcntl = None  # type: ignore[assignment]
+
+META, _ARRAYS, _LOCK = "meta.json", "arrays", "fluid.lock"
+_STEP = re.compile(r"0|[1-9][0-9]{0,17}")
+_LEFTOVER = re.compile(rf"({_STEP.pattern})\.(writing|deleting)")
+_ASIDE = re.compile(rf"({_STEP.pattern})\.(damaged|undone)(-[0-9]+)?")
+
+
+class Folder:
+    """Checkpoints by step.
+
+    Args:
+      path: of the folder; made when it is not there.
+      read_only: only look at it; it must be there.
+
+    Raises:
+      CheckpointError: it is no folder, or cannot be written.
+
+    Example:
+      >>> import tempfile
+      >>> folder = Folder(tempfile.mkdtemp())
+      >>> with folder.locked():
+      ...     folder.write(40, {"w": np.ones(3)}, {"note": "forty"})
+      >>> folder.steps(), folder.flaw(40), folder.meta(40)["note"], folder.arrays(40)["w"].tolist()
+      ([40], None, 'forty', [1.0, 1.0, 1.0])
+    """
+
+    def __init__(self, path: Any, read_only: bool = False):
+        self.path = pathlib.Path(os.path.abspath(os.fspath(path)))
+        try:
+            if not read_only:
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with (self.path / _LOCK).open("a"):
+                    pass
+        except OSError as error:
+            raise errors.CheckpointError(
+                f"no checkpoints can be kept in {str(self.path)!r}: {error.strerror}; expected a folder that can be "
+                f"written: fluid.CheckpointConfig('checkpoints')"
+            ) from error
+        self._identity = self._stat()
+        self._lock: int | None = None
+
+    def acquire(self) -> None:
+        """Lock the folder against other trainers; nothing happens when this one has it.
+
+        Raises:
+          CheckpointError: another trainer has it, or the folder is gone.
+        """
+        if self._lock is not None:
+            return
+        self.check_there()
+        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        except BlockingIOError:
+            owner = os.read(lock, 200).decode("utf-8", "replace").strip()
+            os.close(lock)
+            raise errors.CheckpointError(
+                f"another trainer ({owner or 'unknown'}) is at work in {str(self.path)!r}; wait until it has ended, or "
+                f"give this one a folder of its own: fluid.CheckpointConfig('other')"
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let other trainers in."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock for a block."""
+        held = self._lock is not None
+        self.acquire()
+        try:
+            yield
+        finally:
+            if not held:
+                self.release()
+
+    def check_there(self) -> None:
+        """Raise CheckpointError when the folder has gone: a disk was unmounted, somebody deleted or replaced it."""
+        if self._stat() != self._identity:
+            raise errors.CheckpointError(
+                f"the checkpoint folder {str(self.path)!r} has gone or been replaced, so nothing can be saved; "
+                f"expected it to stay while training goes on. Bring it back, and make a new Trainer to continue"
+            )
+
+    def steps(self) -> list[int]:
+        """The steps that are here, ascending, whole or not; what is not ours is left out."""
+        names = (entry.name for entry in os.scandir(self.path) if entry.is_dir(follow_symlinks=False))
+        return sorted(int(n) for n in names if _STEP.fullmatch(n) and self._is_ours(self.path / n))
+
+    def aside(self) -> list[str]:
+        """The names of what was set aside."""
+        return sorted(n for n in os.listdir(self.path) if _ASIDE.fullmatch(n))
+
+    def flaw(self, step: int) -> str | None:
+        """What is wrong with a step, or None; see `seal.flaw`."""
+        return seal.flaw(self.path / str(step))
+
+    def meta(self, step: int) -> dict[str, Any]:
+        """What `write` was given beside the arrays, with their shapes and dtypes under `arrays`."""
+        with (self.path / str(step) / META).open(encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+        return found
+
+    def arrays(self, step: int) -> dict[str, np.ndarray]:
+        """The arrays of a step by name, on the host."""
+        import orbax.checkpoint as ocp
+
+        listed = {n: (tuple(a["shape"]), jnp.dtype(a["dtype"])) for n, a in self.meta(step)["arrays"].items()}
+        wanted = {n: jax.ShapeDtypeStruct(s, d) for n, (s, d) in listed.items() if math.prod(s)}
+        with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
+            found = reader.restore(self.path / str(step) / _ARRAYS, args=ocp.args.StandardRestore(wanted))
+        return {n: np.asarray(found[n]) if n in found else np.zeros(s, d) for n, (s, d) in listed.items()}
+
+    def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        """Add a step. Whatever goes wrong, nothing of it stays, and what was here before is untouched.
+
+        Args:
+          step: its number.
+          arrays: by name, on the host.
+          meta: JSON.
+        """
+        import orbax.checkpoint as ocp
+
+        temporary = self.path / f"{step}.writing"
+        listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()}
+        try:
+            _remove(temporary)
+            temporary.mkdir(mode=0o700)
+            text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
+            (temporary / META).write_text(text, encoding="utf-8")
+            with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as writer:
+                # Orbax refuses arrays without elements; their shape says all about them.
+                full = {n: a for n, a in arrays.items() if a.size}
+                writer.save(temporary / _ARRAYS, args=ocp.args.StandardSave(full))
+            seal.seal(temporary)
+            os.rename(temporary, self.path / str(step))
+            seal.sync(self.path)
+        except BaseException:
+            _remove(temporary)
+            raise
+
+    def delete(self, step: int) -> None:
+        """Remove a step; killed meanwhile, what remains is no step any more."""
+        doomed = self.path / f"{step}.deleting"
+        _remove(doomed)
+        os.rename(self.path / str(step), doomed)
+        _remove(doomed)
+
+    def sweep(self) -> None:
+        """Remove what killed saves have left."""
+        for name in os.listdir(self.path):
+            if _LEFTOVER.fullmatch(name) and not (self.path / name).is_symlink():
+                _remove(self.path / name)
+
+    def set_aside(self, step: int, why: str) -> str:
+        """Rename a step to `STEP.why`, so that it is neither used nor lost; returns the new name."""
+        names = (f"{step}.{why}{f'-{i}' if i else ''}" for i in range(1_000_000))
+        name = next(n for n in names if not (self.path / n).exists())
+        os.rename(self.path / str(step), self.path / name)
+        return name
+
+    def newest_whole(self, flawed: Callable[[int, str], None]) -> int | None:
+        """The newest step without a flaw.
+
+        Args:
+          flawed: told of each newer step, and what is wrong with it.
+        """
+        for step in reversed(self.steps()):
+            problem = self.flaw(step)
+            if problem is None:
+                return step
+            flawed(step, problem)
+        return None
+
+    def _is_ours(self, path: pathlib.Path) -> bool:
+        return any((path / name).exists() for name in (seal.NAME, META, _ARRAYS))
+
+    def _stat(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+def _remove(path: pathlib.Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)

@@ -1,0 +1,113 @@
+"""Seals: checksums of all files of a folder, which tell a whole checkpoint from a damaged one.
+
+Orbax checks its indices, not the bytes of arrays: most flipped bits would come back as wrong numbers. The seal is a
+text file; `sha256sum -c fluid.seal` inside the folder checks the same as `flaw` does, but for files that were added.
+"""
+
+import hashlib
+import os
+import pathlib
+import re
+
+from fluid import errors
+
+VERSION = 1
+NAME = "fluid.seal"
+_FIRST = re.compile(r"# fluid checkpoint ([0-9]{1,9})")
+
+
+def seal(folder: pathlib.Path) -> None:
+    """Write all files of a folder through to the disk, then their checksums beside them.
+
+    Example:
+      >>> import tempfile
+      >>> folder = pathlib.Path(tempfile.mkdtemp())
+      >>> _ = (folder / "a.txt").write_text("one")
+      >>> seal(folder)
+      >>> flaw(folder) is None
+      True
+      >>> _ = (folder / "a.txt").write_text("two")
+      >>> flaw(folder)
+      'a.txt is not what was written'
+    """
+    lines = [f"# fluid checkpoint {VERSION}"]
+    for name in _files(folder):
+        lines.append(f"{_digest(folder / name)}  {name}")
+        sync(folder / name)
+    text = "\n".join(lines) + "\n"
+    (folder / NAME).write_text(f"{text}# {_digest_of(text)}\n", encoding="utf-8")
+    sync(folder / NAME)
+    for parent, _, _ in os.walk(folder):
+        sync(pathlib.Path(parent))
+
+
+def flaw(folder: pathlib.Path) -> str | None:
+    """What is wrong with a sealed folder, or None.
+
+    Raises:
+      CheckpointError: a newer version of fluid has written it, so nobody here can tell.
+    """
+    try:
+        text = (folder / NAME).read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        return f"{NAME} cannot be read: {getattr(error, 'strerror', None) or error}"
+    body, _, last = text.removesuffix("\n").rpartition("\n")
+    if last != f"# {_digest_of(body + chr(10))}":
+        return f"{NAME} is not what was written"
+    first, *lines = body.split("\n")
+    check_version(folder, first)
+    sealed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    found = _files(folder)
+    if missing := sorted(sealed.keys() - set(found)):
+        return f"{missing[0]} is missing"
+    if extra := sorted(set(found) - sealed.keys()):
+        return f"{extra[0]} does not belong here"
+    for name in found:
+        try:
+            digest = _digest(folder / name)
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+        if digest != sealed[name]:
+            return f"{name} is not what was written"
+    return None
+
+
+def check_version(folder: pathlib.Path, first: str) -> None:
+    """Refuse a seal whose first line names a newer format."""
+    match = _FIRST.fullmatch(first)
+    if match is None or int(match[1]) > VERSION:
+        raise errors.CheckpointError(
+            f"{str(folder)!r} was written in another format: found {first!r}, expected '# fluid checkpoint {VERSION}'; "
+            f"read it with the version of fluid that wrote it, or a newer one"
+        )
+
+
+def sync(path: pathlib.Path) -> None:
+    """Write a file or a folder through to the disk."""
+    if os.name == "posix" or path.is_file():  # elsewhere a folder cannot be opened
+        handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _files(folder: pathlib.Path) -> list[str]:
+    """Everything in a folder, at any depth, but folders and the seal; links are not followed."""
+    found = []
+    for parent, folders, files in os.walk(folder):
+        here = pathlib.Path(parent)
+        links = [f for f in folders if (here / f).is_symlink()]
+        found += [(here / name).relative_to(folder).as_posix() for name in (*files, *links)]
+    return sorted(name for name in found if name != NAME)
+
+
+def _digest(path: pathlib.Path) -> str:
+    if path.is_symlink() or not path.is_file():
+        return "no plain file"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

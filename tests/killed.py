@@ -1,0 +1,77 @@
+"""A training to be killed: `python tests/killed.py FOLDER MODE` says which rows each step had, and ends with its state.
+
+Modes: "plain"; "stuck" hangs in a handler after three steps; "full" runs on a disk that is full for a while.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+
+import numpy as np
+
+import fluid
+
+# How often `test_kill.py` kills one training; long enough for that.
+KILLS = int(os.environ.get("FLUID_KILLS", "4"))
+EPOCHS, ROWS, BATCH = 2 * KILLS, 60, 8
+
+
+def program():
+    x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[1])
+    hidden = fluid.layers.dropout(fluid.layers.batch_norm(fluid.layers.fc(x, size=40, act="tanh")), 0.3)
+    return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(hidden, size=1), y))
+
+
+def rows():
+    rng = np.random.default_rng(0)
+    for i in range(ROWS):
+        yield np.full(4, i, "float32") / ROWS, rng.normal(size=1).astype("float32")
+
+
+def reader():
+    shuffled = fluid.reader.shuffle(rows, 25, seed=5)
+    return fluid.reader.buffered(fluid.batch(fluid.reader.map(lambda row: (row[0] * 2, row[1]), shuffled), BATCH), 3)
+
+
+def full_disk(trainer, done):
+    """Files may grow to 4 kB only, from the seventh to the twentieth step."""
+    import resource
+
+    limit = 4096 if 7 <= done <= 20 else resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+
+def train(folder=None, mode="plain", say=print):
+    """Train, saying a line for each step; returns the Trainer."""
+    config = None if folder is None else fluid.CheckpointConfig(folder, step_interval=2, max_num_checkpoints=2)
+    optimizer = fluid.optimizer.Adam(0.01, accumulate_steps=3)
+    trainer = fluid.Trainer(program, optimizer, seed=3, checkpoint_config=config)
+
+    def on_event(event):
+        if isinstance(event, fluid.BeginStepEvent):
+            done = int(trainer.session.scope.step)
+            batch = hashlib.sha256(np.asarray(event.feed["x"]).tobytes()).hexdigest()[:12]
+            say(f"{done} {event.epoch} {event.step} {batch}")
+            if mode == "full":
+                full_disk(trainer, done)
+        if isinstance(event, fluid.EndStepEvent) and mode == "stuck" and event.step == 2:
+            say("stuck")
+            while True:
+                signal.pause()
+
+    trainer.train(reader(), num_epochs=EPOCHS, event_handler=on_event)
+    return trainer
+
+
+def digest(trainer):
+    """A checksum of all arrays of a trainer."""
+    found = hashlib.sha256()
+    for name, value in sorted(trainer.session.state().items()):
+        found.update(name.encode() + np.asarray(value).tobytes())
+    return found.hexdigest()
+
+
+if __name__ == "__main__":
+    ended = train(sys.argv[1], sys.argv[2], say=lambda line: print(line, flush=True))
+    print("ended", digest(ended), flush=True)

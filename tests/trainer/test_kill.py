@@ -1,0 +1,157 @@
+"""Processes that really die: killed, told to end, out of disk. What they saved is continued, bit for bit."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import killed
+import numpy as np
+import pytest
+from checkpointed import arrays, assert_equal, state, trainer
+
+SCRIPT = pathlib.Path(killed.__file__)
+SAID = re.compile(r"[0-9]+ [0-9]+ [0-9]+ [0-9a-f]{12}$|stuck$|ended ")
+STEPS = killed.EPOCHS * -(-killed.ROWS // killed.BATCH)
+
+
+def start(folder, mode="plain"):
+    """A training process; what it says and what it logs comes from `stdout`."""
+    command = [sys.executable, str(SCRIPT), str(folder), mode]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run(process, lines=None, then=None):
+    """Read what a process says; after some lines, do something to it.
+
+    Returns:
+      The lines of the training, all that was printed, the exit status.
+    """
+    said, log = [], []
+    with process:
+        for line in process.stdout:
+            log.append(line)
+            if SAID.match(line):
+                said.append(line.strip())
+                if len(said) == lines:
+                    then(process)
+    return said, "".join(log), process.returncode
+
+
+def kill_after(delay):
+    """Kill, after a moment."""
+
+    def kill(process):
+        try:
+            process.wait(timeout=delay)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    return kill
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """What a process says that nobody kills: its lines, and the checksum it ends with."""
+    said = []
+    ended = killed.train(say=said.append)
+    return said, killed.digest(ended)
+
+
+def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(whole, tmp_path):
+    rng, lines, kills = np.random.default_rng(killed.KILLS), {}, 0
+    for _ in range(killed.KILLS):
+        after, moment = int(rng.integers(1, 8)), kill_after(float(rng.uniform(0, 0.2)))
+        said, log, code = run(start(tmp_path), after, moment)
+        assert code in (-signal.SIGKILL, 0), log
+        kills += code != 0
+        note(lines, said)
+    said, log, code = run(start(tmp_path))
+    assert code == 0, log
+    note(lines, said)
+    expected, checksum = whole
+    assert [lines[i] for i in range(STEPS)] == expected
+    assert said[-1] == f"ended {checksum}" and kills
+    assert not [p.name for p in tmp_path.iterdir() if p.name.endswith((".writing", ".deleting", ".damaged"))]
+
+
+def note(lines, said):
+    """Add what was said to the lines by step; a step that is done again has the same rows, and none is left out."""
+    said = [line for line in said if not line.startswith("ended")]
+    steps = [int(line.split()[0]) for line in said]
+    if steps:
+        assert steps == list(range(steps[0], steps[0] + len(steps))) and steps[0] <= len(lines)
+    for step, line in zip(steps, said, strict=True):
+        assert lines.setdefault(step, line) == line
+
+
+@pytest.mark.parametrize("number, codes", [(signal.SIGTERM, [143]), (signal.SIGINT, [130, -signal.SIGINT])])
+def test_row_02_a_signal_ends_the_step_and_saves(number, codes, whole, tmp_path):
+    said, log, code = run(start(tmp_path), 5, lambda process: process.send_signal(number))
+    assert code in codes, log  # a shell calls both 130
+    assert "training ends after this step" in log
+    done = len(said)
+    assert (tmp_path / str(done)).is_dir()  # saved, although no interval says so
+    said, log, code = run(start(tmp_path))
+    assert code == 0 and int(said[0].split()[0]) == done, log
+    assert said[-1] == f"ended {whole[1]}"
+
+
+def test_row_02_the_second_signal_does_not_wait(tmp_path):
+    process = start(tmp_path, "stuck")
+
+    def twice(process):
+        process.terminate()
+        assert any("training ends after this step" in line for line in process.stdout)
+        process.terminate()
+
+    said, log, code = run(process, 4, twice)
+    assert said[-1] == "stuck" and code == -signal.SIGTERM, log
+
+
+def test_row_25_a_full_disk_is_reported_and_training_goes_on(whole, tmp_path):
+    said, log, code = run(start(tmp_path, "full"))
+    assert code == 0 and said == [*whole[0], f"ended {whole[1]}"], log
+    failed = [int(n) for n in re.findall(r"checkpoint ([0-9]+) failed", log)]
+    assert failed and all(6 <= step <= 21 for step in failed), log  # that of step 6 may be under way
+    assert sorted(p.name for p in tmp_path.iterdir()) == [str(STEPS - 2), str(STEPS), "fluid.lock"]
+
+
+def test_row_25_what_was_saved_before_the_disk_was_full_is_still_there(tmp_path):
+    run(start(tmp_path, "full"), 16, kill_after(0))  # the disk is full then
+    steps = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
+    assert steps and steps[-1] <= 8
+    said, log, code = run(start(tmp_path))
+    assert code == 0 and int(said[0].split()[0]) == steps[-1], log
+
+
+def test_row_31_an_interpreter_that_ends_has_saved(tmp_path):
+    code = f"""
+        import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})
+        from checkpointed import *
+        mine = trainer({str(tmp_path)!r}, config=dict(step_interval=4))
+        mine.train(arrays(), event_handler=seen_by([], 5, sys.exit))
+    """
+    done = subprocess.run([sys.executable, "-c", "\n".join(map(str.strip, code.split("\n")))], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert int(trainer(tmp_path).session.scope.step) == 5
+
+
+def test_row_34_other_devices_restore_equal_values(tmp_path):
+    code = f"""
+        import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})
+        from checkpointed import *
+        trainer({str(tmp_path)!r}, place="cpu:2").train(arrays())
+    """
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
+    program = "\n".join(map(str.strip, code.split("\n")))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env={**os.environ, **flags})
+    assert done.returncode == 0, done.stderr
+    expected = trainer()
+    expected.train(arrays())
+    assert_equal(state(trainer(tmp_path)), state(expected))

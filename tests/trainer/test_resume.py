@@ -1,0 +1,443 @@
+"""Going on exactly where training was: in another process (a new Trainer) and in the same one."""
+
+import contextlib
+import itertools
+import json
+import logging
+import signal
+import threading
+
+import checkpointed as shared
+import numpy as np
+import pytest
+from checkpointed import ROWS, X, Y, arrays, assert_equal, program, seen_by, small, state, trainer
+
+import fluid
+from fluid import errors
+
+WORDS = [[int(w) for w in shared.RNG.integers(0, 30, size=shared.RNG.integers(1, 20))] for _ in range(44)]
+
+
+def words_program(**embedding):
+    def words():
+        x = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
+        y = fluid.layers.data("y", shape=[1])
+        summed = fluid.layers.sequence_pool(fluid.layers.embedding(x, size=[30, 4], **embedding), "sum")
+        return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(summed, size=1), y))
+
+    return words
+
+
+def averaged():
+    loss = program()["loss"]
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    fluid.optimizer.ExponentialMovingAverage(0.9).update()
+    return loss
+
+
+def table():
+    ids = fluid.layers.data("x", shape=[1], dtype="int64")
+    y = fluid.layers.data("y", shape=[1])
+    row = fluid.layers.embedding(ids, size=[40, 4], is_sparse=True)
+    return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(row, size=1), y))
+
+
+def ids():
+    return fluid.reader.arrays((np.arange(44)[:, None] * 7 % 40, Y), batch_size=8, shuffle=True, seed=1)
+
+
+def chained():
+    rows = fluid.reader.map(lambda row: (row[0] * 2, row[1]), fluid.reader.shuffle(lambda: iter(ROWS), 16, seed=5))
+    return fluid.reader.buffered(fluid.batch(rows, 8), 3)
+
+
+def grouped():
+    rows = fluid.reader.shuffle(lambda: zip(WORDS, Y, strict=True), 44, seed=2)
+    return fluid.reader.bucket_by_length(rows, batch_size=8)
+
+
+def generator():
+    for i in range(0, 44, 8):
+        yield X[i : i + 8], Y[i : i + 8]
+
+
+def decaying():
+    return fluid.optimizer.SGD(fluid.layers.exponential_decay(0.2, decay_steps=4, decay_rate=0.5))
+
+
+CASES = {
+    "plain": (small, None, arrays),
+    "dropout and moving statistics": (program, None, arrays),
+    "a chain of readers": (program, None, lambda: chained),
+    "minibatches by length": (words_program(), None, lambda: grouped),
+    "gradient accumulation": (small, lambda: fluid.optimizer.Adam(0.1, accumulate_steps=4), arrays),
+    "a schedule": (small, decaying, arrays),
+    "a sparse table": (table, lambda: fluid.optimizer.Adagrad(0.1), lambda: ids),
+    "averages": (averaged, lambda: None, arrays),
+    "a function that yields": (program, None, lambda: generator),
+}
+
+
+def new(case, folder=None, **options):
+    function, optimizer, _ = CASES[case]
+    config = {"step_interval": 3, **options.pop("config", {})}
+    if optimizer is not None and optimizer() is None:  # the program minimises itself
+        options["checkpoint_config"] = fluid.CheckpointConfig(folder, **config) if folder else None
+        return fluid.Trainer(function, seed=3, **options)
+    chosen = None if optimizer is None else optimizer()
+    return trainer(folder, function, chosen, config if folder else None, **options)
+
+
+def reader_of(case):
+    made = CASES[case][2]()
+    return made() if callable(made) and made in (chained, grouped, ids) else made
+
+
+def stopped(*_):
+    raise ZeroDivisionError("the machine went away")
+
+
+def assert_same_batches(found, expected):
+    assert [step[:2] for step in found] == [step[:2] for step in expected]
+    for (_, _, feed), (_, _, wanted) in zip(found, expected, strict=True):
+        assert all(np.array_equal(feed[name], wanted[name]) for name in wanted)
+
+
+def seen_values(into, **options):
+    """As `seen_by`, with sequences as their padded data: which size they were padded to counts as well."""
+
+    def on_event(event):
+        if isinstance(event, fluid.BeginStepEvent):
+            feed = {n: np.array(getattr(v, "data", v) if hasattr(v, "lengths") else v) for n, v in event.feed.items()}
+            into.append((event.epoch, event.step, feed))
+        if isinstance(event, fluid.EndStepEvent) and len(into) == options.get("stop_after"):
+            options["then"]()
+
+    return on_event
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_row_01_and_19_resumed_in_the_middle_of_an_epoch_it_ends_with_the_same_bits(case, tmp_path):
+    whole, expected = new(case), []
+    whole.train(reader_of(case), num_epochs=3, event_handler=seen_values(expected))
+    seen, steps = [], 6 * 3
+    assert len(expected) == steps or case == "minibatches by length"
+    broken = new(case, tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        broken.train(reader_of(case), num_epochs=3, event_handler=seen_values(seen, stop_after=11, then=stopped))
+    resumed = new(case, tmp_path)
+    done = int(resumed.session.scope.step)
+    assert done == 9
+    del seen[done:]
+    resumed.train(reader_of(case), num_epochs=3, event_handler=seen_values(seen))
+    assert_same_batches(seen, expected)
+    assert_equal(state(resumed), state(whole))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 6, 7, 12])
+def test_row_06_every_place_to_be_stopped_at(cut, tmp_path):
+    seen, config = [], {"step_interval": 1, "max_num_checkpoints": 1}
+    with pytest.raises(ZeroDivisionError):
+        # The step whose handler fails is not saved any more.
+        trainer(tmp_path, config=config).train(arrays(), num_epochs=2, event_handler=seen_by(seen, cut, stopped))
+    resumed = trainer(tmp_path, config=config)
+    done = int(resumed.session.scope.step)
+    # The last step of an epoch is saved when its handlers are done with the epoch.
+    assert done == max(cut - 1 - (cut == 7), 0) + (cut == 7)
+    del seen[done:]
+    resumed.train(arrays(), num_epochs=2, event_handler=seen_by(seen))
+    assert [s[:2] for s in seen] == [(epoch, step) for epoch in range(2) for step in range(6)]
+
+
+def test_row_06_events_tell_where_it_continues(tmp_path):
+    events = []
+    with pytest.raises(ZeroDivisionError):
+        trainer(tmp_path, config={"step_interval": 4}).train(arrays(), 2, event_handler=seen_by([], 6, stopped))
+    resumed = trainer(tmp_path)
+    resumed.train(arrays(), num_epochs=2, event_handler=events.append)
+    kinds = [(type(e).__name__, getattr(e, "epoch", None), getattr(e, "step", None)) for e in events[:4]]
+    assert kinds == [
+        ("BeginTrainEvent", None, None),
+        ("BeginEpochEvent", 0, None),
+        ("BeginStepEvent", 0, 4),
+        ("EndStepEvent", 0, 4),
+    ]
+    assert events[1].first_step == 4
+    ends = [(e.epoch, e.steps, e.completed) for e in events if isinstance(e, fluid.EndEpochEvent)]
+    assert ends == [(0, 6, True), (1, 6, True)] and events[-1].epochs == 2
+
+
+def test_row_05_a_finished_job_that_is_run_again_does_nothing(tmp_path, caplog):
+    first = trainer(tmp_path)
+    first.train(arrays(), num_epochs=2)
+    again, events = trainer(tmp_path), []
+    assert_equal(state(again), state(first))
+    again.train(arrays(), num_epochs=2, event_handler=events.append)
+    assert [type(e).__name__ for e in events] == ["BeginTrainEvent", "EndTrainEvent"]
+    assert int(again.session.scope.step) == 12 and "nothing to train" in caplog.text
+    more = trainer(tmp_path)
+    more.train(arrays(), num_epochs=3)
+    longer = trainer()
+    longer.train(arrays(), num_epochs=3)
+    assert_equal(state(more), state(longer))
+
+
+def test_row_07_fewer_epochs_than_are_done(tmp_path):
+    trainer(tmp_path).train(arrays(), num_epochs=2)
+    for epochs in (0, 1):
+        again = trainer(tmp_path)
+        again.train(arrays(), num_epochs=epochs)
+        assert int(again.session.scope.step) == 12
+    with pytest.raises(errors.ArgumentError, match="num_epochs=-1"):
+        again.train(arrays(), num_epochs=-1)
+
+
+def test_row_05_after_stop_a_rerun_continues(tmp_path):
+    whole = trainer()
+    whole.train(arrays(), num_epochs=2)
+    first = trainer(tmp_path, config={"step_interval": None})
+    first.train(arrays(), num_epochs=2, event_handler=seen_by([], 8, lambda: first.stop()))
+    assert int(first.session.scope.step) == 8
+    again = trainer(tmp_path, config={"step_interval": None})
+    again.train(arrays(), num_epochs=2)
+    assert_equal(state(again), state(whole))
+
+
+@pytest.mark.parametrize("cut", [3, 9, 15, 21])
+def test_several_calls_of_train_are_continued_one_by_one(cut, tmp_path):
+    def run(trainer, on_event=None):
+        reader = fluid.reader.arrays((X, Y), batch_size=8, shuffle=True, seed=4)
+        for epochs in (1, 2, 1):
+            trainer.train(reader, num_epochs=epochs, event_handler=on_event)
+
+    whole = trainer()
+    run(whole)
+    with pytest.raises(ZeroDivisionError):
+        run(trainer(tmp_path, config={"step_interval": 4}), seen_by([], cut, stopped))
+    resumed = trainer(tmp_path, config={"step_interval": 4})
+    run(resumed)
+    assert_equal(state(resumed), state(whole))
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_row_02_ctrl_c_lands_between_steps_and_the_next_call_continues(tmp_path):
+    for folder in (None, tmp_path):
+        seen, ends, reader = [], [], arrays()
+        whole, mine = trainer(), trainer(folder)
+        whole.train(arrays(), num_epochs=2)
+
+        def on_event(event, seen=seen, ends=ends):
+            seen_by(seen, 4, interrupt)(event)
+            if isinstance(event, fluid.EndStepEvent):
+                ends.append(event.step)
+
+        with pytest.raises(KeyboardInterrupt):
+            mine.train(reader, num_epochs=2, event_handler=on_event)
+        assert len(seen) == len(ends) == int(mine.session.scope.step) == 4  # the step was finished, handlers and all
+        mine.train(reader, num_epochs=2, event_handler=seen_by(seen))
+        assert [s[:2] for s in seen] == [(epoch, step) for epoch in range(2) for step in range(6)]
+        assert_equal(state(mine), state(whole))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_row_02_without_checkpoints_another_reader_starts_anew():
+    mine, seen = trainer(), []
+    with pytest.raises(KeyboardInterrupt):
+        mine.train(arrays(), event_handler=seen_by([], 4, interrupt))
+    mine.train(arrays(), event_handler=seen_by(seen))
+    assert len(seen) == 6
+
+
+def test_row_02_ctrl_c_while_data_is_read_does_not_wait_for_it(tmp_path):
+    def reader():
+        for i, batch in enumerate(generator()):
+            if i == 3:
+                interrupt()
+                raise AssertionError("reading went on")
+            yield batch
+
+    mine = trainer(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        mine.train(reader)
+    assert int(mine.session.scope.step) == 3
+    assert mine._checkpoints.folder.steps() == [3]
+
+
+def test_row_02_ctrl_c_during_a_test_that_a_handler_runs(tmp_path):
+    mine, seen, tested = trainer(tmp_path), [], []
+
+    def slow():
+        for batch in generator():
+            tested.append(len(tested))
+            if len(tested) == 2:
+                interrupt()
+            yield batch
+
+    def on_event(event):
+        seen_by(seen)(event)
+        if isinstance(event, fluid.EndEpochEvent) and not tested:
+            mine.test(slow)
+
+    with pytest.raises(KeyboardInterrupt):
+        mine.train(arrays(), num_epochs=2, event_handler=on_event)
+    assert len(tested) == 2 and int(mine.session.scope.step) == 6
+    events = []
+    mine.train(arrays(), num_epochs=2, event_handler=events.append)
+    # The epoch had not ended for its handlers: they are told again, and no step is repeated.
+    assert [type(e).__name__ for e in events[1:4]] == ["BeginEpochEvent", "EndEpochEvent", "BeginEpochEvent"]
+    assert int(mine.session.scope.step) == 12
+
+
+def test_the_users_own_signal_handlers_stay_in_charge():
+    got = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: got.append(number))
+    try:
+        mine = trainer()
+        mine.train(arrays(), event_handler=seen_by([], 2, interrupt))
+        assert got == [signal.SIGINT] and int(mine.session.scope.step) == 6
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def test_row_02_in_a_thread_signals_belong_to_somebody_else(tmp_path):
+    mine = trainer(tmp_path)
+    thread = threading.Thread(target=mine.train, args=(arrays(),))
+    thread.start()
+    thread.join()
+    assert int(mine.session.scope.step) == 6
+    assert int(trainer(tmp_path).session.scope.step) == 6
+
+
+def test_row_16_an_opaque_reader_is_wound_forward_without_being_fed(tmp_path, caplog, monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        trainer(tmp_path, config={"step_interval": 4}).train(generator, event_handler=seen_by([], 6, stopped))
+    fed, feed = [], fluid.reader.feeder.Feeder.feed
+    monkeypatch.setattr(fluid.reader.feeder.Feeder, "feed", lambda *a: (fed.append(a[2]), feed(*a))[1])
+    trainer(tmp_path).train(generator)
+    assert "3 minibatches of epoch 0 are read and dropped" in caplog.text
+    assert fed == [3, 4, 5]  # number 3 only to compare it
+
+
+def test_row_16_another_order_is_noticed(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        trainer(tmp_path, config={"step_interval": 4}).train(generator, event_handler=seen_by([], 6, stopped))
+    resumed = trainer(tmp_path)
+    with pytest.warns(errors.FluidWarning, match="another order"):
+        resumed.train(lambda: ((x[::-1], y[::-1]) for x, y in generator()))
+    assert int(resumed.session.scope.step) == 6
+
+
+@pytest.mark.parametrize(
+    "reader, message",
+    [
+        (lambda: itertools.islice(generator(), 3), "fewer minibatches"),
+        (lambda: ((x[:5], y[:5]) for x, y in generator()), "has 5 samples, expected 8"),
+        (fluid.reader.arrays((X, Y), batch_size=4), "taken from another reader"),
+    ],
+)
+def test_row_17_a_reader_that_does_not_fit(reader, message, tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        trainer(tmp_path, config={"step_interval": 4}).train(generator, event_handler=seen_by([], 6, stopped))
+    resumed = trainer(tmp_path)
+    with pytest.raises(errors.FluidError, match=message):
+        resumed.train(reader)
+    assert int(resumed.session.scope.step) == 4
+    resumed.train(generator)  # nothing was lost
+    assert int(resumed.session.scope.step) == 6
+
+
+def test_row_17_between_two_epochs_the_batch_size_may_change(tmp_path):
+    trainer(tmp_path).train(arrays(), num_epochs=1)
+    resumed = trainer(tmp_path)
+    resumed.train(fluid.reader.arrays((X, Y), batch_size=22), num_epochs=2)
+    assert int(resumed.session.scope.step) == 6 + 2
+
+
+class Keeper:
+    """An iterator that keeps its own position, as Grain's do; its rows cannot be found by counting."""
+
+    def __init__(self, as_bytes):
+        self.position, self._as_bytes = 0, as_bytes
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.position == 6:
+            raise StopIteration
+        self.position += 1
+        i = 8 * (self.position - 1)
+        return X[i : i + 8], Y[i : i + 8]
+
+    def get_state(self):
+        found = {"position": self.position}
+        return json.dumps(found).encode() if self._as_bytes else found
+
+    def set_state(self, state):
+        self.position = (json.loads(state) if self._as_bytes else state)["position"]
+
+
+@pytest.mark.parametrize("as_bytes", [True, False])
+def test_an_iterator_with_a_state_of_its_own_is_not_wound_forward(as_bytes, tmp_path, caplog):
+    whole = trainer()
+    whole.train(generator, num_epochs=2)
+    with pytest.raises(ZeroDivisionError):
+        broken = trainer(tmp_path, config={"step_interval": 4})
+        broken.train(lambda: Keeper(as_bytes), num_epochs=2, event_handler=seen_by([], 11, stopped))
+    resumed = trainer(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        resumed.train(lambda: Keeper(as_bytes), num_epochs=2)
+    assert "dropped" not in caplog.text
+    assert_equal(state(resumed), state(whole))
+
+
+def test_a_position_that_cannot_be_stored_fails_before_the_first_step(tmp_path):
+    class Odd:
+        def __iter__(self):
+            return generator()
+
+        def state(self):
+            return {1, 2}
+
+        def restore(self, state):
+            raise AssertionError
+
+    mine = trainer(tmp_path)
+    with pytest.raises(errors.ArgumentTypeError, match="cannot be stored"):
+        mine.train(Odd())
+    assert int(mine.session.scope.step) == 0
+
+
+def test_handlers_get_back_what_they_told_the_checkpoint(tmp_path):
+    class Count(fluid.Handler):
+        count = 0
+
+        def end_step(self, event):
+            self.count += 1
+
+        def state(self):
+            return {"count": self.count}
+
+        def restore(self, state):
+            self.count = state["count"]
+
+    counts = [Count() for _ in range(4)]
+    with contextlib.suppress(ZeroDivisionError):
+        trainer(tmp_path, config={"step_interval": 4}).train(
+            arrays(), handlers=counts[:2], event_handler=seen_by([], 6, stopped)
+        )
+    trainer(tmp_path).train(arrays(), handlers=counts[2:])
+    assert [c.count for c in counts[2:]] == [6, 6]
+
+
+def test_row_09_a_resumed_step_takes_its_buffers_over_like_a_fresh_one(tmp_path):
+    trainer(tmp_path, program).train(arrays())
+    taken = []
+    for mine in (trainer(None, program), trainer(tmp_path, program)):
+        before = mine.session.state()
+        mine.train(arrays(), num_epochs=2, event_handler=seen_by([], 1, mine.stop))
+        taken.append({name for name, value in before.items() if value.is_deleted()})
+    assert taken[0] == taken[1] and len(taken[0]) > 10
