@@ -47,11 +47,13 @@ def cross_entropy(
     this = Layer("cross_entropy" if soft_label else "cross_entropy2", name)
     probabilities = wide(input)
     axis = probabilities.ndim - 1
-    logs = _logs_from_logits(this, input, axis)
-    if logs is None:
+    logits = _logits_of(this, input, axis)
+    if logits is None:
         zero = probabilities == 0
-        logs = jnp.where(zero, _LOG_OF_ZERO, jnp.log(jnp.where(zero, 1, probabilities)))
-    return this.output(like(input, _pick(this, input, logs, label, soft_label, ignore_index, axis)))
+        logs, total = jnp.where(zero, _LOG_OF_ZERO, jnp.log(jnp.where(zero, 1, probabilities))), 0
+    else:
+        logs, total = _log_parts(logits, axis)
+    return this.output(like(input, _pick(this, input, logs, total, label, soft_label, ignore_index, axis)))
 
 
 @layer
@@ -95,9 +97,9 @@ def softmax_with_cross_entropy(
     """
     this = Layer("softmax_with_cross_entropy", name)
     place = axis_of(logits, axis)
-    logs = jax.nn.log_softmax(wide(logits), axis=place)
-    softmax = this.output(like(logits, jnp.exp(logs).astype(dense(logits).dtype)))
-    loss = this.output(like(logits, _pick(this, logits, logs, label, soft_label, ignore_index, place)))
+    logs, total = _log_parts(wide(logits), place)
+    softmax = this.output(like(logits, jnp.exp(logs - total).astype(dense(logits).dtype)))
+    loss = this.output(like(logits, _pick(this, logits, logs, total, label, soft_label, ignore_index, place)))
     return (loss, softmax) if return_softmax else loss
 
 
@@ -190,25 +192,30 @@ def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str
         )
 
 
-def _logs_from_logits(this: Layer, input: Any, axis: int) -> Any:
+def _logits_of(this: Layer, input: Any, axis: int) -> Any:
     logits = this.frame.fact(input, "logits")
     if logits is None:
         return None
-    logits_axis = this.frame.fact(input, "logits_axis") % dense(logits).ndim
-    return jax.nn.log_softmax(wide(logits), axis=axis) if logits_axis == axis else None
+    return wide(logits) if this.frame.fact(input, "logits_axis") % dense(logits).ndim == axis else None
 
 
-def _pick(this: Layer, value: Any, logs: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:
+def _log_parts(logits: Any, axis: int) -> tuple[Any, Any]:
+    """The logarithms of a softmax as a difference, so that the total need be subtracted from the picked ones only."""
+    shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=axis, keepdims=True))
+    return shifted, jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))
+
+
+def _pick(this: Layer, value: Any, logs: Any, total: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:
     if soft:
         check_same_shape(this, value, label)
-        return -jnp.sum(dense(label).astype(logs.dtype) * logs, axis=axis, keepdims=True)
+        return -jnp.sum(dense(label).astype(logs.dtype) * (logs - total), axis=axis, keepdims=True)
     classes = _classes(this, value, label, axis)
     core.limit_feed(label, 0, logs.shape[axis], also=ignore)
     kept = classes != ignore
     # A class outside the range gives what is not a number, so that it shows; feeds are checked before they get here.
     inside = (classes >= 0) & (classes < logs.shape[axis])
     picked = jnp.take_along_axis(logs, jnp.where(inside, classes, 0), axis=axis)
-    return jnp.where(kept, -jnp.where(inside, picked, jnp.nan), 0)
+    return jnp.where(kept, total - jnp.where(inside, picked, jnp.nan), 0)
 
 
 def _classes(this: Layer, value: Any, label: Any, axis: int) -> Any:

@@ -9,29 +9,25 @@ longer than a step takes, reads further ahead in a thread of its own: `fluid.rea
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Prefetched:
+class Prefetched(NamedTuple):
     """One converted minibatch.
 
     Attributes:
       feed: what `convert` returned.
-      size: number of samples.
       state: position of the reader right behind this minibatch, or None.
       seconds: how long reading and converting it took.
 
     Example:
-      >>> Prefetched(feed={}, size=32, state=None).size
-      32
+      >>> Prefetched(feed={}, state=None).seconds
+      0.0
     """
 
     feed: Any
-    size: int
     state: dict[str, Any] | None
-    seconds: float = field(default=0.0, compare=False)
+    seconds: float = 0.0
 
 
 class Prefetcher(Iterator[Prefetched]):
@@ -51,9 +47,9 @@ class Prefetcher(Iterator[Prefetched]):
       >>> ahead = Prefetcher(iter([[1, 2], [3]]), lambda minibatch, index: {"x": np.array(minibatch)})
       >>> for item in ahead:
       ...     ahead.advance()  # after the step on item.feed was dispatched
-      ...     print(item.size, item.feed["x"])
-      2 [1 2]
-      1 [3]
+      ...     print(item.feed["x"])
+      [1 2]
+      [3]
     """
 
     def __init__(
@@ -90,7 +86,7 @@ class Prefetcher(Iterator[Prefetched]):
                 self._read = (minibatch, None if self._state is None else self._state())
             minibatch, state = self._read
             feed = self._convert(minibatch, self._index)
-            self._ready = Prefetched(feed, _size(feed), state, time.perf_counter() - begun)
+            self._ready = Prefetched(feed, state, time.perf_counter() - begun)
         except Exception as error:
             self._ready = error
         self._read = None
@@ -115,9 +111,3 @@ class Prefetcher(Iterator[Prefetched]):
         self._ended, self._read, self._ready = True, None, None
         if hasattr(self._iterator, "close"):
             self._iterator.close()
-
-
-def _size(feed: Any) -> int:
-    """Number of samples: the largest first dimension of a feed, as programs count it."""
-    values = feed.values() if hasattr(feed, "values") else ()
-    return max((value.shape[0] for value in values if getattr(value, "shape", ())), default=1)

@@ -26,9 +26,9 @@ from fluid.trainer.handlers import Onion
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
-# Steps that may be under way on the device before the loop waits for the oldest: enough to keep it busy, few enough
-# that memory and the delay of an error stay small.
-IN_FLIGHT = 4
+# Steps that may be under way on the device before the loop waits: enough to keep it busy, few enough that memory and
+# the delay of an error stay small.
+IN_FLIGHT = 8
 
 log = logging.getLogger("fluid")
 
@@ -113,9 +113,16 @@ def _epoch(run: Run) -> None:
             if run.stopping():
                 break
             if len(under_way) > IN_FLIGHT:
-                jax.block_until_ready(under_way.popleft())
+                _wait_for_half(under_way)
     finally:
         batches.close()
+
+
+def _wait_for_half(under_way: deque[Any]) -> None:
+    """Wait for the older half of the steps at once: to be woken for each would take a CPU from the device each time."""
+    while len(under_way) > IN_FLIGHT // 2 + 1:
+        under_way.popleft()
+    jax.block_until_ready(under_way.popleft())
 
 
 def evaluate(step: BoundStep, batches: Iterable[Any]) -> list[Any]:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from fluid import reader
-from fluid.core import SequenceBatch
 from fluid.reader.adapters import minibatches
-from fluid.reader.prefetch import Prefetched, Prefetcher
+from fluid.reader.prefetch import Prefetcher
 
 
 def convert(minibatch, index):
@@ -29,7 +28,7 @@ def test_minibatches_are_read_when_the_loop_has_time():
 
     ahead = Prefetcher(rows(), noting)
     for item in ahead:
-        log.append(f"step {item.size}")
+        log.append(f"step {len(item.feed['x'])}")
         ahead.advance()
         ahead.advance()  # at most one is ahead
     assert log == [
@@ -54,12 +53,6 @@ def test_a_pass_that_goes_on_counts_on():
     assert indexes == [5, 6]
 
 
-def test_size():
-    feed = {"rate": np.float32(1), "w": SequenceBatch.from_rows([[1], [2, 3]]), "x": np.ones((2, 3))}
-    assert next(Prefetcher([0], lambda m, i: feed)) == Prefetched(feed, 2, None)
-    assert next(Prefetcher([0], lambda m, i: {})).size == 1
-
-
 def test_the_readers_exception_waits_for_its_turn():
     failure = OSError("gone")
 
@@ -68,7 +61,7 @@ def test_the_readers_exception_waits_for_its_turn():
         raise failure
 
     ahead = Prefetcher(rows(), convert)
-    assert next(ahead).size == 1
+    assert next(ahead).feed
     ahead.advance()
     with pytest.raises(OSError) as caught:
         next(ahead)
