@@ -146,10 +146,10 @@ def test_language_model(in_tmp, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("net", ["conv", "lstm", "rnn"])
-def test_understand_sentiment(net, in_tmp, capsys):
+@pytest.mark.parametrize(("net", "epochs"), [("conv", 6), ("lstm", 4), ("rnn", 4)])
+def test_understand_sentiment(net, epochs, in_tmp, capsys):
     path = str(in_tmp / "sentiment.params")
-    reached, by_counting, majority = load("understand_sentiment").main(net=net, num_epochs=4, path=path)
+    reached, by_counting, majority = load("understand_sentiment").main(net=net, num_epochs=epochs, path=path)
     assert reached > 0.9 > by_counting > majority
     said = capsys.readouterr().out
     assert "generated reviews (not IMDB)" in said and "the story was not good" in said
