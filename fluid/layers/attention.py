@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, filled, layer, like, wide_dtype
+from fluid.layers.base import Layer, dense, describe, filled, layer, like, times_matrix, wide_dtype
 from fluid.layers.dropout import dropout
 from fluid.layers.positions import rotate
 from fluid.param_attr import to_attr
@@ -211,7 +211,7 @@ def _by_weights(query: Any, key: Any, value: Any, mask: Any, drop: Callable[[Any
 
 def _project(this: Layer, value: Any, size: int, attr: Any, bias_attr: Any) -> Any:
     x = dense(value)
-    product = x @ this.weight(attr, [x.shape[-1], size], x.dtype)
+    product = times_matrix(x, this.weight(attr, [x.shape[-1], size], x.dtype))
     bias = this.bias(bias_attr, [size], x.dtype)
     return product if bias is None else product + bias
 

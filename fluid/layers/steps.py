@@ -8,6 +8,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, is_sequence
+from fluid.layers.embedding import check_ids
 
 
 def check_sequence(this: Layer, value: Any, argument: str = "input") -> Any:
@@ -47,12 +48,7 @@ def one_each(this: Layer, batch: core.SequenceBatch, value: Any, argument: str) 
       ArgumentTypeError: they are no integers.
       ShapeError: there are more or less of them.
     """
-    numbers = dense(value)
-    if not jnp.issubdtype(numbers.dtype, jnp.integer):
-        raise errors.ArgumentTypeError(
-            f"{this.name}: {argument} {describe(numbers)} holds no integers; declare it so: "
-            f'layers.data(..., shape=[1], dtype="int64")'
-        )
+    numbers = check_ids(this.name, value, f"the numbers in {argument}")
     if numbers.size not in (1, batch.shape[0]):
         raise errors.ShapeError(
             f"{this.name}: {argument} {describe(value)} does not hold one number for each sequence of "
@@ -68,12 +64,7 @@ def step_ids(this: Layer, batch: core.SequenceBatch, argument: str = "input") ->
       ArgumentTypeError: they are no integers.
       ShapeError: a step is more than one number.
     """
-    ids = dense(batch)
-    if not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise errors.ArgumentTypeError(
-            f"{this.name}: {argument} {describe(batch)} holds no integers; declare it so: "
-            f'layers.data(..., shape=[1], dtype="int64", lod_level=1)'
-        )
+    ids = check_ids(this.name, batch, f"the numbers in {argument}")
     if ids.shape not in (batch.shape[:2], (*batch.shape[:2], 1)):
         raise errors.ShapeError(
             f"{this.name}: {argument} {describe(batch)} has more than one number in each step; expected one, as from "
