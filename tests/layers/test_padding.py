@@ -120,6 +120,86 @@ def regression():
     return loss, layers.sequence_last_step(steps)
 
 
+def recurrent():
+    """An LSTM and the block of a DynamicRNN over it."""
+    words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    label = layers.data("label", shape=[1], dtype="int64")
+    hidden, _ = layers.dynamic_lstm(layers.fc(layers.embedding(words, size=[20, 4]), size=8), size=8)
+    rnn = layers.DynamicRNN()
+    with rnn.block():
+        step, memory = rnn.step_input(hidden), rnn.memory(shape=[3])
+        new = layers.fc([step, memory], size=3, act="tanh")
+        rnn.update_memory(memory, new)
+        rnn.output(new)
+    parts = [layers.sequence_last_step(rnn()), layers.sequence_pool(hidden, "max")]
+    prediction = layers.fc(parts, size=2, act="softmax")
+    loss = layers.mean(layers.cross_entropy(prediction, label))
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    return loss, prediction
+
+
+def tagger():
+    """A window of words, scored by a CRF."""
+    words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    tags = layers.data("tags", shape=[1], dtype="int64", lod_level=1)
+    scores = layers.sequence_conv(layers.embedding(words, size=[20, 4]), num_filters=3)
+    cost = layers.linear_chain_crf(scores, tags, param_attr="transitions")
+    loss = layers.mean(cost)
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    return loss, cost
+
+
+LADDERS = (None, [8], [3, 13])
+
+
+@functools.cache
+def session_of(program, ladder):
+    return fluid.Session(program, buckets=None if ladder is None else list(ladder))
+
+
+def feed_of(program, lengths, rng):
+    """Rows of such lengths, and what else the program is fed."""
+    if program is regression:
+        return {"x": [rng.normal(size=(n, 3)).astype("float32") for n in lengths]}
+    feed = {"words": [rng.integers(0, 20, (n, 1)) for n in lengths]}
+    if program is tagger:
+        return {**feed, "tags": [rng.integers(0, 3, (n, 1)) for n in lengths]}
+    return {**feed, "label": rng.integers(0, 2, (len(lengths), 1))}
+
+
+def outcome(session, program, feed):
+    """Loss, the other output, and the gradients of the loss, of a program that changes nothing."""
+    found = next(iter(session.programs.values()))
+    names = [f"{name}@GRAD" for name in found.parameters]
+    loss, other = session.run(program, feed, mode="test")
+    gradients = session.run(program, feed, fetch=names, mode="test")
+    return [np.asarray(v) for v in (loss, other, *gradients)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [sentiment, regression, recurrent, tagger])
+@settings(max_examples=6)
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=3, max_size=3),
+    ladder=st.sampled_from(LADDERS),
+    more=st.sampled_from([0, 2, 7]),
+    seed=st.integers(0, 99),
+)
+def test_whole_programs_are_their_rows(program, lengths, ladder, more, seed):
+    """Losses and gradients of a batch are the means of those of its rows, in any bucket, with garbage behind them."""
+    session = session_of(program, None if ladder is None else tuple(ladder))
+    feed = feed_of(program, lengths, np.random.default_rng(seed))
+    ragged = {n: spoilt(fluid.SequenceBatch.from_rows(v), more) if isinstance(v, list) else v for n, v in feed.items()}
+    rows = [outcome(session, program, {n: v[i : i + 1] for n, v in feed.items()}) for i in range(3)]
+    # A mean over the steps of all sequences counts long ones more.
+    weights = np.array(lengths) / sum(lengths) if program is regression else np.full(3, 1 / 3)
+    for given_as in (feed, ragged):
+        loss, other, *gradients = outcome(session, program, given_as)
+        assert_same(other, np.concatenate([row[1] for row in rows]))
+        for i, value in ((0, loss), *enumerate(gradients, 2)):
+            assert_same(value, sum(w * row[i] for w, row in zip(weights, rows, strict=True)))
+
+
 def trained(program, feed):
     """Train for three steps; returns the results of the last one and all arrays."""
     session = fluid.Session(program)
