@@ -1,10 +1,16 @@
 """What every test shares: the CPU unless told otherwise, reproducible hypothesis runs, the digits."""
 
 import os
+import shutil
 import signal
+import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported; JAX_PLATFORMS=cuda,cpu tests a GPU
 os.environ.setdefault("MPLBACKEND", "agg")
+# What several tests compile is compiled once. Each worker has a folder of its own: JAX reads what another process has
+# written half.
+COMPILED = tempfile.mkdtemp(prefix="fluid-compiled-")
+os.environ |= {"JAX_COMPILATION_CACHE_DIR": COMPILED, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 import hypothesis
 import numpy as np
@@ -15,6 +21,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("fluid", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fluid")
+
+
+def pytest_unconfigure():
+    shutil.rmtree(COMPILED, ignore_errors=True)
 
 
 class Digits:

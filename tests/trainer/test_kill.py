@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import killed
 import numpy as np
@@ -13,31 +14,52 @@ import pytest
 from checkpointed import arrays, assert_equal, state, trainer
 
 SCRIPT = pathlib.Path(killed.__file__)
-SAID = re.compile(r"[0-9]+ [0-9]+ [0-9]+ [0-9a-f]{12}$|stuck$|ended ")
 STEPS = killed.EPOCHS * -(-killed.ROWS // killed.BATCH)
 
 
-def start(folder, mode="plain"):
-    """A training process; what it says and what it logs comes from `stdout`."""
-    command = [sys.executable, str(SCRIPT), str(folder), mode]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+class Process(subprocess.Popen):
+    """A training process: what it says comes from `stdout`, what it logs gathers in `log`.
+
+    Two pipes, since in a common one long messages of its threads would tear the lines apart.
+    """
+
+    def __init__(self, folder, mode, environment):
+        command = [sys.executable, str(SCRIPT), str(folder), mode]
+        super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        self.log = []
+        self.listening = threading.Thread(target=self.log.extend, args=(self.stderr,))
+        self.listening.start()
+
+    def logged(self, text):
+        """Wait until something is logged."""
+        while not any(text in line for line in list(self.log)):
+            assert self.listening.is_alive(), "".join(self.log)
+
+
+@pytest.fixture
+def start(tmp_path_factory):
+    """Start a training process: `start(folder, mode="plain")`."""
+    # A process that dies while it writes what it has compiled leaves half of it, which is no other test's business.
+    compiled = tmp_path_factory.getbasetemp() / "compiled-to-be-killed"
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled)}
+    return lambda folder, mode="plain": Process(folder, mode, environment)
 
 
 def run(process, lines=None, then=None):
     """Read what a process says; after some lines, do something to it.
 
     Returns:
-      The lines of the training, all that was printed, the exit status.
+      The lines of the training, what was logged, the exit status.
     """
-    said, log = [], []
+    said = []
+    for line in process.stdout:
+        said.append(line.strip())
+        if len(said) == lines:
+            then(process)
+    process.listening.join()
     with process:
-        for line in process.stdout:
-            log.append(line)
-            if SAID.match(line):
-                said.append(line.strip())
-                if len(said) == lines:
-                    then(process)
-    return said, "".join(log), process.returncode
+        process.wait()
+    return said, "".join(process.log), process.returncode
 
 
 def kill_after(delay):
@@ -63,7 +85,7 @@ def whole():
     return said, killed.digest(ended)
 
 
-def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(whole, tmp_path):
+def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(start, whole, tmp_path):
     rng, lines, kills = np.random.default_rng(killed.KILLS), {}, 0
     for _ in range(killed.KILLS):
         after, moment = int(rng.integers(1, 8)), kill_after(float(rng.uniform(0, 0.2)))
@@ -91,7 +113,7 @@ def note(lines, said):
 
 
 @pytest.mark.parametrize("number, codes", [(signal.SIGTERM, [143]), (signal.SIGINT, [130, -signal.SIGINT])])
-def test_row_02_a_signal_ends_the_step_and_saves(number, codes, whole, tmp_path):
+def test_row_02_a_signal_ends_the_step_and_saves(number, codes, start, whole, tmp_path):
     said, log, code = run(start(tmp_path), 5, lambda process: process.send_signal(number))
     assert code in codes, log  # a shell calls both 130
     assert "training ends after this step" in log
@@ -102,19 +124,19 @@ def test_row_02_a_signal_ends_the_step_and_saves(number, codes, whole, tmp_path)
     assert said[-1] == f"ended {whole[1]}"
 
 
-def test_row_02_the_second_signal_does_not_wait(tmp_path):
+def test_row_02_the_second_signal_does_not_wait(start, tmp_path):
     process = start(tmp_path, "stuck")
 
     def twice(process):
         process.terminate()
-        assert any("training ends after this step" in line for line in process.stdout)
+        process.logged("training ends after this step")
         process.terminate()
 
     said, log, code = run(process, 4, twice)
     assert said[-1] == "stuck" and code == -signal.SIGTERM, log
 
 
-def test_row_25_a_full_disk_is_reported_and_training_goes_on(whole, tmp_path):
+def test_row_25_a_full_disk_is_reported_and_training_goes_on(start, whole, tmp_path):
     said, log, code = run(start(tmp_path, "full"))
     assert code == 0 and said == [*whole[0], f"ended {whole[1]}"], log
     failed = [int(n) for n in re.findall(r"checkpoint ([0-9]+) failed", log)]
@@ -122,7 +144,7 @@ def test_row_25_a_full_disk_is_reported_and_training_goes_on(whole, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [str(STEPS - 2), str(STEPS), "fluid.lock"]
 
 
-def test_row_25_what_was_saved_before_the_disk_was_full_is_still_there(tmp_path):
+def test_row_25_what_was_saved_before_the_disk_was_full_is_still_there(start, tmp_path):
     run(start(tmp_path, "full"), 16, kill_after(0))  # the disk is full then
     steps = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
     assert steps and steps[-1] <= 8
