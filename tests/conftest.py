@@ -9,8 +9,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported; JAX_PLA
 os.environ.setdefault("MPLBACKEND", "agg")
 # What several tests compile is compiled once. Each worker has a folder of its own: JAX reads what another process has
 # written half.
-COMPILED = tempfile.mkdtemp(prefix="fluid-compiled-")
-os.environ |= {"JAX_COMPILATION_CACHE_DIR": COMPILED, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fluid-compiled-")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import hypothesis
 import numpy as np
@@ -24,7 +24,7 @@ hypothesis.settings.load_profile("fluid")
 
 
 def pytest_unconfigure():
-    shutil.rmtree(COMPILED, ignore_errors=True)
+    shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 class Digits:

@@ -13,9 +13,6 @@ import fluid
 
 BY_ID = {case.id: case for case in cases()}
 
-# A case runs once or a few times: compiling it well costs more than it saves.
-QUICK = {"xla_backend_optimization_level": 0}
-
 
 def runnable():
     """One parameter for each case that fluid can run."""
@@ -78,7 +75,7 @@ def check_steps(case):
     wanted = case.arrays("grad")
     for name in (*case.spec.get("no_gradient", []), *case.spec.get("not_derivative", [])):
         wanted.pop(name, None)
-    step = jax.jit(functools.partial(run_step, program, case, list(wanted)), compiler_options=QUICK)
+    step = jax.jit(functools.partial(run_step, program, case, list(wanted)))
     arrays = {name: jnp.zeros(spec.shape, spec.dtype) for name, spec in program.states.items()}
     arrays |= {name: jnp.asarray(value) for name, value in case.arrays("before").items()}
     steps = []

@@ -10,8 +10,6 @@ from layers.table import declare
 import fluid
 from fluid import core, layers
 
-# Each program runs a few times: compiling it well costs more than it saves.
-QUICK = {"xla_backend_optimization_level": 0}
 SEQUENCES = (fluid.SequenceBatch, fluid.NestedSequenceBatch)
 
 
@@ -22,7 +20,7 @@ class Measured:
         self.feed = row.feed if feed is None else feed
         self.program = fluid.Program(functools.partial(self._build, row))
         self.arrays = self.program.init(jax.random.key(2))
-        self._step = jax.jit(self._measure, compiler_options=QUICK)
+        self._step = jax.jit(self._measure)
 
     def __call__(self, feed=None, fill=0.0):
         """Results, states, and gradients: of parameters, of arrays fed, and of what the layer gets as sequences."""

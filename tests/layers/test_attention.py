@@ -19,10 +19,6 @@ from fluid.layers.attention import attend
 LENGTHS = [4, 1, 0, 3]
 
 
-# Each program runs once or twice: compiling it well costs more than it saves.
-QUICK = {"xla_backend_optimization_level": 0}
-
-
 def outputs(program, feed, arrays=None, mode="test", **options):
     """Compile a program and run it once: its outputs."""
     program = fluid.Program(program, **options)
@@ -31,7 +27,7 @@ def outputs(program, feed, arrays=None, mode="test", **options):
         arrays = program.init(jax.random.key(1)) if arrays is None else arrays
         return program.apply(arrays, feed, key=jax.random.key(0), mode=mode).outputs
 
-    return jax.jit(apply, compiler_options=QUICK)(arrays, feed)
+    return jax.jit(apply)(arrays, feed)
 
 
 def output(*args, **options):
@@ -190,7 +186,7 @@ def test_gradients_are_slopes(build):
 
         point = {"arrays": arrays} | {n: jnp.asarray(v.data) for n, v in feed.items()}
         along = jax.tree.map(lambda v: np.random.default_rng(v.size).normal(size=v.shape), point)
-        value_and_slope = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)
+        value_and_slope = jax.jit(jax.value_and_grad(loss))
         slope = sum(jax.tree.leaves(jax.tree.map(lambda g, a: jnp.sum(g * a), value_and_slope(point)[1], along)))
         ends = (jax.tree.map(lambda v, a, h=h: v + h * a, point, along) for h in (1e-6, -1e-6))
         ahead, behind = (value_and_slope(end)[0] for end in ends)
@@ -319,7 +315,7 @@ def products_of_rotated(heads, half):
         return jnp.einsum("bthd,bshd->bhts", *turned)
 
     discovered = fluid.Program(program)
-    return jax.jit(lambda feed: discovered.apply({}, feed, key=None, mode="test").outputs[0], compiler_options=QUICK)
+    return jax.jit(lambda feed: discovered.apply({}, feed, key=None, mode="test").outputs[0])
 
 
 @given(shift=st.integers(0, 1000), heads=st.integers(1, 2), half=st.sampled_from([1, 4]), seed=st.integers(0, 99))

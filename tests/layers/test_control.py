@@ -13,8 +13,6 @@ from layers.run import run
 import fluid
 from fluid import errors, layers
 
-# Each program runs once or twice: compiling it well costs more than it saves.
-QUICK = {"xla_backend_optimization_level": 0}
 X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 ROWS = fluid.SequenceBatch(np.array([[1, 2, 3, 0], [4, 0, 0, 0]], "float32"), np.array([3, 1], "int32"))
 
@@ -38,7 +36,7 @@ def slopes(function, feed, arrays=None):
         applied = program.apply(arrays | parameters, given, key=jax.random.key(3), mode="train")
         return jnp.sum(jnp.sin(applied.outputs[0]))
 
-    return jax.jit(jax.grad(loss, argnums=(0, 1)), compiler_options=QUICK)(parameters, jnp.asarray(feed["x"]))
+    return jax.jit(jax.grad(loss, argnums=(0, 1)))(parameters, jnp.asarray(feed["x"]))
 
 
 def agree(got, want, rtol=1e-5, atol=1e-6):
@@ -350,7 +348,7 @@ def test_loops_and_branches_nest():
 def masks(program):
     """What is drawn with two keys, and with the first one again."""
     program = fluid.Program(program)
-    draw = jax.jit(lambda x, key: program.apply({}, {"x": x}, key=key, mode="train").outputs[0], compiler_options=QUICK)
+    draw = jax.jit(lambda x, key: program.apply({}, {"x": x}, key=key, mode="train").outputs[0])
     return [np.asarray(draw(np.ones([2, 50], "float32"), jax.random.key(key))) for key in (0, 1, 0)]
 
 

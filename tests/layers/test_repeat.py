@@ -12,8 +12,6 @@ import fluid
 from fluid import errors, layers
 
 N = 3
-# Each program runs once or twice: compiling it well costs more than it saves.
-QUICK = {"xla_backend_optimization_level": 0}
 X = np.random.default_rng(0).normal(size=(4, 5)).astype("float32")
 
 
@@ -63,7 +61,7 @@ def differentiated(function, arrays, mode="train"):
         return jnp.sum(jnp.sin(applied.outputs[0])), (applied.outputs[0], applied.states)
 
     parameters = {n: jnp.asarray(arrays[n]) for n in program.parameters}
-    slopes = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True), compiler_options=QUICK)
+    slopes = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
     (_, (output, states)), (of_parameters, of_x) = slopes(parameters, jnp.asarray(X))
     return output, states, of_parameters, of_x
 
