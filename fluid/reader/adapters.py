@@ -37,13 +37,17 @@ def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, d
     size, seed = whole("reader.arrays", "batch_size", batch_size, 1), whole("reader.arrays", "seed", seed, 0)
     count = _common_length(names, columns)
     end = count - count % size if drop_last else count
+    by_name = isinstance(arrays, Mapping)
 
     def iterate(epoch: int, start: int) -> Rows:
         order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count) if shuffle else None
         for low in range(start * size, end, size):
-            part = slice(low, min(low + size, end)) if order is None else order[low : min(low + size, end)]
-            picked = tuple(column[part] for column in columns)
-            yield dict(zip(names, picked, strict=True)) if isinstance(arrays, Mapping) else picked
+            high = min(low + size, end)
+            if order is None:
+                picked = [column[low:high] for column in columns]
+            else:  # `take` is more than twice as quick as indexing when rows are long
+                picked = [column.take(order[low:high], axis=0) for column in columns]
+            yield dict(zip(names, picked, strict=True)) if by_name else tuple(picked)
 
     plan = {"arrays": count, "batch": size, "shuffle": seed if shuffle else None, "drop_last": bool(drop_last)}
     return Reader(iterate, plan)

@@ -51,6 +51,7 @@ class Feeder:
             feed_order is not None or all(spec.column is None for spec in self.specs.values())
         )
         self._width = max(self.positions.values(), default=-1) + 1
+        self._batched = [name for name, spec in self.specs.items() if spec.shape[:1] == (None,)]
 
     def feed(self, minibatch: Any, batch_index: int | None = None) -> dict[str, Any]:
         """Check a minibatch and name its columns.
@@ -79,7 +80,7 @@ class Feeder:
     def _columns(self, minibatch: Any, where: str) -> Mapping[str, Any]:
         if isinstance(minibatch, tuple):
             return self._picked(minibatch, "columns", None, where)
-        if isinstance(minibatch, Mapping):
+        if type(minibatch) is dict or isinstance(minibatch, Mapping):
             self._check_names(minibatch, None, where)
             return minibatch
         if not isinstance(minibatch, list):
@@ -158,9 +159,8 @@ class Feeder:
                 raise complaint(spec, where, sample, f"only {', '.join(map(repr, given))}", f"Add {{{name!r}: array}}")
 
     def _check_aligned(self, fed: Mapping[str, Any], where: str) -> None:
-        sizes = {name: fed[name].shape[0] for name, spec in self.specs.items() if spec.shape[:1] == (None,)}
-        if len(set(sizes.values())) > 1:
-            shown = ", ".join(f"{name!r}: {size}" for name, size in sizes.items())
+        if len({fed[name].shape[0] for name in self._batched}) > 1:
+            shown = ", ".join(f"{name!r}: {fed[name].shape[0]}" for name in self._batched)
             raise errors.FeedError(
                 f"{_at(where)}found columns with different numbers of samples, {shown}, expected the same number in "
                 f"each. Row i of every column belongs to sample i: check how the columns are sliced"
