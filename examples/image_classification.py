@@ -22,6 +22,7 @@ SHAPES = tuple(
     f"{color} {shape}" for shape in ("disc", "ring", "cross", "triangle", "checks") for color in ("red", "blue")
 )
 RECORD, BATCH = 1 + 3 * 32 * 32, 32
+BLOCKS = 5  # in each stage of the ResNet, which has 6 BLOCKS + 2 layers
 
 
 def read_cifar10(directory):
@@ -89,7 +90,7 @@ def vgg(width):
 
 
 def resnet(width):
-    """ResNet-32 (He et al., 2015): three stages of five blocks, each two convolutions and a way around them."""
+    """ResNet-32 (He et al., 2015): three stages of blocks, each two convolutions and a way around them."""
 
     def conv_bn(x, filters, size, stride, act="relu"):
         x = fluid.layers.conv2d(x, filters, size, stride, padding=(size - 1) // 2, bias_attr=False)
@@ -99,7 +100,7 @@ def resnet(width):
     hidden = conv_bn(image, max(4, int(16 * width)), 3, 1)
     for stage in range(3):
         filters = max(4, int(16 * width)) * 2**stage
-        for block in range(5):
+        for block in range(BLOCKS):
             stride = 2 if stage and not block else 1
             around = conv_bn(hidden, filters, 1, stride, act=None) if stride > 1 else hidden
             within = conv_bn(conv_bn(hidden, filters, 3, stride), filters, 3, 1, act=None)

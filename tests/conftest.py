@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported; JAX_PLATFORMS=cuda,cpu tests a GPU
@@ -21,6 +22,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("fluid", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fluid")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten():
+    """After each module, forget what it traced and compiled: a process that keeps all of it becomes slow."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 def pytest_unconfigure():

@@ -41,7 +41,6 @@ def blocks(text):
         yield text.count("\n", 0, found.start(1)), found.group(1)
 
 
-@pytest.mark.slow
 def test_every_block_of_the_readme_runs(in_tmp):
     namespace = {"__name__": "__readme__"}
     found = list(blocks(README.read_text(encoding="utf-8")))

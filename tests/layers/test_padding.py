@@ -177,9 +177,8 @@ def outcome(session, program, feed):
     return [np.asarray(v) for v in (loss, other, *gradients)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", [sentiment, regression, recurrent, tagger])
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(
     lengths=st.lists(st.integers(1, 8), min_size=3, max_size=3),
     ladder=st.sampled_from(LADDERS),
@@ -217,7 +216,6 @@ def spoilt(value, more):
     return value.with_data(data)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", [sentiment, regression])
 def test_whole_programs(program):
     """Training in a Session ends with the same arrays, whatever the padding of the feeds holds."""

@@ -279,7 +279,6 @@ def test_sequences_go_through():
     np.testing.assert_allclose(got.data[0], np.repeat(got.data[1][:1], 4, 0), rtol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [fluid.optimizer.Adam(0.01, epsilon=1e-3), fluid.optimizer.Momentum(0.1, 0.9)])
 def test_training_equals_training_the_loop(optimizer):
     def training(net):

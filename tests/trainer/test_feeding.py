@@ -34,7 +34,6 @@ def epochs_of(trainer, rows, num_epochs=1, **options):
     return ends
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("group", [False, True], ids=["shuffled", "grouped"])
 @pytest.mark.parametrize(
     "feeds, rows", [(["one"], [row[::2] for row in SENTENCES]), (["one", "two"], SENTENCES), (["one", "two"], ALIKE)]
@@ -86,7 +85,6 @@ def test_padding_does_not_change_what_is_learnt():
             np.testing.assert_allclose(value, learnt[0][name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path):
     """What the choice of sizes depends on is part of a checkpoint: sums of other paddings round otherwise."""
 
