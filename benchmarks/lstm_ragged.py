@@ -1,4 +1,4 @@
-"""Training an LSTM on 5,000 generated sentences of 1 to 400 words, most of them short.
+"""Training an LSTM on 5,000 generated sentences of 1 to 400 words: most of them short, and of any length alike.
 
 Fluid groups sentences of like length and pads each batch to one of six lengths; by hand, every batch is padded to the
 longest sentence there is, which is what one jitted step takes. Model, rule and first values are the same.
@@ -18,14 +18,16 @@ from timing import Row, interleave
 import fluid
 
 SENTENCES, LONGEST, BATCH, WORDS, WIDTH = 5000, 400, 50, 1000, 64
-BUCKETS = [16, 32, 64, 128, 256, LONGEST]
+BUCKETS, EVEN_BUCKETS = [16, 32, 64, 128, 256, LONGEST], [64, 128, 192, 256, 320, LONGEST]
 NAMES = ("embedding_0.w_0", "fc_0.w_0", "fc_0.b_0", "lstm_0.w_0", "lstm_0.b_0", "fc_1.w_0", "fc_1.b_0")
 
 
-def data(count: int = SENTENCES, seed: int = 0) -> list[tuple[np.ndarray, int]]:
-    """Rows `(words [length], label)`: short sentences are the commonest, as in texts."""
+def data(count: int = SENTENCES, seed: int = 0, even: bool = False) -> list[tuple[np.ndarray, int]]:
+    """Rows `(words [length], label)`: short sentences are the commonest, as in texts; or all lengths are as common."""
     random = np.random.default_rng(seed)
     lengths = np.clip(np.round(np.exp(random.normal(3.6, 0.9, count))), 1, LONGEST).astype(int)
+    if even:
+        lengths = random.integers(1, LONGEST + 1, count)
     lengths[:2] = 1, LONGEST
     return [(random.integers(0, WORDS, n), int(random.integers(0, 2))) for n in lengths]
 
@@ -70,9 +72,9 @@ def padded(rows: list[tuple[np.ndarray, int]], time: int) -> tuple[np.ndarray, n
     return words, np.array([len(s) for s, _ in rows], np.int32), np.array([label for _, label in rows], np.int32)
 
 
-def fluid_peer(rows: list[Any]) -> tuple[fluid.Trainer, Callable[[], list[float]]]:
+def fluid_peer(rows: list[Any], buckets: list[int]) -> tuple[fluid.Trainer, Callable[[], list[float]]]:
     """A trainer, and a function that trains an epoch and returns the losses read on the way."""
-    trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=BUCKETS)
+    trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=buckets)
     reader = fluid.reader.bucket_by_length(fluid.reader.shuffle(rows, len(rows), seed=0), BATCH)
 
     def train() -> list[float]:
@@ -116,12 +118,12 @@ def hand_peer(rows: list[Any], params: dict[str, Any]) -> Callable[[], list[floa
     return train
 
 
-def padding(rows: list[Any]) -> tuple[float, float]:
+def padding(rows: list[Any], buckets: list[int]) -> tuple[float, float]:
     """Which share of the steps of all batches is padding: grouped and in buckets, and all to the longest."""
     used, real = 0, sum(len(sentence) for sentence, _ in rows)
     for batch in fluid.reader.bucket_by_length(fluid.reader.shuffle(rows, len(rows), seed=0), BATCH)():
         longest = max(len(sentence) for sentence, _ in batch)
-        used += len(batch) * next(size for size in BUCKETS if size >= longest)
+        used += len(batch) * next(size for size in buckets if size >= longest)
     return 1 - real / used, 1 - real / (len(rows) * LONGEST)
 
 
@@ -131,18 +133,27 @@ def rate(train: Callable[[], object], count: int) -> float:
     return count / (time.perf_counter() - start)
 
 
-def run(rounds: int, count: int = SENTENCES) -> list[Row]:
-    rows = data(count)
-    trainer, by_fluid = fluid_peer(rows)
+def run(rounds: int) -> list[Row]:
+    turns = max(1, rounds // 7)
+    return [
+        *compare("lstm_ragged, 1 to 400 words, most short", data(), BUCKETS, turns),
+        *compare("lstm_ragged, 1 to 400 words, any alike", data(even=True), EVEN_BUCKETS, turns),
+    ]
+
+
+def compare(what: str, rows: list[Any], buckets: list[int], rounds: int) -> list[Row]:
+    """Sentences per second of both, in turns; which share of the steps is padding, and how often it was compiled."""
+    trainer, by_fluid = fluid_peer(rows, buckets)
     by_hand = hand_peer(rows, dict(trainer.params))
-    turns = {name: functools.partial(rate, peer, count) for name, peer in (("fluid", by_fluid), ("hand", by_hand))}
-    numbers = interleave(turns, max(1, rounds // 7))
-    shares = padding(rows)
+    peers = {"fluid": by_fluid, "hand": by_hand}
+    turns = {name: functools.partial(rate, peer, len(rows)) for name, peer in peers.items()}
+    numbers = interleave(turns, rounds)
+    shares = padding(rows, buckets)
     compiled = len(trainer.session.compilations)
     return [
-        Row("lstm_ragged, sentences of 1 to 400 words", "sentences/s", numbers, higher_is_better=True),
-        Row("lstm_ragged, share of padding", "%", _same(100 * shares[0], 100 * shares[1]), higher_is_better=False),
-        Row("lstm_ragged, compilations", "times", _same(compiled, 1), higher_is_better=False),
+        Row(what, "sentences/s", numbers, higher_is_better=True),
+        Row(f"{what}: padding", "%", _same(100 * shares[0], 100 * shares[1]), higher_is_better=False),
+        Row(f"{what}: compilations", "times", _same(compiled, 1), higher_is_better=False),
     ]
 
 

@@ -21,6 +21,8 @@ from fluid.reader.values import (
     wrong_dtype,
 )
 
+_UNSIGNED = {np.dtype(f"i{size}"): np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
 
 def check_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
     """Check one column against its declaration, and give it the declared dtype and shape.
@@ -81,17 +83,14 @@ def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
     row = spec.shape[1:]
     if array.dtype != spec.held or spec.lod_level or spec.shape[:1] != (None,) or not array.size:
         return None
-    if array.shape[1:] != row:
-        if row != (1,) or array.ndim != 1:
-            return None
-        array = array[:, None]
     if spec.limits is not None:
+        unsigned = _UNSIGNED.get(array.dtype)
         # Read as unsigned, negative numbers are large: one pass tells both bounds.
-        if spec.limits[0] != 0 or array.dtype.kind != "i":
+        if spec.limits[0] != 0 or unsigned is None or array.view(unsigned).max() >= spec.limits[1]:
             return None
-        if array.view(f"u{array.dtype.itemsize}").max() >= spec.limits[1]:
-            return None
-    return array
+    if array.shape[1:] == row:
+        return array
+    return array[:, None] if row == (1,) and array.ndim == 1 else None
 
 
 # Shapes
