@@ -144,25 +144,25 @@ def test_language_model(in_tmp, capsys):
 
 
 @pytest.mark.parametrize(
-    ("net", "epochs", "count", "accuracy"), [("conv", 6, 6000, 0.9), ("lstm", 3, 2000, 0.6), ("rnn", 4, 3000, 0.75)]
+    ("net", "epochs", "count", "accuracy"), [("conv", 6, 6000, 0.9), ("lstm", 4, 3000, 0.75), ("rnn", 4, 3000, 0.75)]
 )
 def test_understand_sentiment(net, epochs, count, accuracy, in_tmp, capsys):
     example, path = load("understand_sentiment"), str(in_tmp / "sentiment.params")
     reached, by_counting, majority = example.main(net=net, num_epochs=epochs, count=count, path=path)
-    assert reached > accuracy > majority and by_counting > majority
+    assert reached > accuracy > by_counting > majority
     said = capsys.readouterr().out
     assert "generated reviews (not IMDB)" in said and "the story was not good" in said
 
 
 def test_machine_translation(in_tmp, capsys):
     right, by_guessing = load("machine_translation").main(num_epochs=2, count=3200, path=str(in_tmp / "dates.params"))
-    assert right > 0.7 > 1000 * by_guessing
+    assert right > 0.8 > 1000 * by_guessing
     assert f"right to the last digit: {right:.3f}" in capsys.readouterr().out
 
 
 def test_ctc_digits(in_tmp, capsys):
-    wrong = load("ctc_digits").main(num_epochs=3, strips=1000, path=str(in_tmp / "strips.params"))
-    assert wrong < 0.75, "reading nothing at all gives 1"
+    wrong = load("ctc_digits").main(num_epochs=4, strips=1500, path=str(in_tmp / "strips.params"))
+    assert wrong < 0.3, "reading nothing at all gives 1"
     said = capsys.readouterr().out
     assert "generated strips" in said and "read as" in said
 
@@ -170,7 +170,7 @@ def test_ctc_digits(in_tmp, capsys):
 def test_label_semantic_roles(in_tmp, capsys):
     path = str(in_tmp / "roles.params")
     f1, counted = load("label_semantic_roles").main(depth=2, hidden=32, num_epochs=4, sentences=1024, path=path)
-    assert f1 > 0.65 > 1.5 * counted
+    assert f1 > 0.7 > 1.5 * counted
     said = capsys.readouterr().out
     assert "generated sentences" in said and "]verb" in said
 

@@ -52,13 +52,12 @@ def run(process, lines=None, then=None):
       The lines of the training, what was logged, the exit status.
     """
     said = []
-    for line in process.stdout:
-        said.append(line.strip())
-        if len(said) == lines:
-            then(process)
-    process.listening.join()
     with process:
-        process.wait()
+        for line in process.stdout:
+            said.append(line.strip())
+            if len(said) == lines:
+                then(process)
+        process.listening.join()
     return said, "".join(process.log), process.returncode
 
 
