@@ -17,7 +17,7 @@ from fluid import (
 )
 from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, name_scope
 from fluid.inferencer import Inferencer
-from fluid.layers.appending import embedding, one_hot
+from fluid.input import embedding, one_hot
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fluid import errors, layers
-from fluid.layers.attention import attend, dropper, split_heads, visible
+from fluid.layers.attention.attention import attend, dropper, split_heads, visible
 from fluid.layers.base import Layer, dense, describe, layer, like, row_dims
 
 

@@ -1,157 +1,21 @@
 """Layers: what a program function calls."""
 
-from fluid.layers.about import has_inf, has_nan, increment, rank, sequence_mask, shape, size
-from fluid.layers.activations import (
+from fluid.layers.activation.rectifier import (
     brelu,
     elu,
-    gelu,
-    hard_sigmoid,
-    hard_swish,
+    hard_shrink,
     leaky_relu,
-    log_softmax,
+    maxout,
+    prelu,
     relu6,
     selu,
     soft_relu,
-    softmax,
-    stanh,
-    swish,
+    softshrink,
+    thresholded_relu,
 )
-from fluid.layers.arrange import concat, expand, flatten, reshape, split, squeeze, stack, transpose, unsqueeze, unstack
-from fluid.layers.attention import attention_cache, multi_head_attention
-from fluid.layers.beam import beam_search
-from fluid.layers.blocks import DynamicRNN, StaticRNN
-from fluid.layers.chunks import chunk_eval
-from fluid.layers.classification import (
-    bpr_loss,
-    dice_loss,
-    label_smooth,
-    sigmoid_focal_loss,
-    teacher_student_sigmoid_loss,
-)
-from fluid.layers.compare import (
-    equal,
-    greater_equal,
-    greater_than,
-    isfinite,
-    less_equal,
-    less_than,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    not_equal,
-)
-from fluid.layers.control import case, cond, switch_case
-from fluid.layers.conv import conv2d, conv2d_transpose, conv3d, conv3d_transpose
-from fluid.layers.create import (
-    diag,
-    eye,
-    fill_constant,
-    fill_constant_batch_size_like,
-    fill_zeros_like,
-    linspace,
-    ones,
-    ones_like,
-    range,
-    zeros,
-    zeros_like,
-)
-from fluid.layers.crf import crf_decoding, linear_chain_crf
-from fluid.layers.ctc import ctc_greedy_decoder, warpctc
-from fluid.layers.dense import fc
-from fluid.layers.distance import edit_distance
-from fluid.layers.dropout import dropout
-from fluid.layers.elementwise import (
-    elementwise_add,
-    elementwise_div,
-    elementwise_floordiv,
-    elementwise_max,
-    elementwise_min,
-    elementwise_mod,
-    elementwise_mul,
-    elementwise_pow,
-    elementwise_sub,
-)
-from fluid.layers.embedding import embedding
-from fluid.layers.grid import affine_grid, grid_sampler
-from fluid.layers.gru import dynamic_gru, gru_unit
-from fluid.layers.index import argmax, argmin, argsort, cumsum, gather, gather_nd, one_hot, slice, strided_slice, topk
-from fluid.layers.io import data
-from fluid.layers.loops import scan, while_loop
-from fluid.layers.losses import (
-    cross_entropy,
-    sigmoid_cross_entropy_with_logits,
-    softmax_with_cross_entropy,
-    square_error_cost,
-)
-from fluid.layers.lstm import dynamic_lstm, dynamic_lstmp, lstm, lstm_unit
-from fluid.layers.matrix import bilinear_tensor_product, cos_sim, matmul, mul
-from fluid.layers.metrics import accuracy, auc, mean_iou, precision, recall
-from fluid.layers.missing import __getattr__ as __getattr__
-from fluid.layers.module import module
-from fluid.layers.norm import batch_norm, group_norm, instance_norm, l2_normalize, layer_norm, lrn
-from fluid.layers.padding import crop, crop_tensor, pad, pad2d, pad_constant_like, reverse
-from fluid.layers.pixels import affine_channel, im2sequence, pixel_shuffle, shuffle_channel, space_to_depth, unfold
-from fluid.layers.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
-from fluid.layers.positions import rotary_position, sinusoidal_position
-from fluid.layers.printing import Print
-from fluid.layers.random import (
-    gaussian_random,
-    gaussian_random_batch_size_like,
-    sampling_id,
-    uniform_random,
-    uniform_random_batch_size_like,
-)
-from fluid.layers.reduce import (
-    mean,
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_sum,
-)
-from fluid.layers.regression import (
-    huber_loss,
-    kldiv_loss,
-    log_loss,
-    margin_rank_loss,
-    mse_loss,
-    npair_loss,
-    rank_loss,
-    smooth_l1,
-)
-from fluid.layers.repeat import repeat
-from fluid.layers.resize import image_resize, image_resize_short, resize_bilinear, resize_nearest, resize_trilinear
-from fluid.layers.rnn import rnn
-from fluid.layers.sampled import hsigmoid, nce, sampled_softmax_with_cross_entropy
-from fluid.layers.scatter import multiplex, scatter, scatter_nd, scatter_nd_add, where
-from fluid.layers.sequence import (
-    add_position_encoding,
-    row_conv,
-    sequence_conv,
-    sequence_first_step,
-    sequence_last_step,
-    sequence_pool,
-    sequence_reverse,
-    sequence_softmax,
-)
-from fluid.layers.sequence_index import lod_append, lod_reset, sequence_enumerate, sequence_erase, sequence_scatter
-from fluid.layers.sequence_shape import (
-    sequence_concat,
-    sequence_expand,
-    sequence_expand_as,
-    sequence_pad,
-    sequence_reshape,
-    sequence_slice,
-    sequence_unpad,
-)
-from fluid.layers.spectral import spectral_norm
-from fluid.layers.tensor import assign, cast, clip, clip_by_norm, create_parameter, identity, pow, scale, sum, sums
-from fluid.layers.tensor_array import array_length, array_read, array_write, create_array
-from fluid.layers.thresholds import hard_shrink, maxout, prelu, softshrink, thresholded_relu
-from fluid.layers.unary import (
+from fluid.layers.activation.sigmoid import gelu, hard_sigmoid, hard_swish, stanh, swish
+from fluid.layers.activation.softmax import log_softmax, softmax
+from fluid.layers.activation.unary import (
     abs,
     acos,
     asin,
@@ -178,6 +42,146 @@ from fluid.layers.unary import (
     tanh,
     tanh_shrink,
 )
+from fluid.layers.attention.attention import attention_cache, multi_head_attention
+from fluid.layers.attention.position import add_position_encoding, rotary_position, sinusoidal_position
+from fluid.layers.control.branch import case, cond, switch_case
+from fluid.layers.control.loop import scan, while_loop
+from fluid.layers.control.print import Print
+from fluid.layers.control.repeat import repeat
+from fluid.layers.control.tensor_array import array_length, array_read, array_write, create_array
+from fluid.layers.data import data
+from fluid.layers.embedding import embedding
+from fluid.layers.fc import fc
+from fluid.layers.image.conv import conv2d, conv3d
+from fluid.layers.image.conv_transpose import conv2d_transpose, conv3d_transpose
+from fluid.layers.image.grid import affine_grid, grid_sampler
+from fluid.layers.image.pad import pad2d
+from fluid.layers.image.patches import im2sequence, unfold
+from fluid.layers.image.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
+from fluid.layers.image.resize import (
+    image_resize,
+    image_resize_short,
+    resize_bilinear,
+    resize_nearest,
+    resize_trilinear,
+)
+from fluid.layers.image.shuffle import pixel_shuffle, shuffle_channel, space_to_depth
+from fluid.layers.loss.classification import (
+    bpr_loss,
+    dice_loss,
+    label_smooth,
+    sigmoid_focal_loss,
+    teacher_student_sigmoid_loss,
+)
+from fluid.layers.loss.cross_entropy import cross_entropy, sigmoid_cross_entropy_with_logits, softmax_with_cross_entropy
+from fluid.layers.loss.metrics import accuracy, auc, mean_iou, precision, recall
+from fluid.layers.loss.regression import (
+    huber_loss,
+    kldiv_loss,
+    log_loss,
+    margin_rank_loss,
+    mse_loss,
+    npair_loss,
+    rank_loss,
+    smooth_l1,
+    square_error_cost,
+)
+from fluid.layers.loss.sampled import hsigmoid, nce, sampled_softmax_with_cross_entropy
+from fluid.layers.missing import __getattr__ as __getattr__
+from fluid.layers.module import module
+from fluid.layers.norm.batch_norm import batch_norm
+from fluid.layers.norm.dropout import dropout
+from fluid.layers.norm.layer_norm import group_norm, instance_norm, layer_norm
+from fluid.layers.norm.rescale import affine_channel, l2_normalize, lrn
+from fluid.layers.norm.spectral import spectral_norm
+from fluid.layers.recurrent.blocks import DynamicRNN, StaticRNN
+from fluid.layers.recurrent.gru import dynamic_gru, gru_unit
+from fluid.layers.recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm, lstm_unit
+from fluid.layers.recurrent.rnn import rnn
+from fluid.layers.sequence.conv import row_conv, sequence_conv
+from fluid.layers.sequence.index import sequence_enumerate, sequence_erase, sequence_scatter
+from fluid.layers.sequence.lod import lod_append, lod_reset
+from fluid.layers.sequence.pad import sequence_mask, sequence_pad, sequence_unpad
+from fluid.layers.sequence.pool import sequence_first_step, sequence_last_step, sequence_pool, sequence_softmax
+from fluid.layers.sequence.shape import (
+    sequence_concat,
+    sequence_expand,
+    sequence_expand_as,
+    sequence_reshape,
+    sequence_reverse,
+    sequence_slice,
+)
+from fluid.layers.structured.beam import beam_search
+from fluid.layers.structured.chunk import chunk_eval
+from fluid.layers.structured.crf import crf_decoding, linear_chain_crf
+from fluid.layers.structured.ctc import ctc_greedy_decoder, warpctc
+from fluid.layers.structured.distance import edit_distance
+from fluid.layers.tensor.arithmetic import clip, clip_by_norm, increment, pow, scale, sum, sums
+from fluid.layers.tensor.assign import assign, cast, create_parameter, identity
+from fluid.layers.tensor.compare import (
+    equal,
+    greater_equal,
+    greater_than,
+    has_inf,
+    has_nan,
+    isfinite,
+    less_equal,
+    less_than,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+)
+from fluid.layers.tensor.concat import concat, expand, reverse, split, stack, unstack
+from fluid.layers.tensor.create import (
+    diag,
+    eye,
+    fill_constant,
+    fill_constant_batch_size_like,
+    fill_zeros_like,
+    linspace,
+    ones,
+    ones_like,
+    range,
+    zeros,
+    zeros_like,
+)
+from fluid.layers.tensor.elementwise import (
+    elementwise_add,
+    elementwise_div,
+    elementwise_floordiv,
+    elementwise_max,
+    elementwise_min,
+    elementwise_mod,
+    elementwise_mul,
+    elementwise_pow,
+    elementwise_sub,
+)
+from fluid.layers.tensor.index import gather, gather_nd, one_hot, slice, strided_slice
+from fluid.layers.tensor.matrix import bilinear_tensor_product, cos_sim, matmul, mul
+from fluid.layers.tensor.pad import crop, crop_tensor, pad, pad_constant_like
+from fluid.layers.tensor.random import (
+    gaussian_random,
+    gaussian_random_batch_size_like,
+    sampling_id,
+    uniform_random,
+    uniform_random_batch_size_like,
+)
+from fluid.layers.tensor.reduce import (
+    cumsum,
+    mean,
+    reduce_all,
+    reduce_any,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+)
+from fluid.layers.tensor.reshape import flatten, rank, reshape, shape, size, squeeze, transpose, unsqueeze
+from fluid.layers.tensor.scatter import multiplex, scatter, scatter_nd, scatter_nd_add, where
+from fluid.layers.tensor.search import argmax, argmin, argsort, topk
 from fluid.lr import (
     cosine_decay,
     exponential_decay,

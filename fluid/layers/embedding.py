@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, is_sequence, layer, like, row_dims, valid_steps
+from fluid.layers.base import Layer, describe, layer, like, row_dims, valid_steps
+from fluid.layers.checks import check_ids
 
 
 @layer
@@ -84,27 +85,6 @@ def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
     """
     result = jnp.asarray(table).at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
     return result if padding is None else jnp.where((ids == padding)[..., None], 0, result)
-
-
-def check_ids(layer_name: str, value: Any, argument: str = "ids") -> Any:
-    """The array of integers such as ids.
-
-    Args:
-      layer_name: for messages.
-      value: an array or a sequence batch.
-      argument: what is in it.
-
-    Raises:
-      ArgumentTypeError: they are no integers.
-    """
-    ids = dense(value)
-    if not jnp.issubdtype(ids.dtype, jnp.integer):
-        level = ", lod_level=1" if is_sequence(value) else ""
-        raise errors.ArgumentTypeError(
-            f"{layer_name}: {argument} are integers, and {describe(value)} holds no integers; "
-            f'declare it so: layers.data(..., shape=[1], dtype="int64"{level})'
-        )
-    return ids
 
 
 def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | None:

@@ -1,0 +1,84 @@
+"""`fluid.one_hot` and `fluid.embedding`: as the layers of these names, but a dimension is appended, none replaced."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core
+from fluid.layers.base import Layer, layer, like
+from fluid.layers.checks import check_ids
+from fluid.layers.embedding import embed
+
+
+@layer
+def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
+    """For each class a row with 1 at its place and 0 elsewhere; `layers.one_hot` takes classes `[..., 1]` instead.
+
+    Args:
+      input: classes `[batch, ...]` of an integer dtype, or a SequenceBatch.
+      depth: how many classes there are.
+      allow_out_of_range: whether other numbers give a row of zeros instead of an error when fed.
+      name: instead of `one_hot_v2_N`.
+
+    Returns:
+      `[batch, ..., depth]`, float32.
+
+    Raises:
+      ArgumentTypeError: the classes are no integers.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.one_hot(fluid.layers.data("label", shape=[5], dtype="int64"), depth=10)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 5, 10]
+    """
+    this = Layer("one_hot_v2", name)
+    ids = check_ids(this.name, input)
+    if not allow_out_of_range:
+        core.limit_feed(input, 0, depth)
+    return this.output(like(input, this.frame.compute(jax.nn.one_hot(ids, depth, dtype=jnp.float32))))
+
+
+@layer
+def embedding(
+    input: Any,
+    size: Sequence[int],
+    is_sparse: bool = False,
+    is_distributed: bool = False,
+    padding_idx: int | None = None,
+    param_attr: Any = None,
+    dtype: str = "float32",
+    name: str | None = None,
+) -> Any:
+    """Look up the row of a table for each id; `layers.embedding` takes ids `[..., 1]` instead.
+
+    Args:
+      input: integer ids `[batch, ...]`, or a SequenceBatch of ids.
+      size: `[number of rows, width]` of the table.
+      is_sparse: see `layers.embedding`.
+      is_distributed: has no effect.
+      padding_idx: an id whose row counts as zeros and is never trained; negative counts from the end.
+      param_attr: ParamAttr of the table; the same name shares it between embeddings.
+      dtype: of the table.
+      name: instead of `embedding_N`.
+
+    Returns:
+      `[batch, ..., width]`.
+
+    Raises:
+      ArgumentTypeError: the ids are no integers.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     words = fluid.layers.data("words", shape=[5], dtype="int64")
+      ...     return fluid.embedding(words, size=[1000, 32])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 5, 32]
+    """
+    this = Layer("embedding", name)
+    ids = check_ids(this.name, input)
+    return embed(this, input, ids, size, is_sparse, padding_idx, param_attr, dtype)

@@ -1,0 +1,1 @@
+"""Activations, and the elementary functions of one value."""

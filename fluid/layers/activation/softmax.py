@@ -1,0 +1,68 @@
+"""The softmax and its logarithm."""
+
+from typing import Any
+
+import jax
+
+from fluid.layers import functional
+from fluid.layers.base import Layer, axis_of, dense, layer, like
+
+
+@layer
+def softmax(input: Any, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Any:
+    """Probabilities from logits: `exp(x) / sum(exp(x))` along one dimension.
+
+    Args:
+      input: logits `[batch, ..., classes]`, or a SequenceBatch.
+      use_cudnn: has no effect.
+      name: instead of `softmax_N`.
+      axis: the dimension of the classes.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.softmax(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("softmax", name)
+    place = axis_of(input, axis)
+    raw = like(input, functional.softmax(dense(input), axis=place))
+    result = this.output(raw)
+    if result is raw:  # an override has no logits
+        this.frame.note(result, logits=input, logits_axis=place)
+    return result
+
+
+@layer
+def log_softmax(input: Any, axis: int | None = None, dtype: str | None = None, name: str | None = None) -> Any:
+    """Logarithm of the softmax, computed without rounding small probabilities to 0.
+
+    Args:
+      input: logits `[batch, ..., classes]`, or a SequenceBatch.
+      axis: the dimension of the classes; the last by default.
+      dtype: to convert to before.
+      name: instead of `log_softmax_N`.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.log_softmax(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("log_softmax", name)
+    x = dense(input) if dtype is None else dense(input).astype(jax.dtypes.canonicalize_dtype(dtype))
+    return this.output(like(input, functional.log_softmax(x, axis=axis_of(input, -1 if axis is None else axis))))

@@ -1,0 +1,67 @@
+"""Functions of one value without settings: `relu`, `tanh`, `exp`, ...; each is an entry of the table of activations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid.layers import functional
+from fluid.layers.base import Layer, filled, layer, like
+
+_DOCUMENTATION = """{title}
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      name: instead of `{kind}_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.{kind}(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+
+# What has no value, or no slope, in places where padding may be.
+_BOUNDED = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
+
+
+def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
+    compute = function or functional.ACTIVATIONS[kind]
+
+    def elementwise(x: Any, name: str | None = None) -> Any:
+        return Layer(kind, name).output(like(x, compute(filled(x, 0.5 if kind in _BOUNDED else 0))))
+
+    elementwise.__name__ = elementwise.__qualname__ = kind
+    elementwise.__doc__ = _DOCUMENTATION.format(title=title, kind=kind)
+    return layer(elementwise)
+
+
+sigmoid = _make("sigmoid", "`1 / (1 + exp(-x))`.")
+logsigmoid = _make("logsigmoid", "Logarithm of the sigmoid, exact for very negative `x`.")
+relu = _make("relu", "Rectifier (Nair and Hinton, 2010): `max(x, 0)`.")
+tanh = _make("tanh", "Hyperbolic tangent.")
+tanh_shrink = _make("tanh_shrink", "`x - tanh(x)`.")
+softplus = _make("softplus", "`log(1 + exp(x))`.")
+softsign = _make("softsign", "`x / (1 + abs(x))`.")
+silu = _make("silu", "`x * sigmoid(x)` (Elfwing, Uchibe and Doya, 2017).")
+mish = _make("mish", "`x * tanh(softplus(x))` (Misra, 2019).")
+exp = _make("exp", "Exponential.")
+log = _make("log", "Natural logarithm.")
+sqrt = _make("sqrt", "Square root.")
+rsqrt = _make("rsqrt", "`1 / sqrt(x)`.")
+square = _make("square", "`x * x`.")
+reciprocal = _make("reciprocal", "`1 / x`.")
+abs = _make("abs", "Absolute value.")
+sign = _make("sign", "-1, 0 or 1 by the sign of `x`.", jnp.sign)
+ceil = _make("ceil", "The next integer above.")
+floor = _make("floor", "The next integer below.")
+round = _make("round", "The nearest integer, halves away from 0.")
+sin = _make("sin", "Sine.")
+cos = _make("cos", "Cosine.")
+asin = _make("asin", "Inverse sine.")
+acos = _make("acos", "Inverse cosine.")
+atan = _make("atan", "Inverse tangent.")

@@ -1,0 +1,147 @@
+"""Where a step is: sines to add to it, or rotations of queries and keys."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.layers.base import Layer, dense, describe, layer, like, wide_dtype
+from fluid.layers.sequence.steps import step_size
+
+
+@layer
+def sinusoidal_position(position: Any, size: int, dtype: str = "float32", name: str | None = None) -> Any:
+    """Sines and cosines of a position (Vaswani et al., 2017), to be added to what stands there.
+
+    The first half holds sines, the second cosines, with wavelengths from 2 pi to 10000 * 2 pi, as in
+    `layers.add_position_encoding`. Positions that are learned are an `embedding` of them.
+
+    Args:
+      position: numbers `[...]`, such as `layers.range(0, time, 1, "int64")`, or a SequenceBatch of them.
+      size: of the result, even.
+      dtype: of the result.
+      name: instead of `sinusoidal_position_N`.
+
+    Returns:
+      `[..., size]`.
+
+    Raises:
+      ArgumentError: the size is no positive even number.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[5, 8])
+      ...     return x + fluid.layers.sinusoidal_position(fluid.layers.range(0, 5, 1, "int64"), size=8)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 5, 8]
+    """
+    this = Layer("sinusoidal_position", name)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size % 2:
+        raise errors.ArgumentError(f"{this.name}: size={size!r}; expected a positive even number, as in size=64")
+    table = sine_table(dense(position), size, wide_dtype(dtype)).astype(dtype)
+    return this.output(like(position, this.frame.compute(table)))
+
+
+@layer
+def rotary_position(x: Any, position: Any = None, base: float = 10000.0, name: str | None = None) -> Any:
+    """Rotary positions (Su et al., 2021): turn pairs of numbers by angles that grow with the position.
+
+    The product of two vectors that are turned so depends on the distance of their positions only. Number `i` of a
+    vector is paired with number `i + size / 2`.
+
+    Args:
+      x: `[batch, time, size]` or `[batch, time, heads, size]`, or a SequenceBatch of such data; the size is even.
+      position: of the steps, `[time]` or `[batch, time]`, or a number for the first step; 0, 1, 2, ... by default.
+      base: of the wavelengths, which go from 2 pi to nearly `base * 2 pi`.
+      name: instead of `rotary_position_N`.
+
+    Returns:
+      Same shape and dtype as `x`.
+
+    Raises:
+      ShapeError: the data has other dimensions or an odd size, or the positions do not fit its steps.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.rotary_position(fluid.layers.data("x", shape=[5, 2, 8]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 5, 2, 8]
+    """
+    this = Layer("rotary_position", name)
+    array = dense(x)
+    if array.ndim not in (3, 4) or array.shape[-1] % 2:
+        raise errors.ShapeError(
+            f"{this.name}: x is {describe(x)}; expected [batch, time, size] or [batch, time, heads, size] with an even "
+            f"size"
+        )
+    steps = jnp.arange(array.shape[1])
+    if position is not None:
+        given = dense(position)
+        steps = given + steps if given.ndim == 0 else given
+        if steps.shape not in (array.shape[1:2], array.shape[:2]):
+            raise errors.ShapeError(
+                f"{this.name}: position {describe(position)} does not fit the steps of x {describe(x)}; "
+                f"expected [time] or [batch, time], or the position of the first step, as in position=0"
+            )
+    return this.output(like(x, rotate(array, steps, base)))
+
+
+def sine_table(position: Any, size: int, dtype: Any = "float32") -> Any:
+    """Sines and cosines `[..., size]` of positions `[...]`, as `add_position_encoding` has them; the size is even."""
+    half = size // 2
+    # The last wavelength is exactly the longest, so one alone would be a division by zero: it is the longest too.
+    exponents = jnp.arange(half, dtype=dtype) / (half - 1) if half > 1 else jnp.ones([1], dtype)
+    angles = jnp.asarray(position, dtype)[..., None] * jnp.asarray(10000.0, dtype) ** -exponents
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+def rotate(x: Any, position: Any, base: float = 10000.0) -> Any:
+    """Turn the pairs of `x`, `[batch, time, ..., size]`, by the angles of positions `[time]` or `[batch, time]`."""
+    dtype = wide_dtype(x.dtype)
+    half = x.shape[-1] // 2
+    speeds = jnp.asarray(base, dtype) ** -(jnp.arange(half, dtype=dtype) / half)
+    angles = jnp.asarray(position, dtype)[..., None] * speeds
+    angles = angles.reshape(*angles.shape[:-1], *[1] * (x.ndim - 3), half)
+    sine, cosine = jnp.sin(angles), jnp.cos(angles)
+    first, second = x[..., :half].astype(dtype), x[..., half:].astype(dtype)
+    turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    return turned.astype(x.dtype)
+
+
+@layer
+def add_position_encoding(input: Any, alpha: float, beta: float, name: str | None = None) -> Any:
+    """Add sines and cosines that tell the steps apart (Vaswani et al., 2017): `alpha * input + beta * encoding`.
+
+    The first half of the channels gets sines, the second cosines, of frequencies from 1 down to 1 / 10000.
+
+    Args:
+      input: `[batch, time, channels]`, or a SequenceBatch; of a NestedSequenceBatch the innermost sequences.
+      alpha: multiplies the input.
+      beta: multiplies the encoding.
+      name: instead of `add_position_encoding_N`.
+
+    Returns:
+      Like the input.
+
+    Raises:
+      ShapeError: the input is no batch of sequences of vectors, or the number of channels is odd.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[5, 8])
+      ...     return fluid.layers.add_position_encoding(x, alpha=1.0, beta=1.0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 5, 8]
+    """
+    this = Layer("add_position_encoding", name)
+    x, channels = dense(input), step_size(this, input)
+    if channels % 2:
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(input)} has {channels} channels; expected an even number, half of them for "
+            f"sines and half for cosines, as from layers.fc(x, size={channels + 1})"
+        )
+    table = sine_table(jnp.arange(x.shape[-2]), channels, wide_dtype(x.dtype))
+    return this.output(like(input, (alpha * x + beta * table).astype(x.dtype)))

@@ -1,0 +1,213 @@
+"""Branches: `cond`, `case` and `switch_case`; what depends on data is computed where it is needed only."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, describe, layer
+from fluid.layers.control.carry import check_alike, recorded, settled
+
+
+@layer
+def cond(
+    pred: Any,
+    true_fn: Callable[[], Any] | None = None,
+    false_fn: Callable[[], Any] | None = None,
+    name: str | None = None,
+) -> Any:
+    """What one of two functions returns; only that one is computed.
+
+    Both are traced, so both create their parameters. Moving averages and other states change in the branch that is
+    taken. To choose between values for each example use `layers.where`.
+
+    Args:
+      pred: bool, `[]` or `[1]`.
+      true_fn: a function without arguments, which uses the values around it; None returns None.
+      false_fn: likewise, when `pred` is false. It must return the same structure, shapes and dtypes.
+      name: instead of `cond_N`.
+
+    Returns:
+      What the function returned: a value, or any pytree of values.
+
+    Raises:
+      ShapeError: `pred` is more than one bool, or the functions return different structures, shapes or dtypes.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     wide = fluid.layers.reduce_max(x) > 1.0
+      ...     return fluid.layers.cond(wide, lambda: x / fluid.layers.reduce_max(x), lambda: x)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("cond", name)
+    taken = jnp.where(truth(this, pred, "pred"), 0, 1)
+    return _choose(this, "cond", taken, {"true_fn": true_fn or _nothing, "false_fn": false_fn or _nothing})
+
+
+@layer
+def case(
+    pred_fn_pairs: Sequence[tuple[Any, Callable[[], Any]]],
+    default: Callable[[], Any] | None = None,
+    name: str | None = None,
+) -> Any:
+    """What the function behind the first true condition returns; only that one is computed.
+
+    Args:
+      pred_fn_pairs: `(pred, fn)`: a bool `[]` or `[1]`, and a function without arguments.
+      default: when no condition is true; the last of the functions by default.
+      name: instead of `case_N`.
+
+    Returns:
+      What the function returned: a value, or any pytree of values.
+
+    Raises:
+      ArgumentTypeError: these are no such pairs.
+      ShapeError: the functions return different structures, shapes or dtypes.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     step = fluid.layers.data("step", shape=[1], append_batch_size=False)
+      ...     return fluid.layers.case([(step < 100, lambda: 0.1), (step < 200, lambda: 0.01)], lambda: 0.001)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[]
+    """
+    this = Layer("case", name)
+    pairs = list(pred_fn_pairs) if isinstance(pred_fn_pairs, list | tuple) else []
+    if not pairs or any(not isinstance(p, list | tuple) or len(p) != 2 or not callable(p[1]) for p in pairs):
+        raise errors.ArgumentTypeError(
+            f"{this.name}: pred_fn_pairs={pred_fn_pairs!r}; expected pairs of a condition and a function without "
+            f"arguments, as in layers.case([(x < 1, lambda: a), (x < 2, lambda: b)], default=lambda: c)"
+        )
+    preds = [truth(this, pred, f"condition {i}") for i, (pred, _) in enumerate(pairs)]
+    functions = {f"function {i}": function for i, (_, function) in enumerate(pairs)}
+    functions["default"] = default or pairs[-1][1]
+    return _choose(this, "case", jnp.argmax(jnp.stack([*preds, jnp.bool_(True)])), functions)
+
+
+@layer
+def switch_case(
+    branch_index: Any,
+    branch_fns: Mapping[int, Callable[[], Any]] | Sequence[Any],
+    default: Callable[[], Any] | None = None,
+    name: str | None = None,
+) -> Any:
+    """What the function with a number returns; only that one is computed.
+
+    Args:
+      branch_index: integer, `[]` or `[1]`.
+      branch_fns: functions without arguments: a dict by number, pairs `(number, function)`, or a list, counted from 0.
+      default: when there is no such number; the function with the largest number by default.
+      name: instead of `switch_case_N`.
+
+    Returns:
+      What the function returned: a value, or any pytree of values.
+
+    Raises:
+      ArgumentTypeError: these are no functions with numbers, or the index is no integer.
+      ArgumentError: two functions have the same number.
+      ShapeError: the functions return different structures, shapes or dtypes.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     kind = fluid.layers.data("kind", shape=[1], dtype="int64", append_batch_size=False)
+      ...     return fluid.layers.switch_case(kind, {1: lambda: x, 5: lambda: x * 2}, default=lambda: x * 0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("switch_case", name)
+    numbered = _numbered(this, branch_fns)
+    index = _only(this, array_of(this, branch_index), "branch_index")
+    if not jnp.issubdtype(index.dtype, jnp.integer):
+        raise errors.ArgumentTypeError(
+            f"{this.name}: branch_index is {describe(branch_index)}, expected an integer; as in "
+            f'layers.switch_case(layers.cast(index, "int32"), branch_fns)'
+        )
+    functions = {f"function {number}": function for number, function in numbered.items()}
+    functions["default"] = default or numbered[max(numbered)]
+    hits = [index == number for number in numbered]
+    return _choose(this, "switch_case", jnp.argmax(jnp.stack([*hits, jnp.bool_(True)])), functions)
+
+
+def truth(this: Layer, value: Any, what: str) -> jax.Array:
+    """Read one bool.
+
+    Raises:
+      ShapeError: there are several.
+      ArgumentTypeError: it is something else.
+    """
+    array = array_of(this, value)
+    if array.dtype != bool:
+        raise errors.ArgumentTypeError(
+            f"{this.name}: {what} is {describe(value)}, expected a bool; compare it with something, as in {what} > 0"
+        )
+    return _only(this, array, what)
+
+
+def _only(this: Layer, array: Any, what: str) -> jax.Array:
+    if array.size != 1:
+        raise errors.ShapeError(
+            f"{this.name}: {what} is {describe(array)}, expected one value, [] or [1]: reduce it first, as in "
+            f"layers.reduce_any(x); to choose for each example use layers.where(condition, x, y)"
+        )
+    return array.reshape(())
+
+
+def _nothing() -> None:
+    return None
+
+
+def _numbered(this: Layer, given: Any) -> dict[int, Callable[[], Any]]:
+    pairs: list[Any] = []
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    elif isinstance(given, list | tuple):
+        pairs = list(enumerate(given)) if all(callable(f) for f in given) else list(given)
+    good = [
+        isinstance(p, list | tuple) and len(p) == 2 and isinstance(p[0], int | np.integer) and callable(p[1])
+        for p in pairs
+    ]
+    if not good or not all(good):
+        raise errors.ArgumentTypeError(
+            f"{this.name}: branch_fns={given!r}; expected functions without arguments by number, as in "
+            f"layers.switch_case(index, {{1: lambda: a, 2: lambda: b}}, default=lambda: c)"
+        )
+    numbered = {int(number): function for number, function in pairs}
+    if len(numbered) < len(pairs):
+        raise errors.ArgumentError(
+            f"{this.name}: branch_fns has the numbers {[int(n) for n, _ in pairs]}; each may stand there once"
+        )
+    return numbered
+
+
+def _choose(this: Layer, kind: str, taken: Any, functions: Mapping[str, Callable[[], Any]]) -> Any:
+    """Compute the function at position `taken`; the states of all go through, changed or not."""
+    bodies = {label: core.Body(function, [], f"layers.{kind}") for label, function in functions.items()}
+    states = {name: value for body in bodies.values() for name, value in body.states().items()}
+    results: dict[str, Any] = {}
+
+    def branch(label: str) -> Callable[[Any], Any]:
+        def run(states: dict[str, Any]) -> Any:
+            result, changed = bodies[label](states, None)
+            first, results[label] = next(iter(results), label), settled(result)
+            check_alike(
+                results[label],
+                results[first],
+                f"{this.name}: {first} returned {{expected}}, {label} returned {{found}}; all must return the same "
+                f'structure, shapes and dtypes; layers.reshape(x, shape) or layers.cast(x, "float32") makes them so',
+            )
+            return results[label], {**states, **changed}
+
+        return run
+
+    result, states = jax.lax.switch(taken, [branch(label) for label in bodies], states)
+    next(iter(bodies.values())).keep(states)
+    return recorded(this, result)

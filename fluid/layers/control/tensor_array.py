@@ -1,0 +1,190 @@
+"""Arrays of arrays, of which a loop writes one at a time."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.layers.base import Layer, array_of, describe, layer
+from fluid.layers.checks import dtype_of, known_shape
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class TensorArray:
+    """Room for a number of arrays of one shape, and how many of them have been written.
+
+    Loops and branches carry it like any value.
+
+    Attributes:
+      data: `[max_length, ...]`; zeros where nothing was written.
+      length: int32 `[]`: one more than the last index that was written.
+    """
+
+    data: Any
+    length: Any
+
+
+@layer
+def create_array(dtype: Any, max_length: int, shape: Any = (), name: str | None = None) -> TensorArray:
+    """Room for arrays that are written one by one, with `layers.array_write`.
+
+    Args:
+      dtype: of each.
+      max_length: how many there may be.
+      shape: of each; scalars by default. For one that follows the batch use `x.shape`.
+      name: instead of `create_array_N`.
+
+    Returns:
+      An empty TensorArray; its `data` are `[max_length, *shape]`.
+
+    Raises:
+      ArgumentError: a size is negative, or `max_length` is no positive integer.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     def body(i, x, powers):
+      ...         return i + 1, x * x, fluid.layers.array_write(x, i, powers)
+      ...     powers = fluid.layers.create_array("float32", max_length=4, shape=x.shape)
+      ...     powers = fluid.layers.while_loop(lambda i, x, powers: i < 4, body, [0, x, powers])[2]
+      ...     return powers.data, fluid.layers.array_length(powers)
+      >>> print(*fluid.Program(program).outputs)
+      float32[4, batch, 3] int32[]
+    """
+    this = Layer("create_array", name)
+    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
+        raise errors.ArgumentError(
+            f"{this.name}: max_length={max_length!r}; the room must be known in advance, as in "
+            f'layers.create_array("float32", max_length=20, shape=x.shape)'
+        )
+    sizes = known_shape(this, list(shape))
+    return TensorArray(this.output(jnp.zeros([max_length, *sizes], dtype_of("create_array", dtype))), jnp.int32(0))
+
+
+@layer
+def array_write(
+    x: Any, i: Any, array: TensorArray | None = None, max_length: int | None = None, name: str | None = None
+) -> TensorArray:
+    """A TensorArray in which one array is another. The one that is given does not change: use what is returned.
+
+    Args:
+      x: what is written, of the shape and dtype that the array has room for.
+      i: where: an integer, or an integer value `[]` or `[1]`. Behind the end of the array nothing is written.
+      array: the TensorArray; by default a new one that fits `x`.
+      max_length: how many there may be, for a new one.
+      name: instead of `array_write_N`.
+
+    Returns:
+      The new TensorArray.
+
+    Raises:
+      ShapeError: `x` has another shape or dtype than there is room for.
+      ArgumentError: the index is not in the array, or there is neither `array` nor `max_length`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     array = fluid.layers.array_write(x, 0, max_length=2)
+      ...     return fluid.layers.array_write(x * 2, 1, array).data
+      >>> print(fluid.Program(program).outputs[0])
+      float32[2, batch, 3]
+    """
+    this = Layer("array_write", name)
+    value = array_of(this, x)
+    if array is None:
+        if max_length is None:
+            raise errors.ArgumentError(
+                f"{this.name}: neither array nor max_length is given; the room must be known in advance: "
+                f"layers.array_write(x, i, array), or layers.array_write(x, i, max_length=20) for a new one"
+            )
+        array = TensorArray(jnp.zeros([max_length, *value.shape], value.dtype), jnp.int32(0))
+    data = _checked(this, array).data
+    index = _index(this, i, data.shape[0])
+    if (value.shape, value.dtype) != (data.shape[1:], data.dtype):
+        raise errors.ShapeError(
+            f"{this.name}: {describe(x)} into an array with room for {data.shape[0]} of {describe(data[0])}; say so "
+            f'with layers.create_array("{value.dtype}", max_length, shape=x.shape)'
+        )
+    # A negative index would count from the end.
+    changed = data.at[jnp.where(index < 0, data.shape[0], index)].set(value, mode="drop")
+    length = jnp.clip(index + 1, array.length, data.shape[0]).astype(jnp.int32)
+    return TensorArray(this.output(changed), length)
+
+
+@layer
+def array_read(array: TensorArray, i: Any, name: str | None = None) -> Any:
+    """One array of a TensorArray.
+
+    Args:
+      array: the TensorArray.
+      i: which: an integer, or an integer value `[]` or `[1]`. What is not in it reads as NaN.
+      name: instead of `array_read_N`.
+
+    Returns:
+      The array: zeros when it was not written.
+
+    Raises:
+      ArgumentError: the index is not in the array.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     return fluid.layers.array_read(fluid.layers.array_write(x, 0, max_length=1), 0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("array_read", name)
+    data = _checked(this, array).data
+    fill = np.nan if jnp.issubdtype(data.dtype, jnp.inexact) else None
+    index = _index(this, i, data.shape[0])
+    return this.output(data.at[index].get(mode="fill", fill_value=fill, wrap_negative_indices=False))
+
+
+@layer
+def array_length(array: TensorArray, name: str | None = None) -> Any:
+    """How many arrays of a TensorArray have been written: one more than the last index.
+
+    Args:
+      array: the TensorArray.
+      name: instead of `array_length_N`.
+
+    Returns:
+      int32 `[]`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.array_length(fluid.layers.create_array("float32", max_length=4))
+      >>> print(fluid.Program(program).outputs[0])
+      int32[]
+    """
+    this = Layer("array_length", name)
+    return this.output(jnp.asarray(_checked(this, array).length))
+
+
+def _checked(this: Layer, array: Any) -> TensorArray:
+    if not isinstance(array, TensorArray):
+        raise errors.ArgumentTypeError(
+            f"{this.name}: array is a {type(array).__name__}, expected what layers.create_array or layers.array_write "
+            f"returned"
+        )
+    return array
+
+
+def _index(this: Layer, i: Any, room: int) -> Any:
+    known = isinstance(i, int | np.integer) and not isinstance(i, bool)
+    if known and not 0 <= i < room:
+        raise errors.ArgumentError(f"{this.name}: i={i}, but max_length={room}; expected 0 to {room - 1}")
+    index = array_of(this, i)
+    if not jnp.issubdtype(index.dtype, jnp.integer) or index.size != 1:
+        raise errors.ShapeError(
+            f'{this.name}: i is {describe(i)}, expected one integer, as in layers.zeros([1], "int32")'
+        )
+    return index.reshape(())

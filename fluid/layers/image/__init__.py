@@ -1,0 +1,1 @@
+"""Layers on images and volumes: convolution, pooling, resizing, sampling."""

@@ -1,0 +1,148 @@
+"""Convolutions and transposed convolutions."""
+
+import math
+from typing import Any
+
+import jax
+
+from fluid import errors
+from fluid.initializer import Normal
+from fluid.layers.base import Layer, layer, sizes_of
+from fluid.layers.image.spatial import check_groups, finish_convolution, image_of, paddings
+
+
+@layer
+def conv2d(
+    input: Any,
+    num_filters: int,
+    filter_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_cudnn: bool = True,
+    act: Any = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Any:
+    """Convolution of images.
+
+    Args:
+      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC".
+      num_filters: how many output channels.
+      filter_size: `k` or `[kh, kw]`.
+      stride: one or two integers.
+      padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
+      dilation: one or two integers: the distance between neighbouring cells of a filter.
+      groups: channels are split into so many groups, each with filters of its own.
+      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`, in either layout; by default
+        normal with deviation `sqrt(2 / (kh * kw * channels))`.
+      bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
+      use_cudnn: has no effect; XLA chooses.
+      act: name of an activation, or a function.
+      name: instead of `conv2d_N`.
+      data_format: "NCHW" or "NHWC".
+
+    Returns:
+      `[batch, num_filters, height', width']`, or with the channels last.
+
+    Raises:
+      ShapeError: the input is no batch of images, its channels cannot be grouped, or it is smaller than a filter.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[3, 8, 8])
+      ...     return fluid.layers.conv2d(image, num_filters=4, filter_size=3, padding=1, act="relu")
+      >>> p = fluid.Program(program)
+      >>> print(p.outputs[0], p.parameters["conv2d_0.w_0"].shape)
+      float32[batch, 4, 8, 8] (4, 3, 3, 3)
+    """
+    return _convolve(
+        Layer("conv2d", name), 2, input, num_filters, filter_size, stride, padding, dilation, groups,
+        param_attr, bias_attr, act, data_format,
+    )  # fmt: skip
+
+
+@layer
+def conv3d(
+    input: Any,
+    num_filters: int,
+    filter_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_cudnn: bool = True,
+    act: Any = None,
+    name: str | None = None,
+    data_format: str = "NCDHW",
+) -> Any:
+    """Convolution of volumes: `conv2d` with a depth before the height.
+
+    Args:
+      input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
+      num_filters: how many output channels.
+      filter_size: one or three integers.
+      stride: one or three integers.
+      padding: an integer, three, six (before and after), "SAME" or "VALID".
+      dilation: one or three integers.
+      groups: as in `conv2d`.
+      param_attr: of the filters `[num_filters, channels / groups, kd, kh, kw]`.
+      bias_attr: of the bias `[num_filters]`; False for none.
+      use_cudnn: has no effect.
+      act: name of an activation, or a function.
+      name: instead of `conv3d_N`.
+      data_format: "NCDHW" or "NDHWC".
+
+    Returns:
+      `[batch, num_filters, depth', height', width']`, or with the channels last.
+
+    Raises:
+      ShapeError: as `conv2d`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     scan = fluid.layers.data("scan", shape=[1, 4, 8, 8])
+      ...     return fluid.layers.conv3d(scan, num_filters=2, filter_size=3)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 2, 2, 6, 6]
+    """
+    return _convolve(
+        Layer("conv3d", name), 3, input, num_filters, filter_size, stride, padding, dilation, groups,
+        param_attr, bias_attr, act, data_format,
+    )  # fmt: skip
+
+
+def _convolve(
+    this: Layer, dims: int, input: Any, num_filters: int, filter_size: Any, stride: Any, padding: Any, dilation: Any,
+    groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
+) -> Any:  # fmt: skip
+    image = image_of(this, input, dims + 2, data_format)
+    kernel = sizes_of("filter_size", filter_size, dims)
+    strides, dilations = sizes_of("stride", stride, dims), sizes_of("dilation", dilation, dims)
+    groups = check_groups(this, image.channels, num_filters, groups)
+    windows = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
+    pads = paddings(this, padding, image, windows, strides)
+    if any(size + sum(pad) < window for size, pad, window in zip(image.pixels, pads, windows, strict=True)):
+        raise errors.ShapeError(
+            f"{this.name}: an image of {list(image.pixels)} pixels padded by {pads} is smaller than a filter of "
+            f"{list(windows)}; use a smaller filter_size, or padding={windows[0] // 2}"
+        )
+    default = Normal(0.0, math.sqrt(2.0 / (math.prod(kernel) * image.channels)))
+    filters = this.weight(param_attr, [num_filters, image.channels // groups, *kernel], image.array.dtype, default)
+    result = jax.lax.conv_general_dilated(
+        image.array,
+        filters,
+        strides,
+        pads,
+        rhs_dilation=dilations,
+        dimension_numbers=(image.layout, "OIHW" if dims == 2 else "OIDHW", image.layout),
+        feature_group_count=groups,
+    )
+    return finish_convolution(this, image, result, bias_attr, act)

@@ -1,0 +1,180 @@
+"""Transposed convolutions."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.layers.base import Layer, layer, sizes_of
+from fluid.layers.image.spatial import Image, Pairs, check_groups, finish_convolution, image_of, paddings
+
+
+@layer
+def conv2d_transpose(
+    input: Any,
+    num_filters: int,
+    output_size: Any = None,
+    filter_size: Any = None,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_cudnn: bool = True,
+    act: Any = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Any:
+    """Transposed convolution of images: what carries the gradient of a `conv2d` back, used to grow images.
+
+    Args:
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
+      num_filters: how many output channels.
+      output_size: `[height', width']`; found from the filter when not given, and finds the filter when that is not.
+      filter_size: `k` or `[kh, kw]`.
+      padding: how much a convolution from output to input would pad; forms as in `conv2d`.
+      stride: one or two integers: how much larger the image becomes.
+      dilation: one or two integers.
+      groups: as in `conv2d`.
+      param_attr: of the filters `[channels, num_filters / groups, kh, kw]`; Xavier uniform by default.
+      bias_attr: of the bias `[num_filters]`; False for none.
+      use_cudnn: has no effect.
+      act: name of an activation, or a function.
+      name: instead of `conv2d_transpose_N`.
+      data_format: "NCHW" or "NHWC".
+
+    Returns:
+      `[batch, num_filters, height', width']`, where `height' = (height - 1) * stride - 2 * padding + kh` without
+      `output_size` and dilation; or with the channels last.
+
+    Raises:
+      ArgumentError: neither a size nor a filter is given, or the size cannot be reached with this stride.
+      ShapeError: as `conv2d`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     seed = fluid.layers.data("seed", shape=[8, 4, 4])
+      ...     return fluid.layers.conv2d_transpose(seed, num_filters=2, filter_size=4, stride=2, padding=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 2, 8, 8]
+    """
+    return _convolve_back(
+        Layer("conv2d_transpose", name), 2, input, num_filters, output_size, filter_size, padding, stride, dilation,
+        groups, param_attr, bias_attr, act, data_format,
+    )  # fmt: skip
+
+
+@layer
+def conv3d_transpose(
+    input: Any,
+    num_filters: int,
+    output_size: Any = None,
+    filter_size: Any = None,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int | None = None,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    use_cudnn: bool = True,
+    act: Any = None,
+    name: str | None = None,
+    data_format: str = "NCDHW",
+) -> Any:
+    """Transposed convolution of volumes: `conv2d_transpose` with a depth before the height.
+
+    Args:
+      input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
+      num_filters: how many output channels.
+      output_size: three integers, or None.
+      filter_size: one or three integers, or None.
+      padding: as in `conv3d`.
+      stride: one or three integers.
+      dilation: one or three integers.
+      groups: as in `conv2d`.
+      param_attr: of the filters `[channels, num_filters / groups, kd, kh, kw]`; Xavier uniform by default.
+      bias_attr: of the bias `[num_filters]`; False for none.
+      use_cudnn: has no effect.
+      act: name of an activation, or a function.
+      name: instead of `conv3d_transpose_N`.
+      data_format: "NCDHW" or "NDHWC".
+
+    Returns:
+      `[batch, num_filters, depth', height', width']`, or with the channels last.
+
+    Raises:
+      ArgumentError: as `conv2d_transpose`.
+      ShapeError: as `conv2d`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     seed = fluid.layers.data("seed", shape=[8, 2, 2, 2])
+      ...     return fluid.layers.conv3d_transpose(seed, num_filters=2, filter_size=2, stride=2)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 2, 4, 4, 4]
+    """
+    return _convolve_back(
+        Layer("conv3d_transpose", name), 3, input, num_filters, output_size, filter_size, padding, stride, dilation,
+        groups, param_attr, bias_attr, act, data_format,
+    )  # fmt: skip
+
+
+def _convolve_back(
+    this: Layer, dims: int, input: Any, num_filters: int, output_size: Any, filter_size: Any, padding: Any, stride: Any,
+    dilation: Any, groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
+) -> Any:  # fmt: skip
+    image = image_of(this, input, dims + 2, data_format)
+    strides, dilations = sizes_of("stride", stride, dims), sizes_of("dilation", dilation, dims)
+    groups = check_groups(this, image.channels, num_filters, groups)
+    kernel, pads = _back_geometry(this, image, output_size, filter_size, padding, strides, dilations)
+    shape = [image.channels, num_filters // groups, *kernel]
+    filters = this.weight(param_attr, shape, image.array.dtype)
+    # As a plain convolution: the input spread out by the stride, the filters turned around, in and out exchanged.
+    turned = jnp.flip(filters, tuple(range(2, 2 + dims))).reshape(groups, image.channels // groups, *shape[1:])
+    result = jax.lax.conv_general_dilated(
+        image.array,
+        jnp.swapaxes(turned, 1, 2).reshape(num_filters, image.channels // groups, *kernel),
+        (1,) * dims,
+        pads,
+        lhs_dilation=strides,
+        rhs_dilation=dilations,
+        dimension_numbers=(image.layout, "OIHW" if dims == 2 else "OIDHW", image.layout),
+        feature_group_count=groups,
+    )
+    return finish_convolution(this, image, result, bias_attr, act)
+
+
+def _back_geometry(
+    this: Layer, image: Image, output_size: Any, filter_size: Any, padding: Any, strides: Any, dilations: Any
+) -> tuple[tuple[int, ...], Pairs]:
+    dims = len(image.pixels)
+    wanted = None if output_size is None else sizes_of("output_size", output_size, dims)
+    if filter_size is None:
+        if wanted is None:
+            raise errors.ArgumentError(f"{this.name} needs filter_size or output_size, as in filter_size={[3] * dims}")
+        pads = paddings(this, padding, image, (1,) * dims, strides)
+        kernel = tuple(
+            (out - (size - 1) * s + sum(p) - 1) // d + 1
+            for out, size, s, p, d in zip(wanted, image.pixels, strides, pads, dilations, strict=True)
+        )
+    else:
+        kernel = sizes_of("filter_size", filter_size, dims)
+    spans = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
+    pads = paddings(this, padding, image, spans, strides)
+    natural = [
+        (size - 1) * s - sum(p) + span for size, s, p, span in zip(image.pixels, strides, pads, spans, strict=True)
+    ]
+    wanted = tuple(natural) if wanted is None else wanted
+    extra = [w - n for w, n in zip(wanted, natural, strict=True)]
+    if min(kernel) < 1 or min(wanted) < 1 or any(not 0 <= e < s for e, s in zip(extra, strides, strict=True)):
+        raise errors.ArgumentError(
+            f"{this.name}: images of {list(image.pixels)} pixels with filter {list(kernel)}, stride {list(strides)} "
+            "and "
+            f"padding {pads} grow to {natural}, or up to stride - 1 more; found output_size={list(wanted)}"
+        )
+    pairs = [(span - 1 - p[0], span - 1 - p[1] + e) for span, p, e in zip(spans, pads, extra, strict=True)]
+    return kernel, pairs

@@ -1,0 +1,106 @@
+"""Reading images at any places: spatial transformers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.layers.base import Layer, array_of, describe, layer, wide
+from fluid.layers.image.spatial import image_of
+
+
+@layer
+def affine_grid(theta: Any, out_shape: Sequence[int], name: str | None = None) -> Any:
+    """Places to read an image at, from an affine map of the places of a new one (Jaderberg et al., 2015).
+
+    Args:
+      theta: `[batch, 2, 3]`: maps `(x, y, 1)` to `(x, y)`; -1 and 1 are the first and the last pixel.
+      out_shape: `[batch, channels, height, width]` of the new images; only the last two count.
+      name: instead of `affine_grid_N`.
+
+    Returns:
+      `[batch, height, width, 2]`, for `grid_sampler`.
+
+    Raises:
+      ArgumentError: `out_shape` is no such list.
+      ShapeError: `theta` has another shape.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     theta = fluid.layers.data("theta", shape=[2, 3])
+      ...     return fluid.layers.affine_grid(theta, out_shape=[-1, 3, 8, 8])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 8, 8, 2]
+    """
+    this = Layer("affine_grid", name)
+    maps = array_of(this, theta)
+    if maps.ndim != 3 or maps.shape[1:] != (2, 3):
+        raise errors.ShapeError(
+            f"{this.name}: theta {describe(theta)}; expected [batch, 2, 3], as from layers.reshape(x, [-1, 2, 3])"
+        )
+    if not isinstance(out_shape, list | tuple) or len(out_shape) != 4:
+        raise errors.ArgumentError(
+            f"{this.name}: out_shape={out_shape!r}; expected [batch, channels, height, width], as in [-1, 3, 32, 32]"
+        )
+    down, across = (np.linspace(-1, 1, int(n), dtype=np.float32) for n in out_shape[2:])
+    places = np.stack([*np.meshgrid(across, down), np.ones((len(down), len(across)), np.float32)], axis=-1)
+    # A rounded place is another pixel.
+    exact = jax.lax.Precision.HIGHEST
+    return this.output(jnp.einsum("hwk,nik->nhwi", places.astype(maps.dtype), maps, precision=exact))
+
+
+@layer
+def grid_sampler(x: Any, grid: Any, name: str | None = None) -> Any:
+    """Read images at given places, between pixels as a mean of the four around; outside of the image they are 0.
+
+    Args:
+      x: `[batch, channels, height, width]`.
+      grid: `[batch, height', width', 2]`: for each new pixel its place `(x, y)`; -1 and 1 are the first and the last.
+      name: instead of `grid_sampler_N`.
+
+    Returns:
+      `[batch, channels, height', width']`.
+
+    Raises:
+      ShapeError: the input is no batch of images, or the grid has another shape.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[3, 8, 8])
+      ...     theta = fluid.layers.data("theta", shape=[2, 3])
+      ...     return fluid.layers.grid_sampler(image, fluid.layers.affine_grid(theta, [-1, 3, 8, 8]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 8, 8]
+    """
+    this = Layer("grid_sampler", name)
+    image, places = image_of(this, x, 4, "NCHW"), wide(array_of(this, grid))
+    if places.ndim != 4 or places.shape[-1] != 2 or places.shape[0] != image.array.shape[0]:
+        raise errors.ShapeError(
+            f"{this.name}: grid {describe(grid)} for images {describe(x)}; expected [batch, height', width', 2], as "
+            f"from layers.affine_grid(theta, [-1, 3, 8, 8])"
+        )
+    high, broad = image.pixels
+    across = (places[..., 0] + 1) * ((broad - 1) / 2)
+    down = (places[..., 1] + 1) * ((high - 1) / 2)
+    left, top = jnp.floor(across), jnp.floor(down)
+    pixels = jnp.moveaxis(wide(image.array), 1, -1)
+    result = sum(
+        (1 - jnp.abs(across - column))[..., None] * (1 - jnp.abs(down - row))[..., None] * _read(pixels, row, column)
+        for row in (top, top + 1)
+        for column in (left, left + 1)
+    )
+    return this.output(jnp.moveaxis(jnp.asarray(result), -1, 1).astype(image.array.dtype))
+
+
+def _read(pixels: Any, row: Any, column: Any) -> Any:
+    """Pixels `[batch, height, width, channels]` at whole places `[batch, height', width']`; 0 where there are none."""
+    inside = (row >= 0) & (row < pixels.shape[1]) & (column >= 0) & (column < pixels.shape[2])
+    images = jnp.arange(pixels.shape[0])[:, None, None]
+    # What is no number, or too large for an integer, is outside too.
+    rows, columns = (jnp.where(inside, v, 0).astype(jnp.int32) for v in (row, column))
+    return jnp.where(inside[..., None], pixels[images, rows, columns], 0)

@@ -1,0 +1,68 @@
+"""Padding of images."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.layers.base import Layer, describe, layer
+from fluid.layers.image.spatial import image_of
+
+_MODES = ("constant", "reflect", "edge")
+
+
+@layer
+def pad2d(
+    input: Any,
+    paddings: Sequence[int] = (0, 0, 0, 0),
+    mode: str = "constant",
+    pad_value: float = 0.0,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Any:
+    """Put pixels around images.
+
+    Args:
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
+      paddings: `[top, bottom, left, right]`.
+      mode: "constant"; "edge" repeats the pixel at the edge; "reflect" mirrors the image at that pixel.
+      pad_value: of new pixels, for "constant".
+      data_format: "NCHW" or "NHWC".
+      name: instead of `pad2d_N`.
+
+    Returns:
+      The images, larger.
+
+    Raises:
+      ArgumentError: there is no such mode, or there are not four paddings.
+      ShapeError: the input is no batch of images, or is too small to be mirrored.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[3, 8, 8])
+      ...     return fluid.layers.pad2d(image, paddings=[1, 1, 2, 2], mode="reflect")
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 10, 12]
+    """
+    this = Layer("pad2d", name)
+    image = image_of(this, input, 4, data_format)
+    if mode not in _MODES:
+        raise errors.ArgumentError(f"{this.name}: mode={mode!r}; expected {', '.join(map(repr, _MODES))}")
+    widths = [int(p) for p in paddings]
+    if len(widths) != 4 or min(widths) < 0:
+        raise errors.ArgumentError(
+            f"{this.name}: paddings={list(paddings)}; expected [top, bottom, left, right], as in paddings=[1, 1, 1, 1]"
+        )
+    pairs = [(0, 0)] * 4
+    for axis, pixels, pair in zip(image.axes, image.pixels, (widths[:2], widths[2:]), strict=True):
+        if mode == "reflect" and max(pair) >= pixels:
+            raise errors.ShapeError(
+                f"{this.name}: {max(pair)} pixels cannot be mirrored from {pixels} of {describe(input)}; pad less, "
+                f"or use mode='edge'"
+            )
+        pairs[axis] = (pair[0], pair[1])
+    values = {"constant_values": np.array(pad_value, image.array.dtype)} if mode == "constant" else {}
+    return this.output(jnp.pad(image.array, pairs, mode=mode, **values))

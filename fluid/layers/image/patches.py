@@ -1,0 +1,137 @@
+"""Windows of images, laid out as columns or as sequences."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, describe, layer, sizes_of
+from fluid.layers.checks import check_ids
+from fluid.layers.image.spatial import Image, image_of
+from fluid.layers.sequence.steps import taken
+
+
+@layer
+def unfold(
+    x: Any, kernel_sizes: Any, strides: Any = 1, paddings: Any = 0, dilations: Any = 1, name: str | None = None
+) -> Any:
+    """The pixels under each place of a sliding window, as columns.
+
+    Args:
+      x: `[batch, channels, height, width]`.
+      kernel_sizes: `k` or `[kh, kw]`: size of the window.
+      strides: one or two integers.
+      paddings: one, two, or four: `[top, left, bottom, right]`.
+      dilations: one or two integers.
+      name: instead of `unfold_N`.
+
+    Returns:
+      `[batch, channels * kh * kw, places]`.
+
+    Raises:
+      ArgumentError: a setting has the wrong number of integers.
+      ShapeError: the input is no batch of images, or smaller than the window.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.unfold(fluid.layers.data("x", shape=[3, 8, 8]), kernel_sizes=[3, 3])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 27, 36]
+    """
+    this = Layer("unfold", name)
+    image = image_of(this, x, 4, "NCHW")
+    kernel, steps = sizes_of("kernel_sizes", kernel_sizes, 2), sizes_of("strides", strides, 2)
+    apart = sizes_of("dilations", dilations, 2)
+    pads = _paddings("paddings", paddings)
+    patches = _patches(this, image, kernel, steps, pads, apart)
+    return this.output(patches.reshape(*patches.shape[:2], -1))
+
+
+@layer
+def im2sequence(
+    input: Any,
+    filter_size: Any = 1,
+    stride: Any = 1,
+    padding: Any = 0,
+    input_image_size: Any = None,
+    out_stride: Any = 1,
+    name: str | None = None,
+) -> core.SequenceBatch:
+    """The pixels under each place of a sliding window, as the steps of a sequence, row by row from the left.
+
+    Args:
+      input: `[batch, channels, height, width]`.
+      filter_size: `k` or `[kh, kw]`: size of the window.
+      stride: one or two integers.
+      padding: one, two, or four: `[top, left, bottom, right]`.
+      input_image_size: integers `[batch, 2]`: true height and width of each image, before it was made smaller by
+        `out_stride`; what lies beyond is not visited.
+      out_stride: one or two integers: how much smaller `input` is than these sizes.
+      name: instead of `im2sequence_N`.
+
+    Returns:
+      A SequenceBatch `[batch, places, channels * kh * kw]`.
+
+    Raises:
+      ArgumentError: a setting has the wrong number of integers.
+      ShapeError: the input is no batch of images, or smaller than the window.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.im2sequence(fluid.layers.data("x", shape=[3, 8, 8]), filter_size=[8, 1])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 8, 24]
+    """
+    this = Layer("im2sequence", name)
+    image = image_of(this, input, 4, "NCHW")
+    kernel, steps = sizes_of("filter_size", filter_size, 2), sizes_of("stride", stride, 2)
+    pads = _paddings("padding", padding)
+    patches = _patches(this, image, kernel, steps, pads, (1, 1))
+    batch, width, down, across = patches.shape
+    places = core.SequenceBatch(
+        jnp.moveaxis(patches.reshape(batch, width, -1), 1, 2), jnp.full([batch], down * across, jnp.int32)
+    )
+    if input_image_size is None:
+        return this.output(places)
+    sizes = check_ids(this.name, array_of(this, input_image_size))
+    if sizes.shape != (batch, 2):
+        raise errors.ShapeError(
+            f"{this.name}: input_image_size {describe(input_image_size)} for {describe(input)}; expected the height "
+            f'and width of each image, [batch, 2], as from layers.data("size", shape=[2], dtype="int64")'
+        )
+    seen = -(-sizes // jnp.array(sizes_of("out_stride", out_stride, 2)))
+    counts = (seen + jnp.array([sum(p) - k for p, k in zip(pads, kernel, strict=True)])) // jnp.array(steps) + 1
+    rows, columns = jnp.clip(counts, 0, jnp.array([down, across])).T
+    # Each image has its own number of places in a row, so that a step stands at another place in each.
+    row, column = jnp.divmod(jnp.arange(down * across), jnp.maximum(columns, 1)[:, None])
+    return this.output(taken(places, row * across + column, rows * columns))
+
+
+def _paddings(argument: str, given: Any) -> list[tuple[int, int]]:
+    """Read one integer, two, or `[top, left, bottom, right]` as what lies before and behind each dimension."""
+    sizes = list(given) if isinstance(given, list | tuple) and len(given) == 4 else [*sizes_of(argument, given, 2)] * 2
+    top, left, bottom, right = (int(p) for p in sizes)
+    return [(top, bottom), (left, right)]
+
+
+def _patches(this: Layer, image: Image, kernel: Any, steps: Any, pads: Any, apart: Any) -> Any:
+    """The pixels under each place of a window: `[batch, channels * kh * kw, down, across]`."""
+    windows = [d * (k - 1) + 1 for d, k in zip(apart, kernel, strict=True)]
+    if any(size + sum(p) < window for size, p, window in zip(image.pixels, pads, windows, strict=True)):
+        raise errors.ShapeError(
+            f"{this.name}: {describe(image.array)} padded by {pads} is smaller than a window of {windows}; use a "
+            f"smaller window, or more padding"
+        )
+    # Pixels are only moved, by a convolution that picks them: they must come through unrounded.
+    return jax.lax.conv_general_dilated_patches(
+        image.array,
+        kernel,
+        steps,
+        pads,
+        rhs_dilation=apart,
+        dimension_numbers=("NCHW", "OIHW", "NCHW"),
+        precision=jax.lax.Precision.HIGHEST,
+    )

@@ -1,0 +1,257 @@
+"""Pooling: the largest, or the mean, of the pixels under a window."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.layers.base import Layer, describe, layer, sizes_of, wide
+from fluid.layers.image.spatial import Image, Pairs, image_of, paddings, with_pixels
+
+
+@layer
+def pool2d(
+    input: Any,
+    pool_size: Any = -1,
+    pool_type: str = "max",
+    pool_stride: Any = 1,
+    pool_padding: Any = 0,
+    global_pooling: bool = False,
+    use_cudnn: bool = True,
+    ceil_mode: bool = False,
+    name: str | None = None,
+    exclusive: bool = True,
+    data_format: str = "NCHW",
+) -> Any:
+    """Pooling of images.
+
+    Args:
+      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC".
+      pool_size: `k` or `[kh, kw]`: size of the window.
+      pool_type: "max" or "avg".
+      pool_stride: one or two integers.
+      pool_padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
+      global_pooling: one window over the whole image; size, stride and padding do not count then.
+      use_cudnn: has no effect.
+      ceil_mode: whether a window that hangs over the far edge counts.
+      name: instead of `pool2d_N`.
+      exclusive: whether an average is over the pixels inside the image, instead of over the whole window.
+      data_format: "NCHW" or "NHWC".
+
+    Returns:
+      `[batch, channels, height', width']`, or with the channels last.
+
+    Raises:
+      ShapeError: the input is no batch of images, or a window lies wholly outside of it.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[3, 8, 8])
+      ...     return fluid.layers.pool2d(image, pool_size=2, pool_stride=2)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 4, 4]
+    """
+    this = Layer("pool2d", name)
+    image = image_of(this, input, 4, data_format)
+    return _pool(
+        this, image, pool_size, pool_type, pool_stride, pool_padding, global_pooling, ceil_mode, exclusive
+    )  # fmt: skip
+
+
+@layer
+def pool3d(
+    input: Any,
+    pool_size: Any = -1,
+    pool_type: str = "max",
+    pool_stride: Any = 1,
+    pool_padding: Any = 0,
+    global_pooling: bool = False,
+    use_cudnn: bool = True,
+    ceil_mode: bool = False,
+    name: str | None = None,
+    exclusive: bool = True,
+    data_format: str = "NCDHW",
+) -> Any:
+    """Pooling of volumes: `pool2d` with a depth before the height.
+
+    Args:
+      input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
+      pool_size: one or three integers.
+      pool_type: "max" or "avg".
+      pool_stride: one or three integers.
+      pool_padding: an integer, three, six (before and after), "SAME" or "VALID".
+      global_pooling: one window over the whole volume.
+      use_cudnn: has no effect.
+      ceil_mode: whether a window that hangs over the far edge counts.
+      name: instead of `pool3d_N`.
+      exclusive: whether an average is over the cells inside the volume.
+      data_format: "NCDHW" or "NDHWC".
+
+    Returns:
+      `[batch, channels, depth', height', width']`, or with the channels last.
+
+    Raises:
+      ShapeError: as `pool2d`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     scan = fluid.layers.data("scan", shape=[1, 4, 8, 8])
+      ...     return fluid.layers.pool3d(scan, pool_type="avg", global_pooling=True)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1, 1, 1, 1]
+    """
+    this = Layer("pool3d", name)
+    image = image_of(this, input, 5, data_format)
+    return _pool(
+        this, image, pool_size, pool_type, pool_stride, pool_padding, global_pooling, ceil_mode, exclusive
+    )  # fmt: skip
+
+
+@layer
+def adaptive_pool2d(
+    input: Any,
+    pool_size: Any,
+    pool_type: str = "max",
+    require_index: bool = False,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Any:
+    """Pooling to a given size.
+
+    Cell `i` of `n` covers the pixels from `floor(i * size / n)` to `ceil((i + 1) * size / n)`.
+
+    Args:
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
+      pool_size: `n` or `[height', width']` of the result.
+      pool_type: "max" or "avg".
+      require_index: not possible here; only False is accepted.
+      name: instead of `adaptive_pool2d_N`.
+      data_format: "NCHW" or "NHWC".
+
+    Returns:
+      `[batch, channels, height', width']`, or with the channels last.
+
+    Raises:
+      ShapeError: the input is no batch of images, or smaller than the result.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[3, 9, 7])
+      ...     return fluid.layers.adaptive_pool2d(image, pool_size=[3, 2], pool_type="avg")
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 3, 2]
+    """
+    return _adapt(Layer("adaptive_pool2d", name), input, 4, pool_size, pool_type, require_index, data_format)
+
+
+@layer
+def adaptive_pool3d(
+    input: Any,
+    pool_size: Any,
+    pool_type: str = "max",
+    require_index: bool = False,
+    name: str | None = None,
+    data_format: str = "NCDHW",
+) -> Any:
+    """Pooling of volumes to a given size: `adaptive_pool2d` with a depth before the height.
+
+    Args:
+      input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
+      pool_size: `n` or `[depth', height', width']` of the result.
+      pool_type: "max" or "avg".
+      require_index: not possible here; only False is accepted.
+      name: instead of `adaptive_pool3d_N`.
+      data_format: "NCDHW" or "NDHWC".
+
+    Returns:
+      `[batch, channels, depth', height', width']`, or with the channels last.
+
+    Raises:
+      ShapeError: the input is no batch of volumes, or smaller than the result.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     scan = fluid.layers.data("scan", shape=[1, 4, 9, 7])
+      ...     return fluid.layers.adaptive_pool3d(scan, pool_size=[2, 3, 2], pool_type="avg")
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1, 2, 3, 2]
+    """
+    return _adapt(Layer("adaptive_pool3d", name), input, 5, pool_size, pool_type, require_index, data_format)
+
+
+def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_index: bool, data_format: str) -> Any:
+    _check_type(this, kind)
+    if require_index:
+        raise errors.ArgumentError(
+            f"{this.name}: require_index=True is not possible; the pooled values only are returned"
+        )
+    image = image_of(this, input, ndim, data_format)
+    cells = sizes_of("pool_size", size, ndim - 2)
+    if any(not 0 < n <= size for n, size in zip(cells, image.pixels, strict=True)):
+        raise errors.ShapeError(
+            f"{this.name}: {describe(input)} cannot be pooled to {list(cells)}; ask for fewer cells"
+        )
+    result = wide(image.array)
+    reduce = jnp.max if kind == "max" else jnp.mean
+    for axis, pixels, n in zip(image.axes, image.pixels, cells, strict=True):
+        bounds = [(i * pixels // n, -(-(i + 1) * pixels // n)) for i in range(n)]
+        parts = [jax.lax.slice_in_dim(result, low, high, axis=axis) for low, high in bounds]
+        result = jnp.concatenate([reduce(p, axis=axis, keepdims=True) for p in parts], axis=axis)
+    return this.output(result.astype(image.array.dtype))
+
+
+def _pool(
+    this: Layer, image: Image, size: Any, kind: str, stride: Any, padding: Any, whole: bool, ceil: bool, exclusive: bool
+) -> Any:
+    _check_type(this, kind)
+    dims = len(image.pixels)
+    if whole:
+        window, strides, pads = image.pixels, (1,) * dims, [(0, 0)] * dims
+    else:
+        window, strides = sizes_of("pool_size", size, dims), sizes_of("pool_stride", stride, dims)
+        if min(window) < 1:
+            raise errors.ArgumentError(f"{this.name}: pool_size={size!r}; expected positive sizes, as in pool_size=2")
+        pads = _reach(this, image, window, strides, paddings(this, padding, image, window, strides), ceil)
+    geometry = (
+        tuple(with_pixels(image, window, 1, 1)),
+        tuple(with_pixels(image, strides, 1, 1)),
+        tuple(with_pixels(image, pads, (0, 0), (0, 0))),
+    )
+    x = image.array
+    if kind == "max":
+        lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+        return this.output(jax.lax.reduce_window(x, np.array(lowest, x.dtype), jax.lax.max, *geometry))
+    cells = wide(x)
+    zero = np.array(0, cells.dtype)
+    total = jax.lax.reduce_window(cells, zero, jax.lax.add, *geometry)
+    if not exclusive:
+        return this.output((total / math.prod(window)).astype(x.dtype))
+    inside = jnp.ones([s if i in image.axes else 1 for i, s in enumerate(x.shape)], cells.dtype)
+    return this.output((total / jax.lax.reduce_window(inside, zero, jax.lax.add, *geometry)).astype(x.dtype))
+
+
+def _reach(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
+    reached = []
+    for size, k, s, (before, after) in zip(image.pixels, window, strides, pads, strict=True):
+        room = size + before + after - k
+        last = (-(-room // s) if ceil else room // s) * s  # where the last window begins
+        if room < 0 or before >= k or last >= size + before:
+            raise errors.ShapeError(
+                f"{this.name}: a window of {list(window)} with stride {list(strides)} and padding {pads} does not fit "
+                f"images of {list(image.pixels)} pixels; each window must cover some of them, as with "
+                f"pool_size={min(k, size)}, pool_padding=0"
+            )
+        reached.append((before, max(after, last + k - size - before)))
+    return reached
+
+
+def _check_type(this: Layer, kind: str) -> None:
+    if kind not in ("max", "avg"):
+        raise errors.ArgumentError(f'{this.name}: pool_type={kind!r}; expected "max" or "avg"')

@@ -1,0 +1,274 @@
+"""Images of another size."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.layers.base import Layer, describe, layer, wide
+from fluid.layers.image.spatial import Image, image_of
+
+# How many spatial dimensions each way of reading between pixels is for, and what its layer is called.
+_WAYS = {
+    "BILINEAR": (2, "bilinear_interp"),
+    "TRILINEAR": (3, "trilinear_interp"),
+    "NEAREST": (2, "nearest_interp"),
+}
+
+
+@layer
+def image_resize(
+    input: Any,
+    out_shape: Sequence[int] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    resample: str = "BILINEAR",
+    actual_shape: Any = None,
+    align_corners: bool = True,
+    align_mode: int = 1,
+    data_format: str | None = None,
+) -> Any:
+    """Resize images, or volumes.
+
+    Where the pixel `k` of `m` lies among `n` is `k * (n - 1) / (m - 1)` with `align_corners`, which keeps the pixels in
+    the corners; else `k * n / m`; or, for `align_mode=0`, `(k + 0.5) * n / m - 0.5`, which treats pixels as areas.
+
+    Args:
+      input: `[batch, channels, height, width]`, with a depth before the height for "TRILINEAR".
+      out_shape: `[height', width']`, with a depth before it for "TRILINEAR".
+      scale: a factor, where `out_shape` is not given.
+      name: instead of `bilinear_interp_N`, `nearest_interp_N` or `trilinear_interp_N`.
+      resample: "BILINEAR" and "TRILINEAR" weigh the neighbours, "NEAREST" takes one.
+      actual_shape: not possible here; shapes are known in advance.
+      align_corners: whether corners lie on corners.
+      align_mode: 0 or 1, without `align_corners`; "NEAREST" knows 1 only.
+      data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC"; channels first by default.
+
+    Returns:
+      The images, with `out_shape` pixels.
+
+    Raises:
+      ArgumentError: neither size nor scale is given, or a setting does not exist.
+      ShapeError: the input is no batch of images.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[3, 8, 8])
+      ...     return fluid.layers.image_resize(image, out_shape=[12, 16])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 12, 16]
+    """
+    return _resize(input, out_shape, scale, name, resample, actual_shape, align_corners, align_mode, data_format)
+
+
+@layer
+def resize_bilinear(
+    input: Any,
+    out_shape: Sequence[int] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    actual_shape: Any = None,
+    align_corners: bool = True,
+    align_mode: int = 1,
+    data_format: str = "NCHW",
+) -> Any:
+    """Resize images; new pixels are means of four, weighed by how near they are.
+
+    Args:
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
+      out_shape: `[height', width']`.
+      scale: a factor, where `out_shape` is not given.
+      name: instead of `bilinear_interp_N`.
+      actual_shape: not possible here.
+      align_corners: see `image_resize`.
+      align_mode: see `image_resize`.
+      data_format: "NCHW" or "NHWC".
+
+    Returns:
+      The images, with `out_shape` pixels.
+
+    Raises:
+      ArgumentError: as `image_resize`.
+      ShapeError: as `image_resize`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.resize_bilinear(fluid.layers.data("image", shape=[3, 8, 8]), scale=1.5)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 12, 12]
+    """
+    return _resize(input, out_shape, scale, name, "BILINEAR", actual_shape, align_corners, align_mode, data_format)
+
+
+@layer
+def resize_trilinear(
+    input: Any,
+    out_shape: Sequence[int] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    actual_shape: Any = None,
+    align_corners: bool = True,
+    align_mode: int = 1,
+    data_format: str = "NCDHW",
+) -> Any:
+    """Resize volumes; new cells are means of eight, weighed by how near they are.
+
+    Args:
+      input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
+      out_shape: `[depth', height', width']`.
+      scale: a factor, where `out_shape` is not given.
+      name: instead of `trilinear_interp_N`.
+      actual_shape: not possible here.
+      align_corners: see `image_resize`.
+      align_mode: see `image_resize`.
+      data_format: "NCDHW" or "NDHWC".
+
+    Returns:
+      The volumes, with `out_shape` cells.
+
+    Raises:
+      ArgumentError: as `image_resize`.
+      ShapeError: as `image_resize`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.resize_trilinear(fluid.layers.data("scan", shape=[1, 4, 8, 8]), scale=2.0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1, 8, 16, 16]
+    """
+    return _resize(input, out_shape, scale, name, "TRILINEAR", actual_shape, align_corners, align_mode, data_format)
+
+
+@layer
+def resize_nearest(
+    input: Any,
+    out_shape: Sequence[int] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    actual_shape: Any = None,
+    align_corners: bool = True,
+    data_format: str = "NCHW",
+) -> Any:
+    """Resize images; new pixels are copies of one.
+
+    Args:
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
+      out_shape: `[height', width']`.
+      scale: a factor, where `out_shape` is not given.
+      name: instead of `nearest_interp_N`.
+      actual_shape: not possible here.
+      align_corners: whether corners lie on corners, and places are rounded; else they are rounded down.
+      data_format: "NCHW" or "NHWC".
+
+    Returns:
+      The images, with `out_shape` pixels.
+
+    Raises:
+      ArgumentError: as `image_resize`.
+      ShapeError: as `image_resize`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.resize_nearest(fluid.layers.data("image", shape=[3, 8, 8]), out_shape=[16, 16])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 16, 16]
+    """
+    return _resize(input, out_shape, scale, name, "NEAREST", actual_shape, align_corners, 1, data_format)
+
+
+@layer
+def image_resize_short(input: Any, out_short_len: int, resample: str = "BILINEAR", name: str | None = None) -> Any:
+    """Resize images so that their shorter side has a given length, and the longer one keeps the proportion.
+
+    Args:
+      input: `[batch, channels, height, width]`.
+      out_short_len: length of the shorter side.
+      resample: "BILINEAR" or "NEAREST".
+      name: instead of `bilinear_interp_N` or `nearest_interp_N`.
+
+    Returns:
+      The images, in their new size.
+
+    Raises:
+      ArgumentError: as `image_resize`.
+      ShapeError: the input is no batch of images.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.image_resize_short(fluid.layers.data("image", shape=[3, 8, 12]), out_short_len=4)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 4, 6]
+    """
+    this = _layer_of(resample, name)
+    image = image_of(this, input, 4, "NCHW")
+    short = min(image.pixels)
+    sizes = [out_short_len if p == short else int(p * (out_short_len / short) + 0.5) for p in image.pixels]
+    return this.output(_resampled(this, image, sizes, resample, True, 1))
+
+
+def _resize(
+    input: Any, out_shape: Any, scale: Any, name: str | None, resample: str, actual_shape: Any, align_corners: bool,
+    align_mode: int, data_format: str | None,
+) -> Any:  # fmt: skip
+    this = _layer_of(resample, name)
+    dims = _WAYS[resample.upper()][0]
+    image = image_of(this, input, dims + 2, data_format or ("NCHW" if dims == 2 else "NCDHW"))
+    if actual_shape is not None:
+        raise errors.ArgumentError(
+            f"{this.name}: actual_shape gives a size that depends on data, and shapes cannot; give out_shape"
+        )
+    if align_mode not in (0, 1):
+        raise errors.ArgumentError(f"{this.name}: align_mode={align_mode!r}; expected 0 or 1")
+    if out_shape is not None:
+        sizes = [int(s) for s in out_shape]
+    elif scale:
+        sizes = [int(p * scale) for p in image.pixels]
+    else:
+        raise errors.ArgumentError(f"{this.name} needs out_shape or scale, as in scale=2.0")
+    if len(sizes) != dims or min(sizes) < 1:
+        raise errors.ArgumentError(
+            f"{this.name}: {describe(input)} cannot have {sizes} pixels; give {dims} positive sizes, as in "
+            f"out_shape={list(image.pixels)}"
+        )
+    return this.output(_resampled(this, image, sizes, resample, align_corners, align_mode))
+
+
+def _layer_of(resample: Any, name: str | None) -> Layer:
+    if not isinstance(resample, str) or resample.upper() not in _WAYS:
+        raise errors.ArgumentError(f"resample={resample!r}: expected {', '.join(map(repr, _WAYS))}")
+    return Layer(_WAYS[resample.upper()][1], name)
+
+
+def _resampled(this: Layer, image: Image, sizes: Sequence[int], resample: str, corners: bool, mode: int) -> Any:
+    result = image.array
+    if resample.upper() == "NEAREST":
+        for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
+            places = _places(pixels, size, corners, 1)
+            near = np.floor(places + 0.5 if corners else places).astype(int)
+            result = jnp.take(result, np.minimum(near, pixels - 1), axis=axis)
+        return result
+    result = wide(result)
+    for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
+        places = np.maximum(_places(pixels, size, corners, mode), 0)
+        low = np.minimum(places.astype(int), pixels - 1)
+        share = (places - low).reshape([-1 if i == axis else 1 for i in range(result.ndim)]).astype(result.dtype)
+        below = jnp.take(result, low, axis=axis)
+        above = jnp.take(result, np.minimum(low + 1, pixels - 1), axis=axis)
+        result = below * (1 - share) + above * share
+    return result.astype(image.array.dtype)
+
+
+def _places(pixels: int, size: int, corners: bool, mode: int) -> np.ndarray:
+    """Where the new pixels lie among the old ones; in float32, as the rounding of the original is."""
+    k = np.arange(size, dtype=np.float32)
+    if corners:
+        return k * np.float32((pixels - 1) / (size - 1) if size > 1 else 0)
+    ratio = np.float32(pixels / size)
+    return ratio * (k + np.float32(0.5)) - np.float32(0.5) if mode == 0 else k * ratio

@@ -1,0 +1,106 @@
+"""Pixels moved into channels and back; channels that change places."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.layers.base import Layer, describe, layer
+from fluid.layers.image.spatial import divided_channels, image_of
+
+
+@layer
+def pixel_shuffle(x: Any, upscale_factor: int, name: str | None = None) -> Any:
+    """Turn channels into pixels (Shi et al., 2016): images become larger, with fewer channels.
+
+    Args:
+      x: `[batch, channels, height, width]`.
+      upscale_factor: `r`, by which height and width grow; its square divides the channels.
+      name: instead of `pixel_shuffle_N`.
+
+    Returns:
+      `[batch, channels / r**2, height * r, width * r]`.
+
+    Raises:
+      ShapeError: the input is no batch of images, or its channels cannot be shared out.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.pixel_shuffle(fluid.layers.data("x", shape=[12, 4, 4]), upscale_factor=2)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 8, 8]
+    """
+    this = Layer("pixel_shuffle", name)
+    image = image_of(this, x, 4, "NCHW")
+    r = upscale_factor
+    channels = divided_channels(this, image, "upscale_factor", r, r * r)
+    high, wide = image.pixels
+    parted = image.array.reshape(-1, channels, r, r, high, wide)
+    return this.output(parted.transpose(0, 1, 4, 2, 5, 3).reshape(-1, channels, high * r, wide * r))
+
+
+@layer
+def space_to_depth(x: Any, blocksize: int, name: str | None = None) -> Any:
+    """Turn pixels into channels: images become smaller, with more channels.
+
+    The order is that of Fluid: channels are dealt out to the places of `blocksize` times larger images, and the memory
+    of these is read in the new shape. Like any other order it is a permutation of the elements of each image.
+
+    Args:
+      x: `[batch, channels, height, width]`.
+      blocksize: divides height and width; its square divides the channels.
+      name: instead of `space_to_depth_N`.
+
+    Returns:
+      `[batch, channels * blocksize**2, height / blocksize, width / blocksize]`.
+
+    Raises:
+      ShapeError: the input is no batch of images, or cannot be divided so.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.space_to_depth(fluid.layers.data("x", shape=[4, 8, 8]), blocksize=2)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 16, 4, 4]
+    """
+    this = Layer("space_to_depth", name)
+    image = image_of(this, x, 4, "NCHW")
+    b = blocksize
+    channels, (high, wide) = divided_channels(this, image, "blocksize", b, b * b), image.pixels
+    if high % b or wide % b:
+        raise errors.ShapeError(
+            f"{this.name}: blocksize={b} does not divide the pixels of {describe(x)}; pad them: layers.pad2d(x, ...)"
+        )
+    dealt = image.array.reshape(-1, b, b, channels, high, wide).transpose(0, 3, 4, 1, 5, 2)
+    return this.output(dealt.reshape(-1, image.channels * b * b, high // b, wide // b))
+
+
+@layer
+def shuffle_channel(x: Any, group: int, name: str | None = None) -> Any:
+    """Deal the channels of several groups out in turns (Zhang et al., 2017).
+
+    Args:
+      x: `[batch, channels, height, width]`.
+      group: how many groups; it divides the channels.
+      name: instead of `shuffle_channel_N`.
+
+    Returns:
+      Same shape as `x`: the first channel of each group, then the second of each.
+
+    Raises:
+      ShapeError: the input is no batch of images, or `group` does not divide its channels.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.shuffle_channel(fluid.layers.data("x", shape=[6, 8, 8]), group=3)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 6, 8, 8]
+    """
+    this = Layer("shuffle_channel", name)
+    image = image_of(this, x, 4, "NCHW")
+    each = divided_channels(this, image, "group", group, group)
+    parted = image.array.reshape(-1, group, each, *image.pixels)
+    return this.output(jnp.swapaxes(parted, 1, 2).reshape(image.array.shape))

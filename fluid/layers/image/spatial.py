@@ -1,0 +1,148 @@
+"""What layers on images share: layouts, paddings, groups of channels."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fluid import errors
+from fluid.layers.base import Layer, array_of, describe
+
+Pairs = list[tuple[int, int]]
+
+_LAYOUTS = {4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
+
+
+class Image(NamedTuple):
+    """Where channels and pixels lie in an image batch.
+
+    Attributes:
+      array: `[batch, channels, *pixels]` or `[batch, *pixels, channels]`.
+      layout: for example "NCHW".
+      channel_axis: 1 or the last.
+      channels: how many.
+      pixels: sizes of the spatial dimensions.
+      axes: where those dimensions are.
+    """
+
+    array: Any
+    layout: str
+    channel_axis: int
+    channels: int
+    pixels: tuple[int, ...]
+    axes: tuple[int, ...]
+
+
+def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "data_format") -> Image:
+    """Read an input as a batch of images.
+
+    Raises:
+      ArgumentError: no such layout.
+      ShapeError: the input has another number of dimensions.
+    """
+    first, last = _LAYOUTS[ndim]
+    if layout not in (first, last):
+        raise errors.ArgumentError(f"{this.name}: {argument}={layout!r}; expected {first!r} or {last!r}")
+    array = array_of(this, value)
+    if array.ndim != ndim:
+        sizes = "batch, channels, height, width" if ndim == 4 else "batch, channels, depth, height, width"
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(value)} has {array.ndim} dimensions; "
+            f"expected {ndim}, [{sizes}] for {first!r}, "
+            f"as in layers.data(..., shape=[1, 28, 28]), or layers.reshape(x, [-1, 1, 28, 28])"
+        )
+    channel_axis = 1 if layout == first else ndim - 1
+    axes = tuple(i for i in range(1, ndim) if i != channel_axis)
+    return Image(array, layout, channel_axis, array.shape[channel_axis], tuple(array.shape[i] for i in axes), axes)
+
+
+def with_pixels(image: Image, pixels: Any, channels: Any, batch: Any) -> list[Any]:
+    """Order things by the layout of an image: one per spatial dimension, one for channels, one for the batch."""
+    ordered = [batch, *pixels]
+    ordered.insert(image.channel_axis, channels)
+    return ordered
+
+
+def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], strides: tuple[int, ...]) -> Pairs:
+    """Read padding as one pair (before, after) for each spatial dimension.
+
+    Args:
+      this: the layer, for messages.
+      given: `p`; one for each dimension; a before and an after for each; one pair for each dimension of the array;
+        "SAME", for which the output has `ceil(size / stride)` pixels; or "VALID", for none.
+      image: the input.
+      windows: extent of the window, dilation included.
+      strides: step of the window.
+
+    Raises:
+      ArgumentError: it is none of those.
+    """
+    count = len(image.pixels)
+    if isinstance(given, str):
+        if given.upper() == "VALID":
+            return [(0, 0)] * count
+        if given.upper() == "SAME":
+            return [_same(*sizes) for sizes in zip(image.pixels, windows, strides, strict=True)]
+        raise errors.ArgumentError(f'{this.name}: padding {given!r}; expected numbers, "SAME" or "VALID"')
+    if isinstance(given, int | np.integer):
+        return [(int(given), int(given))] * count
+    values = list(given)
+    if len(values) == count + 2 and all(isinstance(v, list | tuple) and len(v) == 2 for v in values):
+        outer = [values[0], values[image.channel_axis]]
+        if any(int(p) for pair in outer for p in pair):
+            raise errors.ArgumentError(
+                f"{this.name}: padding {given!r} pads the batch or the channels; they take [0, 0]"
+            )
+        return [(int(values[i][0]), int(values[i][1])) for i in image.axes]
+    if all(isinstance(v, int | np.integer) for v in values):
+        if len(values) == count:
+            return [(int(v), int(v)) for v in values]
+        if len(values) == 2 * count:
+            return [(int(a), int(b)) for a, b in zip(values[::2], values[1::2], strict=True)]
+    raise errors.ArgumentError(
+        f"{this.name}: padding {given!r}; expected one integer, {count} of them, {2 * count} of them "
+        f'(before and after for each dimension), "SAME" or "VALID", as in padding={[1] * count}'
+    )
+
+
+def _same(size: int, window: int, stride: int) -> tuple[int, int]:
+    total = max((-(-size // stride) - 1) * stride + window - size, 0)
+    return total // 2, total - total // 2
+
+
+def check_groups(this: Layer, channels: int, num_filters: int, groups: int | None) -> int:
+    """In how many groups the channels are convolved, 1 for None.
+
+    Raises:
+      ArgumentError: `num_filters` is no positive integer. ShapeError: the groups do not divide channels and filters.
+    """
+    if not isinstance(num_filters, int) or num_filters < 1:
+        raise errors.ArgumentError(f"{this.name}: num_filters={num_filters!r}; expected a positive integer")
+    count = 1 if groups is None else groups
+    if not isinstance(count, int) or count < 1 or channels % count or num_filters % count:
+        raise errors.ShapeError(
+            f"{this.name}: groups={groups} must divide the {channels} channels of the input and "
+            f"num_filters={num_filters}; "
+            f"groups={math.gcd(channels, num_filters)} would"
+        )
+    return count
+
+
+def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, act: Any) -> Any:
+    """Record what a convolution computed, then add the bias, then activate."""
+    result = this.output(result)
+    bias = this.bias(bias_attr, [result.shape[image.channel_axis]], result.dtype)
+    if bias is not None:
+        shape = [-1 if i == image.channel_axis else 1 for i in range(result.ndim)]
+        result = this.output(result + bias.reshape(shape))
+    return this.activate(result, act)
+
+
+def divided_channels(this: Layer, image: Image, argument: str, value: Any, parts: int) -> int:
+    """How many channels are left when they are shared out among so many parts."""
+    if not isinstance(value, int) or value < 1 or image.channels % parts:
+        raise errors.ShapeError(
+            f"{this.name}: {argument}={value!r} for {image.channels} channels; they must be a multiple of {parts}, "
+            f"as from layers.conv2d(x, num_filters={parts}, filter_size=3)"
+        )
+    return image.channels // parts

@@ -1,0 +1,1 @@
+"""Losses, and metrics that a program computes."""

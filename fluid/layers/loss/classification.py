@@ -1,0 +1,220 @@
+"""Less common losses of classes: overlap, focus on hard examples, distillation, smoothed labels."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, as_rows, dense, describe, layer, like, wide
+from fluid.layers.checks import check_ids, check_same_shape, dtype_of
+
+
+@layer
+def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
+    """Bayesian personalised ranking (Hidasi et al., 2016): how far the right class is ahead of each other one.
+
+    Args:
+      input: scores `[batch, classes]`, or a SequenceBatch of such steps.
+      label: classes `[batch, 1]` of an integer dtype, likewise.
+      name: instead of `bpr_loss_N`.
+
+    Returns:
+      `[batch, 1]`: the mean of `log(1 + exp(other - right))` over the other classes.
+
+    Raises:
+      ArgumentTypeError: labels are no integers.
+      ShapeError: labels do not fit the input, or there is one class only.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     scores = fluid.layers.data("scores", shape=[5])
+      ...     return fluid.layers.bpr_loss(scores, fluid.layers.data("label", shape=[1], dtype="int64"))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1]
+    """
+    this = Layer("bpr_loss", name)
+    (scores, classes), back = as_rows(this, input, label)
+    scores, classes = wide(scores), _column(this, scores, classes)
+    if scores.shape[-1] < 2:
+        raise errors.ShapeError(f"{this.name}: input {describe(input)} has one class; there must be others to rank")
+    core.limit_feed(label, 0, scores.shape[-1])
+    right = jnp.take_along_axis(scores, classes, axis=1)
+    behind = jax.nn.softplus(scores - right)
+    others = jnp.arange(scores.shape[-1])[None, :] != classes
+    return this.output(back(jnp.sum(behind, axis=1, keepdims=True, where=others) / (scores.shape[-1] - 1)))
+
+
+@layer
+def dice_loss(input: Any, label: Any, epsilon: float = 1e-5, name: str | None = None) -> Any:
+    """One minus the Dice coefficient of overlap (Milletari, Navab and Ahmadi, 2016), averaged over images.
+
+    Args:
+      input: probabilities `[batch, ..., classes]`.
+      label: classes `[batch, ..., 1]` of an integer dtype.
+      epsilon: keeps the divisor from 0.
+      name: instead of `dice_loss_N`.
+
+    Returns:
+      A scalar, `[]`.
+
+    Raises:
+      ArgumentTypeError: labels are no integers.
+      ShapeError: labels do not fit the input.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     p = fluid.layers.data("p", shape=[8, 8, 2])
+      ...     return fluid.layers.dice_loss(p, fluid.layers.data("label", shape=[8, 8, 1], dtype="int64"))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[]
+    """
+    this = Layer("dice_loss", name)
+    p, classes = wide(array_of(this, input)), check_ids(this.name, array_of(this, label))
+    if classes.shape != (*p.shape[:-1], 1):
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(input)} and label {describe(label)} do not fit; expected one class in "
+            "place of "
+            f"the {p.shape[-1]} probabilities, [batch, ..., 1]"
+        )
+    core.limit_feed(label, 0, p.shape[-1])
+    truth = jax.nn.one_hot(classes[..., 0], p.shape[-1], dtype=p.dtype)
+    axes = tuple(range(1, p.ndim))
+    overlap, total = jnp.sum(p * truth, axes), jnp.sum(p, axes) + jnp.sum(truth, axes)
+    result = this.output(jnp.mean(1 - 2 * overlap / (total + epsilon)))
+    this.frame.note(result, weight=p.shape[0])
+    return result
+
+
+@layer
+def label_smooth(
+    label: Any, prior_dist: Any = None, epsilon: float = 0.1, dtype: str = "float32", name: str | None = None
+) -> Any:
+    """Soften labels (Szegedy et al., 2015): `(1 - epsilon) * label + epsilon * prior`.
+
+    Args:
+      label: probabilities of classes `[batch, ..., classes]`, such as from `one_hot`.
+      prior_dist: probabilities `[1, classes]`; uniform by default.
+      epsilon: weight of the prior.
+      dtype: of the result.
+      name: instead of `label_smooth_N`.
+
+    Returns:
+      Same shape as `label`.
+
+    Raises:
+      ArgumentError: epsilon is not between 0 and 1.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     label = fluid.layers.data("label", shape=[1], dtype="int64")
+      ...     return fluid.layers.label_smooth(fluid.layers.one_hot(label, 10), epsilon=0.1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 10]
+    """
+    this = Layer("label_smooth", name)
+    if not 0 <= epsilon <= 1:
+        raise errors.ArgumentError(f"{this.name}: epsilon={epsilon!r}; expected 0 to 1, as in epsilon=0.1")
+    target = dense(label).astype(dtype_of("label_smooth", dtype))
+    prior = 1.0 / target.shape[-1] if prior_dist is None else dense(prior_dist).reshape(-1)
+    return this.output(like(label, ((1 - epsilon) * target + epsilon * prior).astype(target.dtype)))
+
+
+@layer
+def teacher_student_sigmoid_loss(
+    input: Any,
+    label: Any,
+    soft_max_up_bound: float = 15.0,
+    soft_max_lower_bound: float = -15.0,
+    name: str | None = None,
+) -> Any:
+    """Click loss with a teacher's score beside the click, for distillation.
+
+    The label says both: -2 is no click, -1 a click, both without a teacher; with a teacher's score `z` in 0..1 it is
+    `z` for no click and `1 + z` for a click.
+
+    Args:
+      input: logits `[batch, 1]`.
+      label: `[batch, 1]`.
+      soft_max_up_bound: upper bound of the logits.
+      soft_max_lower_bound: lower bound of the logits.
+      name: instead of `teacher_student_sigmoid_loss_N`.
+
+    Returns:
+      `[batch, 1]`.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, label = fluid.layers.data("x", shape=[1]), fluid.layers.data("label", shape=[1])
+      ...     return fluid.layers.teacher_student_sigmoid_loss(x, label)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1]
+    """
+    this = Layer("teacher_student_sigmoid_loss", name)
+    check_same_shape(this, input, label)
+    x, target = jnp.clip(wide(input), soft_max_lower_bound, soft_max_up_bound), wide(label)
+    clicked = ((target >= -1) & (target < 0)) | (target >= 1)
+    taught = target >= 0
+    teacher = jnp.where(target >= 1, target - 1, target)
+    click_loss = jax.nn.softplus(x) - jnp.where(clicked, x, 0)
+    teacher_loss = jax.nn.softplus(x) - x * teacher
+    return this.output(like(input, click_loss + jnp.where(taught, teacher_loss, 0)))
+
+
+@layer
+def sigmoid_focal_loss(
+    x: Any, label: Any, fg_num: Any, gamma: float = 2.0, alpha: float = 0.25, name: str | None = None
+) -> Any:
+    """Focal loss (Lin et al., 2017): cross entropy in which well-classified examples weigh little.
+
+    Args:
+      x: logits `[batch, classes]`.
+      label: classes `[batch, 1]` of an integer dtype, from 1; 0 is background, and -1 is ignored.
+      fg_num: `[1]`: the number of foreground examples, by which the loss is divided.
+      gamma: how little well-classified examples weigh.
+      alpha: balance between foreground and background.
+      name: instead of `sigmoid_focal_loss_N`.
+
+    Returns:
+      `[batch, classes]`.
+
+    Raises:
+      ArgumentTypeError: labels are no integers.
+      ShapeError: labels do not fit the logits.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     label = fluid.layers.data("label", shape=[1], dtype="int64")
+      ...     count = fluid.layers.data("count", shape=[1], dtype="int32", append_batch_size=False)
+      ...     return fluid.layers.sigmoid_focal_loss(x, label, count)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("sigmoid_focal_loss", name)
+    logits, classes = wide(x), _column(this, x, label)
+    core.limit_feed(label, 0, logits.shape[1] + 1, also=-1)
+    count = jnp.maximum(dense(fg_num).reshape(()), 1).astype(logits.dtype)
+    own = classes == jnp.arange(1, logits.shape[1] + 1)[None, :]
+    p = jax.nn.sigmoid(logits)
+    hit = -alpha * (1 - p) ** gamma * jax.nn.log_sigmoid(logits)
+    miss = -(1 - alpha) * p**gamma * jax.nn.log_sigmoid(-logits)
+    return this.output(jnp.where(classes == -1, 0, jnp.where(own, hit, miss)) / count)
+
+
+def _column(this: Layer, value: Any, label: Any) -> Any:
+    classes = check_ids(this.name, array_of(this, label))
+    if array_of(this, value).ndim != 2 or classes.shape not in ((dense(value).shape[0], 1), (dense(value).shape[0],)):
+        raise errors.ShapeError(
+            f"{this.name}: {describe(value)} and label {describe(label)} do not fit; expected [batch, classes] and "
+            f'[batch, 1], as from layers.data("label", shape=[1], dtype="int64")'
+        )
+    return classes.reshape(-1, 1)

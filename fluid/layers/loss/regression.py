@@ -1,0 +1,345 @@
+"""Losses between predictions and labels; most give one number per row, to be averaged by `mean`."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.layers.base import (
+    Layer,
+    array_of,
+    dense,
+    describe,
+    filled,
+    is_sequence,
+    layer,
+    like,
+    on_data,
+    row_dims,
+    valid_steps,
+    wide,
+)
+from fluid.layers.checks import check_same_shape
+from fluid.layers.tensor.reduce import rows_of
+
+
+@layer
+def square_error_cost(input: Any, label: Any, name: str | None = None) -> Any:
+    """Squared difference of each element.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      label: the same shape.
+      name: instead of `square_error_cost_N`.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[13])
+      ...     price = fluid.layers.data("price", shape=[1])
+      ...     return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), price))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[]
+    """
+    this = Layer("square_error_cost", name)
+    check_same_shape(this, input, label)
+    difference = this.output(on_data(lambda a, b: wide(a) - wide(b), input, label))
+    return this.output(on_data(jnp.square, difference))
+
+
+@layer
+def mse_loss(input: Any, label: Any, name: str | None = None) -> Any:
+    """Mean of the squared differences of all elements.
+
+    Args:
+      input: any shape, or a SequenceBatch, of which the valid steps count.
+      label: the same shape.
+      name: instead of `mse_loss_N`.
+
+    Returns:
+      A scalar, `[]`.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, y = fluid.layers.data("x", shape=[3]), fluid.layers.data("y", shape=[3])
+      ...     return fluid.layers.mse_loss(x, y)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[]
+    """
+    this = Layer("mse_loss", name)
+    check_same_shape(this, input, label)
+    squares = jnp.square(wide(input) - wide(label))
+    if is_sequence(input):
+        valid = jnp.broadcast_to(valid_steps(input, squares.ndim), squares.shape)
+        result = jnp.sum(squares, where=valid) / jnp.maximum(jnp.sum(valid), 1)
+    else:
+        result = jnp.mean(squares)
+    result = this.output(result)
+    this.frame.note(result, weight=rows_of(this.frame, input))
+    return result
+
+
+@layer
+def huber_loss(input: Any, label: Any, delta: float = 1.0, name: str | None = None) -> Any:
+    """Half the squared difference, but linear beyond `delta` (Huber, 1964).
+
+    Args:
+      input: `[batch, 1]`, any shape, or a SequenceBatch.
+      label: the same shape.
+      delta: where the line begins.
+      name: instead of `huber_loss_N`.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, y = fluid.layers.data("x", shape=[1]), fluid.layers.data("y", shape=[1])
+      ...     return fluid.layers.huber_loss(x, y, delta=1.0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1]
+    """
+    this = Layer("huber_loss", name)
+    check_same_shape(this, input, label)
+    away = jnp.abs(wide(label) - wide(input))
+    return this.output(like(input, jnp.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta))))
+
+
+@layer
+def smooth_l1(
+    x: Any,
+    y: Any,
+    inside_weight: Any = None,
+    outside_weight: Any = None,
+    sigma: float | None = None,
+    name: str | None = None,
+) -> Any:
+    """Smooth L1 loss of each row (Girshick, 2015): half the square near 0, the absolute value beyond, summed.
+
+    Args:
+      x: `[batch, ...]`.
+      y: the same shape.
+      inside_weight: the same shape; multiplies the differences.
+      outside_weight: the same shape; multiplies the losses.
+      sigma: the square is `0.5 * (sigma * d) ** 2`, up to `1 / sigma ** 2`; 1 by default.
+      name: instead of `smooth_l1_loss_N`.
+
+    Returns:
+      `[batch, 1]`.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[4])
+      ...     return fluid.layers.smooth_l1(x, y)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1]
+    """
+    this = Layer("smooth_l1_loss", name)
+    for argument, value in (("y", y), ("inside_weight", inside_weight), ("outside_weight", outside_weight)):
+        if value is not None:
+            check_same_shape(this, x, value, ("x", argument))
+    squared = 1.0 if sigma is None else sigma * sigma
+    difference = wide(x) - wide(y)
+    difference = difference if inside_weight is None else difference * dense(inside_weight)
+    away = jnp.abs(difference)
+    loss = jnp.where(away < 1 / squared, 0.5 * squared * difference * difference, away - 0.5 / squared)
+    loss = loss if outside_weight is None else loss * dense(outside_weight)
+    return this.output(like(x, jnp.sum(loss.reshape(*loss.shape[: row_dims(x)], -1), axis=-1, keepdims=True)))
+
+
+@layer
+def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = None) -> Any:
+    """Cross entropy of one probability: `-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)`.
+
+    Args:
+      input: probabilities `[batch, 1]`, any shape, or a SequenceBatch.
+      label: 0 or 1, the same shape.
+      epsilon: keeps the logarithm finite.
+      name: instead of `log_loss_N`.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     p, label = fluid.layers.data("p", shape=[1]), fluid.layers.data("label", shape=[1])
+      ...     return fluid.layers.log_loss(p, label)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1]
+    """
+    this = Layer("log_loss", name)
+    check_same_shape(this, input, label)
+    p, target = wide(filled(input, 0.5)), wide(label)
+    loss = -target * jnp.log(p + epsilon) - (1 - target) * jnp.log(1 - p + epsilon)
+    return this.output(like(input, loss))
+
+
+@layer
+def rank_loss(label: Any, left: Any, right: Any, name: str | None = None) -> Any:
+    """Pairwise ranking loss of RankNet (Burges et al., 2005): `log(1 + exp(left - right)) - label * (left - right)`.
+
+    Args:
+      label: `[batch, 1]`; 1 where left ranks higher, 0 where right does, 0.5 for a tie.
+      left: scores `[batch, 1]`.
+      right: scores `[batch, 1]`.
+      name: instead of `rank_loss_N`.
+
+    Returns:
+      `[batch, 1]`.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     label, left, right = [fluid.layers.data(n, shape=[1]) for n in ("label", "left", "right")]
+      ...     return fluid.layers.rank_loss(label, left, right)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1]
+    """
+    this = Layer("rank_loss", name)
+    check_same_shape(this, left, right, ("left", "right"))
+    check_same_shape(this, left, label, ("left", "label"))
+    ahead = wide(left) - wide(right)
+    return this.output(like(left, jax.nn.softplus(ahead) - dense(label) * ahead))
+
+
+@layer
+def margin_rank_loss(label: Any, left: Any, right: Any, margin: float = 0.1, name: str | None = None) -> Any:
+    """Pairwise ranking loss with a margin: `max(0, margin - label * (left - right))`.
+
+    Args:
+      label: `[batch, 1]`; 1 where left ranks higher, -1 where right does.
+      left: scores `[batch, 1]`.
+      right: scores `[batch, 1]`.
+      margin: how far ahead is enough.
+      name: instead of `margin_rank_loss_N`.
+
+    Returns:
+      `[batch, 1]`.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     label, left, right = [fluid.layers.data(n, shape=[1]) for n in ("label", "left", "right")]
+      ...     return fluid.layers.margin_rank_loss(label, left, right)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1]
+    """
+    this = Layer("margin_rank_loss", name)
+    check_same_shape(this, left, right, ("left", "right"))
+    check_same_shape(this, left, label, ("left", "label"))
+    return this.output(like(left, jax.nn.relu(margin - dense(label) * (wide(left) - wide(right)))))
+
+
+@layer
+def kldiv_loss(x: Any, target: Any, reduction: str = "mean", name: str | None = None) -> Any:
+    """Kullback-Leibler divergence: `target * (log(target) - x)`, 0 where the target is 0.
+
+    Args:
+      x: logarithms of probabilities, `[batch, ...]`.
+      target: probabilities, the same shape.
+      reduction: "mean" over all elements, "batchmean" for the sum divided by the batch size, "sum", or "none".
+      name: instead of `kldiv_loss_N`.
+
+    Returns:
+      A scalar, `[]`; the shape of `x` for "none".
+
+    Raises:
+      ArgumentError: there is no such reduction.
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, target = fluid.layers.data("x", shape=[4]), fluid.layers.data("target", shape=[4])
+      ...     return fluid.layers.kldiv_loss(fluid.layers.log_softmax(x), target)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[]
+    """
+    this = Layer("kldiv_loss", name)
+    check_same_shape(this, x, target, ("x", "target"))
+    if reduction not in ("mean", "batchmean", "sum", "none"):
+        raise errors.ArgumentError(
+            f"{this.name}: reduction={reduction!r}; expected 'mean', 'batchmean', 'sum' or 'none'"
+        )
+    wanted = wide(target if reduction == "none" else array_of(this, target))
+    positive = wanted > 0
+    loss = jnp.where(positive, wanted * (jnp.log(jnp.where(positive, wanted, 1)) - wide(x)), 0)
+    if reduction == "none":
+        return this.output(like(x, loss))
+    total = {"mean": loss.size, "batchmean": loss.shape[0], "sum": 1}[reduction]
+    result = this.output(jnp.sum(loss) / total)
+    if reduction != "sum":
+        this.frame.note(result, weight=loss.shape[0])
+    return result
+
+
+@layer
+def npair_loss(anchor: Any, positive: Any, labels: Any, l2_reg: float = 0.002, name: str | None = None) -> Any:
+    """N-pair loss (Sohn, 2016): cross entropy of the similarities between anchors and positives, plus an L2 term.
+
+    Args:
+      anchor: embeddings `[batch, width]`.
+      positive: embeddings of the matching examples, `[batch, width]`.
+      labels: classes `[batch]` or `[batch, 1]`; equal ones match.
+      l2_reg: weight of the L2 term.
+      name: instead of `npair_loss_N`.
+
+    Returns:
+      A scalar, `[]`.
+
+    Raises:
+      ShapeError: the shapes do not fit.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     anchor, positive = fluid.layers.data("a", shape=[8]), fluid.layers.data("p", shape=[8])
+      ...     return fluid.layers.npair_loss(anchor, positive, fluid.layers.data("label", shape=[1]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[]
+    """
+    this = Layer("npair_loss", name)
+    check_same_shape(this, anchor, positive, ("anchor", "positive"))
+    first, second = wide(array_of(this, anchor)), wide(positive)
+    classes = array_of(this, labels).reshape(-1)
+    if first.ndim != 2 or classes.shape[0] != first.shape[0]:
+        raise errors.ShapeError(
+            f"{this.name}: anchor {describe(anchor)} and labels {describe(labels)} do not fit; expected [batch, width] "
+            f"and one label for each row, as from layers.fc(x, size=8)"
+        )
+    same = (classes[:, None] == classes[None, :]).astype(first.dtype)
+    share = same / jnp.sum(same, axis=1, keepdims=True)
+    penalty = jnp.mean(jnp.sum(first**2, axis=1)) + jnp.mean(jnp.sum(second**2, axis=1))
+    logs = jax.nn.log_softmax(first @ second.T, axis=1)
+    result = this.output(jnp.mean(-jnp.sum(share * logs, axis=1)) + 0.25 * l2_reg * penalty)
+    this.frame.note(result, weight=first.shape[0])
+    return result

@@ -1,0 +1,1 @@
+"""Layers that normalise values, and dropout."""

@@ -1,0 +1,98 @@
+"""Batch normalisation."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core
+from fluid.initializer import Constant
+from fluid.layers.base import Layer, dense, is_sequence, layer, like, valid_steps, wide, wide_dtype
+from fluid.layers.norm.moments import affine, channel_axis_of
+
+
+@layer
+def batch_norm(
+    input: Any,
+    act: Any = None,
+    is_test: bool = False,
+    momentum: float = 0.9,
+    epsilon: float = 1e-05,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    data_layout: str = "NCHW",
+    in_place: bool = False,
+    name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = True,
+    use_global_stats: bool = False,
+) -> Any:
+    """Batch normalisation (Ioffe and Szegedy, 2015): each channel to mean 0 and variance 1, then scaled and shifted.
+
+    Training uses the statistics of the batch and moves the averages,
+    `moving = momentum * moving + (1 - momentum) * batch`; testing uses the averages. Of a SequenceBatch only the valid
+    steps count.
+
+    Args:
+      input: `[batch, channels]`, `[batch, channels, ...]`, `[batch, ..., channels]` with "NHWC", or a SequenceBatch.
+      act: name of an activation, or a function.
+      is_test: True uses the averages in training too, and does not move them.
+      momentum: of the moving averages.
+      epsilon: added to the variance.
+      param_attr: ParamAttr of the scale `[channels]`; False for none.
+      bias_attr: ParamAttr of the bias `[channels]`; False for none.
+      data_layout: "NCHW" or "NHWC".
+      in_place: has no effect.
+      name: instead of `batch_norm_N`.
+      moving_mean_name: instead of `batch_norm_N.w_1`.
+      moving_variance_name: instead of `batch_norm_N.w_2`.
+      do_model_average_for_mean_and_var: has no effect.
+      use_global_stats: as `is_test`.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ShapeError: the input has less than two dimensions.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[3, 8, 8])
+      ...     return fluid.layers.batch_norm(image, act="relu")
+      >>> p = fluid.Program(program)
+      >>> list(p.parameters), list(p.states)
+      (['batch_norm_0.w_0', 'batch_norm_0.b_0'], ['batch_norm_0.w_1', 'batch_norm_0.w_2'])
+    """
+    this = Layer("batch_norm", name)
+    x = dense(input)
+    axis = channel_axis_of(this, input, data_layout, "data_layout")
+    size, dtype = [x.shape[axis]], wide_dtype(x.dtype)
+    scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
+    bias = this.bias(bias_attr, size, dtype)
+    mean_name, moving_mean = this.state(moving_mean_name, "w", size, dtype, Constant(0.0))
+    variance_name, moving_variance = this.state(moving_variance_name, "w", size, dtype, Constant(1.0))
+    if is_test or use_global_stats or this.frame.mode == core.TEST:
+        mean, variance = moving_mean, moving_variance
+    else:
+        mean, variance = _batch_moments(input, x, axis)
+        core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
+        core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
+    mean, variance = this.output(mean), this.output(variance)
+    shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+    # One factor per channel: scaling the whole image twice would cost much more.
+    factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
+    result = (wide(x) - mean.reshape(shape)) * factor.reshape(shape)
+    return this.finish(like(input, affine(result, None, bias, axis).astype(x.dtype)), act)
+
+
+def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any]:
+    # Both moments in one pass over the data, which is most of the work. Taken about a point near the mean they are as
+    # exact as in two passes, and the mean of the first example is such a point.
+    valid = valid_steps(value, x.ndim) if is_sequence(value) else None
+    axes = tuple(i for i in range(x.ndim) if i != axis)
+    x = wide(x)
+    near = jax.lax.stop_gradient(jnp.mean(x[:1], axis=axes, keepdims=True))
+    shift, square = (jnp.mean(v, axis=axes, where=valid) for v in (x - near, jnp.square(x - near)))
+    return near.reshape(-1) + shift, jnp.maximum(square - jnp.square(shift), 0)

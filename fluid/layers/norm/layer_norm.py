@@ -1,0 +1,172 @@
+"""Normalisation of each example by itself: over all of it, over groups of channels, over each channel."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.initializer import Constant
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, wide_dtype
+from fluid.layers.norm.moments import affine, channel_axis_of, moments
+
+
+@layer
+def layer_norm(
+    input: Any,
+    scale: bool = True,
+    shift: bool = True,
+    begin_norm_axis: int = 1,
+    epsilon: float = 1e-05,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    act: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Layer normalisation (Ba, Kiros and Hinton, 2016): each example to mean 0 and variance 1 by itself.
+
+    Args:
+      input: `[batch, ...]`, or a SequenceBatch, of which each step is an example.
+      scale: whether to multiply by a parameter.
+      shift: whether to add a parameter.
+      begin_norm_axis: the first dimension to normalise over; those after it too.
+      epsilon: added to the variance.
+      param_attr: ParamAttr of the scale, flat: `[product of the normalised sizes]`.
+      bias_attr: ParamAttr of the shift, likewise.
+      act: name of an activation, or a function.
+      name: instead of `layer_norm_N`.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.layer_norm(fluid.layers.data("x", shape=[4, 6]))
+      >>> fluid.Program(program).parameters["layer_norm_0.w_0"].shape
+      (24,)
+    """
+    this = Layer("layer_norm", name)
+    x = dense(input)
+    begin = axis_of(input, begin_norm_axis, "begin_norm_axis")
+    shape = x.shape[begin:]
+    size = [math.prod(shape)]
+    dtype, scaled = wide_dtype(x.dtype), scale and param_attr is not False
+    gain = this.parameter("w", param_attr, size, dtype, Constant(1.0)) if scaled else None
+    bias = this.bias(bias_attr, size, dtype) if shift else None
+    whole, mean, variance = moments(x, tuple(range(begin, x.ndim)))
+    this.output(mean.reshape(-1)), this.output(variance.reshape(-1))
+    result = (whole - mean) * jax.lax.rsqrt(variance + epsilon)
+    if gain is not None:
+        result = result * gain.reshape(shape)
+    if bias is not None:
+        result = result + bias.reshape(shape)
+    return this.finish(like(input, result.astype(x.dtype)), act)
+
+
+@layer
+def group_norm(
+    input: Any,
+    groups: int,
+    epsilon: float = 1e-05,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    act: Any = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+) -> Any:
+    """Group normalisation (Wu and He, 2018): the channels of an image in groups, each to mean 0 and variance 1.
+
+    Args:
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
+      groups: how many; they divide the channels.
+      epsilon: added to the variance.
+      param_attr: ParamAttr of a scale `[channels]`; there is one only when this is given.
+      bias_attr: ParamAttr of a bias `[channels]`; there is one only when this is given.
+      act: name of an activation, or a function.
+      data_layout: "NCHW" or "NHWC".
+      name: instead of `group_norm_N`.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ShapeError: the groups do not divide the channels.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[4, 8, 8])
+      ...     return fluid.layers.group_norm(image, groups=2, param_attr="scale")
+      >>> list(fluid.Program(program).parameters)
+      ['scale']
+    """
+    this = Layer("group_norm", name)
+    axis = channel_axis_of(this, input, data_layout, "data_layout")
+    x = jnp.moveaxis(array_of(this, input), axis, 1)
+    channels = x.shape[1]
+    if not isinstance(groups, int) or groups < 1 or channels % groups:
+        raise errors.ShapeError(
+            f"{this.name}: groups={groups!r} does not divide the {channels} channels of {describe(input)}; "
+            f"use a divisor, as in groups={max(d for d in range(1, channels + 1) if channels % d == 0 and d <= 32)}"
+        )
+    scale = this.parameter("w", param_attr, [channels], wide_dtype(x.dtype), Constant(1.0)) if param_attr else None
+    bias = this.bias(bias_attr, [channels], wide_dtype(x.dtype)) if bias_attr else None
+    parts, mean, variance = moments(x.reshape(x.shape[0], groups, -1), (2,))
+    this.output(mean[..., 0]), this.output(variance[..., 0])
+    normal = ((parts - mean) * jax.lax.rsqrt(variance + epsilon)).reshape(x.shape)
+    result = jnp.moveaxis(affine(normal, scale, bias, 1), 1, axis)
+    return this.finish(result.astype(x.dtype), act)
+
+
+@layer
+def instance_norm(
+    input: Any,
+    epsilon: float = 1e-05,
+    param_attr: Any = None,
+    bias_attr: Any = None,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Any:
+    """Instance normalisation (Ulyanov et al., 2016): each channel of each image to mean 0 and variance 1.
+
+    Args:
+      input: `[batch, channels, ...]`, or with the channels last for "NHWC".
+      epsilon: added to the variance.
+      param_attr: ParamAttr of the scale `[channels]`; False for none.
+      bias_attr: ParamAttr of the bias `[channels]`; False for none.
+      name: instead of `instance_norm_N`.
+      data_format: "NCHW" or "NHWC".
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ShapeError: the input has less than three dimensions.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.instance_norm(fluid.layers.data("image", shape=[3, 8, 8]))
+      >>> fluid.Program(program).parameters["instance_norm_0.w_0"].shape
+      (3,)
+    """
+    this = Layer("instance_norm", name)
+    x = array_of(this, input)
+    if x.ndim < 3:
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(input)} has no pixels; expected [batch, channels, ...], "
+            f"as in layers.data(..., shape=[3, 32, 32])"
+        )
+    axis = channel_axis_of(this, input, data_format, "data_format")
+    size, dtype = [x.shape[axis]], wide_dtype(x.dtype)
+    scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
+    bias = this.bias(bias_attr, size, dtype)
+    whole, mean, variance = moments(x, tuple(i for i in range(1, x.ndim) if i != axis))
+    this.output(mean.reshape(-1)), this.output(variance.reshape(-1))
+    result = affine((whole - mean) * jax.lax.rsqrt(variance + epsilon), scale, bias, axis)
+    return this.output(result.astype(x.dtype))

@@ -1,0 +1,140 @@
+"""Values rescaled by their neighbours, to unit length, or by one factor for each channel."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, wide
+from fluid.layers.image.spatial import image_of
+from fluid.layers.norm.moments import channel_axis_of
+
+
+@layer
+def lrn(
+    input: Any,
+    n: int = 5,
+    k: float = 1.0,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    name: str | None = None,
+    data_format: str = "NCHW",
+) -> Any:
+    """Local response normalisation (Krizhevsky et al., 2012): `x / (k + alpha * squares) ** beta`.
+
+    Squares are summed over `n` neighbouring channels.
+
+    Args:
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
+      n: how many neighbouring channels are summed over.
+      k: keeps the divisor from 0.
+      alpha: weight of the sum.
+      beta: exponent.
+      name: instead of `lrn_N`.
+      data_format: "NCHW" or "NHWC".
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ShapeError: the input is no batch of images.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.lrn(fluid.layers.data("image", shape=[6, 8, 8]), n=3)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 6, 8, 8]
+    """
+    this = Layer("lrn", name)
+    axis = channel_axis_of(this, input, data_format, "data_format")
+    x = array_of(this, input)
+    if x.ndim != 4:
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(input)}; expected [batch, channels, height, width], "
+            f"as from layers.reshape(x, [-1, 1, 28, 28])"
+        )
+    window = [n if i == axis else 1 for i in range(4)]
+    before = (n - 1) // 2
+    pads = [(before, n - 1 - before) if i == axis else (0, 0) for i in range(4)]
+    squares = jnp.square(wide(x))
+    near = jax.lax.reduce_window(squares, np.array(0, squares.dtype), jax.lax.add, window, [1] * 4, pads)
+    return this.output((x / (k + alpha * near) ** beta).astype(x.dtype))
+
+
+@layer
+def l2_normalize(x: Any, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Any:
+    """Divide by the Euclidean norm along one dimension.
+
+    Args:
+      x: `[batch, ...]` or a SequenceBatch.
+      axis: the dimension.
+      epsilon: added to the sum of squares.
+      name: instead of `l2_normalize_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.l2_normalize(fluid.layers.data("x", shape=[4]), axis=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    this = Layer("l2_normalize", name)
+    array, dtype = wide(x), dense(x).dtype
+    squares = jnp.sum(jnp.square(array), axis=axis_of(x, axis), keepdims=True)
+    result = this.output(like(x, (array * jax.lax.rsqrt(squares + epsilon)).astype(dtype)))
+    this.output(like(x, jnp.sqrt(squares + epsilon).astype(dtype)))
+    return result
+
+
+@layer
+def affine_channel(
+    x: Any, scale: Any = None, bias: Any = None, data_layout: str = "NCHW", name: str | None = None, act: Any = None
+) -> Any:
+    """Multiply each channel by one number and add another.
+
+    Args:
+      x: `[batch, channels, height, width]`, or with the channels last for "NHWC".
+      scale: `[channels]`; 1 by default.
+      bias: `[channels]`; 0 by default.
+      data_layout: "NCHW" or "NHWC".
+      name: instead of `affine_channel_N`.
+      act: name of an activation, or a function.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ShapeError: the input is no batch of images, or there is not one number for each channel.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[3, 8, 8])
+      ...     return fluid.layers.affine_channel(image, fluid.layers.create_parameter([3], name="gain"))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 8, 8]
+    """
+    this = Layer("affine_channel", name)
+    image = image_of(this, x, 4, data_layout, "data_layout")
+    spread = [-1 if i == image.channel_axis else 1 for i in range(4)]
+    result = image.array
+    for argument, value in (("scale", scale), ("bias", bias)):
+        if value is None:
+            continue
+        if dense(value).size != image.channels:
+            raise errors.ShapeError(
+                f"{this.name}: {argument} {describe(value)} for the {image.channels} channels of {describe(x)}; "
+                f"expected [{image.channels}]"
+            )
+        each = dense(value).reshape(spread)
+        result = result * each if argument == "scale" else result + each
+    return this.finish(result, act)

@@ -1,0 +1,1 @@
+"""Layers on sequences of any length."""

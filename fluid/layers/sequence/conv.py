@@ -1,0 +1,110 @@
+"""Convolutions over the steps of sequences."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, dense, layer, like, times_matrix
+from fluid.layers.sequence.steps import check_sequence, innermost, shifted, step_size
+
+
+@layer
+def sequence_conv(
+    input: Any,
+    num_filters: int,
+    filter_size: int = 3,
+    filter_stride: int = 1,
+    padding: bool = True,
+    padding_start: int | None = None,
+    bias_attr: Any = None,
+    param_attr: Any = None,
+    act: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Convolution over the steps of each sequence; beyond its ends are zeros.
+
+    Args:
+      input: a SequenceBatch `[batch, time, channels]`; of a NestedSequenceBatch the innermost sequences.
+      num_filters: size of each step of the result.
+      filter_size: how many steps the filters see.
+      filter_stride: 1.
+      padding: has no effect: the result is as long as the input.
+      padding_start: where the filters begin, relative to the step they are for; `-(filter_size // 2)` by default.
+      bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
+      param_attr: ParamAttr of the filters `[filter_size * channels, num_filters]`.
+      act: name of an activation, or a function.
+      name: instead of `sequence_conv_N`.
+
+    Returns:
+      A SequenceBatch `[batch, time, num_filters]` of the same lengths.
+
+    Raises:
+      ArgumentError: the stride is not 1, or a size is not positive.
+      ShapeError: the input is no sequence batch of vectors.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[8], lod_level=1)
+      ...     return fluid.layers.sequence_pool(fluid.layers.sequence_conv(x, num_filters=16, act="tanh"), "max")
+      >>> fluid.Program(program).parameters["sequence_conv_0.w_0"].shape
+      (24, 16)
+    """
+    this = Layer("sequence_conv", name)
+    if filter_stride != 1:
+        raise errors.ArgumentError(f"{this.name}: filter_stride={filter_stride!r}; only 1 is possible")
+    for argument, value in (("num_filters", num_filters), ("filter_size", filter_size)):
+        if not isinstance(value, int) or value < 1:
+            raise errors.ArgumentError(f"{this.name}: {argument}={value!r}; expected a positive integer")
+    channels = step_size(this, check_sequence(this, input))
+    start = -(filter_size // 2) if padding_start is None else int(padding_start)
+    weight = this.weight(param_attr, [filter_size * channels, num_filters], input.dtype)
+
+    def convolve(batch: core.SequenceBatch) -> Any:
+        seen = [shifted(dense(batch), start + i) for i in range(filter_size)]
+        return batch.with_data(times_matrix(jnp.concatenate(seen, axis=-1), weight))
+
+    result = this.output(innermost(convolve, input))
+    bias = this.bias(bias_attr, [num_filters], input.dtype)
+    return this.activate(result if bias is None else this.output(like(result, dense(result) + bias)), act)
+
+
+@layer
+def row_conv(
+    input: Any, future_context_size: int, param_attr: Any = None, act: Any = None, name: str | None = None
+) -> Any:
+    """Lookahead convolution (Wang et al., 2016): each channel of a step with the same channel of the steps after it.
+
+    Args:
+      input: a SequenceBatch `[batch, time, channels]`, or such an array, whose rows all have `time` steps; of a
+        NestedSequenceBatch the innermost sequences.
+      future_context_size: how many steps ahead are seen.
+      param_attr: ParamAttr of the weights `[future_context_size + 1, channels]`.
+      act: name of an activation, or a function.
+      name: instead of `row_conv_N`.
+
+    Returns:
+      Like the input.
+
+    Raises:
+      ArgumentError: the number of steps is negative.
+      ShapeError: the input is no batch of sequences of vectors.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.row_conv(fluid.layers.data("x", shape=[8], lod_level=1), future_context_size=2)
+      >>> fluid.Program(program).parameters["row_conv_0.w_0"].shape
+      (3, 8)
+    """
+    this = Layer("row_conv", name)
+    if not isinstance(future_context_size, int) or future_context_size < 0:
+        raise errors.ArgumentError(f"{this.name}: future_context_size={future_context_size!r}; expected 0 or more")
+    weight = this.weight(param_attr, [future_context_size + 1, step_size(this, input)], dense(input).dtype)
+
+    def convolve(batch: Any) -> Any:
+        x = dense(batch)
+        return like(batch, sum(shifted(x, i) * weight[i] for i in range(future_context_size + 1)))
+
+    return this.finish(innermost(convolve, input), act)

@@ -1,0 +1,128 @@
+"""Sequences as padded arrays beside their lengths, and back."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, dense, describe, layer
+from fluid.layers.checks import check_ids, dtype_of
+from fluid.layers.sequence.steps import check_sequence, flat, nested_as, sequence_batch, taken
+
+
+@layer
+def sequence_mask(x: Any, maxlen: int | None = None, dtype: Any = "int64", name: str | None = None) -> Any:
+    """For each length so many ones, then zeros.
+
+    Args:
+      x: lengths, integers `[...]`.
+      maxlen: how many ones and zeros there are together; it must be given, as no shape depends on data.
+      dtype: of the result.
+      name: instead of `sequence_mask_N`.
+
+    Returns:
+      `[..., maxlen]`.
+
+    Raises:
+      ArgumentError: there is no `maxlen`.
+      ArgumentTypeError: the lengths are no integers.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     lengths = fluid.layers.data("lengths", shape=[], dtype="int64")
+      ...     return fluid.layers.sequence_mask(lengths, maxlen=5, dtype="float32")
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 5]
+    """
+    this = Layer("sequence_mask", name)
+    lengths = check_ids(this.name, array_of(this, x))
+    if not isinstance(maxlen, int) or maxlen < 0:
+        raise errors.ArgumentError(
+            f"{this.name}: maxlen={maxlen!r} for lengths {describe(x)}; the size of the mask cannot depend on data: "
+            f"give maxlen=, or the size of what is masked, as in maxlen=x.shape[1]"
+        )
+    return this.output((jnp.arange(maxlen) < dense(lengths)[..., None]).astype(dtype_of("sequence_mask", dtype)))
+
+
+@layer
+def sequence_pad(x: Any, pad_value: Any, maxlen: int | None = None, name: str | None = None) -> Any:
+    """Make an array of a sequence batch, and its lengths.
+
+    Args:
+      x: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences are padded.
+      pad_value: what stands behind each sequence: a number, or an array like a step.
+      maxlen: how many steps the array has; longer sequences are cut. By default as many as `x` has room for, which is
+        at least the longest sequence.
+      name: instead of `sequence_pad_N`.
+
+    Returns:
+      `[batch, maxlen, ...]`, and the lengths `[batch]`, of JAX's default integer; of a NestedSequenceBatch
+      SequenceBatches of them.
+
+    Raises:
+      ArgumentError: `maxlen` is not positive.
+      ShapeError: `x` is no sequence batch, or the value does not fit its steps.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[1], lod_level=1)
+      ...     return fluid.layers.sequence_pad(x, pad_value=-1.0, maxlen=3)
+      >>> padded, lengths = fluid.Session(program).run(program, {"x": [[1, 2, 3], [4]]})
+      >>> padded[:, :, 0].tolist(), lengths.tolist()
+      ([[1.0, 2.0, 3.0], [4.0, -1.0, -1.0]], [3, 1])
+    """
+    this = Layer("sequence_pad", name)
+    if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 1):
+        raise errors.ArgumentError(f"{this.name}: maxlen={maxlen!r}; expected a positive integer, or None")
+    batch = flat(check_sequence(this, x, "x"))
+    size = batch.shape[1] if maxlen is None else maxlen
+    fill, step = dense(pad_value).astype(batch.dtype), batch.shape[2:]
+    if fill.size != 1 and fill.shape not in (step, (1, *step)):
+        raise errors.ShapeError(
+            f"{this.name}: pad_value {describe(fill)} does not fit the steps of x {describe(x)}; expected a number, or "
+            f"{list(step)}"
+        )
+    lengths = jnp.minimum(batch.lengths, size)
+    whole = taken(batch, jnp.broadcast_to(jnp.arange(size), (batch.shape[0], size)), lengths)
+    valid = core.spread_mask(whole, len(whole.shape))
+    padded = jnp.where(valid, whole.data, fill.reshape(step if fill.size > 1 else ()))
+    return this.output(nested_as(x, padded)), this.output(nested_as(x, lengths.astype(dtype_of(this.name, "int64"))))
+
+
+@layer
+def sequence_unpad(x: Any, length: Any, name: str | None = None) -> core.SequenceBatch:
+    """Make a sequence batch of an array and lengths.
+
+    Args:
+      x: `[batch, time, ...]`.
+      length: how many steps of each row are real: integers `[batch]` or `[batch, 1]`.
+      name: instead of `sequence_unpad_N`.
+
+    Returns:
+      A SequenceBatch `[batch, time, ...]`.
+
+    Raises:
+      ArgumentTypeError: the lengths are no integers.
+      ShapeError: there is not one length for each row, or there are no steps.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     return fluid.layers.sequence_unpad(x, fluid.layers.data("length", shape=[1], dtype="int64"))
+      >>> found, = fluid.Session(program).run(program, {"x": [[1, 2, 3], [4, 5, 6]], "length": [2, 1]})
+      >>> [row.tolist() for row in found.rows()]
+      [[1.0, 2.0], [4.0]]
+    """
+    this = Layer("sequence_unpad", name)
+    array, lengths = array_of(this, x), check_ids(this.name, array_of(this, length))
+    if array.ndim < 2 or lengths.shape not in ((array.shape[0],), (array.shape[0], 1)):
+        raise errors.ShapeError(
+            f"{this.name}: x {describe(x)} and length {describe(length)} do not fit; expected [batch, time, ...] and "
+            f"one length for each row, [batch] or [batch, 1]"
+        )
+    if array.shape[1] != this.frame.placeholder_batch:
+        core.limit_feed(length, 0, array.shape[1] + 1)
+    return this.output(sequence_batch(array, jnp.clip(lengths.reshape(-1), 0, array.shape[1])))

@@ -1,0 +1,149 @@
+"""One value for each sequence; and the softmax over its steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers import functional
+from fluid.layers.base import Layer, dense, filled, layer, valid_steps, wide
+from fluid.layers.sequence.steps import check_sequence, innermost, sequence_batch, taken
+from fluid.layers.tensor.reduce import largest, smallest
+
+
+@layer
+def sequence_pool(
+    input: Any, pool_type: str, is_test: bool = False, pad_value: float = 0.0, name: str | None = None
+) -> Any:
+    """Make one row of each sequence.
+
+    Args:
+      input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences are pooled.
+      pool_type: "sum", "average", "sqrt" (the sum divided by the root of the length), "max", "min", "first" or "last".
+      is_test: has no effect.
+      pad_value: what an empty sequence gives.
+      name: instead of `sequence_pool_N`.
+
+    Returns:
+      `[batch, ...]`; for a NestedSequenceBatch a SequenceBatch of one step for each inner sequence.
+
+    Raises:
+      ArgumentError: there is no such pooling.
+      ShapeError: the input is no sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
+      ...     return fluid.layers.sequence_pool(fluid.layers.embedding(words, size=[1000, 32]), "max")
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 32]
+    """
+    this = Layer("sequence_pool", name)
+    function = _POOLS.get(str(pool_type).lower())
+    if function is None:
+        raise errors.ArgumentError(f"{this.name}: pool_type={pool_type!r}. {errors.nearest(str(pool_type), _POOLS)}")
+
+    def pool(batch: core.SequenceBatch) -> Any:
+        lengths = batch.lengths.reshape(-1, *[1] * (len(batch.shape) - 2))
+        return jnp.where(lengths > 0, function(batch, jnp.maximum(lengths, 1)).astype(batch.dtype), pad_value)
+
+    return this.output(innermost(pool, check_sequence(this, input)))
+
+
+@layer
+def sequence_first_step(input: Any, name: str | None = None) -> Any:
+    """The first step of each sequence: `sequence_pool(input, "first")`.
+
+    Args:
+      input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
+      name: instead of `sequence_pool_N`.
+
+    Returns:
+      `[batch, ...]`, zeros for an empty sequence.
+
+    Raises:
+      ShapeError: the input is no sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.sequence_first_step(fluid.layers.data("x", shape=[4], lod_level=1))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return sequence_pool(input, "first", name=name)
+
+
+@layer
+def sequence_last_step(input: Any, name: str | None = None) -> Any:
+    """The last step of each sequence: `sequence_pool(input, "last")`.
+
+    Args:
+      input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
+      name: instead of `sequence_pool_N`.
+
+    Returns:
+      `[batch, ...]`, zeros for an empty sequence.
+
+    Raises:
+      ShapeError: the input is no sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.sequence_last_step(fluid.layers.data("x", shape=[4], lod_level=1))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return sequence_pool(input, "last", name=name)
+
+
+@layer
+def sequence_softmax(input: Any, use_cudnn: bool = False, name: str | None = None) -> Any:
+    """Softmax over the steps of each sequence.
+
+    Args:
+      input: logits: a SequenceBatch `[batch, time]` or `[batch, time, 1]`; with more numbers in a step each of them is
+        taken by itself. Of a NestedSequenceBatch the innermost sequences are taken.
+      use_cudnn: has no effect.
+      name: instead of `sequence_softmax_N`.
+
+    Returns:
+      Like the input; the steps of each sequence sum to 1.
+
+    Raises:
+      ShapeError: the input is no sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     scores = fluid.layers.data("scores", shape=[1], lod_level=1)
+      ...     return fluid.layers.sequence_softmax(scores)
+      >>> fluid.Session(program).run(program, {"scores": [[[1.0], [1.0]], [[7.0]]]})[0].rows()[0].tolist()
+      [[0.5], [0.5]]
+    """
+    this = Layer("sequence_softmax", name)
+
+    def softmax(batch: core.SequenceBatch) -> Any:
+        x = filled(batch, float(jnp.finfo(batch.dtype).min))  # not infinite: a row may have nothing else
+        return sequence_batch(functional.softmax(x, axis=1), batch.lengths)
+
+    return this.output(innermost(softmax, check_sequence(this, input)))
+
+
+def _sum(batch: core.SequenceBatch, lengths: Any) -> Any:
+    return jnp.sum(wide(batch), axis=1)
+
+
+# How each pooling makes one row of the steps of a batch; `lengths [batch, 1, ...]` are at least 1.
+_POOLS: dict[str, Callable[[core.SequenceBatch, Any], Any]] = {
+    "sum": _sum,
+    "average": lambda batch, lengths: _sum(batch, lengths) / lengths,
+    "sqrt": lambda batch, lengths: _sum(batch, lengths) / jnp.sqrt(lengths.astype(jnp.float32)),
+    "max": lambda batch, lengths: largest(dense(batch), 1, where=valid_steps(batch, len(batch.shape))),
+    "min": lambda batch, lengths: smallest(dense(batch), 1, where=valid_steps(batch, len(batch.shape))),
+    "first": lambda batch, lengths: dense(taken(batch, jnp.zeros_like(batch.lengths)[:, None], batch.lengths))[:, 0],
+    "last": lambda batch, lengths: dense(taken(batch, batch.lengths[:, None] - 1, batch.lengths))[:, 0],
+}

@@ -1,0 +1,254 @@
+"""Layers on sequences: pooling over the steps of each, and what looks at the steps around each step."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, dense, describe, is_sequence, layer, row_dims
+from fluid.layers.sequence.steps import (
+    check_sequence,
+    flat,
+    innermost,
+    nested_as,
+    one_each,
+    packed,
+    sequence_batch,
+    taken,
+)
+
+
+@layer
+def sequence_reverse(x: Any, name: str | None = None) -> Any:
+    """Turn the order of the steps of each sequence around.
+
+    Args:
+      x: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
+      name: instead of `sequence_reverse_N`.
+
+    Returns:
+      Like `x`.
+
+    Raises:
+      ShapeError: `x` is no sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.sequence_reverse(fluid.layers.data("x", shape=[1], lod_level=1))
+      >>> fluid.Session(program).run(program, {"x": [[1, 2, 3], [4]]})[0].rows()[0].tolist()
+      [[3.0], [2.0], [1.0]]
+    """
+    this = Layer("sequence_reverse", name)
+
+    def reverse(batch: core.SequenceBatch) -> Any:
+        return taken(batch, batch.lengths[:, None] - 1 - jnp.arange(batch.shape[1]), batch.lengths)
+
+    return this.output(innermost(reverse, check_sequence(this, x, "x")))
+
+
+@layer
+def sequence_expand(x: Any, y: Any, ref_level: int = -1, name: str | None = None) -> Any:
+    """Repeat each row, or each sequence, of `x` as often as the lengths of `y` say.
+
+    Args:
+      x: `[batch, ...]`, or a SequenceBatch.
+      y: the SequenceBatch or NestedSequenceBatch whose lengths count.
+      ref_level: which lengths of `y`: 0 for the number of steps, or inner sequences, of each row; 1 for the steps of
+        each inner sequence; -1 for the last there is.
+      name: instead of `sequence_expand_N`.
+
+    Returns:
+      Of rows a SequenceBatch `[batch, time of y, ...]` with the lengths of `y`, whose steps are the copies; of
+      sequences a NestedSequenceBatch `[batch, time of y, time of x, ...]`. With lengths of inner sequences, `x` has one
+      step for each of them, and the result is a NestedSequenceBatch `[batch, outer, inner, ...]`.
+
+    Raises:
+      ArgumentError: `y` has no such level.
+      ShapeError: `x` does not fit `y`, or `y` is no sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[2])
+      ...     return fluid.layers.sequence_expand(x, fluid.layers.data("y", shape=[1], lod_level=1))
+      >>> found, = fluid.Session(program).run(program, {"x": [[1, 2], [3, 4]], "y": [[0, 0, 0], [0]]})
+      >>> [row.tolist() for row in found.rows()]
+      [[[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], [[3.0, 4.0]]]
+    """
+    this = Layer("sequence_expand", name)
+    levels = row_dims(check_sequence(this, y, "y")) - 1
+    if ref_level not in (-1, *range(levels)):
+        raise errors.ArgumentError(
+            f"{this.name}: ref_level={ref_level!r} of y {describe(y)}; expected -1 for the last of its levels, or "
+            f"{' or '.join(map(str, range(levels)))}"
+        )
+    outer = ref_level == 0 and levels == 2
+    return this.output(_expanded(this, x, core.SequenceBatch(jnp.zeros(y.shape[:2]), y.lengths) if outer else y))
+
+
+@layer
+def sequence_expand_as(x: Any, y: Any, name: str | None = None) -> Any:
+    """Repeat each row of `x` so often that it becomes as long as the sequence of `y` beside it.
+
+    Args:
+      x: `[batch, ...]`; for a NestedSequenceBatch `y` a SequenceBatch of one step for each inner sequence.
+      y: a SequenceBatch or NestedSequenceBatch.
+      name: instead of `sequence_expand_as_N`.
+
+    Returns:
+      A sequence batch with the lengths of `y`, whose steps are the copies, `[batch, time, ...]`.
+
+    Raises:
+      ShapeError: `x` has not one row for each sequence of `y`, or `y` is no sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     words = fluid.layers.data("words", shape=[4], lod_level=1)
+      ...     whole = fluid.layers.sequence_pool(words, "average")
+      ...     return words - fluid.layers.sequence_expand_as(whole, words)
+      >>> [row.tolist() for row in fluid.Session(program).run(program, {"words": [[[1, 2, 3, 4]]]})[0].rows()]
+      [[[0.0, 0.0, 0.0, 0.0]]]
+    """
+    this = Layer("sequence_expand_as", name)
+    if row_dims(x) != row_dims(check_sequence(this, y, "y")) - 1:
+        raise errors.ShapeError(
+            f"{this.name}: x {describe(x)} has not one row for each sequence of y {describe(y)}; pool it first, "
+            f"sequence_pool(x, 'last'), or repeat whole sequences by layers.sequence_expand(x, y)"
+        )
+    return this.output(_expanded(this, x, y))
+
+
+@layer
+def sequence_concat(input: Sequence[Any], name: str | None = None) -> Any:
+    """Join the sequences of several batches end to end, row by row.
+
+    Args:
+      input: a list of SequenceBatches `[batch, time_i, ...]` that agree in all but the time; or of
+        NestedSequenceBatches, whose inner sequences are joined.
+      name: instead of `sequence_concat_N`.
+
+    Returns:
+      A SequenceBatch `[batch, sum of time_i, ...]`.
+
+    Raises:
+      ShapeError: they are no sequence batches, or do not fit together.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, y = [fluid.layers.data(name, shape=[1], lod_level=1) for name in ("x", "y")]
+      ...     return fluid.layers.sequence_concat([x, y])
+      >>> found, = fluid.Session(program).run(program, {"x": [[1, 2], [3]], "y": [[4], [5, 6]]})
+      >>> [row.ravel().tolist() for row in found.rows()]
+      [[1.0, 2.0, 4.0], [3.0, 5.0, 6.0]]
+    """
+    this = Layer("sequence_concat", name)
+    values: list[Any] = list(input) if isinstance(input, list | tuple) else [input]
+    if not values:
+        raise errors.ArgumentError(f"{this.name} was given nothing to join; as in sequence_concat([x, y])")
+    time = row_dims(check_sequence(this, values[0])) - 1
+    if len({(row_dims(v), v.shape[:time], v.shape[time + 1 :]) for v in values if is_sequence(v)}) > 1 or any(
+        not is_sequence(v) for v in values
+    ):
+        raise errors.ShapeError(
+            f"{this.name}: {' and '.join(describe(v) for v in values)} cannot be joined; expected sequence batches of "
+            f"as many rows, whose steps have one shape"
+        )
+    batches = [flat(v) for v in values]
+    data, kept = (jnp.concatenate(parts, axis=1) for parts in zip(*((dense(b), b.mask) for b in batches), strict=True))
+    whole = core.SequenceBatch(data, jnp.full(data.shape[:1], data.shape[1]))
+    return this.output(nested_as(values[0], packed(whole, kept)))
+
+
+@layer
+def sequence_slice(input: Any, offset: Any, length: Any, name: str | None = None) -> Any:
+    """Cut a part out of each sequence.
+
+    Args:
+      input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
+      offset: where each part begins, integers `[batch, 1]`, or one for all.
+      length: how many steps each part has, integers `[batch, 1]`, or one for all. A part ends where its sequence ends.
+      name: instead of `sequence_slice_N`.
+
+    Returns:
+      A SequenceBatch `[batch, time, ...]` of those lengths.
+
+    Raises:
+      ArgumentTypeError: offset or length holds no integers.
+      ShapeError: the input is no sequence batch, or there is not one number for each sequence.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[1], lod_level=1)
+      ...     return fluid.layers.sequence_slice(x, offset=1, length=2)
+      >>> found, = fluid.Session(program).run(program, {"x": [[1, 2, 3, 4], [5, 6]]})
+      >>> [row.ravel().tolist() for row in found.rows()]
+      [[2.0, 3.0], [6.0]]
+    """
+    this = Layer("sequence_slice", name)
+
+    def cut(batch: core.SequenceBatch) -> Any:
+        begin = jnp.clip(one_each(this, batch, offset, "offset"), 0, batch.lengths)
+        count = jnp.clip(one_each(this, batch, length, "length"), 0, batch.lengths - begin)
+        return taken(batch, begin[:, None] + jnp.arange(batch.shape[1]), count)
+
+    return this.output(innermost(cut, check_sequence(this, input)))
+
+
+@layer
+def sequence_reshape(input: Any, new_dim: int, name: str | None = None) -> core.SequenceBatch:
+    """Deal the numbers of each sequence out to steps of another size.
+
+    Args:
+      input: a SequenceBatch `[batch, time, size]`; of a NestedSequenceBatch the innermost sequences.
+      new_dim: size of the new steps. Where the numbers of a sequence do not fill its last step, zeros do.
+      name: instead of `sequence_reshape_N`.
+
+    Returns:
+      A SequenceBatch `[batch, time * size / new_dim, new_dim]`.
+
+    Raises:
+      ArgumentError: the size is not positive.
+      ShapeError: the input is no sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.sequence_reshape(fluid.layers.data("x", shape=[4], lod_level=1), new_dim=2)
+      >>> fluid.Session(program).run(program, {"x": [[[1, 2, 3, 4]]]})[0].rows()[0].tolist()
+      [[1.0, 2.0], [3.0, 4.0]]
+    """
+    this = Layer("sequence_reshape", name)
+    if not isinstance(new_dim, int) or new_dim < 1:
+        raise errors.ArgumentError(f"{this.name}: new_dim={new_dim!r}; expected a positive integer")
+
+    def deal(batch: core.SequenceBatch) -> Any:
+        size = math.prod(batch.shape[2:])
+        numbers = dense(batch).reshape(batch.shape[0], batch.shape[1] * size)
+        numbers = jnp.pad(numbers, [(0, 0), (0, -numbers.shape[1] % new_dim)])
+        return sequence_batch(numbers.reshape(batch.shape[0], -1, new_dim), -(-batch.lengths * size // new_dim))
+
+    return this.output(innermost(deal, check_sequence(this, input)))
+
+
+def _expanded(this: Layer, x: Any, y: Any) -> Any:
+    """Repeat `x` along the last level of `y`: an array or steps by its steps, sequences by those of a SequenceBatch."""
+    lead, copies = row_dims(y) - 1, y.shape[row_dims(y) - 1]
+    array = dense(x)
+    whole = is_sequence(x) and lead == 1
+    if array.shape[:lead] != y.shape[:lead] or row_dims(x) != (2 if whole else lead):
+        raise errors.ShapeError(
+            f"{this.name}: x {describe(x)} has not one item for each sequence of y {describe(y)}; expected "
+            f"{list(y.shape[:lead])} of them, as from layers.sequence_pool(..., 'last')"
+        )
+    repeated = jnp.repeat(jnp.expand_dims(array, lead), copies, axis=lead)
+    if not whole:
+        result = y.with_data(repeated)
+        return result.with_data(dense(result))
+    lengths = jnp.repeat(x.lengths[:, None], copies, axis=1)
+    return core.NestedSequenceBatch(repeated, y.lengths, lengths)

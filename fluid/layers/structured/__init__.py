@@ -1,0 +1,1 @@
+"""Structured prediction: CRF, CTC, chunks, beam search, edit distance."""

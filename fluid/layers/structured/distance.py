@@ -1,0 +1,94 @@
+"""Edit distance between sequences."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, describe, layer
+from fluid.layers.sequence.steps import alike, packed, sequences, step_ids
+
+
+@layer
+def edit_distance(
+    input: Any,
+    label: Any,
+    normalized: bool = True,
+    ignored_tokens: Sequence[int] | None = None,
+    input_length: Any = None,
+    label_length: Any = None,
+    name: str | None = None,
+) -> tuple[Any, Any]:
+    """How many insertions, deletions and substitutions lead from each sequence to its label (Levenshtein, 1966).
+
+    Args:
+      input: integers: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]` with `input_length`.
+      label: integers: a SequenceBatch `[batch, label time, 1]`, or an array `[batch, label time]` with `label_length`.
+      normalized: whether the distance is divided by the length of the label; that of an empty label counts as 1.
+      ignored_tokens: integers that are left out of both before they are compared.
+      input_length: integers `[batch]` or `[batch, 1]`, when the input is an array.
+      label_length: integers `[batch]` or `[batch, 1]`, when the label is an array.
+      name: instead of `edit_distance_N`.
+
+    Returns:
+      `(distances, count)`: float32 `[batch, 1]`, and the number of rows, an int32 scalar.
+
+    Raises:
+      ArgumentTypeError: the sequences are no integers.
+      ShapeError: input, label and lengths do not fit.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     guess = fluid.layers.data("guess", shape=[1], dtype="int64", lod_level=1)
+      ...     truth = fluid.layers.data("truth", shape=[1], dtype="int64", lod_level=1)
+      ...     return fluid.layers.edit_distance(guess, truth)
+      >>> guess, truth = (fluid.SequenceBatch.from_rows(r) for r in ([[1, 2, 3], [5]], [[1, 3], [5]]))
+      >>> distances, count = fluid.Session(program).run("program", {"guess": guess, "truth": truth})
+      >>> [float(d) for d in distances[:, 0]], int(count)
+      ([0.5, 0.0], 2)
+    """
+    this = Layer("edit_distance", name)
+    alike(this, input, label)
+    guess = sequences(this, input, input_length, "input_length")
+    truth = sequences(this, label, label_length, "label_length", "label")
+    if guess.shape[0] != truth.shape[0]:
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(input)} and label {describe(label)} do not fit; expected as many rows of "
+            f"both, [batch, time] and [batch, label time]"
+        )
+    guess, truth = (
+        _kept(batch.with_data(step_ids(this, batch, names)), ignored_tokens)
+        for batch, names in ((guess, "input"), (truth, "label"))
+    )
+    result = _distances(guess, truth).astype(jnp.float32)
+    if normalized:
+        result = result / jnp.maximum(truth.lengths, 1)
+    if ignored_tokens:
+        this.skip_outputs(2)
+    return this.output(result[:, None]), this.output(jnp.int32(guess.shape[0]))
+
+
+def _kept(batch: core.SequenceBatch, ignored: Sequence[int] | None) -> core.SequenceBatch:
+    if not ignored:
+        return batch
+    return packed(batch, batch.mask & ~jnp.isin(batch.data, jnp.asarray(ignored, batch.dtype)))
+
+
+def _distances(guess: core.SequenceBatch, truth: core.SequenceBatch) -> Any:
+    """Distances `[batch]`, by the table of Wagner and Fischer (1974), one row after the other."""
+    columns = jnp.arange(truth.shape[1] + 1)
+
+    def step(row: Any, now: Any) -> tuple[Any, None]:
+        token, real = now
+        changed = row[:, :-1] + (token[:, None] != truth.data)
+        above = jnp.concatenate([row[:, :1] + 1, jnp.minimum(changed, row[:, 1:] + 1)], axis=1)
+        # An insertion costs 1 more than its left neighbour, so that what counts is the least value from there on.
+        best = jax.lax.cummin(above - columns, axis=1) + columns
+        return jnp.where(real[:, None], best, row), None
+
+    start = jnp.broadcast_to(columns, (guess.shape[0], len(columns)))
+    row, _ = jax.lax.scan(step, start, (guess.data.T, guess.mask.T))
+    return jnp.take_along_axis(row, truth.lengths[:, None], axis=1)[:, 0]

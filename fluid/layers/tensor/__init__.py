@@ -1,0 +1,1 @@
+"""Layers that make, reshape, index, compare, reduce and combine arrays."""

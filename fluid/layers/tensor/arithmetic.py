@@ -1,0 +1,207 @@
+"""Arithmetic with numbers: scale, clip, powers, sums of several values."""
+
+import functools
+import operator
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.layers.base import Layer, dense, describe, filled, layer, like, on_data, wide
+
+
+@layer
+def increment(x: Any, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
+    """Add a number.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      value: what is added.
+      in_place: has no effect: values do not change; use what is returned.
+      name: instead of `increment_N`.
+
+    Returns:
+      Same shape and dtype as `x`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.increment(fluid.layers.data("x", shape=[3]))).outputs[0])
+      float32[batch, 3]
+    """
+    return Layer("increment", name).output(on_data(lambda v: (v + value).astype(v.dtype), x))
+
+
+@layer
+def scale(
+    x: Any,
+    scale: Any = 1.0,
+    bias: float = 0.0,
+    bias_after_scale: bool = True,
+    act: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Multiply by one number and add another.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      scale: factor.
+      bias: summand.
+      bias_after_scale: `scale * x + bias`, else `scale * (x + bias)`.
+      act: name of an activation, or a function.
+      name: instead of `scale_N`.
+
+    Returns:
+      Same shape and dtype as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.scale(fluid.layers.data("x", shape=[3]), scale=0.5, bias=1.0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("scale", name)
+    factor = scale if isinstance(scale, int | float) else dense(scale).reshape(())
+    array = dense(x)
+    result = array * factor + bias if bias_after_scale else (array + bias) * factor
+    return this.finish(like(x, result.astype(array.dtype)), act)
+
+
+@layer
+def sums(input: Any, out: Any = None, name: str | None = None) -> Any:
+    """Sum of several values.
+
+    Args:
+      input: a list of arrays, or of SequenceBatches, of one shape.
+      out: has no effect; use what is returned.
+      name: instead of `sum_N`.
+
+    Returns:
+      Same shape as each.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     return fluid.layers.sums([x, x, x])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return _total(Layer("sum", name), input)
+
+
+@layer
+def sum(x: Any, name: str | None = None) -> Any:
+    """Sum of several values: `sums`, by its other name. For the sum of the elements of one value use `reduce_sum`.
+
+    Args:
+      x: a list of arrays, or of SequenceBatches, of one shape.
+      name: instead of `sum_N`.
+
+    Returns:
+      Same shape as each.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     return fluid.layers.sum([x, x])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return _total(Layer("sum", name), x)
+
+
+@layer
+def clip(x: Any, min: float, max: float, name: str | None = None) -> Any:
+    """Hold each element between two bounds.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      min: lower bound.
+      max: upper bound.
+      name: instead of `clip_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ArgumentError: the bounds are the wrong way round.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.clip(fluid.layers.data("x", shape=[3]), min=-1.0, max=1.0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    if min > max:
+        raise errors.ArgumentError(f"clip(min={min}, max={max}): min is the smaller one, as in clip(x, {max}, {min})")
+    return Layer("clip", name).output(on_data(lambda v: jnp.clip(v, min, max), x))
+
+
+@layer
+def clip_by_norm(x: Any, max_norm: float, name: str | None = None) -> Any:
+    """Scale down to a largest Euclidean norm.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      max_norm: the largest norm of all elements together.
+      name: instead of `clip_by_norm_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.clip_by_norm(fluid.layers.data("x", shape=[3]), max_norm=1.0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("clip_by_norm", name)
+    array = dense(x)
+    squares = jnp.sum(jnp.square(wide(array)))
+    # Where nothing is clipped the root is not taken: its slope at 0 is infinite.
+    over = squares > max_norm * max_norm
+    norm = jnp.sqrt(jnp.where(over, squares, 1.0))
+    return this.output(like(x, jnp.where(over, array * (max_norm / norm), array).astype(array.dtype)))
+
+
+@layer
+def pow(x: Any, factor: Any = 1.0, name: str | None = None) -> Any:
+    """Raise to a power.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      factor: the exponent, a number or a scalar value.
+      name: instead of `pow_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.pow(fluid.layers.data("x", shape=[3]), factor=2.0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    exponent = factor if isinstance(factor, int | float) else dense(factor).reshape(())
+    return Layer("pow", name).output(like(x, filled(x, 1) ** exponent))
+
+
+def _total(this: Layer, given: Any) -> Any:
+    values = list(given) if isinstance(given, list | tuple) else [given]
+    if not values or len({dense(v).shape for v in values}) > 1:
+        raise errors.ShapeError(
+            f"{this.name}: sums adds values of one shape, found {', '.join(describe(v) for v in values) or 'none'}; "
+            f"use layers.elementwise_add(x, y) to repeat one along the other"
+        )
+    return this.output(on_data(lambda *arrays: functools.reduce(operator.add, arrays), *values))

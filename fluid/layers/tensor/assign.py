@@ -1,0 +1,130 @@
+"""Names, parameters, copies and dtypes of values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluid import core, errors
+from fluid.initializer import Constant, Xavier
+from fluid.layers.base import Layer, dense, is_sequence, layer, on_data
+from fluid.layers.checks import dtype_of
+from fluid.param_attr import ParamAttr, to_attr
+
+
+@layer
+def identity(x: Any, name: str | None = None) -> Any:
+    """The value itself, under a name by which it can be fetched, overridden and differentiated with respect to.
+
+    Args:
+      x: any value.
+      name: exactly this, behind the prefix of open name scopes; `identity_N.tmp_0` by default.
+
+    Returns:
+      `x`, or what the feed puts in its place.
+
+    Raises:
+      ProgramError: the name is in use.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.fc(fluid.layers.identity(x * 2, name="doubled"), size=1)
+      >>> str(fluid.Program(program).values["doubled"])
+      'float32[batch, 4]'
+    """
+    this = Layer("identity", name)
+    value = x if is_sequence(x) else dense(x)
+    result = this.output(value) if name is None else core.record(this.name, value)
+    if result is value:  # what is known of the value stays known
+        facts = {k: v for k, v in this.frame.facts.get(id(x), {}).items() if k in ("logits", "logits_axis", "weight")}
+        if facts:
+            this.frame.note(result, **facts)
+    return result
+
+
+@layer
+def create_parameter(
+    shape: Sequence[int],
+    dtype: str = "float32",
+    name: str | None = None,
+    attr: Any = None,
+    is_bias: bool = False,
+    default_initializer: Any = None,
+) -> Any:
+    """A trained parameter of your own.
+
+    Args:
+      shape: its sizes.
+      dtype: its dtype.
+      name: its name; `create_parameter_N.w_0` by default.
+      attr: ParamAttr, whose name goes before `name`.
+      is_bias: whether it starts as zeros, and is called `.b_0`.
+      default_initializer: where `attr` gives none; Xavier uniform, or zeros for a bias, by default.
+
+    Returns:
+      The parameter, `shape`.
+
+    Raises:
+      ParameterError: the name is used already with another shape.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return x * fluid.layers.create_parameter([4], name="gain")
+      >>> fluid.Program(program).parameters["gain"].shape
+      (4,)
+    """
+    this = Layer("create_parameter", name)
+    default = default_initializer or (Constant(0.0) if is_bias else Xavier())
+    if attr is None and name is not None:
+        attr = ParamAttr(name=this.name)
+    if to_attr(attr) is None:
+        raise errors.ArgumentError("create_parameter cannot do without the parameter; leave attr=False out")
+    return this.parameter("b" if is_bias else "w", attr, shape, dtype, default)
+
+
+@layer
+def assign(input: Any, output: Any = None, name: str | None = None) -> Any:
+    """A copy of a value, or a constant from NumPy.
+
+    Args:
+      input: a value, a SequenceBatch, an array, a list or a number.
+      output: has no effect; use what is returned.
+      name: instead of `assign_N`.
+
+    Returns:
+      The same numbers.
+
+    Example:
+      >>> import fluid
+      >>> fluid.Program(lambda: fluid.layers.assign([[1.0, 2.0]])).outputs[0].shape
+      (1, 2)
+    """
+    return Layer("assign", name).output(on_data(lambda v: v, input))
+
+
+@layer
+def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+    """Convert to another dtype.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      dtype: such as "float32"; "int64" is held in JAX's default integer.
+      name: instead of `cast_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ArgumentError: there is no such dtype.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.cast(fluid.layers.data("x", shape=[3]), "int32")
+      >>> print(fluid.Program(program).outputs[0])
+      int32[batch, 3]
+    """
+    target = dtype_of("cast", dtype)
+    return Layer("cast", name).output(on_data(lambda v: v.astype(target), x))

@@ -1,0 +1,230 @@
+"""Arrays put together, taken apart, repeated and reversed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.checks import check_axes
+
+
+@layer
+def concat(input: Any, axis: int = 0, name: str | None = None) -> Any:
+    """Join values along a dimension.
+
+    Args:
+      input: a list of arrays that agree in the other dimensions, or of SequenceBatches of equal lengths.
+      axis: the dimension.
+      name: instead of `concat_N`.
+
+    Returns:
+      The joined values.
+
+    Raises:
+      ShapeError: they do not fit together.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, y = fluid.layers.data("x", shape=[3]), fluid.layers.data("y", shape=[2])
+      ...     return fluid.layers.concat([x, y], axis=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 5]
+    """
+    this = Layer("concat", name)
+    values = list(input) if isinstance(input, list | tuple) else [input]
+    if not values:
+        raise errors.ArgumentError(f"{this.name} was given nothing to join; as in concat([x, y], axis=1)")
+    place = axis_of(values[0], axis)
+    kinds = {row_dims(v) for v in values}
+    shapes = {(*dense(v).shape[:place], *dense(v).shape[place + 1 :]) for v in values}
+    if len(shapes) > 1 or len(kinds) > 1 or (place == 0 and kinds != {1}):
+        raise errors.ShapeError(
+            f"{this.name}: {' and '.join(describe(v) for v in values)} cannot be joined along axis={axis}; "
+            f"all other dimensions must agree, and rows of sequences cannot be joined, as in concat([x, y], axis=-1)"
+        )
+    return this.output(like(values[0], jnp.concatenate([dense(v) for v in values], axis=place)))
+
+
+@layer
+def split(input: Any, num_or_sections: Any, dim: int = -1, name: str | None = None) -> list[Any]:
+    """Cut a value into parts along a dimension.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      num_or_sections: how many equal parts, or the sizes of the parts, of which one may be -1.
+      dim: the dimension.
+      name: instead of `split_N`.
+
+    Returns:
+      A list of the parts.
+
+    Raises:
+      ShapeError: the parts do not make up the whole.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     first, second = fluid.layers.split(fluid.layers.data("x", shape=[6]), num_or_sections=[2, 4], dim=1)
+      ...     return first, second
+      >>> print(*fluid.Program(program).outputs)
+      float32[batch, 2] float32[batch, 4]
+    """
+    this = Layer("split", name)
+    x, place = dense(input), axis_of(input, dim, "dim")
+    size = x.shape[place]
+    if isinstance(num_or_sections, int):
+        count = num_or_sections
+        sections = [size // count] * count if count > 0 and size % count == 0 else []
+    else:
+        sections = [int(v) for v in num_or_sections]
+        if sections.count(-1) == 1:
+            sections[sections.index(-1)] = size - sum(sections) - 1
+    if sum(sections) != size or min(sections, default=0) < 0:
+        raise errors.ShapeError(
+            f"{this.name}: {describe(input)} has {size} along dim={dim}, which num_or_sections={num_or_sections} does "
+            "not "
+            f"make up; as in split(x, num_or_sections=[1, -1], dim={dim})"
+        )
+    bounds = [sum(sections[:i]) for i in range(1, len(sections))]
+    return [this.output(like(input, part)) for part in jnp.split(x, bounds, axis=place)]
+
+
+@layer
+def stack(x: Any, axis: int = 0, name: str | None = None) -> Any:
+    """Join values of one shape along a new dimension.
+
+    Args:
+      x: a list of arrays, or of SequenceBatches of equal lengths.
+      axis: where the new dimension goes.
+      name: instead of `stack_N`.
+
+    Returns:
+      The shape of each with `len(x)` put in at `axis`.
+
+    Raises:
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3])
+      ...     return fluid.layers.stack([x, x], axis=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 2, 3]
+    """
+    this = Layer("stack", name)
+    values = list(x) if isinstance(x, list | tuple) else [x]
+    arrays = [dense(v) for v in values]
+    if len({(row_dims(v), a.shape) for v, a in zip(values, arrays, strict=True)}) != 1:
+        raise errors.ShapeError(
+            f"{this.name}: stack joins arrays of one shape, found {', '.join(describe(v) for v in values) or 'none'}; "
+            f"use layers.concat to join along a dimension that is there"
+        )
+    lead = row_dims(values[0]) - 1
+    dims = arrays[0].ndim - lead + 1
+    check_axes(this, values[0], [axis], dims)
+    if lead and axis % dims == 0:
+        raise errors.ArgumentError(f"{this.name}: axis={axis} would part sequences from their rows; begin at 1")
+    return this.output(like(values[0], jnp.stack(arrays, axis=axis % dims + lead)))
+
+
+@layer
+def unstack(x: Any, axis: int = 0, num: int | None = None, name: str | None = None) -> list[Any]:
+    """Take a dimension apart.
+
+    Args:
+      x: any shape.
+      axis: the dimension, of a size known in advance.
+      num: its size, as a check.
+      name: instead of `unstack_N`.
+
+    Returns:
+      A list of arrays without that dimension.
+
+    Raises:
+      ShapeError: `num` is not the size.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.unstack(fluid.layers.data("x", shape=[2, 3]), axis=1)
+      >>> print(*fluid.Program(program).outputs)
+      float32[batch, 3] float32[batch, 3]
+    """
+    this = Layer("unstack", name)
+    array, place = array_of(this, x), axis_of(x, axis)
+    if num is not None and num != array.shape[place]:
+        raise errors.ShapeError(
+            f"{this.name}: {describe(x)} has {array.shape[place]} along axis={axis}, found num={num}"
+        )
+    return [this.output(part) for part in jnp.moveaxis(array, place, 0)]
+
+
+@layer
+def expand(x: Any, expand_times: Sequence[int], name: str | None = None) -> Any:
+    """Repeat along dimensions.
+
+    Args:
+      x: any shape, or a SequenceBatch, whose first dimension counts as its steps and stays.
+      expand_times: how often along each dimension.
+      name: instead of `expand_N`.
+
+    Returns:
+      Each size multiplied by its number.
+
+    Raises:
+      ArgumentError: there is not one number for each dimension.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.expand(fluid.layers.data("x", shape=[1, 3]), expand_times=[1, 4, 1])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4, 3]
+    """
+    this = Layer("expand", name)
+    array = dense(x)
+    times = list(expand_times)
+    lead = row_dims(x) - 1
+    if len(times) != array.ndim - lead or any(int(t) < 1 for t in times) or (lead and times[0] != 1):
+        raise errors.ArgumentError(
+            f"{this.name}: expand_times={times} for {describe(x)}; expected one positive integer for each dimension, "
+            f"1 for the rows of sequences, as in expand_times={[1] * (array.ndim - lead)}"
+        )
+    return this.output(like(x, jnp.tile(array, [1] * lead + times)))
+
+
+@layer
+def reverse(x: Any, axis: Any, name: str | None = None) -> Any:
+    """Turn the order of elements around.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      axis: one dimension, or several.
+      name: instead of `reverse_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.reverse(fluid.layers.data("x", shape=[3, 4]), axis=[1, 2])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 4]
+    """
+    this = Layer("reverse", name)
+    axes: list[Any] = list(axis) if isinstance(axis, list | tuple) else [axis]
+    places = [axis_of(x, a) for a in axes]
+    if 0 in places and row_dims(x) > 1:
+        raise errors.ArgumentError(
+            f"{this.name}: axis={axis} are the rows of {describe(x)}; to turn each sequence around use "
+            f"layers.sequence_reverse(x)"
+        )
+    return this.output(like(x, jnp.flip(dense(x), tuple(places))))

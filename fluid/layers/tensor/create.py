@@ -1,0 +1,284 @@
+"""Constant values: filled, counted, or shaped like another."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.layers.base import Layer, array_of, dense, describe, layer, on_data
+from fluid.layers.checks import dtype_of, known_shape, shape_of
+
+
+@layer
+def fill_constant(shape: Sequence[int], dtype: Any, value: float, name: str | None = None) -> Any:
+    """An array with every element the same.
+
+    Args:
+      shape: its sizes.
+      dtype: its dtype.
+      value: of every element.
+      name: instead of `fill_constant_N`.
+
+    Returns:
+      `shape`.
+
+    Raises:
+      ArgumentError: a size is negative.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.fill_constant([2, 3], "float32", 0.5)).outputs[0])
+      float32[2, 3]
+    """
+    this = Layer("fill_constant", name)
+    return this.output(jnp.full(known_shape(this, shape), value, dtype_of("fill_constant", dtype)))
+
+
+@layer
+def fill_constant_batch_size_like(
+    input: Any,
+    shape: Sequence[int],
+    dtype: Any,
+    value: float,
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    name: str | None = None,
+) -> Any:
+    """An array with every element the same, and one size taken from another value.
+
+    Args:
+      input: whose size is taken.
+      shape: sizes; the one at `output_dim_idx` does not count.
+      dtype: its dtype.
+      value: of every element.
+      input_dim_idx: which size of the input is taken.
+      output_dim_idx: where it goes.
+      name: instead of `fill_constant_batch_size_like_N`.
+
+    Returns:
+      `shape`, with that size.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.fill_constant_batch_size_like(x, [-1, 8], "float32", 0.0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 8]
+    """
+    this = Layer("fill_constant_batch_size_like", name)
+    sizes = shape_of("fill_constant_batch_size_like", shape)
+    sizes[output_dim_idx] = dense(input).shape[input_dim_idx]
+    return this.output(jnp.full(known_shape(this, sizes), value, dtype_of("fill_constant_batch_size_like", dtype)))
+
+
+@layer
+def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
+    """An array of zeros.
+
+    Args:
+      shape: its sizes.
+      dtype: its dtype.
+      force_cpu: has no effect.
+      name: instead of `fill_constant_N`.
+
+    Returns:
+      `shape`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.zeros([2, 3], "float32")).outputs[0])
+      float32[2, 3]
+    """
+    this = Layer("fill_constant", name)
+    return this.output(jnp.zeros(known_shape(this, shape), dtype_of("zeros", dtype)))
+
+
+@layer
+def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
+    """An array of ones.
+
+    Args:
+      shape: its sizes.
+      dtype: its dtype.
+      force_cpu: has no effect.
+      name: instead of `fill_constant_N`.
+
+    Returns:
+      `shape`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.ones([2, 3], "float32")).outputs[0])
+      float32[2, 3]
+    """
+    this = Layer("fill_constant", name)
+    return this.output(jnp.ones(known_shape(this, shape), dtype_of("ones", dtype)))
+
+
+@layer
+def zeros_like(x: Any, out: Any = None, name: str | None = None) -> Any:
+    """Zeros in the shape of another value.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      out: has no effect; use what is returned.
+      name: instead of `zeros_like_N`.
+
+    Returns:
+      Same shape and dtype as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.zeros_like(fluid.layers.data("x", shape=[4]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return Layer("zeros_like", name).output(on_data(jnp.zeros_like, x))
+
+
+@layer
+def fill_zeros_like(x: Any, name: str | None = None) -> Any:
+    """Zeros in the shape of another value: `zeros_like`, by the name of its operation.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      name: instead of `fill_zeros_like_N`.
+
+    Returns:
+      Same shape and dtype as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.fill_zeros_like(fluid.layers.data("x", shape=[4]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return Layer("fill_zeros_like", name).output(on_data(jnp.zeros_like, x))
+
+
+@layer
+def ones_like(x: Any, out: Any = None, name: str | None = None) -> Any:
+    """Ones in the shape of another value.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      out: has no effect; use what is returned.
+      name: instead of `ones_like_N`.
+
+    Returns:
+      Same shape and dtype as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.ones_like(fluid.layers.data("x", shape=[4]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return Layer("ones_like", name).output(on_data(jnp.ones_like, x))
+
+
+@layer
+def range(start: Any, end: Any, step: Any, dtype: Any, name: str | None = None) -> Any:
+    """Numbers from `start` up to, but not with, `end`.
+
+    Args:
+      start: the first number.
+      end: the bound.
+      step: between numbers.
+      dtype: of the result.
+      name: instead of `range_N`.
+
+    Returns:
+      `[count]`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.range(0, 10, 2, "int32")).outputs[0])
+      int32[5]
+    """
+    return Layer("range", name).output(jnp.arange(start, end, step, dtype_of("range", dtype)))
+
+
+@layer
+def linspace(start: float, stop: float, num: int, dtype: Any = "float32", name: str | None = None) -> Any:
+    """Evenly spaced numbers from `start` to `stop`, both included.
+
+    Args:
+      start: the first number.
+      stop: the last number.
+      num: how many.
+      dtype: of the result.
+      name: instead of `linspace_N`.
+
+    Returns:
+      `[num]`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.linspace(0.0, 1.0, 5)).outputs[0])
+      float32[5]
+    """
+    return Layer("linspace", name).output(jnp.linspace(start, stop, num, dtype=dtype_of("linspace", dtype)))
+
+
+@layer
+def eye(
+    num_rows: int,
+    num_columns: int | None = None,
+    batch_shape: Sequence[int] | None = None,
+    dtype: Any = "float32",
+    name: str | None = None,
+) -> Any:
+    """Identity matrices.
+
+    Args:
+      num_rows: of each matrix.
+      num_columns: of each matrix; as many by default.
+      batch_shape: sizes of dimensions before, along which the matrix is repeated.
+      dtype: of the result.
+      name: instead of `eye_N`.
+
+    Returns:
+      `[*batch_shape, num_rows, num_columns]`.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.eye(2, 3)).outputs[0])
+      float32[2, 3]
+    """
+    this = Layer("eye", name)
+    matrix = jnp.eye(num_rows, num_columns, dtype=dtype_of("eye", dtype))
+    return this.output(jnp.broadcast_to(matrix, [*known_shape(this, list(batch_shape or ())), *matrix.shape]))
+
+
+@layer
+def diag(diagonal: Any, name: str | None = None) -> Any:
+    """A matrix with a vector on its diagonal, zeros elsewhere.
+
+    Args:
+      diagonal: `[n]`.
+      name: instead of `diag_N`.
+
+    Returns:
+      `[n, n]`.
+
+    Raises:
+      ShapeError: it is no vector.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.diag([1.0, 2.0])).outputs[0])
+      float32[2, 2]
+    """
+    this = Layer("diag", name)
+    vector = array_of(this, diagonal)
+    if vector.ndim != 1:
+        raise errors.ShapeError(
+            f"{this.name}: {describe(diagonal)}; expected a vector, as from layers.reshape(x, [-1])"
+        )
+    return this.output(jnp.diag(vector))

@@ -1,0 +1,100 @@
+"""Arithmetic between two values, with Fluid's rule for laying the second along the first."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.layers.base import Layer, describe, filled, is_sequence, layer, like, row_dims
+
+_DOCUMENTATION = """{title}
+
+    The sizes of `y` are laid along the dimensions of `x` from `axis` on; -1 aligns `y` with the last dimensions. Where
+    `y` has size 1, and beyond its last dimension, it is repeated.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      y: sizes that occur in `x` in a row, a SequenceBatch like `x`, or a number.
+      axis: where `y` begins.
+      act: name of an activation, or a function.
+      name: instead of `{kind}_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ShapeError: `y` does not fit there.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3, 4], dtype="{dtype}")
+      ...     y = fluid.layers.data("y", shape=[3], append_batch_size=False, dtype="{dtype}")
+      ...     return fluid.layers.{kind}(x, y, axis=1)
+      >>> print(fluid.Program(program).outputs[0])
+      {found}[batch, 3, 4]
+    """
+
+# What has no value, or no slope, where padding is 0.
+_BOUNDED = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
+
+
+def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
+    def elementwise(x: Any, y: Any, axis: int = -1, act: Any = None, name: str | None = None) -> Any:
+        this = Layer(kind, name)
+        left, right = _aligned(this, x, y, axis, fill=1 if kind in _BOUNDED else 0)
+        result = function(left, right)
+        return this.finish(like(x, result), act)
+
+    elementwise.__name__ = elementwise.__qualname__ = kind
+    dtype, found = ("int64", "int32") if integer else ("float32", "float32")
+    elementwise.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, dtype=dtype, found=found)
+    return layer(elementwise)
+
+
+def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, Any]:
+    left, right = filled(x, fill), filled(y, fill)
+    if right.ndim == 0:
+        return left, right
+    whole, sizes = _sizes(x), _sizes(y)
+    begin = len(whole) - len(sizes) if axis == -1 else axis
+    while len(sizes) > 1 and sizes[-1] == 1 and begin + len(sizes) > len(whole):
+        sizes = sizes[:-1]
+    span = whole[begin : begin + len(sizes)] if begin >= 0 else []
+    fits = len(span) == len(sizes) and all(
+        b in (1, a) or (a == 1 and len(sizes) == len(whole)) for a, b in zip(span, sizes, strict=True)
+    )
+    shape = [1] * begin + sizes + [1] * (len(whole) - begin - len(sizes))
+    lead = row_dims(x)
+    if is_sequence(y):
+        fits = fits and right.shape[:lead] == left.shape[:lead] and row_dims(y) == lead and begin == 0
+        shape[:1] = right.shape[:lead]
+    elif lead > 1:
+        fits = fits and shape[0] == 1
+        shape[:1] = [1] * lead
+    if not fits:
+        raise errors.ShapeError(
+            f"{this.name}: y {describe(y)} does not fit x {describe(x)} from axis={axis}; its sizes must be those of x "
+            f"from that axis on, or 1, as after layers.reshape(y, {[-1, *left.shape[1:]]})"
+        )
+    return left, right.reshape(shape)
+
+
+def _sizes(value: Any) -> list[int]:
+    # Time steps are rows: the dimensions of a sequence are numbered as if batch and time were one.
+    shape, lead = np.shape(value), row_dims(value)
+    return [math.prod(shape[:lead]), *shape[lead:]] if is_sequence(value) else list(shape)
+
+
+elementwise_add = _make("elementwise_add", "Sum: `x + y`.", jnp.add)
+elementwise_sub = _make("elementwise_sub", "Difference: `x - y`.", jnp.subtract)
+elementwise_mul = _make("elementwise_mul", "Product: `x * y`.", jnp.multiply)
+elementwise_div = _make("elementwise_div", "Quotient: `x / y`.", jnp.divide)
+elementwise_max = _make("elementwise_max", "The larger of `x` and `y`.", jnp.maximum)
+elementwise_min = _make("elementwise_min", "The smaller of `x` and `y`.", jnp.minimum)
+elementwise_pow = _make("elementwise_pow", "Power: `x ** y`.", jnp.power)
+elementwise_mod = _make("elementwise_mod", "Remainder of `x / y`.", jnp.mod, integer=True)
+elementwise_floordiv = _make("elementwise_floordiv", "Whole part of `x / y`.", jnp.floor_divide, integer=True)

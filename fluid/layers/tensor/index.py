@@ -1,0 +1,194 @@
+"""Picking elements: slices, rows, largest ones, classes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.checks import check_ids
+
+
+@layer
+def slice(input: Any, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None) -> Any:
+    """A part of a value along dimensions.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      axes: the dimensions.
+      starts: the first index along each; negative counts from the end.
+      ends: the index after the last along each; beyond the end means the end.
+      name: instead of `slice_N`.
+
+    Returns:
+      The part.
+
+    Raises:
+      ArgumentError: the lists differ in length.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.slice(fluid.layers.data("x", shape=[5, 4]), axes=[1], starts=[-2], ends=[5])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 2, 4]
+    """
+    return _slice(Layer("slice", name), input, axes, starts, ends, [1] * len(axes))
+
+
+@layer
+def strided_slice(
+    input: Any,
+    axes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    strides: Sequence[int],
+    name: str | None = None,
+) -> Any:
+    """Every so many elements of a part of a value.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      axes: the dimensions.
+      starts: the first index along each; negative counts from the end.
+      ends: the index after the last along each.
+      strides: the step along each; negative goes backwards.
+      name: instead of `strided_slice_N`.
+
+    Returns:
+      The elements.
+
+    Raises:
+      ArgumentError: the lists differ in length.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.strided_slice(fluid.layers.data("x", shape=[5]), [1], [0], [5], [2])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return _slice(Layer("strided_slice", name), input, axes, starts, ends, strides)
+
+
+@layer
+def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = None) -> Any:
+    """Rows by their number.
+
+    Args:
+      input: `[rows, ...]`.
+      index: integers `[count]` or `[count, 1]`.
+      overwrite: has no effect; the gradient of a row used twice is the sum.
+      name: instead of `gather_N`.
+
+    Returns:
+      `[count, ...]`; a number outside the rows gives what is not a number.
+
+    Raises:
+      ArgumentTypeError: the index is no integer.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     table = fluid.layers.create_parameter([10, 4], name="table")
+      ...     return fluid.layers.gather(table, fluid.layers.data("i", shape=[1], dtype="int64"))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    this = Layer("gather", name)
+    array, ids = array_of(this, input), check_ids(this.name, array_of(this, index))
+    if ids.ndim > 2 or ids.ndim == 2 and ids.shape[1] != 1 or array.ndim == 0:
+        raise errors.ShapeError(
+            f"{this.name}: index {describe(index)} is no list of rows of {describe(input)}; expected [count] or "
+            "[count, 1]"
+        )
+    return this.output(array.at[ids.reshape(-1)].get(mode="fill", wrap_negative_indices=False))
+
+
+@layer
+def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
+    """Elements, or slices, by their numbers in the first dimensions.
+
+    Args:
+      input: any shape.
+      index: integers `[..., k]`: for each result its place in the first `k` dimensions.
+      name: instead of `gather_nd_N`.
+
+    Returns:
+      `[..., *input.shape[k:]]`.
+
+    Raises:
+      ArgumentTypeError: the index is no integer.
+      ShapeError: the index has more numbers than the input has dimensions.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[3, 4], append_batch_size=False)
+      ...     return fluid.layers.gather_nd(x, fluid.layers.data("i", shape=[2], dtype="int64"))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch]
+    """
+    this = Layer("gather_nd", name)
+    array, ids = array_of(this, input), check_ids(this.name, array_of(this, index))
+    if ids.ndim < 1 or ids.shape[-1] > array.ndim:
+        raise errors.ShapeError(
+            f"{this.name}: index {describe(index)} has too many numbers for {describe(input)}; expected [..., k], "
+            f"with k at most {array.ndim}"
+        )
+    return this.output(array[tuple(jnp.moveaxis(ids, -1, 0))])
+
+
+@layer
+def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
+    """For each class a row with 1 at its place and 0 elsewhere.
+
+    Args:
+      input: classes `[batch, ..., 1]` of an integer dtype, or a SequenceBatch.
+      depth: how many classes there are.
+      allow_out_of_range: whether other numbers give a row of zeros instead of an error when fed.
+      name: instead of `one_hot_N`.
+
+    Returns:
+      `[batch, ..., depth]`, float32.
+
+    Raises:
+      ArgumentTypeError: the classes are no integers.
+      ShapeError: they do not end in a dimension of 1.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.one_hot(fluid.layers.data("label", shape=[1], dtype="int64"), depth=10)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 10]
+    """
+    this = Layer("one_hot", name)
+    ids = check_ids(this.name, input)
+    if ids.ndim <= row_dims(input) or ids.shape[-1] != 1:
+        raise errors.ShapeError(
+            f"{this.name}: {describe(input)} does not end in a dimension of 1; expected [batch, ..., 1], "
+            f"as from layers.unsqueeze(x, axes=[-1])"
+        )
+    if not allow_out_of_range:
+        core.limit_feed(input, 0, depth)
+    return this.output(like(input, this.frame.compute(jax.nn.one_hot(ids[..., 0], depth, dtype=jnp.float32))))
+
+
+def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: Any) -> Any:
+    array = dense(input)
+    if not len(axes) == len(starts) == len(ends) == len(strides):
+        raise errors.ArgumentError(
+            f"{this.name}: axes={axes}, starts={starts}, ends={ends}; give one of each, as in axes=[1], starts=[0], "
+            "ends=[2]"
+        )
+    key: list[Any] = [np.s_[:]] * array.ndim
+    for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
+        place = axis_of(input, axis, "axes")
+        if place == 0 and row_dims(input) > 1:
+            raise errors.ArgumentError(f"{this.name}: rows of {describe(input)} cannot be sliced; slice from axis 1 on")
+        key[place] = np.s_[start:end:stride]
+    return this.output(like(input, array[tuple(key)]))

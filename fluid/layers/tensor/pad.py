@@ -1,0 +1,154 @@
+"""Padding and cropping of arrays."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid.layers.base import Layer, array_of, describe, layer
+
+
+@layer
+def pad(x: Any, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Any:
+    """Put elements before and after those of each dimension.
+
+    Args:
+      x: any shape.
+      paddings: for each dimension how many before and how many after: `[before_0, after_0, before_1, ...]`.
+      pad_value: of these elements.
+      name: instead of `pad_N`.
+
+    Returns:
+      Each size, plus its two paddings.
+
+    Raises:
+      ArgumentError: there are not two paddings for each dimension.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.pad(fluid.layers.data("x", shape=[3]), paddings=[0, 0, 1, 2])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 6]
+    """
+    this = Layer("pad", name)
+    array, widths = array_of(this, x), [int(p) for p in paddings]
+    if len(widths) != 2 * array.ndim or min(widths, default=0) < 0:
+        raise errors.ArgumentError(
+            f"{this.name}: paddings={list(paddings)} for {describe(x)}; expected a before and an after for each "
+            f"dimension, as in paddings={[0, 0] * (array.ndim - 1) + [1, 1]}"
+        )
+    pairs = list(zip(widths[::2], widths[1::2], strict=True))
+    return this.output(jnp.pad(array, pairs, constant_values=np.array(pad_value, array.dtype)))
+
+
+@layer
+def pad_constant_like(x: Any, y: Any, pad_value: float = 0.0, name: str | None = None) -> Any:
+    """Put elements after those of `y` until it has the shape of `x`.
+
+    Args:
+      x: whose shape is taken.
+      y: no larger than `x` in any dimension.
+      pad_value: of new elements.
+      name: instead of `pad_constant_like_N`.
+
+    Returns:
+      `y`, in the shape of `x`.
+
+    Raises:
+      ShapeError: `y` is larger, or has another number of dimensions.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, y = fluid.layers.data("x", shape=[5]), fluid.layers.data("y", shape=[3])
+      ...     return fluid.layers.pad_constant_like(x, y, pad_value=-1.0)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 5]
+    """
+    this = Layer("pad_constant_like", name)
+    whole, part = array_of(this, x), array_of(this, y)
+    if whole.ndim != part.ndim or any(a < b for a, b in zip(whole.shape, part.shape, strict=True)):
+        raise errors.ShapeError(
+            f"{this.name}: y {describe(y)} cannot grow to the shape of x {describe(x)}; it must be smaller in every "
+            f"dimension; pad_constant_like(x, y) pads y"
+        )
+    pairs = [(0, a - b) for a, b in zip(whole.shape, part.shape, strict=True)]
+    return this.output(jnp.pad(part, pairs, constant_values=np.array(pad_value, part.dtype)))
+
+
+@layer
+def crop(x: Any, shape: Any = None, offsets: Sequence[int] | None = None, name: str | None = None) -> Any:
+    """Cut out a part of a given shape.
+
+    Args:
+      x: any shape.
+      shape: sizes of the part, or a value whose shape is taken; -1 keeps what is left from the offset on.
+      offsets: where the part begins in each dimension; zeros by default.
+      name: instead of `crop_N`.
+
+    Returns:
+      The part.
+
+    Raises:
+      ArgumentError: no shape is given, or there is not one size and one offset for each dimension.
+      ShapeError: the part reaches beyond `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.crop(fluid.layers.data("x", shape=[5, 6]), shape=[-1, 3, 3], offsets=[0, 1, 2])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 3]
+    """
+    return _crop(Layer("crop", name), x, shape, offsets)
+
+
+@layer
+def crop_tensor(x: Any, shape: Any = None, offsets: Any = None, name: str | None = None) -> Any:
+    """Cut out a part of a given shape: `crop`, by its later name.
+
+    Args:
+      x: any shape.
+      shape: sizes of the part; -1 keeps what is left from the offset on.
+      offsets: where the part begins in each dimension; zeros by default.
+      name: instead of `crop_tensor_N`.
+
+    Returns:
+      The part.
+
+    Raises:
+      ArgumentError: as `crop`.
+      ShapeError: as `crop`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.crop_tensor(fluid.layers.data("x", shape=[5]), shape=[-1, 3])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return _crop(Layer("crop_tensor", name), x, shape, offsets)
+
+
+def _crop(this: Layer, x: Any, shape: Any, offsets: Any) -> Any:
+    array = array_of(this, x)
+    if shape is None:
+        raise errors.ArgumentError(f"{this.name}: give the shape of the part, as in shape={[-1, *array.shape[1:]]}")
+    wanted = shape.shape if isinstance(shape, jax.Array) else shape
+    sizes, starts = [int(s) for s in wanted], [0] * array.ndim if offsets is None else [int(o) for o in offsets]
+    if len(sizes) != array.ndim or len(starts) != array.ndim:
+        raise errors.ArgumentError(
+            f"{this.name}: shape={sizes} and offsets={starts} for {describe(x)}; give one of each for each dimension"
+        )
+    sizes = [w - s if n == -1 else n for n, s, w in zip(sizes, starts, array.shape, strict=True)]
+    ends = [s + n for s, n in zip(starts, sizes, strict=True)]
+    if any(s < 0 or n < 0 or e > w for s, n, e, w in zip(starts, sizes, ends, array.shape, strict=True)):
+        raise errors.ShapeError(
+            f"{this.name}: a part of {sizes} from {starts} on reaches beyond {describe(x)}; use smaller sizes or "
+            f"offsets"
+        )
+    return this.output(jax.lax.slice(array, starts, ends))

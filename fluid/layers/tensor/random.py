@@ -1,0 +1,223 @@
+"""Random values: drawn anew at every step, from a key that belongs to the name of the layer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
+from fluid.layers.checks import dtype_of, known_shape, shape_of
+
+
+@layer
+def uniform_random(
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    min: float = -1.0,
+    max: float = 1.0,
+    seed: int = 0,
+    name: str | None = None,
+) -> Any:
+    """Numbers drawn uniformly from `[min, max)`.
+
+    Args:
+      shape: their sizes.
+      dtype: their dtype.
+      min: lower bound.
+      max: upper bound.
+      seed: other than 0, gives the same numbers at every step.
+      name: instead of `uniform_random_N`; the numbers depend on it.
+
+    Returns:
+      `shape`.
+
+    Raises:
+      ArgumentError: a size is not known.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.uniform_random([2, 3])).outputs[0])
+      float32[2, 3]
+    """
+    this = Layer("uniform_random", name)
+    return this.output(_uniform(this, known_shape(this, shape), dtype, min, max, seed))
+
+
+@layer
+def gaussian_random(
+    shape: Sequence[int],
+    mean: float = 0.0,
+    std: float = 1.0,
+    seed: int = 0,
+    dtype: Any = "float32",
+    name: str | None = None,
+) -> Any:
+    """Numbers drawn from a normal distribution.
+
+    Args:
+      shape: their sizes.
+      mean: of the distribution.
+      std: standard deviation.
+      seed: other than 0, gives the same numbers at every step.
+      dtype: their dtype.
+      name: instead of `gaussian_random_N`; the numbers depend on it.
+
+    Returns:
+      `shape`.
+
+    Raises:
+      ArgumentError: a size is not known.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.gaussian_random([2, 3], std=0.1)).outputs[0])
+      float32[2, 3]
+    """
+    this = Layer("gaussian_random", name)
+    return this.output(_gaussian(this, known_shape(this, shape), dtype, mean, std, seed))
+
+
+@layer
+def uniform_random_batch_size_like(
+    input: Any,
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    min: float = -1.0,
+    max: float = 1.0,
+    seed: int = 0,
+    name: str | None = None,
+) -> Any:
+    """Numbers drawn uniformly from `[min, max)`, one size taken from another value.
+
+    Args:
+      input: whose size is taken.
+      shape: sizes; the one at `output_dim_idx` does not count.
+      dtype: of the numbers.
+      input_dim_idx: which size of the input is taken.
+      output_dim_idx: where it goes.
+      min: lower bound.
+      max: upper bound.
+      seed: other than 0, gives the same numbers at every step.
+      name: instead of `uniform_random_batch_size_like_N`.
+
+    Returns:
+      `shape`, with that size.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.uniform_random_batch_size_like(x, shape=[-1, 16])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 16]
+    """
+    this = Layer("uniform_random_batch_size_like", name)
+    sizes = _like(this, input, shape, input_dim_idx, output_dim_idx)
+    return this.output(_uniform(this, sizes, dtype, min, max, seed))
+
+
+@layer
+def gaussian_random_batch_size_like(
+    input: Any,
+    shape: Sequence[int],
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    mean: float = 0.0,
+    std: float = 1.0,
+    seed: int = 0,
+    dtype: Any = "float32",
+    name: str | None = None,
+) -> Any:
+    """Numbers drawn from a normal distribution, one size taken from another value: noise for a generator.
+
+    Args:
+      input: whose size is taken.
+      shape: sizes; the one at `output_dim_idx` does not count.
+      input_dim_idx: which size of the input is taken.
+      output_dim_idx: where it goes.
+      mean: of the distribution.
+      std: standard deviation.
+      seed: other than 0, gives the same numbers at every step.
+      dtype: of the numbers.
+      name: instead of `gaussian_random_batch_size_like_N`.
+
+    Returns:
+      `shape`, with that size.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.gaussian_random_batch_size_like(x, shape=[-1, 16])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 16]
+    """
+    this = Layer("gaussian_random_batch_size_like", name)
+    sizes = _like(this, input, shape, input_dim_idx, output_dim_idx)
+    return this.output(_gaussian(this, sizes, dtype, mean, std, seed))
+
+
+@layer
+def sampling_id(
+    x: Any, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: Any = "float32", name: str | None = None
+) -> Any:
+    """Draw one class for each row of probabilities.
+
+    Args:
+      x: probabilities `[batch, classes]`.
+      min: has no effect.
+      max: has no effect.
+      seed: other than 0, gives the same draw at every step.
+      dtype: of the result.
+      name: instead of `sampling_id_N`; the draw depends on it.
+
+    Returns:
+      The numbers of the classes, `[batch]`.
+
+    Raises:
+      ShapeError: the input is no matrix.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     p = fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=10, act="softmax")
+      ...     return fluid.layers.sampling_id(p, dtype="int64")
+      >>> print(fluid.Program(program).outputs[0])
+      int32[batch]
+    """
+    this = Layer("sampling_id", name)
+    p = wide(array_of(this, x))
+    if p.ndim != 2:
+        raise errors.ShapeError(
+            f"{this.name}: {describe(x)}; expected probabilities [batch, classes], as from layers.softmax(x)"
+        )
+    drawn = jax.random.categorical(_key(this, seed), jnp.log(jax.lax.stop_gradient(p)), axis=1)
+    return this.output(drawn.astype(dtype_of("sampling_id", dtype)))
+
+
+def _key(this: Layer, seed: int) -> Any:
+    return jax.random.key(seed) if seed else core.random_key(this.name)
+
+
+def _uniform(this: Layer, shape: Sequence[int], dtype: Any, low: float, high: float, seed: int) -> Any:
+    found = dtype_of(this.name, dtype)
+    if jnp.issubdtype(found, jnp.integer):
+        return jax.random.randint(_key(this, seed), shape, int(low), int(high), found)
+    return this.frame.compute(jax.random.uniform(_key(this, seed), shape, found, low, high))
+
+
+def _gaussian(this: Layer, shape: Sequence[int], dtype: Any, mean: float, std: float, seed: int) -> Any:
+    found = dtype_of(this.name, dtype)
+    if not jnp.issubdtype(found, jnp.floating):
+        raise errors.ArgumentError(f'{this.name}: dtype={dtype!r}; normal numbers are floats: dtype="float32"')
+    return this.frame.compute(mean + std * jax.random.normal(_key(this, seed), shape, found))
+
+
+def _like(this: Layer, input: Any, shape: Any, taken: int, place: int) -> list[int]:
+    sizes = shape_of(this.name, shape)
+    sizes[place] = dense(input).shape[taken]
+    return known_shape(this, sizes)

@@ -1,0 +1,275 @@
+"""The same elements in another shape; and shapes as values."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.checks import check_axes, dtype_of, shape_of
+
+
+@layer
+def shape(input: Any, name: str | None = None) -> Any:
+    """The sizes of a value, as a value.
+
+    In Python they are there at once, as `x.shape`; this is for what is computed with.
+
+    Args:
+      input: any shape.
+      name: instead of `shape_N`.
+
+    Returns:
+      `[dimensions]`, int32.
+
+    Raises:
+      ShapeError: the input is a sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.shape(fluid.layers.data("x", shape=[3, 4]))).outputs[0])
+      int32[3]
+    """
+    this = Layer("shape", name)
+    return this.output(jnp.asarray(array_of(this, input).shape, jnp.int32))
+
+
+@layer
+def rank(input: Any, name: str | None = None) -> Any:
+    """The number of dimensions of a value, as a value.
+
+    Args:
+      input: any shape.
+      name: instead of `rank_N`.
+
+    Returns:
+      A scalar, `[]`, int32.
+
+    Raises:
+      ShapeError: the input is a sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.rank(fluid.layers.data("x", shape=[3, 4]))).outputs[0])
+      int32[]
+    """
+    this = Layer("rank", name)
+    return this.output(jnp.asarray(array_of(this, input).ndim, jnp.int32))
+
+
+@layer
+def size(input: Any, name: str | None = None) -> Any:
+    """The number of elements of a value, as a value.
+
+    Args:
+      input: any shape.
+      name: instead of `size_N`.
+
+    Returns:
+      A scalar, `[]`, of JAX's default integer.
+
+    Raises:
+      ShapeError: the input is a sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.size(fluid.layers.data("x", shape=[3, 4]))).outputs[0])
+      int32[]
+    """
+    this = Layer("size", name)
+    return this.output(jnp.asarray(math.prod(array_of(this, input).shape), dtype_of("size", "int64")))
+
+
+@layer
+def reshape(
+    x: Any,
+    shape: Sequence[int],
+    actual_shape: Any = None,
+    act: Any = None,
+    inplace: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Give the elements another shape.
+
+    Args:
+      x: any shape, or a SequenceBatch, whose first dimension counts as its steps and stays.
+      shape: sizes; 0 copies the size of `x` at that place, and one -1 stands for what remains.
+      actual_shape: not possible here; shapes are fixed in advance.
+      act: name of an activation, or a function.
+      inplace: has no effect.
+      name: instead of `reshape2_N`.
+
+    Returns:
+      The elements in that shape.
+
+    Raises:
+      ShapeError: the numbers of elements differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.reshape(fluid.layers.data("x", shape=[784]), shape=[-1, 1, 28, 28])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1, 28, 28]
+    """
+    this = Layer("reshape2", name)
+    if actual_shape is not None:
+        raise errors.ArgumentError(f"{this.name}: actual_shape is not possible; give sizes: shape=[-1, 10]")
+    array, lead = dense(x), row_dims(x) - 1
+    sizes = shape_of("reshape", shape)
+    old = [math.prod(array.shape[: lead + 1]), *array.shape[lead + 1 :]]
+    new = [old[i] if d == 0 and i < len(old) else d for i, d in enumerate(sizes)]
+    if lead and new and new[0] == -1 and sizes.count(-1) == 1:
+        new[0] = old[0]
+    if new.count(-1) == 1:
+        rest = -math.prod(new)
+        new[new.index(-1)] = math.prod(old) // rest if rest > 0 else 0
+    if min(new, default=1) < 0 or math.prod(new) != math.prod(old) or (lead and new[:1] != old[:1]):
+        raise errors.ShapeError(
+            f"{this.name}: {describe(x)} cannot be reshaped to {sizes}; the number of elements must be the same"
+            f"{', step by step' if lead else ''}, as in reshape(x, [0, -1]), where 0 copies a size and -1 takes the "
+            "rest"
+        )
+    result = array.reshape([*array.shape[: lead + 1], *new[1:]] if lead else new)
+    result = this.output(like(x, result))
+    this.skip_outputs(1)
+    return this.activate(result, act)
+
+
+@layer
+def transpose(x: Any, perm: Sequence[int], name: str | None = None) -> Any:
+    """Put dimensions in another order.
+
+    Args:
+      x: any shape, or a SequenceBatch, whose first dimension counts as its steps and stays.
+      perm: the dimensions of `x` in their new order.
+      name: instead of `transpose_N`.
+
+    Returns:
+      The shape of `x`, reordered.
+
+    Raises:
+      ShapeError: `perm` does not name each dimension once.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.transpose(fluid.layers.data("x", shape=[3, 8, 8]), perm=[0, 2, 3, 1])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 8, 8, 3]
+    """
+    this = Layer("transpose", name)
+    array = dense(x)
+    order = [int(p) for p in perm]
+    lead = row_dims(x) - 1
+    if sorted(order) != list(range(array.ndim - lead)) or (lead and order[0] != 0):
+        raise errors.ShapeError(
+            f"{this.name}: perm={order} does not order the dimensions of {describe(x)}; name each once, the rows of "
+            f"sequences first, as in perm={[0, *range(array.ndim - lead - 1, 0, -1)]}"
+        )
+    places = [*range(lead), *(p + lead for p in order)]
+    return this.output(like(x, jnp.transpose(array, places)))
+
+
+@layer
+def squeeze(input: Any, axes: Sequence[int], name: str | None = None) -> Any:
+    """Remove dimensions of size 1.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      axes: which; an empty list means all of size 1.
+      name: instead of `squeeze2_N`.
+
+    Returns:
+      The shape without them.
+
+    Raises:
+      ShapeError: one has another size.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.squeeze(fluid.layers.data("x", shape=[1, 4]), axes=[1])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    this = Layer("squeeze2", name)
+    array = dense(input)
+    places = [axis_of(input, a, "axes") for a in axes]
+    if not places:
+        places = [i for i in range(row_dims(input), array.ndim) if array.shape[i] == 1]
+    if any(array.shape[i] != 1 for i in places):
+        raise errors.ShapeError(
+            f"{this.name}: {describe(input)} has not size 1 along all of axes={list(axes)}; "
+            f"use layers.reshape to merge dimensions"
+        )
+    return this.output(like(input, jnp.squeeze(array, tuple(places))))
+
+
+@layer
+def unsqueeze(input: Any, axes: Any, name: str | None = None) -> Any:
+    """Put in dimensions of size 1.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      axes: where they are in the result, one or several.
+      name: instead of `unsqueeze2_N`.
+
+    Returns:
+      The shape with them.
+
+    Raises:
+      ArgumentError: there is no such place.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.unsqueeze(fluid.layers.data("x", shape=[4]), axes=[1])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 1, 4]
+    """
+    this = Layer("unsqueeze2", name)
+    places = [axes] if isinstance(axes, int) else list(axes)
+    lead = row_dims(input) - 1
+    dims = dense(input).ndim - lead + len(places)
+    check_axes(this, input, places, dims)
+    if lead and any(p % dims == 0 for p in places):
+        raise errors.ArgumentError(
+            f"{this.name}: axes={places} would part {describe(input)} from its steps; begin at 1"
+        )
+    return this.output(like(input, jnp.expand_dims(dense(input), tuple(p % dims + lead for p in places))))
+
+
+@layer
+def flatten(x: Any, axis: int = 1, name: str | None = None) -> Any:
+    """Merge dimensions into a matrix.
+
+    Args:
+      x: any shape, or a SequenceBatch, of which each step becomes a row.
+      axis: dimensions before it become rows, the others columns.
+      name: instead of `flatten_N`.
+
+    Returns:
+      `[product before axis, product of the rest]`.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.flatten(fluid.layers.data("x", shape=[3, 8, 8]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 192]
+    """
+    this = Layer("flatten", name)
+    array = dense(x)
+    lead = row_dims(x)
+    if not isinstance(axis, int) or not 0 <= axis <= array.ndim or (lead > 1 and axis != 1):
+        raise errors.ArgumentError(
+            f"{this.name}: {describe(x)} cannot be flattened at axis={axis!r}; as in flatten(x, axis=1)"
+        )
+    rows = array.shape[:lead] if lead > 1 else [math.prod(array.shape[:axis])]
+    return this.output(like(x, array.reshape(*rows, math.prod(array.shape[lead if lead > 1 else axis :]))))

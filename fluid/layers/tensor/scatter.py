@@ -1,0 +1,226 @@
+"""Choosing and writing elements by index or condition."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, like
+from fluid.layers.checks import check_ids, shape_of
+
+
+@layer
+def scatter(input: Any, index: Any, updates: Any, name: str | None = None, overwrite: bool = True) -> Any:
+    """Put rows in the place of others.
+
+    Args:
+      input: `[rows, ...]`.
+      index: integers `[count]` or `[count, 1]`: where each row goes. One that is no row is left out.
+      updates: `[count, ...]`.
+      name: instead of `scatter_N`.
+      overwrite: True puts the update there, and of several for one row any; False puts the sum of all updates there.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ArgumentTypeError: the index is no integer.
+      ShapeError: the updates do not fit.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     table = fluid.layers.zeros([10, 4], "float32")
+      ...     index = fluid.layers.data("index", shape=[1], dtype="int64")
+      ...     return fluid.layers.scatter(table, index, fluid.layers.data("row", shape=[4]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[10, 4]
+    """
+    this = Layer("scatter", name)
+    array, rows, ids = array_of(this, input), array_of(this, updates), _row_ids(this, index)
+    if array.ndim == 0 or rows.shape != (*ids.shape, *array.shape[1:]):
+        raise errors.ShapeError(
+            f"{this.name}: updates {describe(updates)} are no rows of {describe(input)}, one for each index "
+            f"{describe(index)}; expected {[*ids.shape, *array.shape[1:]]}"
+        )
+    # Negative numbers are no rows; they go where nothing is.
+    places = jnp.where(ids < 0, array.shape[0], ids)
+    rows = rows.astype(array.dtype)
+    if overwrite:
+        return this.output(array.at[places].set(rows, mode="drop"))
+    return this.output(array.at[places].set(0, mode="drop").at[places].add(rows, mode="drop"))
+
+
+@layer
+def scatter_nd(index: Any, updates: Any, shape: Sequence[int], name: str | None = None) -> Any:
+    """Add values to zeros at given places.
+
+    Args:
+      index: integers `[..., k]`: for each value its place in the first `k` dimensions.
+      updates: `[..., *shape[k:]]`; those for one place are summed.
+      shape: of the result.
+      name: instead of `scatter_nd_add_N`.
+
+    Returns:
+      `shape`.
+
+    Raises:
+      ArgumentTypeError: the index is no integer.
+      ShapeError: the updates do not fit.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     index = fluid.layers.data("index", shape=[1], dtype="int64")
+      ...     return fluid.layers.scatter_nd(index, fluid.layers.data("value", shape=[4]), shape=[10, 4])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[10, 4]
+    """
+    this = Layer("scatter_nd_add", name)
+    zeros = jnp.zeros(shape_of(this.name, shape), array_of(this, updates).dtype)
+    return this.output(_add_at(this, zeros, index, updates))
+
+
+@layer
+def scatter_nd_add(ref: Any, index: Any, updates: Any, name: str | None = None) -> Any:
+    """Add values at given places.
+
+    Args:
+      ref: any shape: what is added to.
+      index: integers `[..., k]`: for each value its place in the first `k` dimensions.
+      updates: `[..., *ref.shape[k:]]`; those for one place are summed.
+      name: instead of `scatter_nd_add_N`.
+
+    Returns:
+      Same shape as `ref`.
+
+    Raises:
+      ArgumentTypeError: the index is no integer.
+      ShapeError: the updates do not fit.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     counts = fluid.layers.zeros([10], "float32")
+      ...     index = fluid.layers.data("index", shape=[1], dtype="int64")
+      ...     return fluid.layers.scatter_nd_add(counts, index, fluid.layers.data("value", shape=[]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[10]
+    """
+    this = Layer("scatter_nd_add", name)
+    return this.output(_add_at(this, array_of(this, ref), index, updates))
+
+
+@layer
+def multiplex(inputs: Sequence[Any], index: Any, name: str | None = None) -> Any:
+    """For each row, that row of one of several values.
+
+    Args:
+      inputs: a list of values `[batch, ...]` of one shape.
+      index: integers `[batch, 1]`: which of them. What another number gives is not a number.
+      name: instead of `multiplex_N`.
+
+    Returns:
+      `[batch, ...]`.
+
+    Raises:
+      ArgumentTypeError: the index is no integer.
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     first, second = fluid.layers.data("first", shape=[4]), fluid.layers.data("second", shape=[4])
+      ...     index = fluid.layers.data("index", shape=[1], dtype="int32")
+      ...     return fluid.layers.multiplex([first, second], index)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    this = Layer("multiplex", name)
+    arrays, ids = [array_of(this, v) for v in inputs], _row_ids(this, index)
+    if not arrays or len({a.shape for a in arrays}) > 1 or arrays[0].shape[:1] != ids.shape:
+        raise errors.ShapeError(
+            f"{this.name}: inputs {', '.join(describe(v) for v in inputs) or 'none'} and index {describe(index)} do "
+            f"not fit; expected values of one shape and one integer for each row, [batch, 1]"
+        )
+    core.limit_feed(index, 0, len(arrays))
+    together = jnp.stack(arrays)
+    return this.output(
+        together.at[ids, jnp.arange(ids.shape[0])].get(mode="fill", wrap_negative_indices=False)
+    )  # fmt: skip
+
+
+@layer
+def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Any:
+    """Elements of one value where a condition holds, and of another where it does not.
+
+    The form `where(condition)`, which lists the places where the condition holds, is not possible: how many there are
+    depends on data, and the shapes of a compiled program do not.
+
+    Args:
+      condition: bool, any shape, or a SequenceBatch.
+      x: taken where it is true; repeated along the condition where needed.
+      y: taken where it is false; likewise.
+      name: instead of `where_N`.
+
+    Returns:
+      The common shape of all three.
+
+    Raises:
+      ArgumentError: `x` or `y` is missing.
+      ShapeError: the shapes do not fit.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.where(x > 0, x, fluid.layers.zeros_like(x))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    this = Layer("where", name)
+    if x is None or y is None:
+        raise errors.ArgumentError(
+            f"{this.name}: where(condition) lists the places where a condition holds; how many there are depends on "
+            f"data, and shapes cannot. Choose element by element instead: where(condition, x, y); or sum up what "
+            f"counts: layers.reduce_sum(x * layers.cast(condition, 'float32'))"
+        )
+    arrays = [dense(v) for v in (condition, x, y)]
+    batch = next((v for v in (condition, x, y) if is_sequence(v)), None)
+    if batch is not None and any(np.ndim(v) and np.shape(v)[:2] != batch.shape[:2] for v in (condition, x, y)):
+        raise errors.ShapeError(
+            f"{this.name}: condition {describe(condition)}, x {describe(x)} and y {describe(y)} do not fit; beside "
+            f"sequences of {describe(batch)} there can be others of the same lengths, and single numbers"
+        )
+    try:
+        return this.output(like(batch, jnp.where(arrays[0].astype(bool), arrays[1], arrays[2])))
+    except (TypeError, ValueError) as error:
+        raise errors.ShapeError(
+            f"{this.name}: condition {describe(condition)}, x {describe(x)} and y {describe(y)} do not fit; sizes "
+            f"must be equal, or 1"
+        ) from error
+
+
+def _row_ids(this: Layer, index: Any) -> Any:
+    ids = check_ids(this.name, array_of(this, index))
+    if ids.ndim == 2 and ids.shape[1] == 1:
+        ids = ids[:, 0]
+    if ids.ndim != 1:
+        raise errors.ShapeError(
+            f"{this.name}: index {describe(index)}; expected one integer for each row, [count] or [count, 1]"
+        )
+    return ids
+
+
+def _add_at(this: Layer, array: Any, index: Any, updates: Any) -> Any:
+    ids, values = check_ids(this.name, array_of(this, index)), array_of(this, updates)
+    depth = ids.shape[-1] if ids.ndim else 0
+    if not 0 < depth <= array.ndim or values.shape != (*ids.shape[:-1], *array.shape[depth:]):
+        raise errors.ShapeError(
+            f"{this.name}: index {describe(index)} and updates {describe(updates)} do not fit {describe(array)}; "
+            f"expected index [..., k] and updates [..., sizes of the dimensions from k on]"
+        )
+    ids = jnp.where(jnp.any(ids < 0, axis=-1, keepdims=True), jnp.asarray(array.shape[:depth], ids.dtype), ids)
+    return array.at[tuple(jnp.moveaxis(ids, -1, 0))].add(values.astype(array.dtype), mode="drop")

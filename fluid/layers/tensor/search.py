@@ -1,0 +1,125 @@
+"""The largest, the smallest and the order of elements."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.layers.base import Layer, dense, describe, layer, like
+from fluid.layers.checks import inner_axis_of
+
+
+@layer
+def topk(input: Any, k: int, name: str | None = None) -> tuple[Any, Any]:
+    """The `k` largest elements along the last dimension, largest first, and where they are.
+
+    Args:
+      input: `[..., n]`, or a SequenceBatch.
+      k: how many.
+      name: instead of `top_k_N`.
+
+    Returns:
+      `(values, indices)`, both `[..., k]`.
+
+    Raises:
+      ArgumentError: there are less than `k`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.topk(fluid.layers.data("x", shape=[10]), k=3)
+      >>> print(*fluid.Program(program).outputs)
+      float32[batch, 3] int32[batch, 3]
+    """
+    this = Layer("top_k", name)
+    array = dense(input)
+    if not isinstance(k, int) or array.ndim == 0 or not 1 <= k <= array.shape[-1]:
+        raise errors.ArgumentError(
+            f"{this.name}: k={k!r} for {describe(input)}; expected 1 to its last size, as in k=1"
+        )
+    values, places = jax.lax.top_k(array, k)
+    return this.output(like(input, values)), this.output(like(input, places))
+
+
+@layer
+def argmax(x: Any, axis: int = 0, name: str | None = None) -> Any:
+    """Where the largest element along a dimension is.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      axis: the dimension.
+      name: instead of `arg_max_N`.
+
+    Returns:
+      Integers, the shape of `x` without that dimension.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.argmax(fluid.layers.data("x", shape=[10]), axis=-1)
+      >>> print(fluid.Program(program).outputs[0])
+      int32[batch]
+    """
+    this = Layer("arg_max", name)
+    return this.output(like(x, jnp.argmax(dense(x), axis=inner_axis_of(this, x, axis))))
+
+
+@layer
+def argmin(x: Any, axis: int = 0, name: str | None = None) -> Any:
+    """Where the smallest element along a dimension is.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      axis: the dimension.
+      name: instead of `arg_min_N`.
+
+    Returns:
+      Integers, the shape of `x` without that dimension.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.argmin(fluid.layers.data("x", shape=[10]), axis=-1)
+      >>> print(fluid.Program(program).outputs[0])
+      int32[batch]
+    """
+    this = Layer("arg_min", name)
+    return this.output(like(x, jnp.argmin(dense(x), axis=inner_axis_of(this, x, axis))))
+
+
+@layer
+def argsort(input: Any, axis: int = -1, name: str | None = None) -> tuple[Any, Any]:
+    """Sort along a dimension, smallest first, and say where each element was.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      axis: the dimension.
+      name: instead of `argsort_N`.
+
+    Returns:
+      `(sorted, indices)`, both of the input's shape.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.argsort(fluid.layers.data("x", shape=[10]))
+      >>> print(*fluid.Program(program).outputs)
+      float32[batch, 10] int32[batch, 10]
+    """
+    this = Layer("argsort", name)
+    array, place = dense(input), inner_axis_of(this, input, axis)
+    order = jnp.argsort(array, axis=place)
+    return (
+        this.output(like(input, jnp.take_along_axis(array, order, axis=place))),
+        this.output(like(input, order)),
+    )

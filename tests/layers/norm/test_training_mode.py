@@ -1,0 +1,142 @@
+"""Layers that behave differently in training: dropout and batch_norm."""
+
+import numpy as np
+import pytest
+from layers.run import output, run
+
+import fluid
+from fluid import errors, layers
+
+ONES = np.ones([200, 50], "float32")
+
+
+def dropped(probability=0.25, **settings):
+    return lambda: layers.dropout(layers.data("x", [50]), probability, **settings)
+
+
+@pytest.mark.parametrize(
+    "implementation, kept, tested", [("downgrade_in_infer", 1, 0.75), ("upscale_in_train", 4 / 3, 1)]
+)
+def test_dropout_keeps_the_expected_value(implementation, kept, tested):
+    program = dropped(dropout_implementation=implementation)
+    trained = output(program, {"x": ONES})
+    np.testing.assert_allclose(np.unique(trained), [0, kept], rtol=1e-6)
+    assert abs((trained > 0).mean() - 0.75) < 0.02
+    np.testing.assert_allclose(output(program, {"x": ONES}, mode="test"), np.full_like(ONES, tested))
+    forced = dropped(dropout_implementation=implementation, is_test=True)
+    np.testing.assert_allclose(output(forced, {"x": ONES}), np.full_like(ONES, tested))
+
+
+@pytest.mark.parametrize("far", [0.0, 10.0, 1e3])
+@pytest.mark.parametrize("shape", [[4, 8, 8], [4]])
+def test_batch_norm_is_exact_far_from_zero(shape, far):
+    """Squares of large numbers must not eat the variance; an outlier in the first example changes nothing of that."""
+    x = np.random.default_rng(0).normal(far, 1, [64, *shape]).astype("float32")
+    x[0, :2] += 5
+    found = output(lambda: layers.batch_norm(layers.data("x", shape)), {"x": x})
+    axes = tuple(i for i in range(x.ndim) if i != 1)
+    exact = x.astype("float64")
+    exact = exact - exact.mean(axes, keepdims=True)
+    exact /= np.sqrt(exact.var(axes, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6 * max(far, 5))
+
+
+def test_dropout_masks_depend_on_the_key_and_the_name():
+    first, again = output(dropped(), {"x": ONES}), output(dropped(), {"x": ONES})
+    np.testing.assert_array_equal(first, again)
+    assert (first != output(dropped(), {"x": ONES}, key=1)).any()
+    assert (first != output(dropped(name="other"), {"x": ONES})).any()
+
+    def two():
+        x = layers.data("x", [50])
+        return layers.dropout(x, 0.25), layers.dropout(x, 0.25)
+
+    one, other = run(two, {"x": ONES}).outputs
+    np.testing.assert_array_equal(one, first)  # another layer changes no mask
+    assert (np.asarray(other) != first).any()
+
+
+def test_dropout_with_a_seed_never_changes():
+    a, b = (output(dropped(seed=7), {"x": ONES}, key=key) for key in (0, 1))
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("implementation", ["downgrade_in_infer", "upscale_in_train"])
+def test_dropout_of_all_or_nothing(implementation):
+    for probability, want in ((0.0, ONES), (1.0, 0 * ONES), (0, ONES), (1, 0 * ONES)):
+        program = dropped(probability, dropout_implementation=implementation)
+        np.testing.assert_array_equal(output(program, {"x": ONES}), want)
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.5, "half", True])
+def test_dropout_needs_a_probability(probability):
+    with pytest.raises(errors.ArgumentError, match="dropout_prob=0.5"):
+        fluid.Program(dropped(probability))
+
+
+def normalised(**settings):
+    return lambda: layers.batch_norm(layers.data("x", [3, 2, 2]), **settings)
+
+
+def test_batch_norm_moves_its_averages_in_training_only():
+    x = np.random.default_rng(0).normal(2, 3, size=(8, 3, 2, 2)).astype("float32")
+    trained = run(normalised(momentum=0.8), {"x": x})
+    mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3))
+    np.testing.assert_allclose(trained.states["batch_norm_0.w_1"], 0.2 * mean, rtol=1e-5)
+    np.testing.assert_allclose(trained.states["batch_norm_0.w_2"], 0.8 + 0.2 * variance, rtol=1e-5)
+    shape = [1, 3, 1, 1]
+    want = (x - mean.reshape(shape)) / np.sqrt(variance.reshape(shape) + 1e-5)
+    np.testing.assert_allclose(trained.outputs[0], want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(trained.values["batch_norm_0.tmp_0"], mean, rtol=1e-5)
+
+    moving = {"batch_norm_0.w_1": np.array([1, 2, 3.0]), "batch_norm_0.w_2": np.array([4, 9, 1.0])}
+    want = (x - np.reshape([1, 2, 3], shape)) / np.sqrt(np.reshape([4, 9, 1], shape) + 1e-5)
+    for settings, mode in ((dict(), "test"), (dict(is_test=True), "train"), (dict(use_global_stats=True), "train")):
+        tested = run(normalised(**settings), {"x": x}, mode=mode, arrays=moving)
+        np.testing.assert_allclose(tested.outputs[0], want, rtol=1e-4, atol=1e-5)
+        for name, value in moving.items():
+            np.testing.assert_array_equal(tested.states[name], value.astype("float32"))
+
+
+def test_batch_norm_of_large_values_is_exact():
+    x = (1e4 + np.random.default_rng(0).normal(size=(64, 3, 2, 2))).astype("float32")
+    got = output(normalised(), {"x": x})
+    np.testing.assert_allclose(got.std((0, 2, 3)), 1, rtol=1e-3)
+    np.testing.assert_allclose(got.mean((0, 2, 3)), 0, atol=1e-2)
+
+
+def test_batch_norm_in_half_precision_keeps_its_averages_in_float32():
+    def program():
+        return layers.batch_norm(layers.data("x", [3], "bfloat16"))
+
+    p = fluid.Program(program)
+    assert {spec.dtype for spec in (p.parameters | p.states).values()} == {"float32"}
+    assert p.outputs[0].dtype == "bfloat16"
+
+
+def test_batch_norm_without_scale_and_bias():
+    p = fluid.Program(normalised(param_attr=False, bias_attr=False))
+    assert not p.parameters and list(p.states) == ["batch_norm_0.w_0", "batch_norm_0.w_1"]
+
+
+def test_batch_norm_shares_its_averages_by_name():
+    def program():
+        x = layers.data("x", [3])
+        once = layers.batch_norm(x, moving_mean_name="m", moving_variance_name="v", momentum=0.5)
+        return layers.batch_norm(2 * x, moving_mean_name="m", moving_variance_name="v", momentum=0.5), once
+
+    x = np.random.default_rng(0).normal(1, size=(6, 3)).astype("float32")
+    np.testing.assert_allclose(run(program, {"x": x}).states["m"], 1.25 * x.mean(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: layers.prelu(layers.data("x", [3]), "some"), "'channel'"),
+        (lambda: layers.group_norm(layers.data("x", [6, 2, 2]), 4), "divisor, as in groups=6"),
+        (lambda: layers.batch_norm(layers.data("x", [3]), data_layout="HWCN"), "'NCHW' or 'NHWC'"),
+    ],
+)
+def test_mistakes_are_explained(build, message):
+    with pytest.raises(errors.FluidError, match=message):
+        fluid.Program(build)
