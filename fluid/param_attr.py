@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluid import errors
+from fluid.regularizer import L1Decay, L2Decay
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,11 @@ class ParamAttr:
             )
 
 
-def to_attr(value: Any) -> ParamAttr | None:
+# What layers accept as `param_attr=` and `bias_attr=`; `to_attr` says what each kind means.
+ParamSetting = ParamAttr | str | bool | Callable[..., Any] | L1Decay | L2Decay | None
+
+
+def to_attr(value: ParamSetting) -> ParamAttr | None:
     """Understand what layers accept as `param_attr=` and `bias_attr=`.
 
     Args:

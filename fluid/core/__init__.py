@@ -1,5 +1,6 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
+from fluid.core.arguments import whole_number
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -14,7 +15,7 @@ from fluid.core.frame import (
     user_site,
 )
 from fluid.core.lod import LoDTensor
-from fluid.core.nested import NestedSequenceBatch, stand_in
+from fluid.core.nested import NestedSequenceBatch, Value, stand_in
 from fluid.core.padding import filled, spread_mask
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.scope import Scope
@@ -52,6 +53,7 @@ __all__ = [
     "Staged",
     "Stages",
     "Stack",
+    "Value",
     "create_parameter",
     "create_state",
     "current_frame",
@@ -71,4 +73,5 @@ __all__ = [
     "spread_mask",
     "stand_in",
     "user_site",
+    "whole_number",
 ]

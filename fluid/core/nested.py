@@ -124,6 +124,11 @@ class NestedSequenceBatch:
         ]
 
 
+# What a layer takes: an array, or rows of any length. What it returns is of the same kind as its input where that makes
+# sense, which no annotation can say, so results that may be either are annotated as Any.
+Value = jax.Array | np.ndarray | SequenceBatch | NestedSequenceBatch
+
+
 def stand_in(spec: FeedSpec, batch: int, steps: Sequence[int]) -> Any:
     """Zeros of the kind that a feed is, for when nobody looks at their values; sequences have length 1.
 

@@ -8,6 +8,9 @@ import jax.numpy as jnp
 
 from fluid import errors
 
+# What layers accept as `act=`: a name of the table below, or a function of one array; None for no activation.
+Activation = str | Callable[[Any], Any] | None
+
 
 def leaky_relu(x: Any, alpha: float = 0.02) -> Any:
     """`x` where positive, else `alpha * x`."""

@@ -1,0 +1,40 @@
+"""Checks of arguments that every room needs."""
+
+import operator
+from typing import Any
+
+from fluid import errors
+
+
+def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """Check an argument that counts something.
+
+    Args:
+      owner: whose argument it is, for the message, such as "fc" or "EarlyStopping".
+      name: of the argument.
+      value: what was given; any integer type counts, bool does not.
+      least: the smallest that makes sense.
+      most: the largest that makes sense; None for no limit.
+
+    Returns:
+      The number, as an int.
+
+    Raises:
+      ArgumentError: it is no integer, or lies outside `least ... most`.
+
+    Example:
+      >>> whole_number("fc", "size", 10)
+      10
+      >>> whole_number("fc", "size", 0)
+      Traceback (most recent call last):
+        ...
+      fluid.errors.ArgumentError: fc(size=0): expected a whole number from 1 on, as in size=1
+    """
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        span = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise errors.ArgumentError(f"{owner}({name}={value!r}): expected a whole number {span}, as in {name}={least}")
+    return number
