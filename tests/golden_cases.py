@@ -260,5 +260,5 @@ def _at_this_step(value):
 
 def _recorded_name(value):
     frame = core.current_frame("tests")
-    everything = frame.values | frame.parameters | frame.feeds
+    everything = frame.made.values | frame.given.parameters | frame.given.feeds
     return next((name for name, known in everything.items() if known is value), None)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core.frame import TRAIN, Frame, ParameterSpec, current_frame, running
+from fluid.core.frame import TRAIN, Frame, Made, ParameterSpec, current_frame, running
 
 
 class Found(NamedTuple):
@@ -26,30 +26,21 @@ class Found(NamedTuple):
     specs: dict[str, ParameterSpec]
 
 
-def inner_frame(frame: Frame, **changes: Any) -> Frame:
+def inner_frame(frame: Frame) -> Frame:
     """A frame for the inside of a loop or branch.
 
-    Parameters, feeds and names are those of the outer frame; what a trace leaves behind (named values, states, facts)
-    stays in the inner one, because it would be no value outside.
-
-    Args:
-      frame: the outer frame.
-      changes: further fields to replace.
+    Parameters, feeds and names are those of the outer frame; what a trace leaves behind (named values, states,
+    annotations) stays in the inner one, because it would be no value outside.
     """
-    own: dict[str, Any] = dict(
-        states=dict(frame.states),
-        facts=dict(frame.facts),
-        feed_specs=dict(frame.feed_specs),
-        counters=dict(frame.counters),
-        values={},
-        lookups={},
-        perturbations={},
-        row_perturbations={},
-        minimizations=[],
-        written=set(),
-        inner=True,
+    return replace(
+        frame,
+        inside_loop=True,
+        given=replace(frame.given, states=frame.states, perturbations={}, row_perturbations={}),
+        declared=replace(frame.declared, feeds=dict(frame.declared.feeds)),
+        made=Made(),
+        naming=replace(frame.naming, counters=dict(frame.naming.counters)),
+        annotations=dict(frame.annotations),
     )
-    return replace(frame, **(own | changes))
 
 
 def leave(frame: Frame, child: Frame, caller: str) -> None:
@@ -63,18 +54,18 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
     Raises:
       ProgramError: a feed was declared or `optimizer.minimize` was called inside.
     """
-    for name in child.feed_specs.keys() - frame.feed_specs.keys():
+    for name in child.declared.feeds.keys() - frame.declared.feeds.keys():
         raise errors.ProgramError(
-            f"fluid.{caller}: the feed {name!r} is declared inside, at {child.feed_specs[name].site}; call "
+            f"fluid.{caller}: the feed {name!r} is declared inside, at {child.declared.feeds[name].site}; call "
             f"layers.data({name!r}, ...) before, and use its value inside"
         )
-    if child.minimizations:
+    if child.made.minimizations:
         raise errors.ProgramError(
             f"fluid.{caller}: optimizer.minimize was called inside; return the loss and minimise it outside"
         )
-    frame.feed_specs.update(child.feed_specs)  # a layer inside may have limited what may be fed
-    frame.random |= child.random
-    _advance(frame, child.counters)
+    frame.declared.feeds.update(child.declared.feeds)  # a layer inside may have limited what may be fed
+    frame.declared.uses_randomness |= child.declared.uses_randomness
+    _advance(frame, child.naming.counters)
 
 
 class Body:
@@ -108,22 +99,23 @@ class Body:
     def __init__(self, function: Callable[..., Any], examples: Sequence[Any], caller: str):
         self._frame, self._function, self._caller = current_frame(caller), function, caller
         number = self._frame.unique(f"body of {caller}")
-        self._counters = dict(self._frame.counters)
-        found = self._frame.bodies.get(number)
+        self._counters = dict(self._frame.naming.counters)
+        known = self._frame.declared.bodies
+        found = known.get(number)
         if found is None:
-            found = self._frame.bodies[number] = self._try_out(examples)
+            found = known[number] = self._try_out(examples)
         _advance(self._frame, found.counters)
         self._specs: dict[str, ParameterSpec] = found.specs
         self.written: tuple[str, ...] = found.written if self._frame.mode == TRAIN else ()
 
     def states(self) -> dict[str, Any]:
         """The present values of the states that the function changes: what a loop starts with."""
-        return {name: self._frame.states[name] for name in self.written}
+        now = self._frame.states
+        return {name: now[name] for name in self.written}
 
     def keep(self, states: Mapping[str, Any]) -> None:
         """Give these states the values that they have behind the loop."""
-        self._frame.states.update(states)
-        self._frame.written.update(states)
+        self._frame.made.states.update(states)
 
     def __call__(self, states: Mapping[str, Any], turn: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
         """Run the function.
@@ -136,42 +128,56 @@ class Body:
         Returns:
           Its result, and the changed states.
         """
-        result, child = self._run(turn, args, states={**self._frame.states, **states})
-        return result, {name: child.states[name] for name in self.written}
+        child = self._child(turn)
+        child.given.states |= states
+        result = self._run(child, args)
+        now = child.states
+        return result, {name: now[name] for name in self.written}
 
-    def _run(self, turn: Any, args: Sequence[Any], **changes: Any) -> tuple[Any, Frame]:
-        frame = self._frame
-        key = frame.key if turn is None or frame.key is None else jax.random.fold_in(frame.key, turn)
-        child = inner_frame(frame, key=key, counters=dict(self._counters), **changes)
+    def _child(self, turn: Any) -> Frame:
+        """The frame of one iteration."""
+        child = inner_frame(self._frame)
+        child.naming.counters = dict(self._counters)
+        if turn is not None and child.given.key is not None:
+            child.given.key = jax.random.fold_in(child.given.key, turn)
+        return child
+
+    def _first_child(self) -> Frame:
+        """The frame of the run that shows what the function declares."""
+        return self._child(0)
+
+    def _run(self, child: Frame, args: Sequence[Any]) -> Any:
         with running(child):
             result = self._function(*args)
-        leave(frame, child, self._caller)
-        return result, child
+        leave(self._frame, child, self._caller)
+        return result
 
     def _try_out(self, examples: Sequence[Any]) -> Found:
         frame = self._frame
         if not frame.discovering:  # the function does what it did not do in discovery
-            return self._abstractly(examples, {})
-        child = self._run(0, examples)[1]
+            return self._abstractly(examples)
+        child = self._first_child()
+        self._run(child, examples)
         # Parameters are in the outer frame already; new states, too, must be there before a loop can carry them.
-        for name in child.states.keys() - frame.states.keys():
-            spec = frame.array_specs[name]
-            frame.states[name] = np.zeros(spec.shape, jnp.dtype(spec.dtype))
-        return Found(tuple(sorted(child.written)), child.counters, {})
+        for name in child.given.states.keys() - frame.given.states.keys():
+            spec = frame.declared.arrays[name]
+            frame.given.states[name] = np.zeros(spec.shape, jnp.dtype(spec.dtype))
+        return Found(tuple(sorted(child.made.states)), child.naming.counters, {})
 
-    def _abstractly(self, examples: Sequence[Any], changes: Mapping[str, Any]) -> Found:
+    def _abstractly(self, examples: Sequence[Any]) -> Found:
         """Run it once without computing anything."""
         children: list[Frame] = []
 
         def trace(args: Sequence[Any]) -> None:
-            children.append(self._run(0, args, **changes)[1])
+            children.append(self._first_child())
+            self._run(children[-1], args)
 
         jax.eval_shape(trace, list(examples))
         child = children[-1]
-        new = {n: s for n, s in child.array_specs.items() if n not in self._frame.array_specs}
-        return Found(tuple(sorted(child.written)), child.counters, new)
+        new = {n: s for n, s in child.declared.arrays.items() if n not in self._frame.declared.arrays}
+        return Found(tuple(sorted(child.made.states)), child.naming.counters, new)
 
 
 def _advance(frame: Frame, counters: Mapping[str, int]) -> None:
     for name, count in counters.items():
-        frame.counters[name] = max(count, frame.counters.get(name, 0))
+        frame.naming.counters[name] = max(count, frame.naming.counters.get(name, 0))

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,9 @@ import numpy as np
 
 from fluid import errors
 
-_PACKAGE = str(pathlib.Path(__file__).resolve().parent.parent) + "/"
+# Lines of these folders are not the user's.
+_LIBRARIES = tuple(str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__))
+_MACHINERY = ("<frozen importlib._bootstrap>", contextlib.__file__)
 _current: ContextVar["Frame | None"] = ContextVar("fluid_frame", default=None)
 
 TRAIN, TEST = "train", "test"
@@ -92,10 +95,17 @@ class Minimization(NamedTuple):
 
 
 @dataclass
-class Frame:
-    """What one run of a program function reads and writes while it is traced.
+class Given:
+    """What one run of a program function works on: JAX values, which live as long as the trace.
 
-    The first group holds JAX values that live for the trace; the second plain Python.
+    Attributes:
+      parameters: by name.
+      states: by name, with the values that they have before the run.
+      feeds: by name.
+      overrides: values that replace named values.
+      perturbations: values that are added to named values, so that their gradients can be taken.
+      row_perturbations: for each table, what is added to the rows of each look-up.
+      key: the random root of this step.
     """
 
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -104,30 +114,95 @@ class Frame:
     overrides: dict[str, Any] = field(default_factory=dict)
     perturbations: dict[str, Any] = field(default_factory=dict)
     row_perturbations: dict[str, list[Any]] = field(default_factory=dict)
-    lookups: dict[str, list[Any]] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
-    minimizations: list[Minimization] = field(default_factory=list)
-    facts: dict[int, dict[str, Any]] = field(default_factory=dict)
     key: Any = None
+
+
+@dataclass
+class Declared:
+    """What a run shows of the program itself: plain Python, the same in every run.
+
+    Attributes:
+      feeds: by name, in order of declaration.
+      arrays: parameters and states by name, in order of creation.
+      sites: the user's line that made each named value.
+      bodies: what the first run of each loop or branch showed, see `core.body`.
+      used_whole: the parameters of which more is used than some rows.
+      uses_randomness: whether a layer draws random numbers.
+    """
+
+    feeds: dict[str, FeedSpec] = field(default_factory=dict)
+    arrays: dict[str, ParameterSpec] = field(default_factory=dict)
+    sites: dict[str, str] = field(default_factory=dict)
+    bodies: dict[str, Any] = field(default_factory=dict)
+    used_whole: set[str] = field(default_factory=set)
+    uses_randomness: bool = False
+
+
+@dataclass
+class Made:
+    """What a run leaves behind: JAX values again.
+
+    Attributes:
+      values: every named value.
+      states: those that layers gave a new value.
+      lookups: for each table of which rows were taken, the ids of each time.
+      minimizations: what `optimizer.minimize` recorded, in order.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
+    lookups: dict[str, list[Any]] = field(default_factory=dict)
+    minimizations: list[Minimization] = field(default_factory=list)
+
+
+@dataclass
+class Naming:
+    """Where automatic names stand.
+
+    Attributes:
+      counters: the next number for each stem, such as "generator/fc".
+      scopes: the open name scopes, outermost first.
+    """
+
+    counters: dict[str, int] = field(default_factory=dict)
+    scopes: tuple[str, ...] = ()
+
+
+@dataclass
+class Frame:
+    """All that one run of a program function reads and writes while it is traced.
+
+    Attributes:
+      mode: "train" or "test".
+      precision: the dtype that the program computes in instead of float32; None for float32.
+      placeholder_batch: while the program is discovered, the stand-in for the batch size; else None.
+      inside_loop: whether this is the inside of a loop or branch, whose values are none outside it.
+      given: what the run works on.
+      declared: what it shows of the program.
+      made: what it leaves behind.
+      naming: where automatic names stand.
+      annotations: by the identity of a value, what its array does not say; see `note`.
+    """
 
     mode: str = TRAIN
     precision: str | None = None
     placeholder_batch: int | None = None
-    feed_specs: dict[str, FeedSpec] = field(default_factory=dict)
-    array_specs: dict[str, ParameterSpec] = field(default_factory=dict)
-    sites: dict[str, str] = field(default_factory=dict)
-    dense_uses: set[str] = field(default_factory=set)
-    random: bool = False
-    inner: bool = False
-    written: set[str] = field(default_factory=set)
-    bodies: dict[str, Any] = field(default_factory=dict)
-    counters: dict[str, int] = field(default_factory=dict)
-    scopes: tuple[str, ...] = ()
+    inside_loop: bool = False
+    given: Given = field(default_factory=Given)
+    declared: Declared = field(default_factory=Declared)
+    made: Made = field(default_factory=Made)
+    naming: Naming = field(default_factory=Naming)
+    annotations: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def discovering(self) -> bool:
         """Whether this run only finds out what the program declares; placeholders stand in for data."""
         return self.placeholder_batch is not None
+
+    @property
+    def states(self) -> dict[str, Any]:
+        """Every state as it is now: with the value that a layer gave it, or else the one from before the run."""
+        return {**self.given.states, **self.made.states}
 
     def compute(self, value: Any) -> Any:
         """A float32 array in the dtype that the program computes in; everything else as it is."""
@@ -137,22 +212,27 @@ class Frame:
 
     def scoped(self, name: str) -> str:
         """Prefix a name with the open name scopes."""
-        return "/".join((*self.scopes, name))
+        return "/".join((*self.naming.scopes, name))
 
     def unique(self, stem: str) -> str:
         """Number a name: the first `fc` is `fc_0`, the next `fc_1`."""
-        count = self.counters.get(stem, 0)
-        self.counters[stem] = count + 1
+        count = self.naming.counters.get(stem, 0)
+        self.naming.counters[stem] = count + 1
         return f"{stem}_{count}"
 
     def note(self, value: Any, **facts: Any) -> None:
         """Remember something about a value that its array does not say, such as the logits of a softmax."""
         # The value is kept beside its facts, so that its id cannot be given to another object during the trace.
-        self.facts.setdefault(id(value), {"value": value}).update(facts)
+        self.annotations.setdefault(id(value), {"value": value}).update(facts)
 
     def fact(self, value: Any, name: str) -> Any:
         """What `note` remembered about this very value, or None."""
-        return self.facts.get(id(value), {}).get(name)
+        return self.annotations.get(id(value), {}).get(name)
+
+    def hand_on(self, value: Any, result: Any, *names: str) -> None:
+        """Note of a result what is known of the value that it was made of, as far as it is named here."""
+        known = self.annotations.get(id(value), {})
+        self.note(result, **{name: known[name] for name in names if name in known})
 
 
 @contextlib.contextmanager
@@ -188,13 +268,12 @@ def current_frame(caller: str) -> Frame:
 
 
 def user_site() -> str:
-    """The innermost line of the call stack that is not fluid's own, as `file:line in function`."""
+    """The innermost line of the call stack that belongs neither to fluid nor to JAX, as `file:line in function`."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(_PACKAGE) and "/jax/" not in code.co_filename:
-            if code.co_filename != "<frozen importlib._bootstrap>" and not code.co_filename.endswith("/contextlib.py"):
-                return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
+        if not code.co_filename.startswith(_LIBRARIES) and code.co_filename not in _MACHINERY:
+            return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back  # type: ignore[assignment]
     return "unknown line"
 
@@ -224,8 +303,9 @@ def name_scope(prefix: str) -> Iterator[None]:
             f"name_scope needs one name without '/', found {prefix!r}; nest scopes instead: "
             'with fluid.name_scope("a"), fluid.name_scope("b"): ...'
         )
-    frame.scopes = (*frame.scopes, prefix)
+    outer = frame.naming.scopes
+    frame.naming.scopes = (*outer, prefix)
     try:
         yield
     finally:
-        frame.scopes = frame.scopes[:-1]
+        frame.naming.scopes = outer

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.frame import TEST, TRAIN, Array, FeedSpec, Frame, ParameterSpec, running
+from fluid.core.frame import TEST, TRAIN, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
@@ -104,19 +104,19 @@ class Program:
         self.name = name or _name_of(function)
         shapes = {key: jnp.shape(_dense(value)) for key, value in (sample_feed or {}).items()}
         frame, outputs, self.output_names = self._discover(_BATCHES[0], shapes)
-        self.feeds: dict[str, FeedSpec] = frame.feed_specs
-        self.parameters = {n: s for n, s in frame.array_specs.items() if s.trainable is not None}
-        self.states = {n: s for n, s in frame.array_specs.items() if s.trainable is None}
+        self.feeds: dict[str, FeedSpec] = frame.declared.feeds
+        self.parameters = {n: s for n, s in frame.declared.arrays.items() if s.trainable is not None}
+        self.states = {n: s for n, s in frame.declared.arrays.items() if s.trainable is None}
         self.minimizes = [
-            Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.minimizations
+            Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.made.minimizations
         ]
-        self.random = frame.random
-        self._bodies = frame.bodies
-        self.lookups = tuple(frame.lookups)
-        self.dense_uses = frozenset(frame.dense_uses)
+        self.random = frame.declared.uses_randomness
+        self._bodies = frame.declared.bodies
+        self.lookups = tuple(frame.made.lookups)
+        self.dense_uses = frozenset(frame.declared.used_whole)
         self.outputs = [_array(v) for v in outputs]
-        self.values = {n: _array(v) for n, v in frame.values.items()}
-        self.sites = frame.sites
+        self.values = {n: _array(v) for n, v in frame.made.values.items()}
+        self.sites = frame.declared.sites
         self._mark_batch_dimensions(shapes)
 
     def __repr__(self) -> str:
@@ -156,7 +156,7 @@ class Program:
           perturbations: values added to named values; the gradient with respect to one is that of the named value.
           row_perturbations: values added to the rows of each look-up in a table, by name of the table.
         """
-        frame = Frame(
+        given = Given(
             parameters={n: arrays[n] for n in self.parameters},
             states={n: arrays[n] for n in self.states},
             feeds=dict(feeds),
@@ -164,19 +164,17 @@ class Program:
             perturbations=dict(perturbations or {}),
             row_perturbations=dict(row_perturbations or {}),
             key=key,
-            mode=mode,
-            precision=self.precision,
-            bodies=dict(self._bodies),
         )
+        frame = Frame(mode=mode, precision=self.precision, given=given, declared=Declared(bodies=dict(self._bodies)))
         outputs, _ = self._run(frame)
-        batch = _batch_size(frame.feeds)
+        batch = _batch_size(given.feeds)
         return Applied(
             outputs=outputs,
             states=frame.states,
-            values={**frame.feeds, **frame.parameters, **frame.values},
-            losses=[m.loss for m in frame.minimizations],
+            values={**given.feeds, **given.parameters, **frame.made.values},
+            losses=[m.loss for m in frame.made.minimizations],
             weights=[_weight(frame, value, batch) if jnp.ndim(_dense(value)) == 0 else None for value in outputs],
-            lookups=frame.lookups,
+            lookups=frame.made.lookups,
         )
 
     def _run(self, frame: Frame) -> tuple[list[Any], tuple[str, ...] | None]:
@@ -190,8 +188,8 @@ class Program:
 
         def trace() -> list[Any]:
             nonlocal names
-            frame.key = jax.random.key(0)
-            frame.feeds = {name: jnp.zeros(shape) for name, shape in shapes.items()}
+            frame.given.key = jax.random.key(0)
+            frame.given.feeds = {name: jnp.zeros(shape) for name, shape in shapes.items()}
             try:
                 outputs, names = self._run(frame)
             except Exception as error:
@@ -218,7 +216,9 @@ class Program:
         except Exception:
             return
         self.outputs = [_merge(a, _array(b)) for a, b in zip(self.outputs, outputs, strict=True)]
-        self.values = {n: _merge(a, _array(frame.values[n])) for n, a in self.values.items() if n in frame.values}
+        self.values = {
+            n: _merge(a, _array(frame.made.values[n])) for n, a in self.values.items() if n in frame.made.values
+        }
 
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
         wanted = self.parameters if names is None else names

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid.core.body import Body, Found
-from fluid.core.frame import ParameterSpec
+from fluid.core.frame import Frame, ParameterSpec
 from fluid.core.variables import create_parameter, create_state
 
 
@@ -65,33 +65,38 @@ class Stack(Body):
 
     def states(self) -> dict[str, Any]:
         """The present values of the states that it changes and that are one for all times."""
-        return {name: self._frame.states[name] for name in self.written if name not in self._own}
+        now = self._frame.states
+        return {name: now[name] for name in self.written if name not in self._own}
 
     def __call__(self, states: Mapping[str, Any], turn: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
         """Run the function; see `Body`. `states` holds the slices of `arrays` too."""
-        frame, mine = self._frame, {name: states[name] for name in self._own}
-        result, child = self._run(
-            turn,
-            args,
-            parameters={**frame.parameters, **{n: v for n, v in mine.items() if self._own[n].trainable is not None}},
-            states={**frame.states, **states},
-            array_specs={**frame.array_specs, **self._own},
-            overrides=self._others(frame.overrides),
-            scopes=(self._scope,),
-        )
-        return result, {name: child.states[name] for name in self.written}
+        child = self._child(turn)
+        slices = {name: states[name] for name in self._own}
+        child.given.parameters |= {n: v for n, v in slices.items() if self._own[n].trainable is not None}
+        child.given.states |= states
+        child.declared.arrays |= self._own
+        result = self._run(child, args)
+        now = child.states
+        return result, {name: now[name] for name in self.written}
+
+    def _child(self, turn: Any) -> Frame:
+        """The frame of one time: nothing in it has a name of the stack yet."""
+        child = super()._child(turn)
+        given, declared = child.given, child.declared
+        given.parameters = self._others(given.parameters)
+        given.states = self._others(given.states)
+        given.overrides = self._others(given.overrides)
+        declared.arrays = self._others(declared.arrays)
+        child.naming.scopes = (self._scope,)
+        return child
 
     def _try_out(self, examples: Sequence[Any]) -> Found:
-        frame = self._frame
-        changes = dict(
-            parameters=self._others(frame.parameters),
-            states=self._others(frame.states),
-            array_specs=self._others(frame.array_specs),
-            overrides=self._others(frame.overrides),
-            scopes=(self._scope,),
-            placeholder_batch=frame.placeholder_batch or -1,  # so that arrays of one time are made up as needed
-        )
-        return self._abstractly(examples, changes)
+        return self._abstractly(examples)
+
+    def _first_child(self) -> Frame:
+        child = super()._first_child()
+        child.placeholder_batch = child.placeholder_batch or -1  # so that arrays of one time are made up as needed
+        return child
 
     def _create(self, spec: ParameterSpec, count: int) -> Any:
         shape, initializer = spec.shape, spec.initializer

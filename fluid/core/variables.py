@@ -48,8 +48,8 @@ def create_parameter(
       ParameterError: the program uses the name already with another shape or dtype.
     """
     frame = current_frame("layers.create_parameter")
-    if not rows_only or frame.inner:  # the rows that a loop takes are not known outside it
-        frame.dense_uses.add(name)
+    if not rows_only or frame.inside_loop:  # the rows that a loop takes are not known outside it
+        frame.declared.used_whole.add(name)
     spec = ParameterSpec(name, _sizes(name, shape), dtype, initializer, trainable, settings, user_site())
     return _named_array(spec, whole=not rows_only)
 
@@ -69,13 +69,13 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
     rows = jnp.asarray(table).at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
     rows = frame.compute(rows)
     name = frame.fact(table, "parameter")
-    if name is None or frame.inner:
+    if name is None or frame.inside_loop:
         return rows
-    known = frame.lookups.setdefault(name, [])
-    if name in frame.row_perturbations:
-        rows = rows + frame.row_perturbations[name][len(known)]
+    known = frame.made.lookups.setdefault(name, [])
+    if name in frame.given.row_perturbations:
+        rows = rows + frame.given.row_perturbations[name][len(known)]
     real = (ids >= 0) & (ids < table.shape[0]) & (True if touched is None else touched)
-    if name in frame.overrides:  # then these are not rows of the parameter
+    if name in frame.given.overrides:  # then these are not rows of the parameter
         real = jnp.zeros_like(real)
     known.append(jnp.where(real, ids, table.shape[0]))  # behind the last row there is no row at all
     return rows
@@ -90,42 +90,56 @@ def create_state(name: str, shape: Sequence[int], dtype: str, initializer: Calla
 
 
 def set_state(name: str, value: jax.Array) -> None:
-    """Give a state its value for the next step. In test mode this does nothing: testing changes no Scope."""
+    """Give a state its value for the next step. In test mode this does nothing: testing changes no Scope.
+
+    Raises:
+      ShapeError: the value has another shape than the state.
+    """
     frame = current_frame("core.set_state")
     if frame.mode == TRAIN:
-        frame.states[name] = jnp.asarray(value, frame.states[name].dtype).reshape(frame.states[name].shape)
-        frame.written.add(name)
+        before = frame.states[name]
+        if jnp.shape(value) != before.shape:
+            raise errors.ShapeError(
+                f"the state {name!r} is {before.dtype}{list(before.shape)}, and was given a value of shape "
+                f"{list(jnp.shape(value))}; reshape it to {list(before.shape)} first"
+            )
+        frame.made.states[name] = jnp.asarray(value, before.dtype)
 
 
 def random_key(name: str) -> jax.Array:
     """A random key for this name and this step."""
     frame = current_frame("core.random_key")
-    frame.random = True
-    return fold_name(frame.key, name)
+    frame.declared.uses_randomness = True
+    return fold_name(frame.given.key, name)
 
 
-def record(name: str, value: Any) -> Any:
+def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
     """Give a value a name under which it can be fetched, overridden and differentiated with respect to.
 
     Args:
       name: unique in the program.
       value: an array or SequenceBatch.
+      caller: the public name to blame when no program function is running, such as "layers.fc".
 
     Returns:
       The value to go on with: the override when there is one.
+
+    Raises:
+      ProgramError: the program has that name already.
     """
-    frame = current_frame("layers.identity")
-    if name in frame.values or name in frame.array_specs:
+    frame = current_frame(caller)
+    declared, given = frame.declared, frame.given
+    if name in frame.made.values or name in declared.arrays:
         raise errors.ProgramError(
-            f"the name {name!r} is used twice: first at {frame.sites.get(name) or frame.array_specs[name].site}, "
+            f"the name {name!r} is used twice: first at {declared.sites.get(name) or declared.arrays[name].site}, "
             f"then at {user_site()}; give the second one another name="
         )
-    frame.sites[name] = user_site()
-    if name in frame.overrides:
-        value = _overridden(name, value, frame.overrides[name])
-    elif name in frame.perturbations:
-        value = perturbed(value, frame.perturbations[name])
-    frame.values[name] = value
+    declared.sites[name] = user_site()
+    if name in given.overrides:
+        value = _overridden(name, value, given.overrides[name])
+    elif name in given.perturbations:
+        value = perturbed(value, given.perturbations[name])
+    frame.made.values[name] = value
     return value
 
 
@@ -143,11 +157,11 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
     name = frame.fact(value, "feed")
     if name is None or not frame.discovering:
         return
-    spec = frame.feed_specs[name]
+    spec = frame.declared.feeds[name]
     if spec.limits is not None:
         low, high = max(low, spec.limits[0]), min(high, spec.limits[1])
         also = also if also == spec.limits[2] else None
-    frame.feed_specs[name] = replace(spec, limits=(low, high, also))
+    frame.declared.feeds[name] = replace(spec, limits=(low, high, also))
 
 
 def record_minimize(
@@ -175,7 +189,7 @@ def record_minimize(
         )
     names = None if parameter_list is None else _parameter_names(frame, parameter_list)
     excluded = _parameter_names(frame, no_grad_set or ())
-    frame.minimizations.append(Minimization(jnp.reshape(loss, ()), optimizer, names, excluded))
+    frame.made.minimizations.append(Minimization(jnp.reshape(loss, ()), optimizer, names, excluded))
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
@@ -193,7 +207,7 @@ def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
     frame = current_frame("layers.create_parameter")
-    known = frame.array_specs.setdefault(spec.name, spec)
+    known = frame.declared.arrays.setdefault(spec.name, spec)
     if (known.shape, known.dtype) != (spec.shape, spec.dtype):
         raise errors.ParameterError(
             f"the parameter {spec.name!r} is used with two shapes:\n"
@@ -201,16 +215,16 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
             f"  {spec.dtype}{list(spec.shape)} at {spec.site}\n"
             f'one name is one array; give the second another: ParamAttr(name="{spec.name}_2")'
         )
-    arrays = frame.states if spec.trainable is None else frame.parameters
+    arrays = frame.given.states if spec.trainable is None else frame.given.parameters
     if frame.discovering and spec.name not in arrays:
         # What is traced inside a loop is no value outside it, where the next layer may want this array.
-        zeros = np.zeros if frame.inner else jnp.zeros
+        zeros = np.zeros if frame.inside_loop else jnp.zeros
         arrays[spec.name] = zeros(spec.shape, jnp.dtype(spec.dtype))
-    value = arrays[spec.name]
+    value = frame.made.states.get(spec.name, arrays[spec.name])
     if isinstance(value, np.ndarray):
         value = jnp.asarray(value)
-    if spec.name in frame.overrides:
-        value = _overridden(spec.name, value, frame.overrides[spec.name])
+    if spec.name in frame.given.overrides:
+        value = _overridden(spec.name, value, frame.given.overrides[spec.name])
     if spec.trainable is not None:
         value = frame.compute(value) if whole else value  # of a large table, only the rows in use are converted
         frame.note(value, parameter=spec.name)
@@ -239,9 +253,9 @@ def _parameter_names(frame: Frame, items: Sequence[Any]) -> tuple[str, ...]:
     names = []
     for item in items:
         name = item if isinstance(item, str) else frame.fact(item, "parameter") or getattr(item, "name", None)
-        spec = frame.array_specs.get(name) if isinstance(name, str) else None
+        spec = frame.declared.arrays.get(name) if isinstance(name, str) else None
         if spec is None or spec.trainable is None:
-            known = [n for n, s in frame.array_specs.items() if s.trainable is not None]
+            known = [n for n, s in frame.declared.arrays.items() if s.trainable is not None]
             raise errors.UnknownNameError(
                 f"minimize was given {name if name is not None else item!r}, which is no parameter of this program. "
                 f"{errors.nearest(str(name), known)}"

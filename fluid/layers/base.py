@@ -27,7 +27,7 @@ def layer(function: F) -> F:
                 return function(*args, **kwargs)
         except Exception as error:
             if not any(note.startswith("in the layer") for note in getattr(error, "__notes__", ())):
-                scope = "/".join((*frame.scopes, function.__name__))
+                scope = frame.scoped(function.__name__)
                 error.add_note(f"in the layer {scope}, called at {core.user_site()}")
             raise
 
@@ -43,7 +43,8 @@ class Layer:
     """
 
     def __init__(self, kind: str, name: str | None = None):
-        self.frame = core.current_frame(f"layers.{kind}")
+        self._caller = f"layers.{kind}"
+        self.frame = core.current_frame(self._caller)
         if name is not None and (not isinstance(name, str) or not name):
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
@@ -79,7 +80,7 @@ class Layer:
 
     def output(self, value: Any) -> Any:
         """Record a result as `NAME.tmp_K`."""
-        return core.record(self.frame.unique(f"{self.name}.tmp"), value)
+        return core.record(self.frame.unique(f"{self.name}.tmp"), value, self._caller)
 
     def finish(self, value: Any, act: str | Callable[[Any], Any] | None = None) -> Any:
         """Record a result as `NAME.tmp_K`, then apply and record an activation."""

@@ -43,27 +43,28 @@ def data(
       (None, 1, 28, 28)
     """
     frame = core.current_frame("layers.data")
+    feeds = frame.given.feeds
     spec = core.FeedSpec(name, _whole_shape(name, shape, append_batch_size), str(dtype), lod_level, column)
-    known = frame.feed_specs.get(name)
+    known = frame.declared.feeds.get(name)
     if known is not None:
         if (known.shape, known.dtype, known.lod_level) != (spec.shape, spec.dtype, spec.lod_level):
             raise errors.ProgramError(
                 f"the feed {name!r} is declared twice: {known.dtype}{_shown(known.shape)} at {known.site} and "
                 f"{spec.dtype}{_shown(spec.shape)} at {core.user_site()}; give the second another name"
             )
-        return frame.feeds[name]
+        return feeds[name]
     if not isinstance(name, str) or not name:
         raise errors.ArgumentTypeError(f'a feed needs a name, found {name!r}: layers.data("image", shape=[1, 28, 28])')
-    frame.feed_specs[name] = _with_site(spec)
+    frame.declared.feeds[name] = _with_site(spec)
     if frame.discovering:
-        frame.feeds[name] = _placeholder(spec, frame)
-    elif name not in frame.feeds:
+        feeds[name] = _placeholder(spec, frame)
+    elif name not in feeds:
         raise errors.FeedError(f"the program needs the feed {name!r}, which nobody gave: feed={{{name!r}: array}}")
-    frame.feeds[name] = _computed(frame, frame.feeds[name])
-    if name in frame.perturbations:
-        frame.feeds[name] = core.perturbed(frame.feeds[name], frame.perturbations[name])
-    frame.note(frame.feeds[name], feed=name)
-    return frame.feeds[name]
+    feeds[name] = _computed(frame, feeds[name])
+    if name in frame.given.perturbations:
+        feeds[name] = core.perturbed(feeds[name], frame.given.perturbations[name])
+    frame.note(feeds[name], feed=name)
+    return feeds[name]
 
 
 def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool) -> tuple[int | None, ...]:
@@ -93,7 +94,7 @@ def _with_site(spec: core.FeedSpec) -> core.FeedSpec:
 def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
     # Sizes that differ from each other show where one of them was taken for another.
     value = core.stand_in(spec, frame.placeholder_batch or 1, steps=(3, 5))
-    given = frame.feeds.get(spec.name)
+    given = frame.given.feeds.get(spec.name)
     if given is None:
         return value
     return value.with_data(given.astype(spec.held)) if spec.lod_level else given.astype(spec.held)

@@ -62,12 +62,12 @@ class Average:
           ['fc_0.b_0', 'fc_0.w_0']
         """
         frame = core.current_frame(f"optimizer.{type(self).__name__}.update")
-        if not frame.minimizations:
+        if not frame.made.minimizations:
             raise errors.ProgramError(
                 f"{type(self).__name__}.update() was called before anything is minimised; call it after "
                 f"optimizer.minimize(loss), or wrap the optimizer: fluid.Trainer(program, average.track(optimizer))"
             )
-        frame.minimizations[:] = [m._replace(optimizer=self.track(m.optimizer)) for m in frame.minimizations]
+        frame.made.minimizations[:] = [m._replace(optimizer=self.track(m.optimizer)) for m in frame.made.minimizations]
 
     def track(self, optimizer: Any) -> Minimizer:
         """An optimizer that does what the given one does, and keeps this average of its parameters.

@@ -84,8 +84,9 @@ class StepBlock:
         frame, self._stages = self._frame, core.Stages()
         try:
             turn = self._stages.argument(jax.ShapeDtypeStruct((), jnp.int32))
-            key = None if frame.key is None else jax.random.fold_in(frame.key, turn)
-            self._child = core.inner_frame(frame, key=key)
+            self._child = core.inner_frame(frame)
+            if frame.given.key is not None:
+                self._child.given.key = jax.random.fold_in(frame.given.key, turn)
             with core.running(self._child):
                 yield
             self._check()
@@ -99,7 +100,7 @@ class StepBlock:
         finally:
             child, self._child = self._child, None
         core.leave(frame, child, f"layers.{type(self).__name__}")
-        frame.states.update({n: v for n, v in child.states.items() if n not in frame.states})
+        frame.given.states.update({n: v for n, v in child.given.states.items() if n not in frame.given.states})
         self._results = [self._this.output(v) for v in self._run(staged, memories, sequences)]
 
     def _run(self, staged: core.Staged, memories: list[Memory], sequences: list[Any]) -> list[Any]:
@@ -183,7 +184,7 @@ class StepBlock:
             )
         if not self._outputs:
             raise errors.ProgramError(f"{name} has no outputs; say in its block which: rnn.output(hidden)")
-        refuse_changes(name, self._child.written)
+        refuse_changes(name, self._child.made.states)
 
     def _steps(self, sequence: Any) -> Any:
         raise NotImplementedError

@@ -36,9 +36,7 @@ def identity(x: Any, name: str | None = None) -> Any:
     value = x if is_sequence(x) else dense(x)
     result = this.output(value) if name is None else core.record(this.name, value)
     if result is value:  # what is known of the value stays known
-        facts = {k: v for k, v in this.frame.facts.get(id(x), {}).items() if k in ("logits", "logits_axis", "weight")}
-        if facts:
-            this.frame.note(result, **facts)
+        this.frame.hand_on(x, result, "logits", "logits_axis", "weight")
     return result
 
 

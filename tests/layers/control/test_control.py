@@ -276,11 +276,11 @@ def scanned(reverse=False):
 def unrolled(reverse=False):
     xs = steps()
     frame = fluid.core.current_frame("layers.scan")
-    carry, ys, counters = xs[0] * 0 + 1, [], dict(frame.counters)
+    carry, ys, counters = xs[0] * 0 + 1, [], dict(frame.naming.counters)
     for i in range(5)[:: -1 if reverse else 1]:
-        frame.counters.clear()
-        frame.counters.update(counters)
-        frame.values.clear()
+        frame.naming.counters.clear()
+        frame.naming.counters.update(counters)
+        frame.made.values.clear()
         carry, y = cell(carry, xs[i])
         ys.append(y)
     return jnp.stack(ys[:: -1 if reverse else 1]), carry

@@ -1,0 +1,63 @@
+"""The record of one trace: whose line is blamed, and what may be written into it."""
+
+import importlib.util
+
+import jax.numpy as jnp
+import pytest
+
+import fluid
+from fluid import core, errors
+
+PROGRAM = """
+import fluid
+
+def program():
+    return fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=0)
+"""
+
+
+@pytest.mark.parametrize("folder", ["jax", "fluid", "mine"])
+def test_a_users_folder_may_be_named_like_a_library(folder, tmp_path):
+    path = tmp_path / folder / "net.py"
+    path.parent.mkdir()
+    path.write_text(PROGRAM)
+    spec = importlib.util.spec_from_file_location("net", path)
+    net = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(net)
+    with pytest.raises(errors.ArgumentError) as caught:
+        fluid.Program(net.program)
+    assert f"called at {path}:5 in program" in caught.value.__notes__[0]
+
+
+def test_a_name_recorded_outside_a_program_blames_its_layer():
+    kept = []
+
+    def program():
+        kept.append(fluid.layers.base.Layer("my_layer"))
+        return fluid.layers.data("x", shape=[4])
+
+    fluid.Program(program)
+    with pytest.raises(errors.OutsideProgramError, match=r"fluid\.layers\.my_layer was called outside"):
+        kept[0].output(jnp.zeros(3))
+
+
+@pytest.mark.parametrize("value", [jnp.zeros([3, 1]), jnp.zeros([]), jnp.zeros([6])])
+def test_a_state_keeps_its_shape(value):
+    def program():
+        core.create_state("mean", [3], "float32", fluid.initializer.Constant(0.0))
+        core.set_state("mean", value)
+        return fluid.layers.data("x", shape=[4])
+
+    with pytest.raises(errors.ShapeError, match=r"'mean' is float32\[3\], .*reshape it to \[3\]"):
+        fluid.Program(program)
+
+
+def test_a_state_is_read_as_it_was_written():
+    def program():
+        for _ in range(3):
+            mean = core.create_state("mean", [3], "float32", fluid.initializer.Constant(0.0))
+            core.set_state("mean", mean + 1)
+        return core.create_state("mean", [3], "float32", fluid.initializer.Constant(0.0))
+
+    session = fluid.Session(program)
+    assert [session.run(program, {}, mode="train")[0].tolist() for _ in range(2)] == [[3.0] * 3, [6.0] * 3]
