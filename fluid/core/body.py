@@ -88,8 +88,8 @@ class Body:
       >>> def program():
       ...     x = fluid.layers.data("x", shape=[3])
       ...     body = fluid.core.Body(lambda h: fluid.layers.fc(h, size=3), [x], "layers.scan")
-      ...     def step(carry, turn):
-      ...         h, states = body(carry[1], turn, carry[0])
+      ...     def step(carry, i):
+      ...         h, states = body(carry[1], i, carry[0])
       ...         return (h, states), None
       ...     return jax.lax.scan(step, (x, body.states()), jax.numpy.arange(4))[0][0]
       >>> list(fluid.Program(program).parameters)
@@ -97,7 +97,9 @@ class Body:
     """
 
     def __init__(self, function: Callable[..., Any], examples: Sequence[Any], caller: str):
-        self._frame, self._function, self._caller = current_frame(caller), function, caller
+        self._frame = current_frame(caller)
+        self._function = function
+        self._caller = caller
         number = self._frame.unique(f"body of {caller}")
         self._counters = dict(self._frame.naming.counters)
         known = self._frame.declared.bodies
@@ -117,29 +119,29 @@ class Body:
         """Give these states the values that they have behind the loop."""
         self._frame.made.states.update(states)
 
-    def __call__(self, states: Mapping[str, Any], turn: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
+    def __call__(self, states: Mapping[str, Any], iteration: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
         """Run the function.
 
         Args:
           states: values of the states that it changes.
-          turn: int32 scalar, the number of the iteration: random layers draw anew in each. None when there is but one.
+          iteration: its number, an int32 scalar: random layers draw anew in each. None when there is but one.
           args: its arguments.
 
         Returns:
           Its result, and the changed states.
         """
-        child = self._child(turn)
+        child = self._child(iteration)
         child.given.states |= states
         result = self._run(child, args)
         now = child.states
         return result, {name: now[name] for name in self.written}
 
-    def _child(self, turn: Any) -> Frame:
+    def _child(self, iteration: Any) -> Frame:
         """The frame of one iteration."""
         child = inner_frame(self._frame)
         child.naming.counters = dict(self._counters)
-        if turn is not None and child.given.key is not None:
-            child.given.key = jax.random.fold_in(child.given.key, turn)
+        if iteration is not None and child.given.key is not None:
+            child.given.key = jax.random.fold_in(child.given.key, iteration)
         return child
 
     def _first_child(self) -> Frame:

@@ -60,7 +60,8 @@ class NestedSequenceBatch:
         real = np.arange(outer) < lengths[:, None]
         data = np.zeros((len(rows), outer, *flat.shape[1:]), flat.dtype)
         inner_lengths = np.zeros((len(rows), outer), np.int32)
-        data[real], inner_lengths[real] = flat.data, flat.lengths
+        data[real] = flat.data
+        inner_lengths[real] = flat.lengths
         return cls(data, lengths, inner_lengths)
 
     @property

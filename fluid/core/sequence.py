@@ -139,8 +139,7 @@ class SequenceBatch:
 
     def rows(self) -> list[np.ndarray]:
         """The rows without padding, as NumPy arrays `[length_i, ...]`."""
-        data, lengths = np.asarray(self.data), np.asarray(self.lengths)
-        return [row[:n] for row, n in zip(data, lengths, strict=True)]
+        return [row[:n] for row, n in zip(np.asarray(self.data), np.asarray(self.lengths), strict=True)]
 
     __add__, __radd__ = _binary(operator.add)
     __sub__, __rsub__ = _binary(operator.sub)

@@ -68,9 +68,9 @@ class Stack(Body):
         now = self._frame.states
         return {name: now[name] for name in self.written if name not in self._own}
 
-    def __call__(self, states: Mapping[str, Any], turn: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
+    def __call__(self, states: Mapping[str, Any], iteration: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
         """Run the function; see `Body`. `states` holds the slices of `arrays` too."""
-        child = self._child(turn)
+        child = self._child(iteration)
         slices = {name: states[name] for name in self._own}
         child.given.parameters |= {n: v for n, v in slices.items() if self._own[n].trainable is not None}
         child.given.states |= states
@@ -79,14 +79,14 @@ class Stack(Body):
         now = child.states
         return result, {name: now[name] for name in self.written}
 
-    def _child(self, turn: Any) -> Frame:
+    def _child(self, iteration: Any) -> Frame:
         """The frame of one time: nothing in it has a name of the stack yet."""
-        child = super()._child(turn)
-        given, declared = child.given, child.declared
+        child = super()._child(iteration)
+        given = child.given
         given.parameters = self._others(given.parameters)
         given.states = self._others(given.states)
         given.overrides = self._others(given.overrides)
-        declared.arrays = self._others(declared.arrays)
+        child.declared.arrays = self._others(child.declared.arrays)
         child.naming.scopes = (self._scope,)
         return child
 
@@ -99,9 +99,11 @@ class Stack(Body):
         return child
 
     def _create(self, spec: ParameterSpec, count: int) -> Any:
-        shape, initializer = spec.shape, spec.initializer
+        shape = spec.shape
+        initializer = spec.initializer
         if self._is_own(spec.name):
-            shape, initializer = (count, *shape), Stacked(initializer, getattr(initializer, "key_name", spec.name))
+            shape = (count, *shape)
+            initializer = Stacked(initializer, getattr(initializer, "key_name", spec.name))
         if spec.trainable is None:
             return create_state(spec.name, shape, spec.dtype, initializer)
         return create_parameter(spec.name, shape, spec.dtype, initializer, spec.trainable, spec.settings)

@@ -72,7 +72,9 @@ class Staged:
     """
 
     def __init__(self, jaxprs: Sequence[Any], values: Sequence[Any], count: int, inside: list[bool]):
-        self._jaxprs, self._values, self._count = jaxprs, values, count
+        self._jaxprs = jaxprs
+        self._values = values
+        self._count = count
         self.inside = inside
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:

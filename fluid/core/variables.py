@@ -59,7 +59,7 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
 
     Args:
       table: `[rows, width]`, from `create_parameter(rows_only=True)`.
-      ids: integers `[...]`. What an id outside the table gives is not a number.
+      ids: integers `[...]`. An id outside the table gives NaN.
       touched: bool `[...]`: which of the ids count as uses of their row; all by default.
 
     Returns:
@@ -128,7 +128,8 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
       ProgramError: the program has that name already.
     """
     frame = current_frame(caller)
-    declared, given = frame.declared, frame.given
+    declared = frame.declared
+    given = frame.given
     if name in frame.made.values or name in declared.arrays:
         raise errors.ProgramError(
             f"the name {name!r} is used twice: first at {declared.sites.get(name) or declared.arrays[name].site}, "
@@ -159,7 +160,8 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
         return
     spec = frame.declared.feeds[name]
     if spec.limits is not None:
-        low, high = max(low, spec.limits[0]), min(high, spec.limits[1])
+        low = max(low, spec.limits[0])
+        high = min(high, spec.limits[1])
         also = also if also == spec.limits[2] else None
     frame.declared.feeds[name] = replace(spec, limits=(low, high, also))
 
@@ -180,7 +182,8 @@ def record_minimize(
       UnknownNameError: a name is not a parameter of the program.
     """
     frame = current_frame("optimizer.minimize")
-    shape, dtype = jnp.shape(loss), jnp.result_type(loss)
+    shape = jnp.shape(loss)
+    dtype = jnp.result_type(loss)
     if shape not in ((), (1,)) or not jnp.issubdtype(dtype, jnp.floating):
         found = ", ".join("batch" if d == frame.placeholder_batch else str(d) for d in shape)
         raise errors.ProgramError(
@@ -206,6 +209,15 @@ def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
+    """The parameter or state of a name as it is now, `spec.shape`; declared, if it is new.
+
+    Args:
+      spec: what is declared.
+      whole: whether more of a parameter is used than some rows.
+
+    Raises:
+      ParameterError: the name is declared with another shape or dtype.
+    """
     frame = current_frame("layers.create_parameter")
     known = frame.declared.arrays.setdefault(spec.name, spec)
     if (known.shape, known.dtype) != (spec.shape, spec.dtype):
@@ -232,12 +244,23 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
 
 
 def _overridden(name: str, value: Any, given: Any) -> Any:
+    """What takes the place of a named value, in its dtype; the batch, and the steps of sequences, may differ in number.
+
+    Args:
+      name: of the value, for messages.
+      value: an array `[batch, ...]` or a sequence batch.
+      given: of the same kind and the same size of each example or step.
+
+    Raises:
+      FeedError: it is not.
+    """
     sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
     if sequence and not isinstance(given, type(value)):
         kind = type(value).__name__
         raise errors.FeedError(f"{name!r} is a sequence batch; override it with a fluid.{kind}, found an array")
     free = (2 if isinstance(value, SequenceBatch) else 3) if sequence else 1
-    found, wanted = tuple(given.shape), tuple(value.shape)
+    found = tuple(given.shape)
+    wanted = tuple(value.shape)
     if len(found) != len(wanted) or found[free:] != wanted[free:]:
         raise errors.FeedError(
             f"the override of {name!r} has shape {list(found)}, expected {list(wanted)} "
