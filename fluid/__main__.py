@@ -1,102 +1,26 @@
-"""The command line: `python -m fluid inspect CHECKPOINTS` says what is in a folder of checkpoints, or in a file."""
+"""The command line: `python -m fluid COMMAND`."""
 
 import argparse
-import math
-import pathlib
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
 
-import jax.numpy as jnp
+from fluid import errors
+from fluid.cli import inspect
 
-from fluid import errors, io
-from fluid.trainer.checkpoint_folder import Folder
+_COMMANDS = (inspect,)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit status: 1 when something is damaged or missing."""
-    parser = argparse.ArgumentParser(prog="python -m fluid", description="Look at what fluid has written.")
+    """Run a command; returns the exit status: 1 when something is wrong with what it was given."""
+    parser = argparse.ArgumentParser(prog="python -m fluid", description="What fluid does from the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
-    inspect = commands.add_parser("inspect", help="what is in a folder of checkpoints, or in a file of parameters")
-    inspect.add_argument("path", type=pathlib.Path, help="the folder, or the file")
-    inspect.add_argument("--step", type=int, help="whose arrays to list; by default those of the newest whole step")
+    for command in _COMMANDS:
+        command.add(commands)
     given = parser.parse_args(arguments)
     try:
-        return _inspect_folder(given.path, given.step) if given.path.is_dir() else _inspect_file(given.path)
+        return int(given.run(given))
     except errors.FluidError as error:
         print(error, file=sys.stderr)
         return 1
-
-
-def _inspect_folder(path: pathlib.Path, step: int | None) -> int:
-    folder = Folder(path, read_only=True)
-    steps, flaws = folder.steps(), {}
-    for number in steps:
-        problem = _flaw(folder, number)
-        if problem is not None:
-            flaws[number] = problem
-    aside = folder.aside()
-    if not steps and not aside:
-        raise errors.CheckpointError(f"there are no checkpoints in {str(folder.path)!r}")
-    rows: list[tuple[str, ...]] = [("step", "epoch", "minibatch", "size", "score", "health")]
-    rows += [_row(folder, number, flaws.get(number)) for number in steps]
-    rows += [(name, "", "", "", "", "set aside") for name in aside]
-    print(_table(rows))
-    whole = [number for number in steps if number not in flaws]
-    chosen = step if step is not None else max(whole, default=None)
-    if chosen is not None and chosen not in whole:
-        raise errors.CheckpointError(f"step {chosen} is not among the whole ones: {', '.join(map(str, whole))}")
-    if chosen is not None:
-        print(f"\narrays of step {chosen}:\n{_listing(folder.meta(chosen)['arrays'])}")
-    return 1 if flaws else 0
-
-
-def _inspect_file(path: pathlib.Path) -> int:
-    arrays, kind = io.load_arrays(path)
-    print(f"{kind} in {path}:\n{_listing({n: {'shape': a.shape, 'dtype': str(a.dtype)} for n, a in arrays.items()})}")
-    return 0
-
-
-def _flaw(folder: Folder, step: int) -> str | None:
-    try:
-        return folder.flaw(step)
-    except errors.CheckpointError as error:  # of a newer version
-        return str(error)
-
-
-def _row(folder: Folder, step: int, problem: str | None) -> tuple[str, ...]:
-    size = sum(p.stat().st_size for p in (folder.path / str(step)).rglob("*") if p.is_file())
-    if problem is not None:
-        return str(step), "", "", _bytes(size), "", problem
-    meta = folder.meta(step)
-    position, score = meta["position"], meta["score"]
-    shown = f"{score['output']} {score['value']:.6g}" if score and score["value"] is not None else ""
-    return str(step), str(position["epoch"]), str(position["step"]), _bytes(size), shown, "whole"
-
-
-def _listing(arrays: Mapping[str, Mapping[str, Any]]) -> str:
-    rows: list[tuple[str, ...]] = [("name", "dtype", "shape", "size")]
-    total = 0
-    for name, array in arrays.items():
-        size = math.prod(array["shape"]) * jnp.dtype(array["dtype"]).itemsize
-        total += size
-        rows.append((name, array["dtype"], str(list(array["shape"])), _bytes(size)))
-    return f"{_table(rows)}\n{len(arrays)} arrays, {_bytes(total)}"
-
-
-def _table(rows: Iterable[tuple[str, ...]]) -> str:
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ TIERS = [
     ["handlers"],
     ["inferencer"],
     ["__init__"],
+    ["cli"],
     ["__main__"],
 ]
 # The same within fluid.layers: modules that stand by themselves, then families, each a folder.
