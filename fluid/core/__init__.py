@@ -13,6 +13,7 @@ from fluid.core.frame import (
     name_scope,
     running,
     user_site,
+    warn,
 )
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, stand_in
@@ -25,6 +26,7 @@ from fluid.core.stages import Staged, Stages
 from fluid.core.variables import (
     create_parameter,
     create_state,
+    expect_probabilities,
     fold_name,
     limit_feed,
     look_up,
@@ -57,6 +59,7 @@ __all__ = [
     "create_parameter",
     "create_state",
     "current_frame",
+    "expect_probabilities",
     "filled",
     "fold_name",
     "inner_frame",
@@ -73,5 +76,6 @@ __all__ = [
     "spread_mask",
     "stand_in",
     "user_site",
+    "warn",
     "whole_number",
 ]

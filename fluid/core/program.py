@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.frame import TEST, TRAIN, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
+from fluid.core.discovery import Discovery, check_losses, discover, flatten_outputs, warn_of_likely_mistakes
+from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
@@ -103,7 +104,9 @@ class Program:
         self.precision = None if precision == "float32" else precision
         self.name = name or _name_of(function)
         shapes = {key: jnp.shape(_dense(value)) for key, value in (sample_feed or {}).items()}
-        frame, outputs, self.output_names = self._discover(_BATCHES[0], shapes)
+        found = self._discover(_BATCHES[0], shapes)
+        frame = found.frame
+        self.output_names = found.output_names
         self.feeds: dict[str, FeedSpec] = frame.declared.feeds
         self.parameters = {n: s for n, s in frame.declared.arrays.items() if s.trainable is not None}
         self.states = {n: s for n, s in frame.declared.arrays.items() if s.trainable is None}
@@ -114,9 +117,11 @@ class Program:
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)
         self.dense_uses = frozenset(frame.declared.used_whole)
-        self.outputs = [_array(v) for v in outputs]
+        self.outputs = [_array(v) for v in found.outputs]
         self.values = {n: _array(v) for n, v in frame.made.values.items()}
         self.sites = frame.declared.sites
+        check_losses(self.name, found, [m.parameters for m in self.minimizes])
+        warn_of_likely_mistakes(self.name, found, _BATCHES[0])
         self._mark_batch_dimensions(shapes)
 
     def __repr__(self) -> str:
@@ -166,7 +171,8 @@ class Program:
             key=key,
         )
         frame = Frame(mode=mode, precision=self.precision, given=given, declared=Declared(bodies=dict(self._bodies)))
-        outputs, _ = self._run(frame)
+        with running(frame):
+            outputs, _ = flatten_outputs(self.name, self.function())
         batch = _batch_size(given.feeds)
         return Applied(
             outputs=outputs,
@@ -177,48 +183,20 @@ class Program:
             lookups=frame.made.lookups,
         )
 
-    def _run(self, frame: Frame) -> tuple[list[Any], tuple[str, ...] | None]:
-        with running(frame):
-            return _flatten_outputs(self.name, self.function())
-
-    def _discover(self, batch: int, shapes: Mapping[str, Any]) -> tuple[Frame, list[Any], tuple[str, ...] | None]:
-        frame = Frame(mode=TRAIN, precision=self.precision, placeholder_batch=batch)
-        names: tuple[str, ...] | None = None
-        notes: list[str] = []
-
-        def trace() -> list[Any]:
-            nonlocal names
-            frame.given.key = jax.random.key(0)
-            frame.given.feeds = {name: jnp.zeros(shape) for name, shape in shapes.items()}
-            try:
-                outputs, names = self._run(frame)
-            except Exception as error:
-                notes.extend(getattr(error, "__notes__", ()))
-                raise
-            return outputs
-
-        try:
-            closed, outputs = jax.make_jaxpr(trace, return_shape=True)()
-            _check_leaks(self.name, closed.consts)
-        except Exception as error:
-            error.__notes__ = notes  # without what JAX says of its own frames
-            if not isinstance(error, errors.FluidError):
-                error.add_note(f"while tracing the program {self.name}; in shapes, {batch} stands for the batch size")
-            raise
-        return frame, outputs, names
+    def _discover(self, batch: int, shapes: Mapping[str, Any]) -> Discovery:
+        return discover(self.function, self.name, self.precision, batch, shapes)
 
     def _mark_batch_dimensions(self, shapes: Mapping[str, Any]) -> None:
         # A function that works for one batch size only is legal; its dimensions stay as they are.
         if shapes or all(None not in spec.shape for spec in self.feeds.values()):
             return
         try:
-            frame, outputs, _ = self._discover(_BATCHES[1], shapes)
+            other = self._discover(_BATCHES[1], shapes)
         except Exception:
             return
-        self.outputs = [_merge(a, _array(b)) for a, b in zip(self.outputs, outputs, strict=True)]
-        self.values = {
-            n: _merge(a, _array(frame.made.values[n])) for n, a in self.values.items() if n in frame.made.values
-        }
+        values = other.frame.made.values
+        self.outputs = [_merge(a, _array(b)) for a, b in zip(self.outputs, other.outputs, strict=True)]
+        self.values = {n: _merge(a, _array(values[n])) for n, a in self.values.items() if n in values}
 
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
         wanted = self.parameters if names is None else names
@@ -235,41 +213,6 @@ def _name_of(function: Callable[..., Any]) -> str:
         function = function.func
     name = getattr(function, "__name__", type(function).__name__)
     return name if name.isidentifier() else "program"
-
-
-def _flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ...] | None]:
-    names = None
-    if isinstance(result, Mapping):
-        names, values = tuple(str(k) for k in result), list(result.values())
-    elif isinstance(result, list | tuple):
-        values = list(result)
-    else:
-        values = [result]
-    if not values or any(v is None for v in values):
-        found = "nothing" if result is None or not values else "None among its outputs"
-        raise errors.ProgramError(
-            f"the program function {program} returned {found}; return its result, the loss first: return loss, accuracy"
-        )
-    for value in values:
-        if not hasattr(value, "dtype") and not isinstance(value, int | float):
-            raise errors.ProgramError(
-                f"the program function {program} returned a {type(value).__name__} among its outputs; "
-                f"return arrays made by layers, in one flat list, tuple or dict"
-            )
-    # Only what is no array yet is converted: facts belong to the very objects that layers returned.
-    kept = SequenceBatch | NestedSequenceBatch | jax.Array
-    return [v if isinstance(v, kept) else jnp.asarray(v) for v in values], names
-
-
-def _check_leaks(program: str, constants: Sequence[Any]) -> None:
-    """Refuse a program that works on what belongs to the inside of a loop, which is over when it is used."""
-    for value in constants:
-        if isinstance(value, jax.core.Tracer):
-            raise errors.ProgramError(
-                f"the program {program} uses a value {value.dtype}{list(value.shape)} outside the loop or block that "
-                f"computes it; hand it out first: rnn.output(h) inside and h = rnn() behind it, or as a result of the "
-                f"function that layers.rnn was given"
-            )
 
 
 def _dense(value: Any) -> Any:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core.frame import TRAIN, Frame, Minimization, ParameterSpec, current_frame, user_site
+from fluid.core.frame import TRAIN, Frame, Minimization, ParameterSpec, Probabilities, current_frame, user_site
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.padding import filled
 from fluid.core.sequence import SequenceBatch
@@ -164,6 +164,13 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
         high = min(high, spec.limits[1])
         also = also if also == spec.limits[2] else None
     frame.declared.feeds[name] = replace(spec, limits=(low, high, also))
+
+
+def expect_probabilities(layer: str, value: Any) -> None:
+    """Note that a layer takes an array for probabilities, so that discovery can warn if it can be any numbers."""
+    frame = current_frame("core.expect_probabilities")
+    if frame.discovering and not frame.inside_loop:
+        frame.made.probabilities.append(Probabilities(layer, user_site(), value))
 
 
 def record_minimize(
