@@ -12,7 +12,7 @@ from fluid.place import Place
 from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import read_feed
 from fluid.session import BoundStep, Request, Results, Session
-from fluid.session.step import as_array, check_fetch, split_names
+from fluid.session.names import as_array, check_fetch, split_names
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 

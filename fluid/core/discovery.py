@@ -22,6 +22,7 @@ class Discovery:
       frame: what the run read and wrote; its arrays are traced and of no use any more.
       outputs: shape and dtype of each output, in order.
       output_names: the keys when the function returned a dict, else None.
+      aliases: other names of named values, see `Program`.
       jaxpr: the equations of the run.
       losses: the variable of each minimised loss.
       parameters: the variables of the parameters, by name; those that only loops and branches use are not among them.
@@ -31,6 +32,7 @@ class Discovery:
     frame: Frame
     outputs: list[Any]
     output_names: tuple[str, ...] | None
+    aliases: dict[str, str]
     jaxpr: Any
     losses: list[Any]
     parameters: dict[str, Any]
@@ -54,6 +56,7 @@ def discover(
     """
     frame = Frame(mode=TRAIN, precision=precision, placeholder_batch=batch)
     names: tuple[str, ...] | None = None
+    aliases: dict[str, str] = {}
     notes: list[str] = []
 
     def trace() -> Any:
@@ -66,6 +69,7 @@ def discover(
         except Exception as error:
             notes.extend(getattr(error, "__notes__", ()))
             raise
+        aliases.update(_aliases(frame, outputs, names))
         losses = [m.loss for m in frame.made.minimizations]
         parameters = {n: v for n, v in frame.given.parameters.items() if isinstance(v, jax.core.Tracer)}
         return outputs, losses, parameters, [jnp.asarray(p.value) for p in frame.made.probabilities]
@@ -79,7 +83,7 @@ def discover(
             error.add_note(f"while tracing the program {name}; in shapes, {batch} stands for the batch size")
         raise
     _, losses, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
-    return Discovery(frame, shapes[0], names, closed.jaxpr, losses, parameters, probabilities)
+    return Discovery(frame, shapes[0], names, aliases, closed.jaxpr, losses, parameters, probabilities)
 
 
 def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ...] | None]:
@@ -109,6 +113,15 @@ def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ..
     # Only what is no array yet is converted: annotations belong to the very objects that layers returned.
     kept = SequenceBatch | NestedSequenceBatch | jax.Array
     return [v if isinstance(v, kept) else jnp.asarray(v) for v in values], names
+
+
+def _aliases(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> dict[str, str]:
+    """Layers for their last results, keys of outputs for the values returned under them; names that are taken stay."""
+    aliases = {name.rpartition(".tmp_")[0]: name for name in frame.made.values if ".tmp_" in name}
+    recorded = {id(value): name for name, value in frame.made.values.items()}
+    aliases |= {key: recorded[id(v)] for key, v in zip(names or (), outputs, strict=False) if id(v) in recorded}
+    taken = {**frame.made.values, **frame.declared.arrays, **frame.declared.feeds}
+    return {alias: name for alias, name in aliases.items() if alias not in taken}
 
 
 def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, ...]]) -> None:

@@ -79,6 +79,12 @@ def ends_in_a_product(jaxpr: Any, variable: Any) -> bool:
     return False
 
 
+def last_values(jaxpr: Any) -> dict[str, Any]:
+    """The variable of the last value that each of the user's lines makes, by `file:line`."""
+    lines = ((user_line(e).rpartition(" in ")[0], e.outvars[-1]) for e in jaxpr.eqns if e.outvars)
+    return {line: variable for line, variable in lines if line}
+
+
 def user_line(equation: Any) -> str:
     """The innermost line of the user's that made an equation, as `file:line in function`."""
     frame = next((f for f in _frames(equation) if not is_library(f.file_name)), None)

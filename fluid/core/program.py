@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core.discovery import Discovery, check_losses, discover, flatten_outputs, warn_of_likely_mistakes
+from fluid.core.equations import last_values
 from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.sequence import SequenceBatch
@@ -67,6 +68,8 @@ class Program:
       output_names: the keys when the function returned a dict, else None.
       values: shape and dtype of every named value, in the order in which they are made.
       sites: the user's line that made each of them.
+      aliases: other names of named values: the name of a layer for its last result, such as "fc_0" for "fc_0.tmp_2",
+        and the key of an output for the value that is returned under it.
       lookups: parameters of which rows are looked up.
       random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
@@ -104,6 +107,7 @@ class Program:
         self.precision = None if precision == "float32" else precision
         self.name = name or _name_of(function)
         shapes = {key: jnp.shape(_dense(value)) for key, value in (sample_feed or {}).items()}
+        self._shapes = shapes
         found = self._discover(_BATCHES[0], shapes)
         frame = found.frame
         self.output_names = found.output_names
@@ -120,6 +124,7 @@ class Program:
         self.outputs = [_array(v) for v in found.outputs]
         self.values = {n: _array(v) for n, v in frame.made.values.items()}
         self.sites = frame.declared.sites
+        self.aliases = found.aliases
         check_losses(self.name, found, [m.parameters for m in self.minimizes])
         warn_of_likely_mistakes(self.name, found, _BATCHES[0])
         self._mark_batch_dimensions(shapes)
@@ -127,6 +132,12 @@ class Program:
     def __repr__(self) -> str:
         feeds = ", ".join(f"{n}: {Array(s.shape, s.dtype)}" for n, s in self.feeds.items())
         return f"Program({self.name}({feeds}) -> {', '.join(map(str, self.outputs))})"
+
+    @functools.cached_property
+    def lines(self) -> dict[str, Array]:
+        """Shape and dtype of the last value that each line of the program makes, by `file:line`."""
+        first, second = (last_values(self._discover(batch, self._shapes).jaxpr) for batch in _BATCHES)
+        return {line: _merge(_array(v.aval), _array(second.get(line, v).aval)) for line, v in first.items()}
 
     def init(self, key: jax.Array) -> dict[str, Any]:
         """Initial values of all parameters and states, by name.
@@ -165,8 +176,8 @@ class Program:
             parameters={n: arrays[n] for n in self.parameters},
             states={n: arrays[n] for n in self.states},
             feeds=dict(feeds),
-            overrides=dict(overrides or {}),
-            perturbations=dict(perturbations or {}),
+            overrides={self.aliases.get(n, n): v for n, v in (overrides or {}).items()},
+            perturbations={self.aliases.get(n, n): v for n, v in (perturbations or {}).items()},
             row_perturbations=dict(row_perturbations or {}),
             key=key,
         )

@@ -12,7 +12,7 @@ from fluid import errors
 from fluid.handlers.nan import spoilt
 from fluid.handlers.values import Averaging, Every, Interval, known_values, number, scalar_outputs
 from fluid.metrics import MetricBase
-from fluid.session.step import rate_names
+from fluid.session.names import rate_names
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler, MeasuredEvent
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from fluid.core import TRAIN, NestedSequenceBatch, Program, SequenceBatch, filled
 from fluid.session import Request, Session
-from fluid.session.step import GRAD, Step, rate_names
+from fluid.session.names import GRAD, rate_names
+from fluid.session.step import Step
 
 # How often the step is done again, at most, to find rows where the value itself does not show them.
 _TRIALS = 64

@@ -15,8 +15,9 @@ from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
 from fluid.session.bound import BoundStep, Compilation
 from fluid.session.interrupts import InterruptGuard
+from fluid.session.names import as_array, check_fetch, split_names
 from fluid.session.results import Results
-from fluid.session.step import Request, Rule, as_array, check_fetch, rules_of, split_names
+from fluid.session.step import Request, Rule, rules_of
 
 
 class Session:
