@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core.equations import ends_in_a_product, squared_batches, with_slope
+from fluid.core.explain import in_own_words
 from fluid.core.frame import TRAIN, Frame, running, warn
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.sequence import SequenceBatch
@@ -79,6 +80,10 @@ def discover(
         _check_leaks(name, closed.consts)
     except Exception as error:
         error.__notes__ = notes  # without what JAX says of its own frames
+        explained = in_own_words(error, name)
+        if explained is not None:
+            explained.__notes__ = notes
+            raise explained from None
         if not isinstance(error, errors.FluidError):
             error.add_note(f"while tracing the program {name}; in shapes, {batch} stands for the batch size")
         raise

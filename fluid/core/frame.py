@@ -17,7 +17,9 @@ import numpy as np
 from fluid import errors
 
 # Lines of these folders are not the user's.
-_LIBRARIES = tuple(str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__))
+_LIBRARIES = tuple(
+    str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
+)
 _MACHINERY = ("<frozen importlib._bootstrap>", contextlib.__file__)
 _current: ContextVar["Frame | None"] = ContextVar("fluid_frame", default=None)
 
@@ -279,7 +281,7 @@ def current_frame(caller: str) -> Frame:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a file belongs to fluid, to JAX or to Python's machinery, rather than to the user."""
+    """Whether a file belongs to fluid, JAX, NumPy or Python's machinery, rather than to the user."""
     return filename.startswith(_LIBRARIES) or filename in _MACHINERY
 
 

@@ -156,6 +156,12 @@ class SequenceBatch:
     __eq__, __ne__ = _binary(operator.eq)[0], _binary(operator.ne)[0]
     __hash__ = object.__hash__  # a class that says what is equal loses it; batches are told apart by identity
 
+    def __bool__(self) -> bool:
+        raise errors.ArgumentTypeError(
+            "a sequence batch is neither true nor false: a condition such as `x > 0` holds one truth for each step; "
+            "choose with layers.where(condition, x, y), or reduce it: layers.reduce_any(condition)"
+        )
+
     def __abs__(self) -> "SequenceBatch":
         return self.with_data(abs(self.data))
 
