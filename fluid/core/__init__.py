@@ -17,10 +17,9 @@ from fluid.core.frame import (
 )
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, stand_in
-from fluid.core.padding import filled, spread_mask
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.scope import Scope
-from fluid.core.sequence import SequenceBatch
+from fluid.core.sequence import SequenceBatch, filled, spread_mask
 from fluid.core.stack import Stack
 from fluid.core.stages import Staged, Stages
 from fluid.core.variables import (

@@ -13,6 +13,7 @@ from fluid.core.discovery import Discovery, check_losses, discover, flatten_outp
 from fluid.core.equations import last_values
 from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch
+from fluid.core.printing import explained_prints
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
 
@@ -195,7 +196,8 @@ class Program:
         )
 
     def _discover(self, batch: int, shapes: Mapping[str, Any]) -> Discovery:
-        return discover(self.function, self.name, self.precision, batch, shapes)
+        with explained_prints(batch, again=batch != _BATCHES[0]):
+            return discover(self.function, self.name, self.precision, batch, shapes)
 
     def _mark_batch_dimensions(self, shapes: Mapping[str, Any]) -> None:
         # A function that works for one batch size only is legal; its dimensions stay as they are.

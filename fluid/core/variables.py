@@ -12,8 +12,7 @@ import numpy as np
 from fluid import errors
 from fluid.core.frame import TRAIN, Frame, Minimization, ParameterSpec, Probabilities, current_frame, user_site
 from fluid.core.nested import NestedSequenceBatch
-from fluid.core.padding import filled
-from fluid.core.sequence import SequenceBatch
+from fluid.core.sequence import SequenceBatch, filled
 
 
 def fold_name(key: jax.Array, name: str) -> jax.Array:

@@ -171,6 +171,28 @@ def test_probabilities_are_not(build, recwarn):
     assert not recwarn.list
 
 
+@pytest.mark.parametrize("text", ["the shape is {shape}", "x{shape[0]} or 0.37 or 370"])
+def test_a_printed_stand_in_is_explained(capsys, text):
+    def program():
+        x = layers.data("x", [4])
+        print(text.format(shape=x.shape))
+        return x
+
+    fluid.Program(program)
+    said, *rest = capsys.readouterr().out.splitlines()
+    assert said == text.format(shape=(37, 4)), "what is printed stays, and is printed once"
+    assert ["37 stands for the batch size" in line for line in rest] == [True]
+
+
+def test_other_prints_are_left_alone(capsys):
+    def program():
+        print("137 0.37 37.5")
+        return layers.data("x", [4])
+
+    fluid.Program(program)
+    assert capsys.readouterr().out == "137 0.37 37.5\n"
+
+
 def test_warnings_point_at_the_line_that_made_the_program():
     with pytest.warns(errors.FluidWarning) as caught:
         fluid.Trainer(squared(lambda p, y: p - y), SGD)
