@@ -167,9 +167,9 @@ def nested_block(x):
         state = outer.memory(shape=[3], value=0.5)
         inner = layers.StaticRNN()
         with inner.step():
-            turn = inner.step_input([1.0, 2.0, 3.0])
+            factor = inner.step_input([1.0, 2.0, 3.0])
             thought = inner.memory(init=state)
-            new = layers.elementwise_add(thought * 0.5, word * turn)
+            new = layers.elementwise_add(thought * 0.5, word * factor)
             inner.update_memory(thought, new)
             inner.step_output(new)
         last = inner()[-1]
@@ -184,8 +184,8 @@ def test_blocks_inside_blocks():
     for row, got, total in zip(x.rows(), found.rows(), sums.rows(), strict=True):
         state = np.full(3, 0.5, "float32")
         for t, word in enumerate(row):
-            for turn in (1, 2, 3):
-                state = state * 0.5 + word * turn
+            for factor in (1, 2, 3):
+                state = state * 0.5 + word * factor
             np.testing.assert_allclose(got[t], state, rtol=1e-5)
             np.testing.assert_allclose(total[t], state.sum(), rtol=1e-4)
 

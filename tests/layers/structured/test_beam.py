@@ -127,25 +127,28 @@ def test_a_narrow_beam_and_the_early_end_lose_nothing(seed, penalty):
 
 
 def test_it_ends_when_nothing_can_win_any_more():
-    """Counted by the step itself, which is run once for each turn of the loop."""
-    turns = []
+    """Counted by the step itself, which is run once in each iteration of the loop."""
+    iterations = []
 
     def program(sure):
         def count(ids, state):
-            jax.debug.callback(turns.append, state["turn"], ordered=True)
+            jax.debug.callback(iterations.append, state["iteration"], ordered=True)
             scores = jnp.log(jnp.where(jnp.arange(IDS) == END, sure, (1 - sure) / (IDS - 1)))
-            return jnp.broadcast_to(scores, (ids.shape[0], IDS)), {**state, "turn": state["turn"] + 1}
+            return jnp.broadcast_to(scores, (ids.shape[0], IDS)), {**state, "iteration": state["iteration"] + 1}
 
         x = layers.data("x", shape=[1])
-        return layers.beam_search(count, {"x": x, "turn": 0}, START, END, beam_size=2, max_length=50)
+        return layers.beam_search(count, {"x": x, "iteration": 0}, START, END, beam_size=2, max_length=50)
 
     for sure, most in ((0.98, 3), (0.001, 50)):
-        turns.clear()
+        iterations.clear()
         known = fluid.Program(functools.partial(program, sure))
         outputs = jax.jit(lambda feed, known=known: known.apply({}, feed, key=None, mode="test").outputs)
         jax.block_until_ready(outputs({"x": np.zeros((3, 1), "float32")}))
         jax.effects_barrier()
-        assert len(turns) == max(map(int, turns)) + 1 == (most if sure < 0.5 else len(turns)) and len(turns) <= most
+        assert (
+            len(iterations) == max(map(int, iterations)) + 1 == (most if sure < 0.5 else len(iterations))
+            and len(iterations) <= most
+        )
 
 
 def test_rows_do_not_know_of_each_other():
