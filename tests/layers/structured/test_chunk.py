@@ -160,7 +160,11 @@ WIDE = {"x": X, "y": Y.with_data(np.repeat(Y.data, 2, axis=2))}
     ("build", "given", "message"),
     [
         (lambda x, y: layers.chunk_eval(x, y, "BIO", 2), {"x": X, "y": Y}, "'IOB', 'IOBES', 'IOE', 'plain'"),
-        (lambda x, y: layers.chunk_eval(x, y, "IOB", 0), {"x": X, "y": Y}, "one or more"),
+        (
+            lambda x, y: layers.chunk_eval(x, y, "IOB", 0),
+            {"x": X, "y": Y},
+            r"chunk_eval_0\(num_chunk_types=0\): expected a whole number from 1 on",
+        ),
         (lambda x, y: layers.chunk_eval(x, y, "IOB", 2, [2]), {"x": X, "y": Y}, "from 0 to 1"),
         (lambda x, y: layers.chunk_eval(x, y, "IOB", 2), WIDE, "one tag for each step"),
         (lambda x, y: layers.chunk_eval(layers.cast(x, "float32"), y, "IOB", 2), {"x": X, "y": Y}, "integers"),
