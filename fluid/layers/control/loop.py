@@ -47,7 +47,7 @@ def while_loop(
       cond: called with the loop variables; returns a bool `[]` or `[1]`.
       body: called with the loop variables; returns their new values, of the same structure, shapes and dtypes.
       loop_vars: the values that the loop starts with: a list of values, or of pytrees of values.
-      is_test: has no effect.
+      is_test: accepted for programs written for Fluid, but has no effect: a loop runs in test mode as in training.
       name: instead of `while_loop_N`.
       max_iterations: the loop ends after so many iterations in any case. A gradient needs this number, and takes memory
         for all of them.

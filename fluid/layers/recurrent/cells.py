@@ -124,7 +124,7 @@ class LSTM(Cell):
     """Long short-term memory whose input is projected already.
 
     Attributes:
-      unit: the equations behind the sums.
+      unit: the equations from the sums to the state.
       weight: `[width, 4 * width]`, for the hidden state.
     """
 
@@ -147,7 +147,7 @@ class ProjectedLSTM(Cell):
     """An LSTM whose hidden state is projected to fewer numbers, `r' = activation(h' @ projection)` (Sak et al., 2014).
 
     Attributes:
-      unit: the equations behind the sums.
+      unit: the equations from the sums to the state.
       weight: `[proj_size, 4 * width]`, for the projected hidden state.
       projection: `[width, proj_size]`.
       activation: of the projection.
@@ -225,7 +225,8 @@ class GRU(Cell):
 
     def blend(self, gates: GRUGates, h: Any) -> Any:
         """The hidden state after a step: a mean of the one before it and the candidate, weighted by the update gate."""
-        u, c = gates.update, gates.candidate
+        u = gates.update
+        c = gates.candidate
         if self.origin_mode:
             return u * h + (1 - u) * c
         return (1 - u) * h + u * c

@@ -25,7 +25,7 @@ class DynamicRNN(StepBlock):
       name: instead of `dynamic_rnn_N`.
 
     Returns:
-      When called behind the block: the outputs of all steps, a SequenceBatch `[batch, time, ...]` or a list of several.
+      When called after the block: the outputs of all steps, a SequenceBatch `[batch, time, ...]` or a list of several.
 
     Raises:
       ProgramError: a memory is not updated or starts with a value from inside; there is no step input or no output; a
@@ -59,7 +59,7 @@ class DynamicRNN(StepBlock):
 
         Args:
           x: SequenceBatch `[batch, time, ...]`, with the same lengths as all that are stepped over.
-          level: has no effect; steps go over the outer level.
+          level: accepted for programs written for Fluid, but has no effect: steps go over the outer level.
 
         Returns:
           `[batch, ...]`; of nested sequences the inner ones, as a SequenceBatch.
@@ -91,7 +91,7 @@ class DynamicRNN(StepBlock):
           init: its value in the first step, `[batch, ...]`, computed before the block.
           shape: without `init`, its sizes, leaving out the batch.
           value: without `init`, the number it is filled with.
-          need_reorder: has no effect; rows are never reordered.
+          need_reorder: accepted for programs written for Fluid, but has no effect: rows are never reordered.
           dtype: without `init`, its dtype.
 
         Returns:
@@ -102,7 +102,7 @@ class DynamicRNN(StepBlock):
             return self._memory_from(init)
         if shape is None or not self._inputs:
             raise errors.ProgramError(
-                f"{self._this.name}: memory needs init=, or shape= behind a step_input, which says how many rows there "
+                f"{self._this.name}: memory needs init=, or shape= after a step_input, which says how many rows there "
                 f"are: word = rnn.step_input(sentence); prev = rnn.memory(shape=[200])"
             )
         sizes = (self._inputs[0][1].shape[0], *(int(d) for d in shape))

@@ -135,7 +135,7 @@ def _cell(
     origin_mode: bool,
     dtype: Any,
 ) -> GRU:
-    """The cell around a parameter `[width, 3 * width]` that holds two matrices one behind the other."""
+    """The cell around a parameter `[width, 3 * width]` that holds two matrices, one after the other."""
     flat = this.weight(attr, [width, 3 * width], dtype).reshape(-1)
     gate_weight = flat[: 2 * width * width].reshape(width, 2 * width)
     candidate_weight = flat[2 * width * width :].reshape(width, width)

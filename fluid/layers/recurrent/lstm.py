@@ -51,7 +51,7 @@ def dynamic_lstm(
       gate_activation: of the three gates: "sigmoid", "tanh", "relu", "identity", any other activation, or a function.
       cell_activation: of the cell state in the hidden state, with the same choices.
       candidate_activation: of the candidate, with the same choices.
-      dtype: has no effect; the parameters have the dtype of the input.
+      dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
       name: instead of `lstm_N`.
 
     Returns:
@@ -118,7 +118,7 @@ def dynamic_lstmp(
       cell_activation: of the cell state in the hidden state, see `dynamic_lstm`.
       candidate_activation: of the candidate, see `dynamic_lstm`.
       proj_activation: of the projection, with the same choices.
-      dtype: has no effect; the parameters have the dtype of the input.
+      dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
       name: instead of `lstmp_N`.
       h_0: projection to start from, `[batch, proj_size]`; zeros by default.
       c_0: cell state to start from, `[batch, width]`; zeros by default.

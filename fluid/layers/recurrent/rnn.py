@@ -39,7 +39,7 @@ def rnn(
       inputs: a SequenceBatch, of which `cell` gets `[batch, ...]`; an array `[batch, time, ...]`; or a list, tuple or
         dict of several.
       initial_states: array `[batch, ...]`, or a list, tuple or dict of several; the states keep shapes and dtypes.
-      sequence_length: integers `[batch]` for arrays: in the steps behind its length a row keeps its states.
+      sequence_length: integers `[batch]` for arrays: in the steps after its end a row keeps its states.
       time_major: whether arrays are `[time, batch, ...]`, the outputs too.
       is_reverse: whether to run each row from its last step to its first.
       name: instead of `rnn_N`.

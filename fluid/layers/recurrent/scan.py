@@ -16,7 +16,7 @@ def unroll(cell: Cell, inputs: Any, state: Any, lengths: Any = None, reverse: bo
       cell: what each step does.
       inputs: an array `[time, batch, ...]`, or a pytree of several, of which the cell is given one slice at a time.
       state: the state before the first step, of arrays `[batch, ...]`.
-      lengths: integers `[batch]`: a row keeps its state in the steps behind its length. None when all steps count.
+      lengths: integers `[batch]`: a row keeps its state in the steps after its end. None when all steps count.
       reverse: whether to run from the last step to the first; each row then starts at its own last step.
 
     Returns:
@@ -28,7 +28,7 @@ def unroll(cell: Cell, inputs: Any, state: Any, lengths: Any = None, reverse: bo
         number, x = now
         outputs, new = cell.step(x, state)
         if lengths is not None:
-            new = jax.tree.map(lambda n, old: jnp.where(_beside(number < lengths, n), n, old), new, state)
+            new = jax.tree.map(lambda n, old: jnp.where(_spread(number < lengths, n), n, old), new, state)
         return new, outputs
 
     last, outputs = jax.lax.scan(step, state, (jnp.arange(time, dtype=jnp.int32), inputs), reverse=reverse)
@@ -47,6 +47,6 @@ def numbered(inputs: Any) -> tuple[Any, Any]:
     return jnp.arange(time, dtype=jnp.int32), inputs
 
 
-def _beside(flags: Any, like: Any) -> Any:
-    """Flags `[batch]` with dimensions of 1 behind them, so that they fit an array `[batch, ...]`."""
+def _spread(flags: Any, like: Any) -> Any:
+    """Flags `[batch]` followed by dimensions of 1, so that they fit an array `[batch, ...]`."""
     return flags.reshape(*flags.shape, *[1] * (like.ndim - flags.ndim))

@@ -40,7 +40,7 @@ def lstm(
       input: `[time, batch, in]`; every step of every row counts.
       init_h: hidden states to start from, `[num_layers (* 2 when bidirectional), batch, hidden_size]`; None for zeros.
       init_c: cell states to start from, of the same shape; None for zeros.
-      max_len: has no effect; the length is that of the input.
+      max_len: accepted for programs written for Fluid, but has no effect: the length is that of the input.
       hidden_size: width of the hidden state.
       num_layers: number of layers.
       dropout_prob: probability with which dropout sets a number between two layers to 0 in training; what is kept is

@@ -21,7 +21,7 @@ class StaticRNN(StepBlock):
       name: instead of `static_rnn_N`.
 
     Returns:
-      When called behind the block: the outputs of all steps, `[time, batch, ...]`, or a list of several.
+      When called after the block: the outputs of all steps, `[time, batch, ...]`, or a list of several.
 
     Raises:
       ProgramError: a memory is not updated or starts with a value from inside; there is no step input or no output; a

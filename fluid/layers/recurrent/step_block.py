@@ -85,7 +85,7 @@ class StepBlock(abc.ABC):
         """The outputs of all steps: one value, or a list of several."""
         if self._results is None:
             raise errors.ProgramError(
-                f"{self._this.name} has no results yet; call it behind its block:\n"
+                f"{self._this.name} has no results yet; call it after its block:\n"
                 f"    with rnn.{self.opening}():\n        ...\n    out = rnn()"
             )
         return self._results[0] if len(self._results) == 1 else list(self._results)
@@ -209,7 +209,7 @@ class StepBlock(abc.ABC):
         """Refuse a method that is called outside the block."""
         if self._child is None:
             raise errors.ProgramError(
-                f"{self._this.name}: {what} belongs into the block:\n"
+                f"{self._this.name}: {what} belongs inside the block:\n"
                 f"    with rnn.{self.opening}():\n        ... rnn.{what}(...)"
             )
 

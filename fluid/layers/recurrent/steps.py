@@ -28,10 +28,10 @@ def time_first(value: core.SequenceBatch | core.NestedSequenceBatch) -> Any:
 
 
 def hold_last_step(data: Any, lengths: Any) -> Any:
-    """Repeat the last step of each row behind its end.
+    """Replace the padding of each row by its last step.
 
-    A user's step computes with the padding too, and its gradient may be NaN there, as that of a division by 0 is, even
-    where nothing depends on the result. Of values that are data it makes nothing that it does not make of data.
+    A user's step is computed on the padding too. On zeros it may divide by 0, and the gradient of that is NaN even where
+    no result depends on it. On the last step it only computes what it computes on data anyway.
 
     Args:
       data: `[time, batch, ...]`.
@@ -73,7 +73,7 @@ def check_no_state_written(name: str, written: Collection[str]) -> None:
     if written:
         raise errors.ProgramError(
             f"{name}: a layer inside changes {', '.join(map(repr, sorted(written)))} in every step, also in those "
-            f"behind the end of a row; normalise before the recurrence, or inside with fluid.layers.layer_norm"
+            f"after the end of a row; normalise before the recurrence, or inside with fluid.layers.layer_norm"
         )
 
 

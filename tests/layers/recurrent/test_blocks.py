@@ -357,16 +357,16 @@ def test_a_block_without_step_input_is_refused():
 
 
 @pytest.mark.parametrize("method", ["step_input", "static_input", "memory", "output"])
-def test_methods_belong_into_the_block(method):
+def test_methods_belong_inside_the_block(method):
     def program():
         getattr(layers.DynamicRNN(), method)(*([] if method == "memory" else [sentence()]))
 
-    with pytest.raises(errors.ProgramError, match=f"{method} belongs into the block"):
+    with pytest.raises(errors.ProgramError, match=f"{method} belongs inside the block"):
         fluid.Program(program)
 
 
 @pytest.mark.parametrize("use", [lambda h: layers.fc(h, 2), lambda h: h * 2])
-def test_values_from_inside_are_refused_behind_the_block(use):
+def test_values_from_inside_are_refused_after_the_block(use):
     def program():
         rnn = layers.DynamicRNN()
         x = sentence()
