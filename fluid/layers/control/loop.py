@@ -23,8 +23,8 @@ class _Loop(NamedTuple):
       states: those that the condition or the body changes, by name.
     """
 
-    iteration: Any
-    proceed: Any
+    iteration: jax.Array
+    proceed: jax.Array
     values: list[Any]
     states: dict[str, Any]
 

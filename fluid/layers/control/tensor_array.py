@@ -25,8 +25,8 @@ class TensorArray:
       length: int32 `[]`: one more than the last index that was written.
     """
 
-    data: Any
-    length: Any
+    data: jax.Array
+    length: jax.Array
 
 
 @layer

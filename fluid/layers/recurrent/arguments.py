@@ -27,7 +27,7 @@ def width_of(this: Layer, size: Any, gates: int) -> int:
     return size // gates
 
 
-def projected(this: Layer, value: Any, size: int) -> core.SequenceBatch:
+def projected(this: Layer, value: core.Value, size: int) -> core.SequenceBatch:
     """The input of a recurrence over sequences `[batch, time, size]`, with zeros for its padding.
 
     Raises:
@@ -42,7 +42,7 @@ def projected(this: Layer, value: Any, size: int) -> core.SequenceBatch:
     return value.with_data(dense(value))
 
 
-def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: Any) -> Any:
+def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: core.Value | None) -> Any:
     """The state in which a recurrence over sequences starts.
 
     Args:
@@ -62,7 +62,7 @@ def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: 
     return jax.tree.unflatten(structure, arrays)
 
 
-def given_state(this: Layer, value: Any, shape: tuple[int, ...], dtype: Any, argument: str) -> Any:
+def given_state(this: Layer, value: core.Value | None, shape: tuple[int, ...], dtype: Any, argument: str) -> jax.Array:
     """An array of the state to start from, as the user gave it; zeros for None.
 
     Raises:
@@ -80,7 +80,7 @@ def given_state(this: Layer, value: Any, shape: tuple[int, ...], dtype: Any, arg
     return array.astype(dtype)
 
 
-def array_of_shape(this: Layer, value: Any, *shape: int | None) -> Any:
+def array_of_shape(this: Layer, value: core.Value, *shape: int | None) -> jax.Array:
     """The array of a value that must have this shape; None stands for any size.
 
     Raises:

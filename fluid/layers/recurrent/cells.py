@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-Function = Callable[[Any], Any]
+Function = Callable[[jax.Array], jax.Array]
 
 
 class Cell(abc.ABC):
@@ -66,8 +66,8 @@ class LSTMState(NamedTuple):
       cell: `[batch, width]`.
     """
 
-    hidden: Any
-    cell: Any
+    hidden: jax.Array
+    cell: jax.Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +97,11 @@ class LSTMUnit:
     gate: Function = jax.nn.sigmoid
     candidate: Function = jnp.tanh
     output: Function = jnp.tanh
-    peepholes: Any = None
+    peepholes: jax.Array | None = None
     forget_bias: float = 0.0
     clip: float | None = None
 
-    def __call__(self, sums: Any, c: Any) -> LSTMState:
+    def __call__(self, sums: jax.Array, c: jax.Array) -> LSTMState:
         """The state after a step.
 
         Args:
@@ -129,14 +129,14 @@ class LSTM(Cell):
     """
 
     unit: LSTMUnit
-    weight: Any
+    weight: jax.Array
 
-    def initial_state(self, batch_ref: Any) -> LSTMState:
+    def initial_state(self, batch_ref: jax.Array) -> LSTMState:
         """Zeros, twice `[batch, width]`."""
         zeros = jnp.zeros((batch_ref.shape[0], self.weight.shape[0]), batch_ref.dtype)
         return LSTMState(zeros, zeros)
 
-    def step(self, inputs: Any, state: LSTMState) -> tuple[Any, LSTMState]:
+    def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
         """From the projected input `[batch, 4 * width]` to the hidden state `[batch, width]`."""
         new = self.unit(inputs + state.hidden @ self.weight, state.cell)
         return new.hidden, new
@@ -155,18 +155,18 @@ class ProjectedLSTM(Cell):
     """
 
     unit: LSTMUnit
-    weight: Any
-    projection: Any
+    weight: jax.Array
+    projection: jax.Array
     activation: Function
     clip: float | None = None
 
-    def initial_state(self, batch_ref: Any) -> LSTMState:
+    def initial_state(self, batch_ref: jax.Array) -> LSTMState:
         """Zeros, `[batch, proj_size]` and `[batch, width]`."""
         width, proj_size = self.projection.shape
         batch = batch_ref.shape[0]
         return LSTMState(jnp.zeros((batch, proj_size), batch_ref.dtype), jnp.zeros((batch, width), batch_ref.dtype))
 
-    def step(self, inputs: Any, state: LSTMState) -> tuple[Any, LSTMState]:
+    def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
         """From the projected input `[batch, 4 * width]` to the projected hidden state `[batch, proj_size]`."""
         h, c = self.unit(inputs + state.hidden @ self.weight, state.cell)
         r = clipped(self.activation(h @ self.projection), self.clip)
@@ -176,10 +176,10 @@ class ProjectedLSTM(Cell):
 class GRUGates(NamedTuple):
     """What a GRU computes before its new hidden state; each `[batch, width]`."""
 
-    update: Any
-    reset: Any
-    candidate: Any
-    reset_hidden: Any
+    update: jax.Array
+    reset: jax.Array
+    candidate: jax.Array
+    reset_hidden: jax.Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,29 +201,29 @@ class GRU(Cell):
       origin_mode: True for `h' = u * h + (1 - u) * c`, which is how the paper has it.
     """
 
-    gate_weight: Any
-    candidate_weight: Any
+    gate_weight: jax.Array
+    candidate_weight: jax.Array
     gate: Function = jax.nn.sigmoid
     candidate: Function = jnp.tanh
     origin_mode: bool = False
 
-    def initial_state(self, batch_ref: Any) -> Any:
+    def initial_state(self, batch_ref: jax.Array) -> jax.Array:
         """Zeros, `[batch, width]`."""
         return jnp.zeros((batch_ref.shape[0], self.candidate_weight.shape[0]), batch_ref.dtype)
 
-    def step(self, inputs: Any, state: Any) -> tuple[Any, Any]:
+    def step(self, inputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         """From the projected input `[batch, 3 * width]` to the hidden state `[batch, width]`."""
         hidden = self.blend(self.gates(inputs, state), state)
         return hidden, hidden
 
-    def gates(self, inputs: Any, h: Any) -> GRUGates:
+    def gates(self, inputs: jax.Array, h: jax.Array) -> GRUGates:
         """Both gates and the candidate of a step, from `[batch, 3 * width]` and the hidden state before it."""
         a_ur, a_c = jnp.split(inputs, [self.gate_weight.shape[1]], axis=1)
         u, r = jnp.split(self.gate(a_ur + h @ self.gate_weight), 2, axis=1)
         reset_hidden = r * h
         return GRUGates(u, r, self.candidate(a_c + reset_hidden @ self.candidate_weight), reset_hidden)
 
-    def blend(self, gates: GRUGates, h: Any) -> Any:
+    def blend(self, gates: GRUGates, h: jax.Array) -> jax.Array:
         """The hidden state after a step: a mean of the one before it and the candidate, weighted by the update gate."""
         u = gates.update
         c = gates.candidate
@@ -232,11 +232,11 @@ class GRU(Cell):
         return (1 - u) * h + u * c
 
 
-def _peep(sums: Any, weight: Any, c: Any) -> Any:
+def _peep(sums: jax.Array, weight: jax.Array | None, c: jax.Array) -> jax.Array:
     """The sums `[batch, width]` of a gate with what it sees of the cell state through its peephole, if it has one."""
     return sums if weight is None else sums + weight * c
 
 
-def clipped(value: Any, limit: float | None) -> Any:
+def clipped(value: jax.Array, limit: float | None) -> jax.Array:
     """A value held between `-limit` and `limit`; as it is where there is no limit."""
     return jnp.clip(value, -limit, limit) if limit else value

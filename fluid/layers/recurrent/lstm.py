@@ -211,7 +211,7 @@ def _unit(
     gate: Activation,
     candidate: Activation,
     output: Activation,
-    peepholes: Any,
+    peepholes: jax.Array | None,
     clip: float | None = None,
 ) -> LSTMUnit:
     """The equations of `dynamic_lstm`, whose sums come in the order candidate, input, forget, output."""
@@ -230,7 +230,7 @@ def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> 
 
 def _add_bias(
     this: Layer, x: core.SequenceBatch, attr: ParamSetting, use_peepholes: bool
-) -> tuple[core.SequenceBatch, Any]:
+) -> tuple[core.SequenceBatch, jax.Array | None]:
     """Create the bias of an LSTM, which holds its peepholes too.
 
     Args:
@@ -255,7 +255,12 @@ def _add_bias(
 
 
 def _states(
-    this: Layer, cell: Cell, x: core.SequenceBatch, h_0: Any, c_0: Any, reverse: bool
+    this: Layer,
+    cell: Cell,
+    x: core.SequenceBatch,
+    h_0: core.Value | None,
+    c_0: core.Value | None,
+    reverse: bool,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
     """Hidden states and cell states of an LSTM after all steps of its projected input, recorded as results."""
     start = starting_state(this, cell, x, h_0=h_0, c_0=c_0)

@@ -9,7 +9,9 @@ from fluid import core
 from fluid.layers.recurrent.cells import Cell
 
 
-def unroll(cell: Cell, inputs: Any, state: Any, lengths: Any = None, reverse: bool = False) -> tuple[Any, Any]:
+def unroll(
+    cell: Cell, inputs: Any, state: Any, lengths: jax.Array | None = None, reverse: bool = False
+) -> tuple[Any, Any]:
     """Run a cell over the first axis of its inputs: one loop on the device, whatever the number of steps.
 
     Args:
@@ -47,6 +49,6 @@ def numbered(inputs: Any) -> tuple[Any, Any]:
     return jnp.arange(time, dtype=jnp.int32), inputs
 
 
-def _spread(flags: Any, like: Any) -> Any:
+def _spread(flags: jax.Array, like: jax.Array) -> jax.Array:
     """Flags `[batch]` followed by dimensions of 1, so that they fit an array `[batch, ...]`."""
     return flags.reshape(*flags.shape, *[1] * (like.ndim - flags.ndim))

@@ -102,17 +102,17 @@ def lstm(
 class _Direction(NamedTuple):
     """The weights of one direction of one layer: `[in, 4 * width]`, `[width, 4 * width]` and `[4 * width]`."""
 
-    from_input: Any
-    from_hidden: Any
-    bias: Any
+    from_input: jax.Array
+    from_hidden: jax.Array
+    bias: jax.Array
 
-    def run(self, x: Any, start: LSTMState, reverse: bool) -> tuple[Any, LSTMState]:
+    def run(self, x: jax.Array, start: LSTMState, reverse: bool) -> tuple[jax.Array, LSTMState]:
         """The hidden states `[time, batch, width]` for inputs `[time, batch, in]`, and the state after the last."""
         cell = LSTM(LSTMUnit("ifgo"), self.from_hidden)
         return unroll(cell, x @ self.from_input + self.bias, start, reverse=reverse)
 
 
-def _unpack(flat: Any, sizes: list[int], width: int, directions: int) -> list[_Direction]:
+def _unpack(flat: jax.Array, sizes: list[int], width: int, directions: int) -> list[_Direction]:
     """Cut the vector of all weights into those of each layer and direction.
 
     Args:
@@ -123,7 +123,7 @@ def _unpack(flat: Any, sizes: list[int], width: int, directions: int) -> list[_D
     """
     place = 0
 
-    def take(rows: int, columns: int) -> Any:
+    def take(rows: int, columns: int) -> jax.Array:
         """The next matrix of so many rows and columns, transposed."""
         nonlocal place
         start = place

@@ -27,11 +27,11 @@ def time_first(value: core.SequenceBatch | core.NestedSequenceBatch) -> Any:
     return jax.tree.map(lambda v: hold_last_step(jnp.swapaxes(v, 0, 1), value.lengths), steps)
 
 
-def hold_last_step(data: Any, lengths: Any) -> Any:
+def hold_last_step(data: jax.Array, lengths: jax.Array) -> jax.Array:
     """Replace the padding of each row by its last step.
 
-    A user's step is computed on the padding too. On zeros it may divide by 0, and the gradient of that is NaN even where
-    no result depends on it. On the last step it only computes what it computes on data anyway.
+    A user's step is computed on the padding too. On zeros it may divide by 0, and the gradient of that is NaN even when
+    no result depends on it. On the last step it computes only what it computes on data anyway.
 
     Args:
       data: `[time, batch, ...]`.
@@ -77,7 +77,7 @@ def check_no_state_written(name: str, written: Collection[str]) -> None:
         )
 
 
-def next_state(name: str, which: str, old: Any, new: Any) -> Any:
+def next_state(name: str, which: str, old: jax.Array, new: Any) -> jax.Array:
     """The new value of a state, in the dtype of the old one.
 
     Args:

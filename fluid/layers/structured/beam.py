@@ -21,9 +21,9 @@ class BeamSearch(NamedTuple):
       lengths: int32 `[batch, beam]`, counting `end_id` too; 0 where there is no hypothesis.
     """
 
-    ids: Any
-    scores: Any
-    lengths: Any
+    ids: jax.Array
+    scores: jax.Array
+    lengths: jax.Array
 
 
 @layer
@@ -183,10 +183,10 @@ class _Carry(NamedTuple):
       program_states: the states of the program that the user's step changes, by name.
     """
 
-    time: Any
-    last_ids: Any
-    ids: Any
-    totals: Any
+    time: jax.Array
+    last_ids: jax.Array
+    ids: jax.Array
+    totals: jax.Array
     finished: BeamSearch
     state: Any
     program_states: dict[str, Any]
@@ -239,7 +239,7 @@ class _Search:
             program_states=self.body.states(),
         )
 
-    def _undecided(self, carry: _Carry) -> Any:
+    def _undecided(self, carry: _Carry) -> jax.Array:
         """Whether an unfinished hypothesis of any row may still come among the best."""
         # Its log-probability only falls while it grows, and the penalty is largest at one of the two ends.
         penalty = jnp.maximum(self._length_penalty(carry.time + 1), self._length_penalty(self.longest))
@@ -277,15 +277,15 @@ class _Search:
         best, places = jax.lax.top_k(scores, self.beam)
         return BeamSearch(_of_parents(ids, places), best, _of_parents(lengths, places))
 
-    def _length_penalty(self, length: Any) -> Any:
+    def _length_penalty(self, length: jax.Array | int) -> jax.Array:
         """What a log-probability is divided by (Wu et al., 2016)."""
         return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** self.penalty
 
-    def _lengths(self, length: Any) -> Any:
+    def _lengths(self, length: jax.Array | int) -> jax.Array:
         """The same length for all hypotheses, `[batch, beam]`."""
         return jnp.full([self.batch, self.beam], length, jnp.int32)
 
 
-def _of_parents(values: Any, parents: Any) -> Any:
+def _of_parents(values: jax.Array, parents: jax.Array) -> jax.Array:
     """Those values `[batch, n, ...]` of each row that stand at `parents [batch, beam]`: `[batch, beam, ...]`."""
     return jnp.take_along_axis(values, parents.reshape(*parents.shape, *[1] * (values.ndim - 2)), axis=1)

@@ -1,7 +1,7 @@
 """Chunks: named stretches of a sequence, written as a tag for each step."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,9 +43,9 @@ class _Chunks(NamedTuple):
       ends: the last step of the chunk that a step is in.
     """
 
-    begins: Any
-    types: Any
-    ends: Any
+    begins: jax.Array
+    types: jax.Array
+    ends: jax.Array
 
 
 @layer
@@ -131,7 +131,7 @@ def _check_types(this: Layer, scheme: str, types: int, excluded: Sequence[int] |
         )
 
 
-def _chunks(ids: Any, mask: Any, scheme: str, types: int, excluded: Sequence[int] | None) -> _Chunks:
+def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: Sequence[int] | None) -> _Chunks:
     """Find the chunks in tags.
 
     Args:
@@ -154,6 +154,6 @@ def _chunks(ids: Any, mask: Any, scheme: str, types: int, excluded: Sequence[int
     return _Chunks(first & counted, type_, ends)
 
 
-def _among(values: Any, some: tuple[int, ...]) -> Any:
+def _among(values: jax.Array, some: tuple[int, ...]) -> jax.Array:
     """Which of the integers `[batch, time]` are among some others."""
     return jnp.isin(values, jnp.asarray(some, values.dtype))

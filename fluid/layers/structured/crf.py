@@ -139,13 +139,13 @@ def _tags(this: Layer, batch: core.SequenceBatch, value: Any, label: Any) -> Any
     return step_ids(this, batch.with_data(dense(label)), "label")
 
 
-def _transitions(this: Layer, attr: ParamSetting, batch: core.SequenceBatch) -> Any:
+def _transitions(this: Layer, attr: ParamSetting, batch: core.SequenceBatch) -> jax.Array:
     """The parameter `[tags + 2, tags]`."""
     tags = batch.shape[2]
     return this.weight(attr, [tags + _FROM, tags], batch.dtype)
 
 
-def _path_score(batch: core.SequenceBatch, tags: Any, transitions: Any) -> Any:
+def _path_score(batch: core.SequenceBatch, tags: jax.Array, transitions: jax.Array) -> jax.Array:
     """The score of one sequence of tags for each row.
 
     Args:
@@ -166,7 +166,7 @@ def _path_score(batch: core.SequenceBatch, tags: Any, transitions: Any) -> Any:
     return jnp.sum(jnp.where(batch.mask, jnp.where(known, scores, jnp.nan), 0), axis=1)
 
 
-def _log_partition(batch: core.SequenceBatch, transitions: Any) -> Any:
+def _log_partition(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Array:
     """The logarithm of the sum of `exp(score)` over all sequences of tags, by the forward algorithm.
 
     Args:
@@ -189,7 +189,7 @@ def _log_partition(batch: core.SequenceBatch, transitions: Any) -> Any:
     return jax.nn.logsumexp(total + transitions[_STOP], axis=1)
 
 
-def _viterbi(batch: core.SequenceBatch, transitions: Any) -> Any:
+def _viterbi(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Array:
     """The sequences of tags with the highest score (Viterbi, 1967).
 
     Args:
@@ -217,7 +217,7 @@ def _viterbi(batch: core.SequenceBatch, transitions: Any) -> Any:
     return jnp.concatenate([first_tag[None], tags]).T[:, : batch.shape[1]]
 
 
-def _time_first(batch: core.SequenceBatch) -> tuple[Any, tuple[Any, Any]]:
+def _time_first(batch: core.SequenceBatch) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """Split scores `[batch, time, tags]` for a scan.
 
     Returns:

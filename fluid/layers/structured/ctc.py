@@ -133,7 +133,7 @@ def _check_logits(this: Layer, batch: core.SequenceBatch) -> core.SequenceBatch:
 
 
 @jax.custom_jvp
-def _scale_gradient(x: Any, scale: Any) -> Any:
+def _scale_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
     """The value itself, whose gradient is multiplied by a scale."""
     return x
 
@@ -143,7 +143,7 @@ def _scale_gradient_jvp(primals: Any, tangents: Any) -> Any:
     return primals[0], tangents[0] * primals[1]
 
 
-def _negative_log_likelihood(batch: core.SequenceBatch, labels: Any, lengths: Any, blank: int) -> Any:
+def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengths: jax.Array, blank: int) -> jax.Array:
     """Minus the logarithms of the probabilities of labels, by the forward variables of Graves et al. (2006).
 
     A forward variable is the logarithm of the probability of all paths that are at one place in the label after a step.
@@ -188,7 +188,7 @@ def _negative_log_likelihood(batch: core.SequenceBatch, labels: Any, lengths: An
     return jnp.where(needed <= batch.lengths, -total, 0)
 
 
-def _log_probs_of(labels: Any, log_probs: Any) -> Any:
+def _log_probs_of(labels: jax.Array, log_probs: jax.Array) -> jax.Array:
     """Of log-probabilities `[batch, time, classes + 1]`, those of labels `[batch, n]`: `[batch, time, n]`."""
     batch, time, classes = log_probs.shape
     wanted = jnp.broadcast_to(labels[:, None], (batch, time, labels.shape[1]))
@@ -198,6 +198,6 @@ def _log_probs_of(labels: Any, log_probs: Any) -> Any:
     return jnp.where(known, found, jnp.nan)
 
 
-def _before_blanks(at_label: Any) -> Any:
+def _before_blanks(at_label: jax.Array) -> jax.Array:
     """The forward variable of the class before each blank, `[batch, n + 1]`; there is no class before the first."""
     return jnp.pad(at_label, ((0, 0), (1, 0)), constant_values=_LOG_ZERO)

@@ -76,7 +76,7 @@ def _without(ignored: Sequence[int] | None, batch: core.SequenceBatch) -> core.S
     return packed(batch, batch.mask & ~jnp.isin(batch.data, jnp.asarray(ignored, batch.dtype)))
 
 
-def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> Any:
+def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> jax.Array:
     """Edit distances, by the table of Wagner and Fischer (1974), which is computed row by row.
 
     Args:
