@@ -38,7 +38,7 @@ def ragged(times, lengths, classes, blank, seed, garbage=np.nan):
 
 @functools.cache
 def differentiated(classes, blank, norm_by_times=False):
-    """Costs, and the gradient of their weighed sum."""
+    """Costs, and the gradient of their weighted sum."""
     x, y = ragged([1], [1], classes, blank, 0)
     known = fluid.Program(lambda: layers.warpctc(*feeds(x=x, y=y), blank=blank, norm_by_times=norm_by_times))
 
