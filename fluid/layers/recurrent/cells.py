@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-Function = Callable[[jax.Array], jax.Array]
+ArrayFunction = Callable[[jax.Array], jax.Array]
 
 
 class Cell(abc.ABC):
@@ -77,7 +77,7 @@ class LSTMUnit:
     With `a` the sums of what the input and the hidden state contribute, and `c` the cell state:
 
         i  = gate(a_i + p_i * c)
-        f  = gate(a_f + p_f * c)
+        f  = gate(a_f + forget_bias + p_f * c)
         c' = f * c + i * candidate(a_g)
         o  = gate(a_o + p_o * c')
         h' = o * output(c')
@@ -89,14 +89,14 @@ class LSTMUnit:
       candidate: the activation of the candidate.
       output: the activation of the cell state in the hidden state.
       peepholes: `p_i`, `p_f` and `p_o`, `[3, width]`; None for an LSTM without peepholes.
-      forget_bias: a number that is added to `a_f`.
+      forget_bias: a number.
       clip: the cell state is held between `-clip` and `clip`; None for no limit.
     """
 
     order: str
-    gate: Function = jax.nn.sigmoid
-    candidate: Function = jnp.tanh
-    output: Function = jnp.tanh
+    gate: ArrayFunction = jax.nn.sigmoid
+    candidate: ArrayFunction = jnp.tanh
+    output: ArrayFunction = jnp.tanh
     peepholes: jax.Array | None = None
     forget_bias: float = 0.0
     clip: float | None = None
@@ -157,7 +157,7 @@ class ProjectedLSTM(Cell):
     unit: LSTMUnit
     weight: jax.Array
     projection: jax.Array
-    activation: Function
+    activation: ArrayFunction
     clip: float | None = None
 
     def initial_state(self, batch_ref: jax.Array) -> LSTMState:
@@ -203,8 +203,8 @@ class GRU(Cell):
 
     gate_weight: jax.Array
     candidate_weight: jax.Array
-    gate: Function = jax.nn.sigmoid
-    candidate: Function = jnp.tanh
+    gate: ArrayFunction = jax.nn.sigmoid
+    candidate: ArrayFunction = jnp.tanh
     origin_mode: bool = False
 
     def initial_state(self, batch_ref: jax.Array) -> jax.Array:
