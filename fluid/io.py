@@ -19,8 +19,14 @@ import numpy as np
 
 from fluid import errors
 
-FORMAT, VERSION = "fluid-arrays", 1
-_MANIFEST, _DIRECTORY_FILE, _PERSISTABLES_FILE = "manifest.json", "params.fluid", "persistables.fluid"
+PathLike = str | os.PathLike[str]
+"""The path of a file or a folder."""
+
+FORMAT = "fluid-arrays"
+VERSION = 1
+_MANIFEST = "manifest.json"
+_DIRECTORY_FILE = "params.fluid"
+_PERSISTABLES_FILE = "persistables.fluid"
 _HEADER_LIMIT = 1 << 16
 _SHOWN = 20
 

@@ -319,7 +319,7 @@ class CompositeMetric(MetricBase):
         except TypeError as error:
             raise errors.ArgumentTypeError(
                 f"add_metric takes a metric whose update takes preds and labels, found {metric!r} with "
-                f"update{signature}; such as add_metric(fluid.metrics.Recall())"
+                f"update{signature}; write add_metric(fluid.metrics.Recall())"
             ) from error
         self._metrics.append(metric)
         self.parts = [*self.parts, *([f"{metric.name}_{part}" for part in metric.parts] or [metric.name])]

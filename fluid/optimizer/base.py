@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 import jax.numpy as jnp
 
@@ -13,6 +13,18 @@ from fluid import core, errors
 from fluid.lazy import optax
 from fluid.optimizer.parts import Rate, accumulate, add_decay, clip_each, multiply, updates_done
 from fluid.param_attr import ParamAttr
+
+
+class Transformation(Protocol):
+    """An optax transformation, as far as it is looked at before it is used."""
+
+    @property
+    def init(self) -> Callable[..., Any]:
+        """From parameters to the state."""
+
+    @property
+    def update(self) -> Callable[..., Any]:
+        """From gradients, state and parameters to updates and the next state."""
 
 
 class Minimizer:
@@ -220,7 +232,11 @@ class Optax(Optimizer):
         )
 
 
-def as_optimizer(value: Any) -> Minimizer:
+OptimizerLike = Minimizer | Transformation | Callable[[], Minimizer | Transformation]
+"""What is accepted as an optimizer: one of fluid, an optax transformation, or a function that returns one of them."""
+
+
+def as_optimizer(value: OptimizerLike) -> Minimizer:
     """Understand what is accepted as an optimizer.
 
     Args:

@@ -10,13 +10,15 @@ import contextlib
 import itertools
 import operator
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from fluid import errors
 
 Rows = Generator[Any, None, None]
 Position = tuple[int, int]
+ReaderLike = Callable[[], Iterable[Any]] | Iterable[Any]
+"""What every `reader=` takes: a Reader, a function that returns an iterable, or an iterable."""
 
 
 class Reader:

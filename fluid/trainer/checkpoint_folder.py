@@ -21,7 +21,7 @@ import pathlib
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -36,7 +36,9 @@ try:
 except ImportError:  # Windows: two trainers in one folder are not noticed there
     fcntl = None  # type: ignore[assignment]
 
-META, _ARRAYS, _LOCK = "meta.json", "arrays", "fluid.lock"
+META = "meta.json"
+_ARRAYS = "arrays"
+_LOCK = "fluid.lock"
 _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 _LEFTOVER = re.compile(rf"({_STEP.pattern})\.(writing|deleting)")
 _ASIDE = re.compile(rf"({_STEP.pattern})\.(damaged|undone)(-[0-9]+)?")
@@ -205,18 +207,15 @@ class Folder:
         os.rename(self.path / str(step), self.path / name)
         return name
 
-    def newest_whole(self, flawed: Callable[[int, str], None]) -> int | None:
-        """The newest step without a flaw.
-
-        Args:
-          flawed: told of each newer step, and what is wrong with it.
-        """
+    def newest_whole(self) -> tuple[int | None, dict[int, str]]:
+        """The newest step without a flaw, or None; and what is wrong with each newer one."""
+        flaws: dict[int, str] = {}
         for step in reversed(self.steps()):
             problem = self.flaw(step)
             if problem is None:
-                return step
-            flawed(step, problem)
-        return None
+                return step, flaws
+            flaws[step] = problem
+        return None, flaws
 
     def _is_ours(self, path: pathlib.Path) -> bool:
         return any((path / name).exists() for name in (seal.NAME, META, _ARRAYS))

@@ -406,7 +406,7 @@ def test_row_26_a_folder_that_goes_away_ends_training_at_the_next_save(tmp_path)
     mine, seen = trainer(tmp_path / "here", config={"step_interval": 2}), []
 
     def vanish():
-        mine._checkpoints._wait()
+        mine._checkpoints.wait()
         os.rename(tmp_path / "here", tmp_path / "there")
 
     with pytest.raises(errors.CheckpointError, match="has gone"):
