@@ -1,7 +1,7 @@
 """Session: one Scope, any number of Programs, a device, and the compiled steps."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,7 @@ class Session:
       programs: Program by name.
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
+      replaced: parameters that an average has replaced in the scope, by that average, until its `restore`.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
 
@@ -68,6 +69,7 @@ class Session:
         self.rules: dict[str, list[Rule]] = {}
         self.compilations: list[Compilation] = []
         self.scope = Scope(seed, self.place)
+        self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}
         self.guard = InterruptGuard()
         self._closed = False
@@ -267,6 +269,7 @@ class Session:
         self._steps.clear()
         self.scope.arrays.clear()
         self.scope.slots.clear()
+        self.replaced.clear()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -36,7 +36,9 @@ def test_a_method_that_no_event_calls_is_warned_of_once(name):
     with pytest.warns(errors.FluidWarning) as caught:
         trainer.train(reader(), handlers=[Two(), Two()])
     (warning,) = caught
-    assert str(warning.message).startswith(f"Two has a method '{name}', which no event calls; events call begin_train, ")
+    assert str(warning.message).startswith(
+        f"Two has a method '{name}', which no event calls; events call begin_train, "
+    )
     assert warning.filename == __file__
     assert int(trainer.session.scope.step) == 3
 
