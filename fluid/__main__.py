@@ -14,7 +14,14 @@ from fluid.trainer.checkpoint_folder import Folder
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit status: 1 when something is damaged or missing."""
+    """Run a command.
+
+    Args:
+      arguments: those of the command line, without the program's name; None takes the real ones.
+
+    Returns:
+      The exit status: 0, or 1 when something is damaged or missing.
+    """
     parser = argparse.ArgumentParser(prog="python -m fluid", description="Look at what fluid has written.")
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="what is in a folder of checkpoints, or in a file of parameters")
@@ -30,25 +37,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _inspect_folder(path: pathlib.Path, step: int | None) -> int:
     folder = Folder(path, read_only=True)
-    steps, flaws = folder.steps(), {}
-    for number in steps:
-        problem = _flaw(folder, number)
-        if problem is not None:
-            flaws[number] = problem
+    steps = folder.steps()
+    problems = {number: _flaw(folder, number) for number in steps}
+    whole = [number for number in steps if problems[number] is None]
     aside = folder.aside()
     if not steps and not aside:
         raise errors.CheckpointError(f"there are no checkpoints in {str(folder.path)!r}")
     rows: list[tuple[str, ...]] = [("step", "epoch", "minibatch", "size", "score", "health")]
-    rows += [_row(folder, number, flaws.get(number)) for number in steps]
+    rows += [_row(folder, number, problems[number]) for number in steps]
     rows += [(name, "", "", "", "", "set aside") for name in aside]
     print(_table(rows))
-    whole = [number for number in steps if number not in flaws]
     chosen = step if step is not None else max(whole, default=None)
     if chosen is not None and chosen not in whole:
         raise errors.CheckpointError(f"step {chosen} is not among the whole ones: {', '.join(map(str, whole))}")
     if chosen is not None:
         print(f"\narrays of step {chosen}:\n{_listing(folder.meta(chosen)['arrays'])}")
-    return 1 if flaws else 0
+    return 0 if len(whole) == len(steps) else 1
 
 
 def _inspect_file(path: pathlib.Path) -> int:
@@ -58,18 +62,21 @@ def _inspect_file(path: pathlib.Path) -> int:
 
 
 def _flaw(folder: Folder, step: int) -> str | None:
+    """What is wrong with a step, or None; also that a newer version of fluid has written it."""
     try:
         return folder.flaw(step)
-    except errors.CheckpointError as error:  # of a newer version
+    except errors.CheckpointError as error:
         return str(error)
 
 
 def _row(folder: Folder, step: int, problem: str | None) -> tuple[str, ...]:
+    """The line of the table about one step."""
     size = sum(p.stat().st_size for p in (folder.path / str(step)).rglob("*") if p.is_file())
     if problem is not None:
         return str(step), "", "", _bytes(size), "", problem
     meta = folder.meta(step)
-    position, score = meta["position"], meta["score"]
+    position = meta["position"]
+    score = meta["score"]
     shown = f"{score['output']} {score['value']:.6g}" if score and score["value"] is not None else ""
     return str(step), str(position["epoch"]), str(position["step"]), _bytes(size), shown, "whole"
 

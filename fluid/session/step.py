@@ -17,6 +17,8 @@ from fluid.lazy import optax
 from fluid.session.rows import keeps_other_rows, merge, update
 
 GRAD = "@GRAD"
+Fetch = Sequence[str]
+"""What `fetch=` takes: names of outputs, named values, feeds or parameters, or `NAME@GRAD` for a gradient."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def rate_names(program: Program) -> list[str]:
     return [f"learning_rate_{i}" for i in range(len(program.minimizes))]
 
 
-def check_fetch(program: Program, fetch: Sequence[str], mode: str = TEST) -> tuple[str, ...]:
+def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, ...]:
     """Names that can be fetched from a program, as a tuple.
 
     Args:
