@@ -1,4 +1,4 @@
-"""Checkpoints while training: when to save, what to keep, and how to come back."""
+"""Checkpoints while training: when to save, what to keep, and how to restore it."""
 
 import abc
 import importlib
@@ -13,6 +13,7 @@ import numpy as np
 
 from fluid import errors, io
 from fluid.core import Program, whole_number
+from fluid.io import PathLike
 from fluid.session import Results, Session
 from fluid.trainer.checkpoint_folder import Folder
 from fluid.trainer.checkpoint_score import Score
@@ -25,28 +26,30 @@ log = logging.getLogger("fluid")
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Where and how often a Trainer saves all that it needs to continue after being killed.
+    """Where and how often a Trainer saves everything that it needs to continue after its process was killed.
 
-    Saves run in the background, besides training; each is whole or not there. A Trainer with the same folder continues
-    from the newest whole one.
+    Saves run in the background while training goes on. A checkpoint is complete or not there at all. A Trainer with the
+    same folder continues from the newest one that is whole.
 
     Args:
       checkpoint_dir: a folder for the checkpoints of this training alone; made when it is not there.
-      max_num_checkpoints: how many of the newest are kept, at least 1; None keeps all.
-      epoch_interval: save at the end of every so many epochs; None does not. The end of training is always saved.
-      step_interval: save after every so many steps; None does not.
-      keep_best: `(output, "min" or "max")`: also keep the checkpoint whose output, a scalar given by its name or
-        position, was best, as the mean over the training steps since the checkpoint before.
+      max_num_checkpoints: how many of the newest checkpoints are kept, at least 1; None keeps all.
+      epoch_interval: save at the end of every so many epochs; None saves none of them. The end of training is always
+        saved.
+      step_interval: save after every so many steps; None saves at the ends of epochs and of training only.
+      keep_best: `(output, "min" or "max")`: also keep the checkpoint with the best output. The output is a scalar,
+        given by its name or position, and is compared as the mean over the steps since the checkpoint before.
 
     Raises:
-      ArgumentError: a number is below 1, or `keep_best` is something else.
+      ArgumentError: a number is no whole number from 1 on, or `keep_best` is no such pair.
+      ArgumentTypeError: `checkpoint_dir` is no path.
 
     Example:
       >>> CheckpointConfig("checkpoints", step_interval=1000, keep_best=("accuracy", "max")).max_num_checkpoints
       3
     """
 
-    checkpoint_dir: str | os.PathLike[str]
+    checkpoint_dir: PathLike
     max_num_checkpoints: int | None = 3
     epoch_interval: int | None = 1
     step_interval: int | None = 10
@@ -67,7 +70,7 @@ class CheckpointConfig:
 
 
 class CheckpointHooks(abc.ABC):
-    """What the training loop tells whoever saves checkpoints.
+    """What the training loop calls so that checkpoints are saved.
 
     `with hooks:` surrounds a training; however it is left, the last save is complete then.
     """
@@ -202,8 +205,8 @@ class Checkpoints(CheckpointHooks):
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        # After an interruption the session is as the last step left it. After an exception nobody knows, so it is not
-        # saved.
+        # After an interruption the session is as the last step left it. After any other exception that is uncertain, so
+        # nothing is saved.
         try:
             if kind is None or not issubclass(kind, Exception):
                 self.save()

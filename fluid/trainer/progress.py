@@ -22,7 +22,7 @@ class ProgressBar(Handler):
 
     Args:
       interval: seconds between two redraws. Metrics are read only then, so that the steps in between need not wait.
-      show: True shows the bar, False does not, None shows it where somebody watches: on a terminal and in a notebook.
+      show: True shows the bar, False does not, None shows it on a terminal and in a notebook only.
 
     Example:
       >>> import fluid, numpy as np
@@ -103,7 +103,7 @@ def _tqdm() -> Any:
 
 
 def interactive() -> bool:
-    """Whether somebody watches: standard error is a terminal, or this is a notebook."""
+    """Whether standard error is a terminal, or this is a notebook."""
     return in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
 
 

@@ -49,7 +49,7 @@ class Progress:
         self._buckets: Buckets | None = None
         # The position of the reader before the last minibatch, or at the beginning of the pass; and the one after it.
         self._before: Any = None
-        self._behind: Any = None
+        self._after: Any = None
         # The last minibatch, what its padding depended on, and its checksum, if that is known already.
         self._batch: Any = None
         self._sizes: Any = None
@@ -111,7 +111,7 @@ class Progress:
         rows = self._source()
         if not self.resuming:
             self._note_pass()
-        self._behind = self._before
+        self._after = self._before
         batches = Prefetcher(rows, convert, self._position, first=max(self.step - 1, 0))
         if self.resuming and self.step:
             self._compare(batches)
@@ -121,8 +121,8 @@ class Progress:
     def advance(self, batch: Prefetched) -> None:
         """Note that a minibatch was trained on."""
         assert batch.state is not None
-        self._before = self._behind
-        self._behind = batch.state["reader"]
+        self._before = self._after
+        self._after = batch.state["reader"]
         self._batch = batch.feed
         self._sizes = batch.state["buckets"]
         self._print = None
@@ -220,7 +220,7 @@ class Progress:
         found = fingerprint(again.feed)
         expected = self._print
         assert again.state is not None
-        self._behind = again.state["reader"]
+        self._after = again.state["reader"]
         if found["samples"] != expected["samples"]:
             raise errors.ReaderError(
                 f"the reader gives other minibatches than those trained on: number {self.step - 1} of epoch "

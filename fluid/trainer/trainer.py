@@ -44,9 +44,9 @@ class Trainer:
       optimizer_func: another spelling of optimizer.
       seed: of initial values and of random layers.
       precision: "bfloat16" to compute in it, see `fluid.Program`; parameters and optimizer slots stay float32.
-      buckets: to which sizes sequences are padded: a list such as `[16, 64, 400]` for all of them, or a dict of lists
-        by feed. None chooses them by what is fed.
-      max_compilations: how many programs that choice may lead to.
+      buckets: sizes to pad sequences to: a list such as `[16, 64, 400]` for all of them, or a dict of lists by feed.
+        None chooses sizes by what is fed.
+      max_compilations: how many shapes may be chosen, each of which is a compilation.
       checkpoint_config: a CheckpointConfig: save while training, and continue from the newest checkpoint that is there.
 
     Attributes:
@@ -54,7 +54,7 @@ class Trainer:
       program: the discovered Program.
 
     Raises:
-      FluidError: whatever mistake the program's shapes show; nothing waits for the first step.
+      FluidError: the program has a mistake that its shapes show; it is found here and not in the first step.
       CheckpointError: the folder of checkpoints cannot be used, or holds damaged ones only.
       ParameterError: the checkpoint is that of another program or optimizer.
 

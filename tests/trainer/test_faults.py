@@ -214,7 +214,7 @@ def test_row_13_nothing_to_read_and_no_end(tmp_path):
     assert int(mine.session.scope.step) == 5
 
 
-def test_row_14_the_short_last_batch_is_kept_and_weighed():
+def test_row_14_the_short_last_batch_is_kept_and_weighted():
     mine = trainer()
     mine.train(arrays(), num_epochs=3)
     assert len([c for c in mine.session.compilations if c.mode == "train"]) == 2
