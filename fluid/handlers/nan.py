@@ -9,7 +9,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import TRAIN
 from fluid.handlers.nan_report import State, investigate
-from fluid.handlers.values import Every, Interval
+from fluid.handlers.values import Every, Interval, number
 from fluid.session import Request
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.health import Health
@@ -69,8 +69,8 @@ class TerminateOnNaN(Handler):
         self._slot_names = [name for name in self.trainer.session.state() if name.startswith(prefix)]
         # A state of the program, and a slot of some optimizers, may begin with an infinity. Parameters may not.
         self._health = Health.at_start(self._by_name(state))
-        parameters = {n: v for n, v in state.arrays.items() if n in self.trainer.program.parameters}
-        if complaint := Health().complaint({n: v for n, v in parameters.items() if n in self._health.exempt}):
+        bad = self._health.exempt & set(self.trainer.program.parameters)
+        if complaint := Health().complaint({name: state.arrays[name] for name in bad if name in state.arrays}):
             raise errors.NonFiniteError(
                 f"{complaint} before the first step; load good parameters: fluid.Trainer(..., param_path=...)"
             )
@@ -106,7 +106,7 @@ class TerminateOnNaN(Handler):
     def _complaint(self, state: State, losses: list[Any]) -> str | None:
         """What is wrong after some steps with these losses, or None."""
         found = self._health.complaint(self._by_name(state))
-        lost = [loss for loss in map(float, jax.device_get(losses)) if not np.isfinite(loss)]
+        lost = [loss for loss in map(number, jax.device_get(losses)) if not np.isfinite(loss)]
         if lost:
             return f"the loss is {lost[0]:.6g}"
         return f"the loss is finite, but {found}" if found else None

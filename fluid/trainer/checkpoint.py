@@ -198,7 +198,7 @@ class Checkpoints(CheckpointHooks):
                     f"{str(self.folder.path)!r} holds checkpoints that were written since this Trainer was made: "
                     f"{', '.join(map(str, sorted(unknown)))}; make a new Trainer to continue from them"
                 )
-            self._writer.begin(Health.at_start(self._session.state()))
+            self._writer.begin(Health.at_start(_on_host(self._session.state())))
         except BaseException:
             self.folder.release()
             raise

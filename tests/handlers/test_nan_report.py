@@ -233,6 +233,28 @@ def test_what_is_infinite_from_the_start():
         trainer.train(fluid.reader.arrays((X, Y), batch_size=8), handlers=[H.TerminateOnNaN()])
 
 
+@pytest.mark.parametrize("shape", [[1], []])
+def test_a_loss_of_either_shape(shape):
+    def program():
+        return fluid.layers.reshape(linear(), shape) if shape else linear()
+
+    x = X.copy()
+    x[9] = np.nan
+    trainer, error = run(program, (x, Y), H.TerminateOnNaN())
+    assert "step 1 of epoch 0: the loss is nan." in str(error)
+    assert same(trainer.session, trained(program, (x, Y), 1))
+
+
+def test_a_slot_is_named_as_in_a_checkpoint():
+    held = optax.GradientTransformation(
+        lambda params: {"worst": np.float32(0)},
+        lambda updates, state, params=None: (updates, {"worst": state["worst"] - np.inf}),
+    )
+    trainer, error = run(linear, (X, Y), H.TerminateOnNaN(), optax.chain(held, optax.sgd(0.01)))
+    (name,) = [name for name in trainer.session.state() if name.endswith("worst")]
+    assert f"the loss is finite, but {name} is not finite." in str(error)
+
+
 def test_slots_that_begin_with_an_infinity_are_no_alarm():
     best = optax.contrib.reduce_on_plateau(patience=5)
     assert any(np.isinf(leaf).any() for leaf in map(np.asarray, __import__("jax").tree.leaves(best.init({}))))
