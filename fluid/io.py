@@ -18,20 +18,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid.core import Program
 
-FORMAT, VERSION = "fluid-arrays", 1
-_MANIFEST, _DIRECTORY_FILE, _PERSISTABLES_FILE = "manifest.json", "params.fluid", "persistables.fluid"
+PathLike = str | os.PathLike[str]
+"""The path of a file or a folder."""
+
+FORMAT = "fluid-arrays"
+VERSION = 1
+_MANIFEST = "manifest.json"
+_DIRECTORY_FILE = "params.fluid"
+_PERSISTABLES_FILE = "persistables.fluid"
 _HEADER_LIMIT = 1 << 16
 _SHOWN = 20
 
 
-def save_arrays(path: Any, arrays: Mapping[str, Any], kind: str = "parameters") -> None:
-    """Write arrays to one file; whoever reads the path meanwhile sees the old file or the new one, never a mixture.
+def save_arrays(path: PathLike, arrays: Mapping[str, Any], kind: str = "parameters") -> None:
+    """Write arrays to one file, atomically: who reads the path meanwhile gets the old file or the new one, whole.
 
     Args:
       path: of the file; in a directory that exists already, the file `params.fluid` is written.
       arrays: by name.
-      kind: what the file is said to hold.
+      kind: noted in the file and returned by `load_arrays`.
 
     Raises:
       ParameterFileError: the folder is not there or cannot be written.
@@ -70,7 +77,7 @@ def save_arrays(path: Any, arrays: Mapping[str, Any], kind: str = "parameters") 
         raise
 
 
-def load_arrays(path: Any) -> tuple[dict[str, np.ndarray], str]:
+def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
     """Read what `save_arrays` wrote.
 
     Args:
@@ -108,8 +115,8 @@ def load_arrays(path: Any) -> tuple[dict[str, np.ndarray], str]:
 
 def save_params(
     executor: Any,
-    dirname: Any,
-    main_program: Any = None,
+    dirname: PathLike,
+    main_program: Program | None = None,
     filename: str | None = None,
     names: Sequence[str] | None = None,
 ) -> None:
@@ -123,7 +130,8 @@ def save_params(
       names: some of them; all by default.
 
     Raises:
-      UnknownNameError: there is no such parameter. ParameterFileError: the file cannot be written.
+      UnknownNameError: there is no such parameter.
+      ParameterFileError: the file cannot be written.
 
     Example:
       >>> import fluid
@@ -137,7 +145,9 @@ def save_params(
     _session(executor).save_params(_in_folder(dirname, filename, make=True), names)
 
 
-def load_params(executor: Any, dirname: Any, main_program: Any = None, filename: str | None = None) -> None:
+def load_params(
+    executor: Any, dirname: PathLike, main_program: Program | None = None, filename: str | None = None
+) -> None:
     """Read what `save_params` wrote into a Session or Trainer; optimizer slots stay as they are.
 
     Args:
@@ -156,27 +166,30 @@ def load_params(executor: Any, dirname: Any, main_program: Any = None, filename:
       >>> fluid.io.save_params(session, "saved")
       >>> fluid.io.load_params(session, "saved")
     """
-    scope, path = _session(executor).scope, _in_folder(dirname, filename)
+    scope = _session(executor).scope
+    path = _in_folder(dirname, filename)
     found, _ = load_arrays(path)
     if main_program is not None:
         program = {**main_program.parameters, **main_program.states}
         wanted = {n: (spec.shape, spec.dtype) for n, spec in program.items()}
-    else:  # some of them may have been saved
+    else:  # the file may hold some of them only
         wanted = {n: (spec.shape, spec.dtype) for n, spec in scope.specs.items() if n in found}
     check_match(found, wanted, path, allow_extra=main_program is not None)
     for name in wanted:
         scope[name] = found[name]
 
 
-def save_persistables(executor: Any, dirname: Any, main_program: Any = None, filename: str | None = None) -> None:
-    """Write all that a Session or Trainer needs to train on: parameters, states, optimizer slots, counters.
+def save_persistables(
+    executor: Any, dirname: PathLike, main_program: Program | None = None, filename: str | None = None
+) -> None:
+    """Write everything that a Session or Trainer needs to continue: parameters, states, optimizer slots, counters.
 
-    For saving while training goes on, and for the position in the data, see `fluid.CheckpointConfig`.
+    To save while training goes on, together with the position in the data, use `fluid.CheckpointConfig`.
 
     Args:
       executor: a Session or a Trainer.
       dirname: a folder; made when it is not there.
-      main_program: accepted and ignored: a Session is saved as a whole.
+      main_program: accepted for programs written for Fluid; a Session is always saved as a whole.
       filename: in the folder; `persistables.fluid` by default.
 
     Raises:
@@ -193,13 +206,15 @@ def save_persistables(executor: Any, dirname: Any, main_program: Any = None, fil
     _session(executor).save(_in_folder(dirname, filename or _PERSISTABLES_FILE, make=True))
 
 
-def load_persistables(executor: Any, dirname: Any, main_program: Any = None, filename: str | None = None) -> None:
+def load_persistables(
+    executor: Any, dirname: PathLike, main_program: Program | None = None, filename: str | None = None
+) -> None:
     """Read what `save_persistables` wrote into a Session or Trainer of the same programs.
 
     Args:
       executor: a Session or a Trainer.
       dirname: the folder.
-      main_program: accepted and ignored.
+      main_program: accepted for programs written for Fluid; a Session is always loaded as a whole.
       filename: in the folder; `persistables.fluid` by default.
 
     Raises:
@@ -222,7 +237,7 @@ def check_match(
     where: Any,
     allow_extra: bool = False,
 ) -> None:
-    """Compare names, shapes and dtypes of arrays with what a program has.
+    """Compare names, shapes and dtypes of arrays with those of a program.
 
     Args:
       found: arrays by name.
@@ -256,7 +271,7 @@ def check_match(
         )
 
 
-def _file(path: Any) -> pathlib.Path:
+def _file(path: PathLike) -> pathlib.Path:
     target = pathlib.Path(os.fspath(path))
     return target / _DIRECTORY_FILE if target.is_dir() else target
 
@@ -271,7 +286,7 @@ def _session(executor: Any) -> Any:
     return session
 
 
-def _in_folder(dirname: Any, filename: str | None, make: bool = False) -> pathlib.Path:
+def _in_folder(dirname: PathLike, filename: str | None, make: bool = False) -> pathlib.Path:
     folder = pathlib.Path(os.fspath(dirname))
     if make:
         try:
@@ -286,7 +301,7 @@ def _in_folder(dirname: Any, filename: str | None, make: bool = False) -> pathli
 def _storable(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "biufc":
         return array
-    if array.dtype.kind == "V" and not array.dtype.hasobject:  # bfloat16 and its like, which npy does not know
+    if array.dtype.kind == "V" and not array.dtype.hasobject:  # such as bfloat16, which the npy format does not know
         return array.view(np.dtype(f"u{array.dtype.itemsize}"))
     raise errors.ArgumentTypeError(
         f"{name!r} has dtype {array.dtype}, and only arrays of numbers can be saved; convert it: x.astype(float)"
@@ -294,7 +309,8 @@ def _storable(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _read(archive: zipfile.ZipFile, name: str, entry: Mapping[str, Any]) -> np.ndarray:
-    shape, dtype = tuple(int(d) for d in entry["shape"]), jnp.dtype(entry["dtype"])
+    shape = tuple(int(size) for size in entry["shape"])
+    dtype = jnp.dtype(entry["dtype"])
     info = archive.getinfo(f"{name}.npy")
     # A forged header could ask for any amount of memory, so sizes are compared before anything is read.
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > math.prod(shape) * dtype.itemsize + _HEADER_LIMIT:

@@ -1,7 +1,8 @@
 """Session: one Scope, any number of Programs, a device, and the compiled steps."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,12 +11,13 @@ import numpy as np
 
 from fluid import errors, io
 from fluid.core import TEST, TRAIN, Program, Scope
+from fluid.io import PathLike
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
 from fluid.session.bound import BoundStep, Compilation
 from fluid.session.interrupts import InterruptGuard
-from fluid.session.names import as_array, check_fetch, split_names
+from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.results import Results
 from fluid.session.step import Request, Rule, rules_of
 
@@ -36,6 +38,7 @@ class Session:
       programs: Program by name.
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
+      replaced: parameters that an average has replaced in the scope, by that average, until its `restore`.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
 
@@ -69,6 +72,7 @@ class Session:
         self.rules: dict[str, list[Rule]] = {}
         self.compilations: list[Compilation] = []
         self.scope = Scope(seed, self.place)
+        self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}
         self.guard = InterruptGuard()
         self._closed = False
@@ -113,7 +117,7 @@ class Session:
         self,
         program: str | Callable[[], Any] | Program | None = None,
         feed: Mapping[str, Any] | None = None,
-        fetch: Sequence[str] | None = None,
+        fetch: Fetch | None = None,
         mode: str | None = None,
     ) -> Results:
         """Run a program once.
@@ -185,11 +189,11 @@ class Session:
             return self.place(dict(feed))
         return {n: v.copy() if type(v) is np.ndarray else jax.tree.map(_own, v) for n, v in feed.items()}
 
-    def save(self, path: Any) -> None:
+    def save(self, path: PathLike) -> None:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
         io.save_arrays(path, self.state(), kind="session")
 
-    def load(self, path: Any) -> None:
+    def load(self, path: PathLike) -> None:
         """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
 
         Raises:
@@ -205,7 +209,7 @@ class Session:
         else:
             self.load_params(path)
 
-    def save_params(self, path: Any, names: Sequence[str] | None = None) -> None:
+    def save_params(self, path: PathLike, names: Sequence[str] | None = None) -> None:
         """Write parameters and states, all or the named ones, to one file; see `fluid.io.save_arrays`."""
         self._check_open()
         for name in names or ():
@@ -213,7 +217,7 @@ class Session:
         chosen = self.scope.arrays if names is None else {n: self.scope.arrays[n] for n in names}
         io.save_arrays(path, chosen, kind="parameters")
 
-    def load_params(self, source: Any, strict: bool = True) -> None:
+    def load_params(self, source: PathLike | Mapping[str, Any], strict: bool = True) -> None:
         """Set parameters and states from a file of `save_params`, or from arrays by name.
 
         Args:
@@ -225,9 +229,11 @@ class Session:
         """
         self._check_open()
         if isinstance(source, Mapping):
-            arrays, where = {n: np.asarray(v) for n, v in source.items()}, "the given parameters"
+            arrays = {n: np.asarray(v) for n, v in source.items()}
+            where = "the given parameters"
         else:
-            arrays, where = io.load_arrays(source)[0], source
+            arrays, _ = io.load_arrays(source)
+            where = os.fspath(source)
         wanted = {n: (s.shape, s.dtype) for n, s in self.scope.specs.items()}
         io.check_match(arrays, wanted, where, allow_extra=not strict)
         self.scope.arrays |= self.place({n: jnp.array(arrays[n]) for n in wanted})
@@ -268,6 +274,7 @@ class Session:
         self._steps.clear()
         self.scope.arrays.clear()
         self.scope.slots.clear()
+        self.replaced.clear()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -27,14 +27,14 @@ class Request:
       fetch: names of the values to return, or None for the program's outputs.
       feeds: names of the feeds that are given.
       overrides: names of the values that are replaced.
-      weighed: also return what each scalar output weighs in a mean over batches.
+      weighted: also return the weight of each scalar output in a mean over batches.
     """
 
     mode: str
     fetch: tuple[str, ...] | None
     feeds: tuple[str, ...]
     overrides: tuple[str, ...] = ()
-    weighed: bool = False
+    weighted: bool = False
 
 
 class Rule(NamedTuple):
@@ -198,7 +198,7 @@ class Step:
 
     def _results(self, applied: Applied, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
         if self.request.fetch is None:
-            return (tuple(applied.outputs), tuple(applied.weights)) if self.request.weighed else tuple(applied.outputs)
+            return (tuple(applied.outputs), tuple(applied.weights)) if self.request.weighted else tuple(applied.outputs)
         known = {**values, **dict(zip(self.program.output_names or (), applied.outputs, strict=False))}
         return tuple(
             self._gradient(self._canonical(name.removesuffix(GRAD)), gradients, values)

@@ -1,23 +1,24 @@
-"""Checkpoints while training: when to save, what to keep, and how to come back."""
+"""Checkpoints while training: when to save, what to keep, and how to restore it."""
 
+import abc
 import importlib
-import importlib.metadata
 import logging
 import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors, io
-from fluid.core import Program
+from fluid.core import Program, whole_number
+from fluid.io import PathLike
 from fluid.session import Results, Session
 from fluid.trainer.checkpoint_folder import Folder
 from fluid.trainer.checkpoint_score import Score
+from fluid.trainer.checkpoint_writer import Snapshot, Writer
+from fluid.trainer.health import Health
 from fluid.trainer.resume import Progress
 
 log = logging.getLogger("fluid")
@@ -25,28 +26,30 @@ log = logging.getLogger("fluid")
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Where and how often a Trainer saves all that it needs to continue after being killed.
+    """Where and how often a Trainer saves everything that it needs to continue after its process was killed.
 
-    Saves run in the background, besides training; each is whole or not there. A Trainer with the same folder continues
-    from the newest whole one.
+    Saves run in the background while training goes on. A checkpoint is complete or not there at all. A Trainer with the
+    same folder continues from the newest one that is whole.
 
     Args:
       checkpoint_dir: a folder for the checkpoints of this training alone; made when it is not there.
-      max_num_checkpoints: how many of the newest are kept, at least 1; None keeps all.
-      epoch_interval: save at the end of every so many epochs; None does not. The end of training is always saved.
-      step_interval: save after every so many steps; None does not.
-      keep_best: `(output, "min" or "max")`: also keep the checkpoint whose output, a scalar given by its name or
-        position, was best, as the mean over the training steps since the checkpoint before.
+      max_num_checkpoints: how many of the newest checkpoints are kept, at least 1; None keeps all.
+      epoch_interval: save at the end of every so many epochs; None saves none of them. The end of training is always
+        saved.
+      step_interval: save after every so many steps; None saves at the ends of epochs and of training only.
+      keep_best: `(output, "min" or "max")`: also keep the checkpoint with the best output. The output is a scalar,
+        given by its name or position, and is compared as the mean over the steps since the checkpoint before.
 
     Raises:
-      ArgumentError: a number is below 1, or `keep_best` is something else.
+      ArgumentError: a number is no whole number from 1 on, or `keep_best` is no such pair.
+      ArgumentTypeError: `checkpoint_dir` is no path.
 
     Example:
       >>> CheckpointConfig("checkpoints", step_interval=1000, keep_best=("accuracy", "max")).max_num_checkpoints
       3
     """
 
-    checkpoint_dir: str | os.PathLike[str]
+    checkpoint_dir: PathLike
     max_num_checkpoints: int | None = 3
     epoch_interval: int | None = 1
     step_interval: int | None = 10
@@ -58,47 +61,64 @@ class CheckpointConfig:
                 f"checkpoint_dir={self.checkpoint_dir!r}: expected the path of a folder: CheckpointConfig('here')"
             )
         for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise errors.ArgumentError(f"{name}={value!r}: expected a whole number from 1 on, or None: {name}=10")
-        best = self.keep_best
-        if best is not None and not (
-            isinstance(best, tuple)
-            and len(best) == 2
-            and isinstance(best[0], str | int)
-            and not isinstance(best[0], bool)
-            and best[1] in ("min", "max")
-        ):
+            if getattr(self, name) is not None:
+                whole_number("CheckpointConfig", name, getattr(self, name))
+        if self.keep_best is not None and not _names_an_output_and_a_mode(self.keep_best):
             raise errors.ArgumentError(
-                f'keep_best={best!r}: expected an output and "min" or "max": keep_best=("accuracy", "max")'
+                f'keep_best={self.keep_best!r}: expected an output and "min" or "max": keep_best=("accuracy", "max")'
             )
 
 
-class NoCheckpoints:
-    """What a training without checkpoints does about them: nothing."""
+class CheckpointHooks(abc.ABC):
+    """What the training loop calls so that checkpoints are saved.
 
-    def __enter__(self) -> "NoCheckpoints":
-        return self
+    `with hooks:` surrounds a training; however it is left, the last save is complete then.
+    """
 
-    def __exit__(self, *exception: Any) -> None:
-        pass
+    @abc.abstractmethod
+    def __enter__(self) -> "CheckpointHooks": ...
 
+    @abc.abstractmethod
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
+
+    @abc.abstractmethod
     def after_step(self, metrics: Results) -> None:
         """Called after each step, when its handlers are done."""
 
+    @abc.abstractmethod
     def after_epoch(self) -> None:
         """Called after a whole epoch, when its handlers are done."""
 
 
-class Checkpoints(NoCheckpoints):
-    """Saves a Session and its Progress as the config says; one save at a time, in a thread.
+class NoCheckpoints(CheckpointHooks):
+    """Saves nothing: for a training without checkpoints."""
 
-    `with checkpoints.of(progress):` surrounds the training; however it is left, the last save is complete then.
+    def __enter__(self) -> "NoCheckpoints":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        pass
+
+    def after_step(self, metrics: Results) -> None:
+        """Do nothing."""
+
+    def after_epoch(self) -> None:
+        """Do nothing."""
+
+
+class Checkpoints(CheckpointHooks):
+    """Saves a Session and its Progress when a CheckpointConfig says so, and brings them back.
+
+    Arrays go to the host in the training thread; a Writer does the rest in another one.
 
     Args:
-      config: the config.
+      config: when to save, where to, and what to keep.
       session: whose state is saved.
       program: whose outputs `keep_best` names.
+
+    Attributes:
+      config: the same.
+      folder: where the checkpoints are.
 
     Raises:
       CheckpointError: the folder cannot be used.
@@ -110,6 +130,10 @@ class Checkpoints(NoCheckpoints):
       >>> checkpoints = Checkpoints(CheckpointConfig("here"), fluid.Session(program), program)
       >>> checkpoints.restore() is None  # there is nothing yet
       True
+      >>> with checkpoints:
+      ...     checkpoints.save()
+      >>> checkpoints.folder.steps()
+      [0]
     """
 
     def __init__(self, config: CheckpointConfig, session: Session, program: Program):
@@ -117,14 +141,10 @@ class Checkpoints(NoCheckpoints):
         self._session = session
         self._score = None if config.keep_best is None else Score(program, *config.keep_best)
         self.folder = Folder(config.checkpoint_dir)
+        self._writer = Writer(self.folder, config.max_num_checkpoints, self._score)
         self._progress = Progress()
-        self._known: set[int] = set()
-        self._base: int | None = None  # the step that was restored or saved last
-        self._since = 0  # steps since then
-        self._saving: threading.Thread | None = None
-        self._exempt: set[str] = set()
-        self._sick = False
-        self._asked = False
+        self._since = 0  # steps since the last save, or since training was restored
+        self._asked = False  # whether a handler asked for a save
 
     def restore(self, step: int | str | None = None) -> Progress | None:
         """Bring the session to a checkpoint.
@@ -142,7 +162,10 @@ class Checkpoints(NoCheckpoints):
         with self.folder.locked():
             self.folder.sweep()
             flaws: dict[int, str] = {}
-            chosen = self._newest(flaws) if step is None else self._this(step)
+            if step is None:
+                chosen, flaws = self._newest()
+            else:
+                chosen = self._this(step)
             if chosen is None:
                 return None
             meta = self.folder.meta(chosen)
@@ -152,7 +175,8 @@ class Checkpoints(NoCheckpoints):
                 name = self.folder.set_aside(damaged, "damaged")
                 log.warning("checkpoint %d is damaged (%s) and was set aside as %s", damaged, problem, name)
             self._session.restore(arrays)
-            self._base, self._known, self._since = chosen, set(self.folder.steps()), 0
+            self._writer.restored(chosen, self.folder.steps())
+        self._since = 0
         progress = Progress.of(meta["position"])
         where = f"epoch {progress.epoch}, step {progress.step}"
         log.warning("continuing from checkpoint %d in %s: %s", chosen, self.folder.path, where)
@@ -164,34 +188,34 @@ class Checkpoints(NoCheckpoints):
         return self
 
     def __enter__(self) -> "Checkpoints":
-        self._wait()
-        importlib.import_module("orbax.checkpoint")  # takes a while; not beside the first steps
+        self.wait()
+        importlib.import_module("orbax.checkpoint")  # now, as it takes a while and would slow down the first steps
         self.folder.acquire()
         try:
             self.folder.sweep()
-            if unknown := set(self.folder.steps()) - self._known:
+            if unknown := set(self.folder.steps()) - self._writer.known:
                 raise errors.CheckpointError(
                     f"{str(self.folder.path)!r} holds checkpoints that were written since this Trainer was made: "
                     f"{', '.join(map(str, sorted(unknown)))}; make a new Trainer to continue from them"
                 )
-            # What a program itself makes infinite, a mask for example, says nothing about the health of training.
-            self._exempt = _non_finite(_on_host(self._session.state()))
+            self._writer.begin(Health.at_start(_on_host(self._session.state())))
         except BaseException:
             self.folder.release()
             raise
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        # After an interruption everything is as the last step left it; after any other exception, who knows.
+        # After an interruption the session is as the last step left it. After any other exception that is uncertain, so
+        # nothing is saved.
         try:
             if kind is None or not issubclass(kind, Exception):
-                self._save()
+                self.save()
         finally:
-            self._wait()
+            self.wait()
             self.folder.release()
 
     def ask(self) -> None:
-        """Have it be time."""
+        """Save after this step, or after the epoch that it ends."""
         self._asked = True
 
     def after_step(self, metrics: Results) -> None:
@@ -200,71 +224,42 @@ class Checkpoints(NoCheckpoints):
         if self._score is not None:
             self._score.add(metrics)
         if self._due() and not self._progress.last:
-            self._save()
+            self.save()
 
     def after_epoch(self) -> None:
         """Save if it is time."""
         interval = self.config.epoch_interval
         if self._due() or (interval is not None and self._progress.epoch % interval == 0):
-            self._save()
+            self.save()
+
+    def save(self) -> None:
+        """Start a save, after the one before is complete; nothing happens when this step is saved already.
+
+        Raises:
+          CheckpointError: the folder has gone.
+        """
+        self._asked = False
+        self.wait()
+        self.folder.check_there()
+        arrays = _on_host(self._session.state())
+        step = int(arrays["@step"])
+        if step == self._writer.base:
+            return
+        self._since = 0
+        score = None if self._score is None else self._score.take()
+        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score))
+
+    def wait(self) -> None:
+        """Wait until the last save is complete."""
+        self._writer.wait()
 
     def _due(self) -> bool:
         interval = self.config.step_interval
         return self._asked or (interval is not None and self._since >= interval)
 
-    def _save(self) -> None:
-        self._asked = False
-        self._wait()
-        self.folder.check_there()
-        arrays = _on_host(self._session.state())
-        step = int(arrays["@step"])
-        if step == self._base:
-            return
-        position = self._progress.snapshot()
-        score = None if self._score is None else self._score.take()
-        self._since = 0
-        self._saving = threading.Thread(
-            target=self._write, args=(step, arrays, position, score), name="fluid-checkpoint"
-        )
-        self._saving.start()
-
-    def _write(self, step: int, arrays: Mapping[str, Any], position: Callable[[], Any], score: Any) -> None:
-        try:
-            if sick := sorted(_non_finite(arrays) - self._exempt):
-                level, self._sick = logging.DEBUG if self._sick else logging.ERROR, True
-                log.log(level, "checkpoint %d is not saved: %s not finite", step, _listed(sick))
-                return
-            self._sick = False
-            for stale in self.folder.steps():
-                if stale >= step or (self._base is not None and stale > self._base):
-                    name = self.folder.set_aside(stale, "undone")
-                    log.warning("checkpoint %d was undone, it is set aside as %s", stale, name)
-            versions = {name: importlib.metadata.version(name) for name in ("jax", "orbax-checkpoint")}
-            self.folder.write(step, arrays, {"position": position(), "score": score, "versions": versions})
-            self._base = step
-            self._known.add(step)
-            self._delete_old()
-            self._known = set(self.folder.steps())
-        except Exception as error:
-            reason = str(error).partition("\n")[0][:300]
-            log.error("checkpoint %d failed: %s: %s; training goes on", step, type(error).__name__, reason)
-
-    def _delete_old(self) -> None:
-        kept, steps = self.config.max_num_checkpoints, self.folder.steps()
-        if kept is None or len(steps) <= kept:
-            return
-        best = self._best(steps)
-        for step in steps[:-kept]:
-            if step != best:
-                self.folder.delete(step)
-
-    def _wait(self) -> None:
-        if self._saving is not None:
-            self._saving.join()
-            self._saving = None
-
-    def _newest(self, flaws: dict[int, str]) -> int | None:
-        found = self.folder.newest_whole(flaws.__setitem__)
+    def _newest(self) -> tuple[int | None, dict[int, str]]:
+        """The newest whole step, None in an empty folder; and the flaws of newer ones."""
+        found, flaws = self.folder.newest_whole()
         aside = self.folder.aside()
         if found is None and (flaws or aside):
             listed = [*(f"{step}: {problem}" for step, problem in flaws.items()), *(f"{n}: set aside" for n in aside)]
@@ -272,11 +267,13 @@ class Checkpoints(NoCheckpoints):
                 f"no checkpoint in {str(self.folder.path)!r} is whole:\n  " + "\n  ".join(listed) + "\n"
                 "training does not start anew by itself; bring back a copy, or move this folder away to start anew"
             )
-        return found
+        return found, flaws
 
     def _this(self, step: int | str) -> int:
         steps = self.folder.steps()
-        chosen = self._best(steps) if step == "best" else step
+        chosen: int | str | None = step
+        if step == "best":
+            chosen = None if self._score is None else self._score.best(self.folder, steps)
         if chosen not in steps:
             raise errors.CheckpointError(
                 f"there is no checkpoint {step!r} in {str(self.folder.path)!r}, there are "
@@ -289,13 +286,6 @@ class Checkpoints(NoCheckpoints):
                 f"{', '.join(map(str, steps))}"
             )
         return chosen
-
-    def _best(self, steps: list[int]) -> int | None:
-        if self._score is None:
-            return None
-        scores = {step: self._score.of(self.folder, step) for step in steps}
-        known = {step: value for step, value in scores.items() if value is not None}
-        return max(known, key=lambda step: (known[step], step), default=None)
 
     def _check(self, step: int, meta: Mapping[str, Any]) -> None:
         listed = meta["arrays"].items()
@@ -313,17 +303,15 @@ class Checkpoints(NoCheckpoints):
             ) from error
 
 
+def _names_an_output_and_a_mode(value: Any) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    output, mode = value
+    return isinstance(output, str | int) and not isinstance(output, bool) and mode in ("min", "max")
+
+
 def _on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Copies on the host. On a CPU they share memory with the arrays, and XLA copies what a step would take over."""
     for value in arrays.values():
         value.copy_to_host_async()
     return {name: np.asarray(value) for name, value in arrays.items()}
-
-
-def _non_finite(arrays: Mapping[str, np.ndarray]) -> set[str]:
-    numbers = {n: a for n, a in arrays.items() if jnp.issubdtype(a.dtype, jnp.inexact)}
-    return {n for n, a in numbers.items() if not np.isfinite(a).all()}
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more are" if len(names) > 5 else " is")

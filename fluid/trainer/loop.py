@@ -13,7 +13,7 @@ import numpy as np
 from fluid.core import NestedSequenceBatch, SequenceBatch
 from fluid.metrics import MetricBase
 from fluid.session import BoundStep
-from fluid.trainer.checkpoint import NoCheckpoints
+from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -22,7 +22,7 @@ from fluid.trainer.events import (
     EndStepEvent,
     EndTrainEvent,
 )
-from fluid.trainer.handlers import Onion
+from fluid.trainer.handlers import Dispatcher
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
@@ -39,20 +39,20 @@ class Run:
 
     Attributes:
       step: the compiled step.
-      progress: where training is, kept up to date.
-      convert: makes a feed of a minibatch.
-      handlers: told of every event.
-      stopping: asked after each step whether to end.
-      checkpoints: told when something can be saved.
-      signals: hold what interrupts training until it can do no harm.
+      progress: the position of training; the loop keeps it up to date.
+      convert: makes a feed of a minibatch and its number in the epoch.
+      handlers: deliver every event.
+      stopping: asked after each step whether training shall end.
+      checkpoints: are told when something can be saved.
+      signals: hold back Ctrl-C and SIGTERM until they can do no harm.
     """
 
     step: BoundStep
     progress: Progress
     convert: Callable[[Any, int], Any]
-    handlers: Onion
+    handlers: Dispatcher
     stopping: Callable[[], bool]
-    checkpoints: NoCheckpoints
+    checkpoints: CheckpointHooks
     signals: Signals
 
 
@@ -60,25 +60,22 @@ def train(run: Run, num_epochs: int) -> None:
     """Run epochs of steps, tell the handlers, save checkpoints.
 
     Args:
-      run: what there is.
-      num_epochs: how many passes, those included that were done before.
+      run: the step, the handlers, and whatever else this call of `train` has.
+      num_epochs: how many passes over the reader, those included that were done before an interruption.
     """
-    progress, handlers, error = run.progress, run.handlers, None
+    progress = run.progress
+    handlers = run.handlers
+    error: BaseException | None = None
     try:
         with run.checkpoints:
             handlers.enter(BeginTrainEvent(num_epochs))
             while progress.epoch < num_epochs and not run.stopping():
                 handlers(BeginEpochEvent(progress.epoch, progress.step))
-                compiled = run.step.compiled
-                _epoch(run)
-                completed, compiled = not run.stopping(), run.step.compiled - compiled
-                event = EndEpochEvent(
-                    progress.epoch, progress.step, completed, compiled, run.step.buckets.take_padding()
-                )
+                event = _epoch(run)
                 if event.feeding:
                     log.info("epoch %d: %s", event.epoch, event.feeding)
                 handlers(event)
-                if completed:
+                if event.completed:
                     progress.next_epoch()
                     run.checkpoints.after_epoch()
                 run.signals.check()
@@ -91,8 +88,12 @@ def train(run: Run, num_epochs: int) -> None:
         handlers.leave(EndTrainEvent(progress.epoch, stopped=run.stopping(), error=error))
 
 
-def _epoch(run: Run) -> None:
-    progress, handlers, signals = run.progress, run.handlers, run.signals
+def _epoch(run: Run) -> EndEpochEvent:
+    """Run the steps of one epoch, or of what an interruption has left of it; returns the event of its end."""
+    progress = run.progress
+    handlers = run.handlers
+    signals = run.signals
+    compiled_before = run.step.compiled
     under_way: deque[Any] = deque()
     with signals.at_once:
         batches = progress.start_pass(run.convert)
@@ -116,10 +117,17 @@ def _epoch(run: Run) -> None:
                 _wait_for_half(under_way)
     finally:
         batches.close()
+    return EndEpochEvent(
+        progress.epoch,
+        progress.step,
+        completed=not run.stopping(),
+        compiled=run.step.compiled - compiled_before,
+        padding=run.step.buckets.take_padding(),
+    )
 
 
 def _wait_for_half(under_way: deque[Any]) -> None:
-    """Wait for the older half of the steps at once: to be woken for each would take a CPU from the device each time."""
+    """Wait for the older half of the steps at once: waking up for each would take CPU time from the device."""
     while len(under_way) > IN_FLIGHT // 2 + 1:
         under_way.popleft()
     jax.block_until_ready(under_way.popleft())
@@ -128,11 +136,12 @@ def _wait_for_half(under_way: deque[Any]) -> None:
 def evaluate(step: BoundStep, batches: Iterable[Any]) -> list[Any]:
     """Combine the outputs of a program over all minibatches.
 
-    Scalars are weighed by what each was a mean over, and added up in float64; other outputs are concatenated in order.
+    The mean of a scalar is weighted by the number of elements that each minibatch's value was a mean over, and summed
+    in float64; other outputs are concatenated in order.
 
     Args:
-      step: the compiled step of a weighed request.
-      batches: with an attribute `feed` each.
+      step: the compiled step of a request with `weighted=True`.
+      batches: converted minibatches, each with an attribute `feed`.
 
     Returns:
       One NumPy array for each output.
@@ -157,15 +166,15 @@ def evaluate(step: BoundStep, batches: Iterable[Any]) -> list[Any]:
 
 
 def measure(step: BoundStep, batches: Iterable[Any], metrics: Mapping[str, MetricBase]) -> list[Any]:
-    """Feed metrics with the values they read, one minibatch after another.
+    """Feed metrics with the values that they read, one minibatch after another.
 
     Args:
       step: the compiled step of a request that fetches `names_of(metrics)`.
-      batches: with an attribute `feed` each.
-      metrics: by name; fresh ones are made of them.
+      batches: converted minibatches, each with an attribute `feed`.
+      metrics: by name; copies of them are used, so that they stay as they are.
 
     Returns:
-      One result for each.
+      The result of each metric.
     """
     fresh = [metric.of(**metric.inputs) for metric in metrics.values()]
     for batch in batches:

@@ -1,6 +1,5 @@
 """Trainer: a program function and an optimizer, trained, tested and saved."""
 
-import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,24 +7,28 @@ from typing import Any
 import jax
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, Program
+from fluid.core import TEST, TRAIN, Program, whole_number
+from fluid.io import PathLike
 from fluid.metrics import MetricBase, names_of
-from fluid.optimizer import Adam, as_optimizer
+from fluid.optimizer import Adam
+from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
 from fluid.reader.adapters import Minibatches, minibatches
+from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
-from fluid.reader.feeder import Feeder
+from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import Request, Results, Session, check_fetch
 from fluid.trainer import loop
-from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints, NoCheckpoints
-from fluid.trainer.handlers import Onion
+from fluid.trainer.checkpoint import CheckpointConfig, CheckpointHooks, Checkpoints, NoCheckpoints
+from fluid.trainer.events import EventHandler
+from fluid.trainer.handlers import Dispatcher, Handlers
+from fluid.trainer.minimizing import minimizing
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.resume import Progress, check_storable
 from fluid.trainer.signals import Signals
 
 log = logging.getLogger("fluid")
-Handlers = Sequence[Any]
 
 
 class Trainer:
@@ -41,9 +44,9 @@ class Trainer:
       optimizer_func: another spelling of optimizer.
       seed: of initial values and of random layers.
       precision: "bfloat16" to compute in it, see `fluid.Program`; parameters and optimizer slots stay float32.
-      buckets: to which sizes sequences are padded: a list such as `[16, 64, 400]` for all of them, or a dict of lists
-        by feed. None chooses them by what is fed.
-      max_compilations: how many programs that choice may lead to.
+      buckets: sizes to pad sequences to: a list such as `[16, 64, 400]` for all of them, or a dict of lists by feed.
+        None chooses sizes by what is fed.
+      max_compilations: how many shapes may be chosen, each of which is a compilation.
       checkpoint_config: a CheckpointConfig: save while training, and continue from the newest checkpoint that is there.
 
     Attributes:
@@ -51,7 +54,7 @@ class Trainer:
       program: the discovered Program.
 
     Raises:
-      FluidError: whatever mistake the program's shapes show; nothing waits for the first step.
+      FluidError: the program has a mistake that its shapes show; it is found here and not in the first step.
       CheckpointError: the folder of checkpoints cannot be used, or holds damaged ones only.
       ParameterError: the checkpoint is that of another program or optimizer.
 
@@ -72,12 +75,12 @@ class Trainer:
     def __init__(
         self,
         program_func: Callable[[], Any] | None = None,
-        optimizer: Any = None,
-        param_path: Any = None,
+        optimizer: OptimizerLike | None = None,
+        param_path: PathLike | None = None,
         place: Place = None,
         *,
         train_func: Callable[[], Any] | None = None,
-        optimizer_func: Any = None,
+        optimizer_func: OptimizerLike | None = None,
         seed: int = 0,
         precision: str | None = None,
         buckets: Ladders = None,
@@ -90,7 +93,7 @@ class Trainer:
             raise errors.ArgumentTypeError(
                 "a Trainer needs a program function: fluid.Trainer(train_program, optimizer)"
             )
-        program = Program(function if optimizer is None else _minimizing(function, optimizer), precision=precision)
+        program = Program(function if optimizer is None else minimizing(function, optimizer), precision=precision)
         if not program.minimizes:
             raise errors.ArgumentTypeError(
                 "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
@@ -122,62 +125,67 @@ class Trainer:
 
     def train(
         self,
-        reader: Any = None,
+        reader: ReaderLike | None = None,
         num_epochs: int = 1,
-        event_handler: Callable[[Any], Any] | None = None,
-        feed_order: Sequence[str] | Mapping[str, int] | None = None,
+        event_handler: EventHandler | None = None,
+        feed_order: FeedOrder = None,
         handlers: Handlers = (),
         progress: bool | None = None,
     ) -> None:
         """Train for some passes over a reader. May be called again, and goes on from the parameters as they are.
 
-        After Ctrl-C, which takes effect between two steps, the next call with the same reader continues at the next
-        minibatch. With a `checkpoint_config`, so does whichever call comes next, and a program that is run again: there
-        each call of `train` stands for the same call of the first run, and does only what that had not done. SIGTERM
-        then saves as well; the exit status is 143, or 130 after Ctrl-C.
+        Ctrl-C takes effect between two steps; the next call with the same reader continues at the next minibatch.
+
+        With a `checkpoint_config` any next call continues, and so does the same program when it is run again: each of
+        its calls of `train` then stands for the same call of the first run, and does only what that had left to do.
+        SIGTERM is treated like Ctrl-C there; the exit status is 143, or 130 after Ctrl-C.
 
         Args:
           reader: minibatches: a callable that returns an iterable of them, or an iterable. A minibatch is a list of
             rows, a tuple of columns, or a dict of columns.
-          num_epochs: how many passes, those included that a continued call has done already.
+          num_epochs: how many passes, those included that were done before an interruption; at least 0.
           event_handler: called with every event, see `fluid.trainer.events`.
           feed_order: which field of a row is which feed: a list of names, or a dict of name to position; None for the
             order in which the program declares its data.
           handlers: Handler objects around the loop, outermost first.
-          progress: whether to show a progress bar; None shows it when somebody watches.
+          progress: whether to show a progress bar; None shows it on a terminal and in a notebook.
 
         Raises:
-          ReaderError: the reader gives nothing, or less than was trained on before an interruption. FeedError: data
-          does not fit, with field, sample and batch. CheckpointError: another trainer uses the folder, or it has gone.
-          Whatever the reader or a handler raises, unchanged; the parameters are those after the last completed step.
+          ReaderError: the reader gives nothing, or less than was trained on before an interruption.
+          FeedError: data does not fit; the message names field, sample and batch.
+          CheckpointError: another trainer uses the folder, or it has gone.
+          Exception: whatever the reader or a handler raises, unchanged. After any error the parameters are those after
+            the last completed step.
         """
-        if isinstance(num_epochs, bool) or not isinstance(num_epochs, int) or num_epochs < 0:
-            raise errors.ArgumentError(f"num_epochs={num_epochs!r}: expected a whole number that is not negative")
+        num_epochs = whole_number("train", "num_epochs", num_epochs, least=0)
         if self._training:
             raise errors.ArgumentError(
                 "train() was called by a handler of train(); call trainer.stop() and train again"
             )
-        rings = [*handlers, *([event_handler] if event_handler is not None else [])]
-        if not any(isinstance(ring, ProgressBar) for ring in rings):
-            rings.insert(0, ProgressBar(show=progress))
-        onion = Onion(rings, self)
+        told = [*handlers, *([event_handler] if event_handler is not None else [])]
+        if not any(isinstance(handler, ProgressBar) for handler in told):
+            told.insert(0, ProgressBar(show=progress))
+        dispatcher = Dispatcher(told, self)
         source = minibatches(_given(reader, "train"))
         step = self.session.step(self.program, Request(TRAIN, None, tuple(self.program.feeds)))
         where, checkpoints = self._continue(reader, source, num_epochs)
-        where.begin(source, onion, step.buckets if self._checkpoints is not None and self._has_sequences else None)
+        has_sequences = any(spec.lod_level for spec in self.program.feeds.values())
+        where.begin(source, dispatcher, step.buckets if self._checkpoints is not None and has_sequences else None)
         run = loop.Run(
             step=step,
             progress=where,
             convert=self._converter(Feeder(self.program.feeds, feed_order, buckets=step.buckets)),
-            handlers=onion,
+            handlers=dispatcher,
             stopping=lambda: self._stopping,
             checkpoints=checkpoints,
             signals=Signals(terminate=self._checkpoints is not None),
         )
         self._train(run, num_epochs, reader)
 
-    def _train(self, run: loop.Run, num_epochs: int, reader: Any) -> None:
-        self._training, self._stopping, self._signals = True, False, run.signals
+    def _train(self, run: loop.Run, num_epochs: int, reader: ReaderLike | None) -> None:
+        self._training = True
+        self._stopping = False
+        self._signals = run.signals
         try:
             with self.session.guard.watching(), run.signals:
                 loop.train(run, num_epochs)
@@ -190,9 +198,12 @@ class Trainer:
         if run.progress is self._progress:
             self._progress.finish()
 
-    def _continue(self, reader: Any, source: Minibatches, num_epochs: int) -> tuple[Progress, NoCheckpoints]:
-        """Where this call of `train` begins, and who saves it."""
-        interrupted, self._interrupted = self._interrupted, None
+    def _continue(
+        self, reader: ReaderLike | None, source: Minibatches, num_epochs: int
+    ) -> tuple[Progress, CheckpointHooks]:
+        """The position from which this call of `train` continues, and what saves it."""
+        interrupted = self._interrupted
+        self._interrupted = None
         if self._checkpoints is None:
             if interrupted is not reader:
                 self._progress = Progress()
@@ -209,10 +220,11 @@ class Trainer:
         return known, self._checkpoints.of(known)
 
     def save_checkpoint(self) -> None:
-        """From a handler: save a checkpoint as soon as the step, or the epoch that it ends, is done by all handlers.
+        """Called by a handler: save a checkpoint when all handlers are done with this step, or with the epoch it ends.
 
         Raises:
-          CheckpointError: the Trainer has no `checkpoint_config`. ArgumentError: nothing is being trained.
+          CheckpointError: the Trainer has no `checkpoint_config`.
+          ArgumentError: no handler called it: nothing is being trained.
         """
         if self._checkpoints is None:
             raise errors.CheckpointError(
@@ -256,38 +268,41 @@ class Trainer:
                 "there is no checkpoint to go back to; they are written while a Trainer trains that has a "
                 "checkpoint_config=fluid.CheckpointConfig('checkpoints')"
             )
-        self._progress, self._calls = found, found.call
+        self._progress = found
+        self._calls = found.call
 
     def test(
         self,
-        reader: Any = None,
-        feed_order: Sequence[str] | Mapping[str, int] | None = None,
+        reader: ReaderLike | None = None,
+        feed_order: FeedOrder = None,
         metrics: Mapping[str, MetricBase] | None = None,
     ) -> Results:
         """Evaluate the program over one pass of a reader, in test mode.
 
-        Scalars are weighed by the number of examples (or valid time steps) that each was a mean over, so that the
-        result does not depend on the batch size; other outputs are concatenated in order.
+        The mean of a scalar is weighted by the number of examples (or valid time steps) that each minibatch's value was
+        a mean over, so that it does not depend on the batch size; other outputs are concatenated in order.
 
         Args:
           reader: as in `train`.
           feed_order: as in `train`.
           metrics: by name, metrics of `fluid.metrics` and what they read: `{"auc": Auc().of(preds=..., labels=...)}`.
-            They are fed one minibatch after another, so nothing is kept; the outputs of the program are not computed.
+            They are fed one minibatch after another, so that nothing piles up; the outputs of the program are not
+            computed.
 
         Returns:
           Results: one NumPy value for each output of the program, by name as well when it returns a dict; or one value
           for each of the metrics, by name.
 
         Raises:
-          ReaderError: the reader gives nothing. FeedError: data does not fit. UnknownNameError: a metric reads what the
-          program does not have.
+          ReaderError: the reader gives nothing.
+          FeedError: data does not fit.
+          UnknownNameError: a metric reads what the program does not have.
         """
         source = minibatches(_given(reader, "test"))
         # New ones for each pass, so that a result does not depend on what was tested before.
         feeder = Feeder(self.program.feeds, feed_order, buckets=self.session.buckets(self.program))
         names = None if metrics is None else check_fetch(self.program, names_of(metrics))
-        request = Request(TEST, names, tuple(self.program.feeds), weighed=metrics is None)
+        request = Request(TEST, names, tuple(self.program.feeds), weighted=metrics is None)
         step = self.session.step(self.program, request)
         # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
         batches = Prefetcher(source(), self._converter(feeder, self._signals if self._training else None))
@@ -306,18 +321,14 @@ class Trainer:
 
         return convert
 
-    @property
-    def _has_sequences(self) -> bool:
-        return any(spec.lod_level for spec in self.program.feeds.values())
-
     def stop(self) -> None:
         """End training after the current step. `train` may be called again.
 
-        With a `checkpoint_config`, a program that is run again continues here.
+        With a `checkpoint_config`, the same program continues from here when it is run again.
         """
         self._stopping = True
 
-    def save_params(self, path: Any, names: Sequence[str] | None = None) -> None:
+    def save_params(self, path: PathLike, names: Sequence[str] | None = None) -> None:
         """Write parameters and moving statistics to one file, atomically.
 
         Args:
@@ -329,10 +340,10 @@ class Trainer:
 
 def train(
     program_func: Callable[[], Any],
-    reader: Any,
+    reader: ReaderLike,
     num_epochs: int = 1,
-    optimizer: Any = None,
-    event_handler: Callable[[Any], Any] | None = None,
+    optimizer: OptimizerLike | None = None,
+    event_handler: EventHandler | None = None,
     **options: Any,
 ) -> Trainer:
     """Train a program function in one call.
@@ -340,10 +351,10 @@ def train(
     Args:
       program_func: as for Trainer.
       reader: as for `Trainer.train`.
-      num_epochs: how many passes.
+      num_epochs: as for `Trainer.train`.
       optimizer: as for Trainer; Adam with its defaults when the program minimises nothing itself.
       event_handler: as for `Trainer.train`.
-      options: `feed_order`, `handlers` and `progress` go to `Trainer.train`, all others to Trainer.
+      options: `feed_order`, `handlers` and `progress` are arguments of `Trainer.train`, all others of Trainer.
 
     Returns:
       The Trainer, to test, save or train on.
@@ -371,26 +382,7 @@ def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
     return other if value is None else value
 
 
-def _given(reader: Any, method: str) -> Any:
+def _given(reader: ReaderLike | None, method: str) -> ReaderLike:
     if reader is None:
         raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
     return reader
-
-
-def _minimizing(function: Callable[[], Any], optimizer: Any) -> Callable[[], Any]:
-    chosen = as_optimizer(optimizer)
-    if not callable(function):
-        return function  # Program says what is wrong with it
-
-    @functools.wraps(function)
-    def program() -> Any:
-        outputs = function()
-        values = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
-        first = values[0] if isinstance(values, list | tuple) and values else values
-        if first is not None and not isinstance(first, list | tuple):
-            chosen.minimize(first)
-        return outputs
-
-    if not hasattr(program, "__name__"):  # a functools.partial has none
-        program.__name__ = getattr(getattr(function, "func", None), "__name__", "program")
-    return program

@@ -214,7 +214,7 @@ def test_row_13_nothing_to_read_and_no_end(tmp_path):
     assert int(mine.session.scope.step) == 5
 
 
-def test_row_14_the_short_last_batch_is_kept_and_weighed():
+def test_row_14_the_short_last_batch_is_kept_and_weighted():
     mine = trainer()
     mine.train(arrays(), num_epochs=3)
     assert len([c for c in mine.session.compilations if c.mode == "train"]) == 2
@@ -406,7 +406,7 @@ def test_row_26_a_folder_that_goes_away_ends_training_at_the_next_save(tmp_path)
     mine, seen = trainer(tmp_path / "here", config={"step_interval": 2}), []
 
     def vanish():
-        mine._checkpoints._wait()
+        mine._checkpoints.wait()
         os.rename(tmp_path / "here", tmp_path / "there")
 
     with pytest.raises(errors.CheckpointError, match="has gone"):
