@@ -44,7 +44,8 @@ def test_composite_and_reset():
 def test_streamed_over_a_test_whatever_the_batch_size(batch_size):
     def program():
         x, label = fluid.layers.data("x", shape=[1]), fluid.layers.data("label", shape=[1], dtype="int64")
-        score = fluid.layers.identity(fluid.layers.sigmoid(fluid.layers.scale(x, 2.0)), name="score")
+        logit = fluid.layers.fc(x, 1, param_attr=fluid.initializer.Constant(2.0))
+        score = fluid.layers.identity(fluid.layers.sigmoid(logit), name="score")
         return fluid.layers.mean(fluid.layers.log_loss(score, fluid.layers.cast(label, "float32")))
 
     x = RNG.normal(size=(500, 1)).astype("float32")
