@@ -182,7 +182,7 @@ def count_steps(this: Layer, xs: Any, length: int | None, argument: str = "lengt
             f"{this.name}: xs is {shown(xs)} and {argument} is {length}; all must have the same number of steps, "
             f"as their first dimension"
         )
-    if not counts or not isinstance(count := counts.pop(), int) or count < 1:
+    if not counts or not core.is_size(count := counts.pop()) or count < 1:
         raise errors.ArgumentError(
             f"{this.name}: {argument}={length!r} and xs={shown(xs)} give no number of steps; expected at least one, "
             f"as in {argument}=10"

@@ -178,5 +178,5 @@ def _best(batch: core.SequenceBatch, moves: Any) -> Any:
 def _steps(batch: core.SequenceBatch) -> tuple[Any, tuple[Any, Any]]:
     """Scores of the first step `[batch, tags]`, and of the others, time first, with whether they are real."""
     scores = jnp.moveaxis(wide(batch), 1, 0)
-    first = scores[0] if len(scores) else jnp.zeros(scores.shape[1:], scores.dtype)
+    first = scores[0] if scores.shape[0] else jnp.zeros(scores.shape[1:], scores.dtype)
     return first, (scores[1:], batch.mask.T[1:])

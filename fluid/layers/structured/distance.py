@@ -89,6 +89,6 @@ def _distances(guess: core.SequenceBatch, truth: core.SequenceBatch) -> Any:
         best = jax.lax.cummin(above - columns, axis=1) + columns
         return jnp.where(real[:, None], best, row), None
 
-    start = jnp.broadcast_to(columns, (guess.shape[0], len(columns)))
+    start = jnp.broadcast_to(columns, (guess.shape[0], columns.shape[0]))
     row, _ = jax.lax.scan(step, start, (guess.data.T, guess.mask.T))
     return jnp.take_along_axis(row, truth.lengths[:, None], axis=1)[:, 0]
