@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors, io
+from fluid import errors, storage
 from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
@@ -187,7 +187,7 @@ class Session:
 
     def save(self, path: Any) -> None:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
-        io.save_arrays(path, self.state(), kind="session")
+        storage.save_arrays(path, self.state(), kind="session")
 
     def load(self, path: Any) -> None:
         """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
@@ -197,10 +197,10 @@ class Session:
           ParameterError: names, shapes or dtypes differ; nothing is changed then.
         """
         self._check_open()
-        arrays, kind = io.load_arrays(path)
+        arrays, kind = storage.load_arrays(path)
         if kind == "session":
             wanted = self.state()
-            io.check_match(arrays, {n: (v.shape, str(v.dtype)) for n, v in wanted.items()}, path)
+            storage.check_match(arrays, {n: (v.shape, str(v.dtype)) for n, v in wanted.items()}, path)
             self.restore(arrays)
         else:
             self.load_params(path)
@@ -211,14 +211,16 @@ class Session:
         for name in names or ():
             self.scope[name]
         chosen = self.scope.arrays if names is None else {n: self.scope.arrays[n] for n in names}
-        io.save_arrays(path, chosen, kind="parameters")
+        storage.save_arrays(path, chosen, kind="parameters")
 
-    def load_params(self, source: Any, strict: bool = True) -> None:
+    def load_params(self, source: Any, strict: bool = True, rename: storage.Rename = None) -> None:
         """Set parameters and states from a file of `save_params`, or from arrays by name.
 
         Args:
-          source: a path or a mapping.
+          source: a path or a mapping. A path that ends in ".safetensors" may come from another framework.
           strict: whether names that no program here has are an error.
+          rename: names there to names here, with globs and `{n}` for numbers, as in
+            `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
 
         Raises:
           ParameterFileError, ParameterError: as in `load`; nothing is changed then.
@@ -227,9 +229,10 @@ class Session:
         if isinstance(source, Mapping):
             arrays, where = {n: np.asarray(v) for n, v in source.items()}, "the given parameters"
         else:
-            arrays, where = io.load_arrays(source)[0], source
+            arrays, where = storage.load_arrays(source)[0], source
+        arrays = storage.renamed(arrays, rename, where)
         wanted = {n: (s.shape, s.dtype) for n, s in self.scope.specs.items()}
-        io.check_match(arrays, wanted, where, allow_extra=not strict)
+        storage.check_match(arrays, wanted, where, allow_extra=not strict)
         self.scope.arrays |= self.place({n: jnp.array(arrays[n]) for n in wanted})
 
     def params(self) -> dict[str, jax.Array]:

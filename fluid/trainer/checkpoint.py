@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors, io
+from fluid import errors, storage
 from fluid.core import Program
 from fluid.session import Results, Session
 from fluid.trainer.checkpoint_folder import Folder
@@ -301,7 +301,7 @@ class Checkpoints(NoCheckpoints):
         listed = meta["arrays"].items()
         found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in listed}
         wanted = {n: (v.shape, str(v.dtype)) for n, v in self._session.state().items()}
-        io.check_match(found, wanted, f"checkpoint {step} in {str(self.folder.path)!r}")
+        storage.check_match(found, wanted, f"checkpoint {step} in {str(self.folder.path)!r}")
 
     def _read(self, step: int) -> dict[str, np.ndarray]:
         try:
