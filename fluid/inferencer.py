@@ -8,12 +8,12 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
-from fluid.io import PathLike
 from fluid.place import Place
 from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import read_feed
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
+from fluid.storage import PathLike, Rename
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
@@ -27,13 +27,15 @@ class Inferencer:
 
     Args:
       infer_func: the program function, the same that the training program calls.
-      param_path: a file that `trainer.save_params` wrote. It may hold more parameters than the program has.
+      param_path: a file of `trainer.save_params`, or one that ends in ".safetensors". It may hold more parameters than
+        the program has.
       params: arrays by name, such as `trainer.params`, instead of a file.
       place: a device, see `fluid.place.device_of`.
       bucket: whether to pad batches.
       precision: "bfloat16" to compute in it, see `fluid.Program`.
       buckets: to which sizes sequences are padded, as for `fluid.Trainer`; None for powers of two, so that an answer
         never depends on those before it.
+      rename: names in the file to names of the program, see `fluid.io.load_params`.
 
     Attributes:
       program: the discovered Program.
@@ -63,6 +65,7 @@ class Inferencer:
         bucket: bool = True,
         precision: str | None = None,
         buckets: Ladders = None,
+        rename: Rename = None,
     ):
         sources = [source for source in (param_path, params) if source is not None]
         if len(sources) != 1:
@@ -72,7 +75,7 @@ class Inferencer:
             )
         self.session = Session(infer_func, place=place, precision=precision)
         self.program: Program = next(iter(self.session.programs.values()))
-        self.session.load_params(sources[0], strict=False)
+        self.session.load_params(sources[0], strict=False, rename=rename)
         self._bucket = bucket
         self._buckets = Buckets(self.program.feeds, buckets, max_compilations=None)
         self._plans: dict[Any, _Plan] = {}

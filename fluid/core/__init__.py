@@ -1,6 +1,6 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
-from fluid.core.arguments import whole_number
+from fluid.core.arguments import is_size, whole_number
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -62,6 +62,7 @@ __all__ = [
     "filled",
     "fold_name",
     "inner_frame",
+    "is_size",
     "leave",
     "limit_feed",
     "look_up",

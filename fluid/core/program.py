@@ -185,7 +185,7 @@ class Program:
         frame = Frame(mode=mode, precision=self.precision, given=given, declared=Declared(bodies=dict(self._bodies)))
         with running(frame):
             outputs, _ = flatten_outputs(self.name, self.function())
-        batch = _batch_size(given.feeds)
+        batch = _batch_size(self.feeds, given.feeds)
         return Applied(
             outputs=outputs,
             states=frame.states,
@@ -243,9 +243,11 @@ def _merge(first: Array, second: Array) -> Array:
     return Array(tuple(a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)), first.dtype)
 
 
-def _batch_size(feeds: Mapping[str, Any]) -> int:
-    sizes = [jnp.shape(_dense(v))[0] for v in feeds.values() if jnp.ndim(_dense(v))]
-    return max(sizes, default=1)
+def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
+    """The first size of the feeds that follow the batch; of all feeds where none does."""
+    sizes = {name: jnp.shape(_dense(value))[0] for name, value in feeds.items() if jnp.ndim(_dense(value))}
+    following = [size for name, size in sizes.items() if name in specs and specs[name].shape[:1] == (None,)]
+    return max(set(following or sizes.values()), default=1)
 
 
 def _weight(frame: Frame, value: Any, batch: int) -> Any:

@@ -10,8 +10,8 @@ import jax
 from fluid import errors
 from fluid.core import whole_number
 from fluid.handlers.values import Averaging, Every, Interval, by_name, known_values, number
-from fluid.io import PathLike
 from fluid.session.names import rate_names
+from fluid.storage import PathLike
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler, MeasuredEvent
 from fluid.trainer.health import Health
 

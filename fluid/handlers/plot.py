@@ -9,7 +9,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.handlers.values import Interval, Recorder, number
-from fluid.io import PathLike
+from fluid.storage import PathLike
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndTrainEvent
 from fluid.trainer.progress import in_notebook
 

@@ -7,7 +7,7 @@ import jax
 
 from fluid import errors
 from fluid.handlers.values import Every, Interval
-from fluid.io import PathLike
+from fluid.storage import PathLike
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndStepEvent, EndTrainEvent, Handler
 
 

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors, io
+from fluid import errors, storage
 from fluid.core import TEST, TRAIN, Program, Scope
-from fluid.io import PathLike
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
@@ -20,6 +19,7 @@ from fluid.session.interrupts import InterruptGuard
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.results import Results
 from fluid.session.step import Request, Rule, rules_of
+from fluid.storage import PathLike
 
 
 class Session:
@@ -191,7 +191,7 @@ class Session:
 
     def save(self, path: PathLike) -> None:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
-        io.save_arrays(path, self.state(), kind="session")
+        storage.save_arrays(path, self.state(), kind="session")
 
     def load(self, path: PathLike) -> None:
         """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
@@ -201,10 +201,10 @@ class Session:
           ParameterError: names, shapes or dtypes differ; nothing is changed then.
         """
         self._check_open()
-        arrays, kind = io.load_arrays(path)
+        arrays, kind = storage.load_arrays(path)
         if kind == "session":
             wanted = self.state()
-            io.check_match(arrays, {n: (v.shape, str(v.dtype)) for n, v in wanted.items()}, path)
+            storage.check_match(arrays, {n: (v.shape, str(v.dtype)) for n, v in wanted.items()}, path)
             self.restore(arrays)
         else:
             self.load_params(path)
@@ -215,14 +215,18 @@ class Session:
         for name in names or ():
             self.scope[name]
         chosen = self.scope.arrays if names is None else {n: self.scope.arrays[n] for n in names}
-        io.save_arrays(path, chosen, kind="parameters")
+        storage.save_arrays(path, chosen, kind="parameters")
 
-    def load_params(self, source: PathLike | Mapping[str, Any], strict: bool = True) -> None:
+    def load_params(
+        self, source: PathLike | Mapping[str, Any], strict: bool = True, rename: storage.Rename = None
+    ) -> None:
         """Set parameters and states from a file of `save_params`, or from arrays by name.
 
         Args:
-          source: a path or a mapping.
+          source: a path or a mapping. A path that ends in ".safetensors" may come from another framework.
           strict: whether names that no program here has are an error.
+          rename: names there to names here, with globs and `{n}` for numbers, as in
+            `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
 
         Raises:
           ParameterFileError, ParameterError: as in `load`; nothing is changed then.
@@ -232,10 +236,11 @@ class Session:
             arrays = {n: np.asarray(v) for n, v in source.items()}
             where = "the given parameters"
         else:
-            arrays, _ = io.load_arrays(source)
+            arrays, _ = storage.load_arrays(source)
             where = os.fspath(source)
+        arrays = storage.renamed(arrays, rename, where)
         wanted = {n: (s.shape, s.dtype) for n, s in self.scope.specs.items()}
-        io.check_match(arrays, wanted, where, allow_extra=not strict)
+        storage.check_match(arrays, wanted, where, allow_extra=not strict)
         self.scope.arrays |= self.place({n: jnp.array(arrays[n]) for n in wanted})
 
     def params(self) -> dict[str, jax.Array]:

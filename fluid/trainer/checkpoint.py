@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fluid import errors, io
+from fluid import errors, storage
 from fluid.core import Program, whole_number
-from fluid.io import PathLike
 from fluid.session import Results, Session
+from fluid.storage import PathLike
 from fluid.trainer.checkpoint_folder import Folder
 from fluid.trainer.checkpoint_score import Score
 from fluid.trainer.checkpoint_writer import Snapshot, Writer
@@ -291,7 +291,7 @@ class Checkpoints(CheckpointHooks):
         listed = meta["arrays"].items()
         found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in listed}
         wanted = {n: (v.shape, str(v.dtype)) for n, v in self._session.state().items()}
-        io.check_match(found, wanted, f"checkpoint {step} in {str(self.folder.path)!r}")
+        storage.check_match(found, wanted, f"checkpoint {step} in {str(self.folder.path)!r}")
 
     def _read(self, step: int) -> dict[str, np.ndarray]:
         try:

@@ -8,7 +8,6 @@ import jax
 
 from fluid import errors
 from fluid.core import TEST, TRAIN, Program, whole_number
-from fluid.io import PathLike
 from fluid.metrics import MetricBase, names_of
 from fluid.optimizer import Adam
 from fluid.optimizer.base import OptimizerLike
@@ -19,6 +18,7 @@ from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import Request, Results, Session, check_fetch
+from fluid.storage import PathLike
 from fluid.trainer import loop
 from fluid.trainer.checkpoint import CheckpointConfig, CheckpointHooks, Checkpoints, NoCheckpoints
 from fluid.trainer.events import EventHandler

@@ -225,5 +225,5 @@ def _time_first(batch: core.SequenceBatch) -> tuple[jax.Array, tuple[jax.Array, 
       which are real, `[time - 1, batch]`.
     """
     scores = jnp.moveaxis(wide(batch), 1, 0)
-    first = scores[0] if len(scores) else jnp.zeros(scores.shape[1:], scores.dtype)
+    first = scores[0] if scores.shape[0] else jnp.zeros(scores.shape[1:], scores.dtype)
     return first, (scores[1:], batch.mask.T[1:])

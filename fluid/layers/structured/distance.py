@@ -97,6 +97,6 @@ def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> jax.Ar
         best = jax.lax.cummin(from_above - columns, axis=1) + columns
         return jnp.where(real[:, None], best, row), None
 
-    start = jnp.broadcast_to(columns, (guess.shape[0], len(columns)))
+    start = jnp.broadcast_to(columns, (guess.shape[0], columns.shape[0]))
     row, _ = jax.lax.scan(step, start, (guess.data.T, guess.mask.T))
     return jnp.take_along_axis(row, truth.lengths[:, None], axis=1)[:, 0]
