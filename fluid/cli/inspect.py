@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors, io
-from fluid.trainer.checkpoint_folder import Folder
+from fluid.trainer.checkpoint.folder import Folder
 
 
 def add(commands: Any) -> None:

@@ -89,8 +89,9 @@ class ParameterSpec:
 
 
 class Minimization(NamedTuple):
-    """What `optimizer.minimize(loss, parameter_list)` recorded."""
+    """What `optimizer.minimize(loss, parameter_list)` recorded; `value` is the loss as the program has it."""
 
+    value: Any
     loss: Any
     optimizer: Any
     parameter_list: tuple[str, ...] | None

@@ -67,6 +67,7 @@ class Program:
       states: ParameterSpec by name, for moving averages and the like.
       outputs: shape and dtype of each output; None stands for the batch.
       output_names: the keys when the function returned a dict, else None.
+      loss_output: the position of the output that is minimised; or else of the one named "loss", or else 0.
       values: shape and dtype of every named value, in the order in which they are made.
       sites: the user's line that made each of them.
       aliases: other names of named values: the name of a layer for its last result, such as "fc_0" for "fc_0.tmp_2",
@@ -112,6 +113,7 @@ class Program:
         found = self._discover(_BATCHES[0], shapes)
         frame = found.frame
         self.output_names = found.output_names
+        self.loss_output = found.loss_output
         self.feeds: dict[str, FeedSpec] = frame.declared.feeds
         self.parameters = {n: s for n, s in frame.declared.arrays.items() if s.trainable is not None}
         self.states = {n: s for n, s in frame.declared.arrays.items() if s.trainable is None}

@@ -198,7 +198,7 @@ def record_minimize(
         )
     names = None if parameter_list is None else _parameter_names(frame, parameter_list)
     excluded = _parameter_names(frame, no_grad_set or ())
-    frame.made.minimizations.append(Minimization(jnp.reshape(loss, ()), optimizer, names, excluded))
+    frame.made.minimizations.append(Minimization(loss, jnp.reshape(loss, ()), optimizer, names, excluded))
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:

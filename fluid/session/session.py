@@ -33,6 +33,7 @@ class Session:
       buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
         what is fed.
       max_compilations: how many compilations of a step that choice may lead to.
+      mode: of runs that do not name one; None for "train" when the program minimises, else "test".
 
     Attributes:
       programs: Program by name.
@@ -64,7 +65,9 @@ class Session:
         precision: str | None = None,
         buckets: Ladders = None,
         max_compilations: int = MAX_COMPILATIONS,
+        mode: str | None = None,
     ):
+        self._mode = None if mode is None else _checked_mode(mode)
         self.device = device_of(place)
         self.precision = precision
         self._sharding = jax.sharding.SingleDeviceSharding(self.device)
@@ -128,8 +131,8 @@ class Session:
             does not depend on need not be given.
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
             run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised).
-          mode: "train" updates parameters and states; "test" changes nothing. By default "train" when the program
-            minimises, else "test".
+          mode: "train" updates parameters and states; "test" changes nothing. None for that of the session: for one
+            that you made, "train" when the program minimises; for a Trainer's, "test".
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
@@ -139,9 +142,7 @@ class Session:
         """
         self._check_open()
         found = self._program(program)
-        mode = mode or (TRAIN if found.minimizes else TEST)
-        if mode not in (TRAIN, TEST):
-            raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
+        mode = _checked_mode(mode or self._mode or (TRAIN if found.minimizes else TEST))
         feed = feed or {}
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
@@ -191,7 +192,9 @@ class Session:
 
     def save(self, path: PathLike) -> None:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
-        storage.save_arrays(path, self.state(), kind="session")
+        with self.scope.lock:
+            state = jax.tree.map(jnp.copy, self.state())
+        storage.save_arrays(path, state, kind="session")
 
     def load(self, path: PathLike) -> None:
         """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
@@ -212,10 +215,7 @@ class Session:
     def save_params(self, path: PathLike, names: Sequence[str] | None = None) -> None:
         """Write parameters and states, all or the named ones, to one file; see `fluid.io.save_arrays`."""
         self._check_open()
-        for name in names or ():
-            self.scope[name]
-        chosen = self.scope.arrays if names is None else {n: self.scope.arrays[n] for n in names}
-        storage.save_arrays(path, chosen, kind="parameters")
+        storage.save_arrays(path, self.scope.copies(names), kind="parameters")
 
     def load_params(
         self, source: PathLike | Mapping[str, Any], strict: bool = True, rename: storage.Rename = None
@@ -246,7 +246,7 @@ class Session:
     def params(self) -> dict[str, jax.Array]:
         """Parameters and states by name: copies, which stay valid while training goes on."""
         self._check_open()
-        return dict(self.scope)
+        return self.scope.copies()
 
     def state(self) -> dict[str, Any]:
         """All that a later run needs, by name: parameters and states, and `@slots/...`, `@step` and `@root`.
@@ -270,7 +270,8 @@ class Session:
         # Copied, so that steps can take the buffers over; and all of it before anything changes.
         new = self.place({name: jnp.array(state[name]) for name in self.state()})
         self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
-        self.scope.step, self.scope.root = new["@step"], new["@root"]
+        self.scope.step = new["@step"]
+        self.scope.root = new["@root"]
         self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
 
     def close(self) -> None:
@@ -297,6 +298,12 @@ class Session:
             f"this session has no program {shown!r}. {errors.nearest(str(shown), self.programs)} "
             f"Hand program functions over at the start: fluid.Session(f, g)"
         )
+
+
+def _checked_mode(mode: str) -> str:
+    if mode not in (TRAIN, TEST):
+        raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
+    return mode
 
 
 def _slot_name(path: Any) -> str:

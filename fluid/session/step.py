@@ -164,7 +164,8 @@ class Step:
 
         def losses(variables: Mapping[str, Any]) -> tuple[list[Any], Any]:
             applied = forward(variables)
-            return applied.losses or [jnp.reshape(_data(applied.outputs[0]), ())], applied
+            first = _data(applied.outputs[self.program.loss_output])
+            return applied.losses or [jnp.reshape(first, ())], applied
 
         found, pull, applied = jax.vjp(losses, variables, has_aux=True)
         cotangents = [jnp.ones((), v.dtype) for v in found]
