@@ -87,8 +87,9 @@ def _described(value: Any, depth: int = 3) -> str:
         shown = [f"{name}={_described(inner, depth - 1)}" for name, inner in held.items()]
         return f"{value.__qualname__}({', '.join(shown)})"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [f for f in dataclasses.fields(value) if f.repr and getattr(value, f.name) != f.default]
-        return f"{type(value).__name__}({', '.join(f'{f.name}={_described(getattr(value, f.name), depth)}' for f in fields)})"
+        values = {f.name: (getattr(value, f.name), f.default) for f in dataclasses.fields(value) if f.repr}
+        shown = [f"{n}={_described(v, depth)}" for n, (v, default) in values.items() if v != default]
+        return f"{type(value).__name__}({', '.join(shown)})"
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, list | tuple):
