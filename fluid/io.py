@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
@@ -15,6 +15,7 @@ __all__ = [
     "load_params",
     "load_persistables",
     "save_arrays",
+    "save_inference_model",
     "save_params",
     "save_persistables",
 ]
@@ -145,6 +146,53 @@ def load_persistables(
     """
     del main_program
     _session(executor).load(_in_folder(dirname, filename or _PERSISTABLES_FILE))
+
+
+def save_inference_model(
+    path: Any,
+    program_func: Callable[[], Any] | Program | Mapping[str, Callable[[], Any] | Program],
+    params: Mapping[str, Any] | Any,
+    feed: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    fetch: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
+    **options: Any,
+) -> None:
+    """Write a model to one file that runs without its function: `fluid.Inferencer(param_path=path)`.
+
+    The file is a zip archive of the program as StableHLO, for any batch size and any number of steps, and of the
+    parameters as plain arrays, with a checksum for each. The same program and parameters make the same bytes.
+
+    Args:
+      path: of the file; in a directory that exists already, the file `model.fluid` is written.
+      program_func: the program function, which is exported as it is in test mode. A dict of them, by the names of entry
+        points, makes one model of several functions that share parameters: `{"encode": f, "decode_step": g}`.
+      params: arrays by name, such as `trainer.params`, or a file of `trainer.save_params`. There may be more of them.
+      feed: names of what will be fed: feeds, and named values that are replaced. By default the feeds that the results
+        depend on. With several entry points, a dict of such lists.
+      fetch: names of what will be returned, see `Session.run`; by default the outputs of the program. With several
+        entry points, a dict.
+      options: `platforms=("cpu", "cuda", "tpu")`, where it shall run.
+        `precision="bfloat16"` computes in it, see `fluid.Program`, and stores in it what is only read so.
+        `batch_sizes=(1, 2, 4, 8, 16, 32)` and `buckets=(4, 8, 16, 32, 64)`, a list or a dict of lists by feed: the
+        sizes to export a program for that looks at sizes as numbers, and cannot leave them open.
+        `rename=`, see `load_params`.
+
+    Raises:
+      ArtifactError: the program cannot be exported, or the file cannot be written.
+      ParameterFileError, ParameterError: parameters are missing or misshapen.
+      UnknownNameError, FeedError: there are no such feeds or values, or the results depend on other feeds.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+      >>> params = {"fc_0.w_0": np.ones((2, 1), "float32"), "fc_0.b_0": np.zeros(1, "float32")}
+      >>> fluid.io.save_inference_model("line.fluid", program, params)
+      >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2], [3, 4]]})[0].tolist()
+      [[3.0], [7.0]]
+    """
+    from fluid import artifact  # not everybody needs it
+
+    artifact.save(path, program_func, params, feed, fetch, **options)
 
 
 def _session(executor: Any) -> Any:

@@ -5,20 +5,7 @@ import sys
 
 import pytest
 
-LAZY = [
-    "flatbuffers",
-    "safetensors",
-    "matplotlib",
-    "sklearn",
-    "scipy",
-    "orbax",
-    "tqdm",
-    "torch",
-    "IPython",
-    "grain",
-    "datasets",
-    "tensorboard",
-]
+LAZY = "flatbuffers safetensors matplotlib sklearn scipy orbax tqdm torch IPython grain datasets tensorboard".split()
 
 
 def python(code):
