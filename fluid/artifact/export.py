@@ -7,8 +7,8 @@ from typing import Any
 import jax
 
 from fluid import errors
-from fluid.artifact.signature import Feed
-from fluid.artifact.sizes import BATCH_SIZES, STEPS, Form, forms
+from fluid.artifact.signature import Computation, Feed
+from fluid.artifact.sizes import BATCH_SIZES, STEPS, forms
 from fluid.artifact.source import Source, key_data
 from fluid.artifact.stablehlo import cleaned
 
@@ -47,12 +47,13 @@ class Exported:
     note: str | None
 
 
-def export(source: Source, arrays: Mapping[str, Any], options: Options) -> Exported:
+def export(source: Source, computation: Computation, arrays: Mapping[str, Any], options: Options) -> Exported:
     """Export an entry point.
 
     Args:
-      source: what it computes.
-      arrays: by name; their shapes and dtypes count.
+      source: what is fed, and whether results are random.
+      computation: the source, or what was made of it.
+      arrays: that it takes, by name; their shapes and dtypes count.
       options: for what.
 
     Raises:
@@ -66,8 +67,14 @@ def export(source: Source, arrays: Mapping[str, Any], options: Options) -> Expor
             Feed(n, form.dims[n], spec.dtype, str(spec.held), spec.lod_level, spec.limits)
             for n, spec in source.specs.items()
         )
+        key = jax.eval_shape(key_data) if source.random else None
+        shapes = {n: jax.ShapeDtypeStruct(v.shape, v.dtype) for n, v in arrays.items()}
+        given = [
+            (shapes, {feed.name: feed.abstract(symbols) for feed in feeds}, key)
+            for symbols in map(form.symbols, form.fixed)
+        ]
         try:
-            functions = [(fixed, _function(source, arrays, feeds, form, fixed, options)) for fixed in form.fixed]
+            functions = [_serialized(computation, arguments, options.platforms) for arguments in given]
         except ImportError as error:
             raise errors.ArtifactError(
                 "exporting needs the flatbuffers library, which JAX does not install: "
@@ -77,7 +84,7 @@ def export(source: Source, arrays: Mapping[str, Any], options: Options) -> Expor
             failures.append(error)
             continue
         note = f"exported for each of these sizes, since {_first_line(failures[0])}" if len(functions) > 1 else None
-        return Exported(feeds, functions, form.least, note)
+        return Exported(feeds, list(zip(form.fixed, functions, strict=True)), form.least, note)
     raise errors.ArtifactError(
         f"this program cannot be exported for {', '.join(options.platforms)}, neither for all sizes "
         f"({_first_line(failures[0])}) nor for single ones ({_first_line(failures[-1])}). What runs Python while it "
@@ -85,25 +92,11 @@ def export(source: Source, arrays: Mapping[str, Any], options: Options) -> Expor
     ) from failures[-1]
 
 
-def _function(
-    source: Source,
-    arrays: Mapping[str, Any],
-    feeds: Sequence[Feed],
-    form: Form,
-    fixed: Mapping[str, int],
-    options: Options,
-) -> bytes:
-    symbols = form.symbols(fixed)
-    abstract = (
-        {n: jax.ShapeDtypeStruct(v.shape, v.dtype) for n, v in arrays.items()},
-        {feed.name: feed.abstract(symbols) for feed in feeds},
-        jax.eval_shape(key_data) if source.random else None,
-    )
+def _serialized(computation: Computation, arguments: tuple[Any, ...], platforms: Sequence[str]) -> bytes:
+    def call(arrays: Any, feeds: Any, key: Any) -> Any:  # its name is part of what is written
+        return computation(arrays, feeds, key)
 
-    def call(arrays: Any, feeds: Any, key: Any) -> Any:
-        return source(arrays, feeds, key)
-
-    exported = jax.export.export(jax.jit(call), platforms=tuple(options.platforms))(*abstract)
+    exported = jax.export.export(jax.jit(call), platforms=tuple(platforms))(*arguments)
     return bytes(cleaned(exported).serialize())
 
 

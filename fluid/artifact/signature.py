@@ -1,6 +1,6 @@
 """What the manifest of an artifact says of each entry point: feeds, outputs, sizes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,9 @@ from fluid.core import Array, FeedSpec, NestedSequenceBatch, SequenceBatch
 
 BATCH = "batch"
 Dims = tuple[int | str, ...]
+# What is exported: from arrays by name, feeds by name and the data of a random key, or None, to results. Feeds and
+# results are arrays, or tuples of padded data and lengths.
+Computation = Callable[[Mapping[str, Any], Mapping[str, Any], Any], list[Any]]
 
 
 @dataclass(frozen=True)

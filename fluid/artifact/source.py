@@ -74,8 +74,14 @@ class Source:
         # What the results do not depend on is no argument.
         rest = {n: stand_in(spec, batch, (1, 1)) for n, spec in self._program.feeds.items() if n not in given}
         zeros = {n: jnp.zeros(spec.shape, spec.dtype) for n, spec in self._arrays.items() if n not in arrays}
-        root = jax.random.key(0) if key is None else jax.random.wrap_key_data(key)
+        root = jax.random.wrap_key_data(key_data() if key is None else key) if self._program.random else None
         return [leaves_of(v) for v in self._step.evaluate({**zeros, **arrays}, {**rest, **given}, overrides, root)]
+
+    def example(self) -> tuple[dict[str, Any], dict[str, Any], Any]:
+        """Arguments of the shapes that a call may have: arrays, feeds, and the data of a random key or None."""
+        arrays = {n: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for n, spec in self.arrays.items()}
+        feeds = {n: leaves_of(stand_in(spec, _BATCHES[0], _STEPS)) for n, spec in self.specs.items()}
+        return arrays, feeds, key_data() if self.random else None
 
     def _stand_ins(self, batch: int) -> dict[str, Any]:
         """What a program is traced with: arrays, feeds, random key and overrides, by name each."""
