@@ -53,6 +53,15 @@ def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, b
         archive.writestr(_info(standalone.SUMS), "".join(sums))
 
 
+def is_artifact(path: Any) -> bool:
+    """Whether a file looks like an artifact; `read` finds out whether it is whole."""
+    target = file_of(path)
+    if not target.is_file() or not zipfile.is_zipfile(target):
+        return False
+    with zipfile.ZipFile(target) as archive:
+        return standalone.SUMS in archive.namelist()
+
+
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The manifest and all entries of an artifact, with their checksums compared.
 
