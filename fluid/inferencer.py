@@ -26,10 +26,11 @@ class Inferencer:
     two different paddings give different results; if an output has no batch dimension; or with `bucket=False`.
 
     Args:
-      infer_func: the program function, the same that the training program calls; None for an exported model.
+      infer_func: the program function, the same that the training program calls; None for an exported model, or one
+        that the original saved.
       param_path: a file of `trainer.save_params`, or one that ends in ".safetensors". It may hold more parameters than
         the program has. Without `infer_func`, a file of `trainer.save_inference_model`, or what `fluid.artifact.load`
-        made of it.
+        made of it; or the folder of a model that the original saved, see `fluid.io.load_inference_model`.
       params: arrays by name, such as `trainer.params`, instead of a file.
       place: a device, see `fluid.place.device_of`.
       bucket: whether to pad batches.
@@ -77,6 +78,9 @@ class Inferencer:
                 "an Inferencer needs parameters, from one source: "
                 'fluid.Inferencer(infer_func, param_path="digits.params") or (infer_func, params=trainer.params)'
             )
+        if infer_func is None and (saved := _saved_by_the_original(param_path)) is not None:
+            infer_func = saved
+            sources = [saved.params]
         if infer_func is None:
             self.session = Session(_exported(param_path, entry, place, precision, rename), place=place)
         else:
@@ -216,6 +220,13 @@ def _exported(path: Any, entry: str | None, place: Place, precision: str | None,
     from fluid import artifact  # not everybody needs it
 
     return artifact.load(path).program(entry, place)
+
+
+def _saved_by_the_original(path: Any) -> Any:
+    """The program function of a folder that `save_inference_model` of the original wrote; None of anything else."""
+    from fluid import original  # not everybody needs it
+
+    return original.load_inference_model(path).program if original.is_inference_model(path) else None
 
 
 def _batch_size(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:

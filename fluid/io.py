@@ -2,8 +2,10 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from fluid import errors
 from fluid.core import Program
@@ -12,6 +14,8 @@ from fluid.storage import PathLike, Rename, check_match, is_safetensors, load_ar
 __all__ = [
     "check_match",
     "load_arrays",
+    "load_fluid_params",
+    "load_inference_model",
     "load_params",
     "load_persistables",
     "save_arrays",
@@ -195,6 +199,68 @@ def save_inference_model(
     from fluid import artifact  # not everybody needs it
 
     artifact.save(path, program_func, params, feed, fetch, **options)
+
+
+def load_inference_model(
+    dirname: Any, executor: Any = None, model_filename: str | None = None, params_filename: str | None = None
+) -> Any:
+    """Load a model that `save_inference_model` of the original wrote, versions 0.14 to 1.8.
+
+    Args:
+      dirname: the folder.
+      executor: a Session or a Trainer that takes the program over and gets its parameters; None for neither.
+      model_filename: of the program in the folder; `__model__` by default.
+      params_filename: of the file that holds all parameters. By default each has a file of its own, or one file beside
+        the program holds them all.
+
+    Returns:
+      `(program, feed_target_names, fetch_targets)`. The program is a program function, `program.params` are its arrays
+      by name, and they are the initial values wherever it is run. `program(fetch=["fc_0.tmp_1"])` gives other values
+      than its outputs. The names of feeds and outputs are lists of strings.
+
+    Raises:
+      ParameterFileError: there is no such folder, or a file in it is damaged or of another program.
+      ProgramError: it has ops that fluid does not know; all of them are listed.
+
+    Example:
+      >>> import fluid
+      >>> fluid.io.load_inference_model("digits.model")
+      Traceback (most recent call last):
+      fluid.errors.ParameterFileError: there is no folder 'digits.model'; expected one that \
+save_inference_model of the original wrote
+    """
+    from fluid import original
+
+    session = None if executor is None else _session(executor)
+    return original.load_inference_model(dirname, session, model_filename, params_filename)
+
+
+def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool = False) -> dict[str, np.ndarray]:
+    """Read parameters that the original saved: `save_params`, `save_persistables` or `save_inference_model`.
+
+    They go where arrays by name go: `session.load_params(arrays)`, `fluid.Inferencer(infer_func, params=arrays)`.
+
+    Args:
+      path: a folder with a file for each variable, or one file.
+      names: of the variables. In a folder: which to read, all by default. A file that holds several does not hold their
+        names, so it needs those of all that were saved, in any order.
+      slots: whether to return what optimizers keep too, such as `fc_0.w_0_velocity_0` and `learning_rate_0`.
+
+    Returns:
+      Arrays by name, in the dtypes of the files.
+
+    Raises:
+      ParameterFileError: a file is missing or damaged, or holds other variables.
+
+    Example:
+      >>> import fluid
+      >>> fluid.io.load_fluid_params("old/params")
+      Traceback (most recent call last):
+      fluid.errors.ParameterFileError: cannot read 'old/params': No such file or directory
+    """
+    from fluid import original
+
+    return original.load_params(path, names, slots)
 
 
 def _session(executor: Any) -> Any:

@@ -76,8 +76,8 @@ NAMES = {
         shuffle xmap xmap_readers
     """,
     "fluid.io": """
-        check_match load_arrays load_params load_persistables save_arrays save_inference_model save_params
-        save_persistables
+        check_match load_arrays load_fluid_params load_inference_model load_params load_persistables save_arrays
+        save_inference_model save_params save_persistables
     """,
     "fluid.errors": """
         ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError FeedError FeedTypeError
