@@ -4,9 +4,9 @@ import argparse
 import sys
 
 from fluid import errors
-from fluid.cli import inspect
+from fluid.cli import convert, export, inspect
 
-_COMMANDS = (inspect,)
+_COMMANDS = (convert, export, inspect)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -76,12 +76,13 @@ NAMES = {
         shuffle xmap xmap_readers
     """,
     "fluid.io": """
-        check_match load_arrays load_params load_persistables save_arrays save_params save_persistables
+        check_match load_arrays load_fluid_params load_inference_model load_params load_persistables save_arrays
+        save_inference_model save_params save_persistables
     """,
     "fluid.errors": """
-        ArgumentError ArgumentTypeError CheckpointError DeviceError FeedError FeedTypeError FluidError FluidWarning
-        NonFiniteError OutsideProgramError ParameterError ParameterFileError ProgramError ReaderError
-        ShapeError UnknownNameError nearest
+        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError FeedError FeedTypeError
+        FluidError FluidWarning NonFiniteError OutsideProgramError ParameterError ParameterFileError
+        ProgramError ReaderError ShapeError UnknownNameError nearest
     """,
 }
 

@@ -5,20 +5,9 @@ import sys
 
 import pytest
 
-LAZY = [
-    "flatbuffers",
-    "safetensors",
-    "matplotlib",
-    "sklearn",
-    "scipy",
-    "orbax",
-    "tqdm",
-    "torch",
-    "IPython",
-    "grain",
-    "datasets",
-    "tensorboard",
-]
+LAZY = (
+    "flatbuffers safetensors matplotlib sklearn scipy orbax tqdm torch IPython grain datasets tensorboard google"
+).split()
 
 
 def python(code):

@@ -18,7 +18,7 @@ TIERS = [
     ["layers", "optimizer", "reader", "storage", "metrics"],
     ["nets", "input"],
     ["session"],
-    ["artifact"],
+    ["artifact", "original"],
     ["trainer"],
     ["handlers"],
     ["inferencer", "io"],

@@ -1,4 +1,4 @@
-"""`python -m fluid inspect PATH`: what is in a folder of checkpoints, or in a file of parameters."""
+"""`python -m fluid inspect PATH`: what is in a folder of checkpoints, a file of parameters, or an exported model."""
 
 import argparse
 import math
@@ -14,7 +14,9 @@ from fluid.trainer.checkpoint.folder import Folder
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser("inspect", help="what is in a folder of checkpoints, or in a file of parameters")
+    parser = commands.add_parser(
+        "inspect", help="what is in a folder of checkpoints, a file of parameters, or an exported model"
+    )
     parser.add_argument("path", type=pathlib.Path, help="the folder, or the file")
     parser.add_argument("--step", type=int, help="whose arrays to list; by default those of the newest whole step")
     parser.set_defaults(run=run)
@@ -46,8 +48,28 @@ def _inspect_folder(path: pathlib.Path, step: int | None) -> int:
 
 
 def _inspect_file(path: pathlib.Path) -> int:
+    from fluid import artifact  # not everybody needs it
+
+    if artifact.is_artifact(path):
+        return _inspect_artifact(artifact.load(path))
     arrays, kind = io.load_arrays(path)
     print(f"{kind} in {path}:\n{_listing({n: {'shape': a.shape, 'dtype': str(a.dtype)} for n, a in arrays.items()})}")
+    return 0
+
+
+def _inspect_artifact(found: Any) -> int:
+    print(f"exported model in {found.path}, for {', '.join(found.platforms)}; checksums are right")
+    for name, entry in found.entries.items():
+        print(f"\nentry point {name}, {len(entry.functions)} function{'s' if len(entry.functions) > 1 else ''}:")
+        rows: list[tuple[str, ...]] = [("", "name", "dtype", "shape")]
+        rows += [("feed", feed.name, feed.dtype, f"[{', '.join(map(str, feed.dims))}]") for feed in entry.feeds]
+        rows += [
+            ("result", o.name or o.value or "", o.dtype, str(o.array).removeprefix(o.dtype)) for o in entry.outputs
+        ]
+        print(_table(rows))
+        if entry.note:
+            print(entry.note)
+    print(f"\n{_listing({n: {'shape': a.shape, 'dtype': str(a.dtype)} for n, a in found.arrays.items()})}")
     return 0
 
 

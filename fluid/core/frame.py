@@ -234,6 +234,13 @@ class Frame:
         self.naming.counters[stem] = count + 1
         return f"{stem}_{count}"
 
+    def reserve(self, name: str) -> None:
+        """Let automatic names begin behind one that was given out elsewhere: behind `fc_3.w_0` the next is `fc_4`."""
+        stem, _, number = name.partition(".")[0].rpartition("_")
+        if stem and number.isdecimal() and len(number) < 10:  # what is longer is no counter
+            for prefixed in (stem, self.scoped(stem)):
+                self.naming.counters[prefixed] = max(self.naming.counters.get(prefixed, 0), int(number) + 1)
+
     def note(self, value: Any, **facts: Any) -> None:
         """Remember something about a value that its array does not say, such as the logits of a softmax."""
         # The value is kept beside its facts, so that its id cannot be given to another object during the trace.

@@ -76,6 +76,9 @@ class Program:
       random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
       minimizes: what `optimizer.minimize` recorded.
+      exported: whether it was read from a file, and holds nothing but what was exported.
+      batch_sizes: those that it can be run with; None for any.
+      buckets: to which sizes its sequences must be padded, by feed; None for any.
 
     Raises:
       ProgramError: the function returns nothing, or something that is no array.
@@ -90,6 +93,10 @@ class Program:
       >>> print(p.outputs[0], list(p.parameters), list(p.values))
       float32[batch, 2] ['fc_0.w_0', 'fc_0.b_0'] ['fc_0.tmp_0', 'fc_0.tmp_1', 'fc_0.tmp_2']
     """
+
+    exported = False
+    batch_sizes: Sequence[int] | None = None
+    buckets: Mapping[str, Any] | None = None
 
     def __init__(
         self,
