@@ -22,6 +22,10 @@ _BLOCK = 1 << 20  # elements
 class Constant:
     """Every element the same.
 
+    Args:
+      value: of every element.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
+
     Example:
       >>> Constant(2.0)(None, (2,), "float32").tolist()
       [2.0, 2.0]

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
-from fluid.layers.base import Layer, layer, like
+from fluid.layers.base import Layer, layer, like, no_effect
 from fluid.layers.checks import check_ids
-from fluid.layers.embedding import embed
+from fluid.layers.embedding import NOT_DISTRIBUTED, embed
 
 
 @layer
@@ -43,6 +43,7 @@ def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str 
 
 
 @layer
+@no_effect(is_distributed=NOT_DISTRIBUTED)
 def embedding(
     input: Any,
     size: Sequence[int],
@@ -59,7 +60,7 @@ def embedding(
       input: integer ids `[batch, ...]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
       is_sparse: see `layers.embedding`.
-      is_distributed: has no effect.
+      is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
       padding_idx: an id whose row counts as zeros and is never trained; negative counts from the end.
       param_attr: ParamAttr of the table; the same name shares it between embeddings.
       dtype: of the table.

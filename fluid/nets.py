@@ -4,10 +4,11 @@ from typing import Any
 
 from fluid import errors, layers
 from fluid.layers.attention.attention import attend, dropper, split_heads, visible
-from fluid.layers.base import Layer, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, dense, describe, layer, like, no_effect, row_dims
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def simple_img_conv_pool(
     input: Any,
     num_filters: int,
@@ -46,7 +47,7 @@ def simple_img_conv_pool(
       param_attr: ParamAttr of the filters.
       bias_attr: ParamAttr of the bias; False for none.
       act: activation of the convolution.
-      use_cudnn: has no effect.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       name: of both layers, instead of `conv2d_N` and `pool2d_N`.
       data_format: "NCHW" or "NHWC".
 
@@ -85,6 +86,7 @@ def simple_img_conv_pool(
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def img_conv_group(
     input: Any,
     conv_num_filter: Any,
@@ -117,7 +119,7 @@ def img_conv_group(
       conv_batchnorm_drop_rate: dropout after the batch normalisation.
       pool_stride: of the pooling.
       pool_type: "max" or "avg".
-      use_cudnn: has no effect.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       name: of all layers, instead of `conv2d_N`, `batch_norm_N`, `pool2d_N`.
       data_format: "NCHW" or "NHWC".
 

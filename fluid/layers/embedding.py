@@ -7,11 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, describe, layer, like, row_dims, valid_steps
+from fluid.layers.base import Layer, Warned, describe, layer, like, no_effect, row_dims, valid_steps
 from fluid.layers.checks import check_ids
+
+# Fluid divides such a table among parameter servers.
+NOT_DISTRIBUTED = Warned(
+    "the table is held as a whole",
+    asks=lambda value, given: bool(value),
+    instead="is_sparse=True makes updates cost as much as the rows that they touch",
+)
 
 
 @layer
+@no_effect(is_distributed=NOT_DISTRIBUTED)
 def embedding(
     input: Any,
     size: Sequence[int],
@@ -29,7 +37,7 @@ def embedding(
       size: `[number of rows, width]` of the table.
       is_sparse: a batch touches few rows of a large table: gradient, optimizer slots and update are those of these
         rows alone, wherever that gives the same numbers (SGD, Adagrad) or the optimizer has `lazy_mode=True`.
-      is_distributed: has no effect.
+      is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
       padding_idx: an id whose row counts as zeros and is never trained; negative counts from the end.
       param_attr: ParamAttr of the table; the same name shares it between embeddings.
       dtype: of the table.

@@ -5,16 +5,17 @@ from typing import Any
 import jax
 
 from fluid.layers import functional
-from fluid.layers.base import Layer, axis_of, dense, layer, like
+from fluid.layers.base import Layer, axis_of, dense, layer, like, no_effect
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def softmax(input: Any, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Any:
     """Probabilities from logits: `exp(x) / sum(exp(x))` along one dimension.
 
     Args:
       input: logits `[batch, ..., classes]`, or a SequenceBatch.
-      use_cudnn: has no effect.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       name: instead of `softmax_N`.
       axis: the dimension of the classes.
 

@@ -7,11 +7,12 @@ import jax
 
 from fluid import errors
 from fluid.initializer import Normal
-from fluid.layers.base import Layer, layer, sizes_of
+from fluid.layers.base import Layer, layer, no_effect, sizes_of
 from fluid.layers.image.spatial import check_groups, finish_convolution, image_of, paddings
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def conv2d(
     input: Any,
     num_filters: int,
@@ -40,7 +41,7 @@ def conv2d(
       param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`, in either layout; by default
         normal with deviation `sqrt(2 / (kh * kw * channels))`.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
-      use_cudnn: has no effect; XLA chooses.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
       name: instead of `conv2d_N`.
       data_format: "NCHW" or "NHWC".
@@ -67,6 +68,7 @@ def conv2d(
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def conv3d(
     input: Any,
     num_filters: int,
@@ -94,7 +96,7 @@ def conv3d(
       groups: as in `conv2d`.
       param_attr: of the filters `[num_filters, channels / groups, kd, kh, kw]`.
       bias_attr: of the bias `[num_filters]`; False for none.
-      use_cudnn: has no effect.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
       name: instead of `conv3d_N`.
       data_format: "NCDHW" or "NDHWC".

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.layers.base import Layer, layer, sizes_of
+from fluid.layers.base import Layer, layer, no_effect, sizes_of
 from fluid.layers.image.spatial import Image, Pairs, check_groups, finish_convolution, image_of, paddings
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def conv2d_transpose(
     input: Any,
     num_filters: int,
@@ -40,7 +41,7 @@ def conv2d_transpose(
       groups: as in `conv2d`.
       param_attr: of the filters `[channels, num_filters / groups, kh, kw]`; Xavier uniform by default.
       bias_attr: of the bias `[num_filters]`; False for none.
-      use_cudnn: has no effect.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
       name: instead of `conv2d_transpose_N`.
       data_format: "NCHW" or "NHWC".
@@ -68,6 +69,7 @@ def conv2d_transpose(
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def conv3d_transpose(
     input: Any,
     num_filters: int,
@@ -97,7 +99,7 @@ def conv3d_transpose(
       groups: as in `conv2d`.
       param_attr: of the filters `[channels, num_filters / groups, kd, kh, kw]`; Xavier uniform by default.
       bias_attr: of the bias `[num_filters]`; False for none.
-      use_cudnn: has no effect.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
       name: instead of `conv3d_transpose_N`.
       data_format: "NCDHW" or "NDHWC".

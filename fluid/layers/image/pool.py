@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.layers.base import Layer, describe, layer, sizes_of, wide
+from fluid.layers.base import Layer, describe, layer, no_effect, sizes_of, wide
 from fluid.layers.image.spatial import Image, Pairs, image_of, paddings, with_pixels
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def pool2d(
     input: Any,
     pool_size: Any = -1,
@@ -35,7 +36,7 @@ def pool2d(
       pool_stride: one or two integers.
       pool_padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
       global_pooling: one window over the whole image; size, stride and padding do not count then.
-      use_cudnn: has no effect.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       ceil_mode: whether a window that hangs over the far edge counts.
       name: instead of `pool2d_N`.
       exclusive: whether an average is over the pixels inside the image, instead of over the whole window.
@@ -63,6 +64,7 @@ def pool2d(
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def pool3d(
     input: Any,
     pool_size: Any = -1,
@@ -85,7 +87,7 @@ def pool3d(
       pool_stride: one or three integers.
       pool_padding: an integer, three, six (before and after), "SAME" or "VALID".
       global_pooling: one window over the whole volume.
-      use_cudnn: has no effect.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       ceil_mode: whether a window that hangs over the far edge counts.
       name: instead of `pool3d_N`.
       exclusive: whether an average is over the cells inside the volume.

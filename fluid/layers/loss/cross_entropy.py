@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_dims, valid_steps, wide
+from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, no_effect, row_dims, valid_steps, wide
 from fluid.layers.checks import check_same_shape
 
 _LOG_OF_ZERO = -1e20
@@ -58,6 +58,7 @@ def cross_entropy(
 
 
 @layer
+@no_effect(numeric_stable_mode="the computation is always stable")
 def softmax_with_cross_entropy(
     logits: Any,
     label: Any,
@@ -75,7 +76,7 @@ def softmax_with_cross_entropy(
       label: classes of an integer dtype, shaped as the logits but 1 along `axis`; or with `soft_label` probabilities.
       soft_label: whether labels are probabilities.
       ignore_index: a class whose rows have loss 0.
-      numeric_stable_mode: has no effect; it is always stable.
+      numeric_stable_mode: accepted for programs written for Fluid, but has no effect: the computation is always stable.
       return_softmax: whether to return the probabilities too.
       axis: the dimension of the classes.
       name: instead of `softmax_with_cross_entropy_N`.

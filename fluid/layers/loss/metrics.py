@@ -7,12 +7,30 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, wide
+from fluid.layers.base import (
+    WRITES_NOTHING,
+    Layer,
+    Warned,
+    array_of,
+    dense,
+    describe,
+    is_sequence,
+    layer,
+    no_effect,
+    wide,
+)
 from fluid.layers.checks import check_ids
 from fluid.layers.tensor.reduce import rows_of
 
+_COUNTS = Warned(
+    WRITES_NOTHING.why,
+    WRITES_NOTHING.asks,
+    instead="the accuracy times the number of rows is how many are correct",
+)
+
 
 @layer
+@no_effect(correct=_COUNTS, total=_COUNTS)
 def accuracy(
     input: Any, label: Any, k: int = 1, correct: Any = None, total: Any = None, name: str | None = None
 ) -> Any:
@@ -22,8 +40,8 @@ def accuracy(
       input: probabilities or scores `[batch, classes]`, or a SequenceBatch of them.
       label: classes `[batch, 1]` of an integer dtype, or a SequenceBatch of them.
       k: how many guesses count.
-      correct: has no effect.
-      total: has no effect.
+      correct: accepted for programs written for Fluid, but has no effect: values never change.
+      total: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `accuracy_N`.
 
     Returns:
@@ -65,6 +83,13 @@ def accuracy(
 
 
 @layer
+@no_effect(
+    topk=Warned(
+        "the last column of the input counts",
+        asks=lambda value, given: value != 1,
+        instead="put the probability of being positive there",
+    )
+)
 def auc(
     input: Any,
     label: Any,
@@ -84,7 +109,7 @@ def auc(
       label: 0 or 1, `[batch, 1]` of an integer dtype.
       curve: "ROC", or "PR" for average precision.
       num_thresholds: how finely probabilities are told apart.
-      topk: has no effect.
+      topk: accepted for programs written for Fluid, but has no effect: the last column of the input counts.
       slide_steps: over how many last batches the second area is; 0 for all.
       name: instead of `auc_N`.
 

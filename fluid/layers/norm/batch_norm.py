@@ -7,11 +7,15 @@ import jax.numpy as jnp
 
 from fluid import core
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, dense, is_sequence, layer, like, valid_steps, wide, wide_dtype
+from fluid.layers.base import Layer, dense, is_sequence, layer, like, no_effect, valid_steps, wide, wide_dtype
 from fluid.layers.norm.moments import affine, channel_axis_of
 
 
 @layer
+@no_effect(
+    in_place="XLA decides which memory is used again",
+    do_model_average_for_mean_and_var="averages of parameters leave the moving mean and variance as they are",
+)
 def batch_norm(
     input: Any,
     act: Any = None,
@@ -43,11 +47,12 @@ def batch_norm(
       param_attr: ParamAttr of the scale `[channels]`; False for none.
       bias_attr: ParamAttr of the bias `[channels]`; False for none.
       data_layout: "NCHW" or "NHWC".
-      in_place: has no effect.
+      in_place: accepted for programs written for Fluid, but has no effect: XLA decides which memory is used again.
       name: instead of `batch_norm_N`.
       moving_mean_name: instead of `batch_norm_N.w_1`.
       moving_variance_name: instead of `batch_norm_N.w_2`.
-      do_model_average_for_mean_and_var: has no effect.
+      do_model_average_for_mean_and_var: accepted for programs written for Fluid, but has no effect: averages of
+        parameters leave the moving mean and variance as they are.
       use_global_stats: as `is_test`.
 
     Returns:

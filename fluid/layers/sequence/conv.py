@@ -5,11 +5,18 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, layer, like, times_matrix
+from fluid.layers.base import Layer, Warned, dense, layer, like, no_effect, times_matrix
 from fluid.layers.sequence.steps import check_sequence, innermost, shifted, step_size
 
 
 @layer
+@no_effect(
+    padding=Warned(
+        "the result is as long as the input",
+        asks=lambda value, given: not value,
+        instead="cut what the zeros beyond the ends are part of: layers.sequence_slice(y, offset, length)",
+    )
+)
 def sequence_conv(
     input: Any,
     num_filters: int,
@@ -29,7 +36,7 @@ def sequence_conv(
       num_filters: size of each step of the result.
       filter_size: how many steps the filters see.
       filter_stride: 1.
-      padding: has no effect: the result is as long as the input.
+      padding: accepted for programs written for Fluid, but has no effect: the result is as long as the input.
       padding_start: where the filters begin, relative to the step they are for; `-(filter_size // 2)` by default.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       param_attr: ParamAttr of the filters `[filter_size * channels, num_filters]`.

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers import functional
-from fluid.layers.base import Layer, dense, filled, layer, valid_steps, wide
+from fluid.layers.base import Layer, dense, filled, layer, no_effect, valid_steps, wide
 from fluid.layers.sequence.steps import check_sequence, innermost, sequence_batch, taken
 from fluid.layers.tensor.reduce import largest, smallest
 
 
 @layer
+@no_effect(is_test="nothing is kept for a gradient that nobody asks for")
 def sequence_pool(
     input: Any, pool_type: str, is_test: bool = False, pad_value: float = 0.0, name: str | None = None
 ) -> Any:
@@ -21,7 +22,8 @@ def sequence_pool(
     Args:
       input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences are pooled.
       pool_type: "sum", "average", "sqrt" (the sum divided by the root of the length), "max", "min", "first" or "last".
-      is_test: has no effect.
+      is_test: accepted for programs written for Fluid, but has no effect: nothing is kept for a gradient that nobody
+        asks for.
       pad_value: what an empty sequence gives.
       name: instead of `sequence_pool_N`.
 
@@ -101,13 +103,14 @@ def sequence_last_step(input: Any, name: str | None = None) -> Any:
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def sequence_softmax(input: Any, use_cudnn: bool = False, name: str | None = None) -> Any:
     """Softmax over the steps of each sequence.
 
     Args:
       input: logits: a SequenceBatch `[batch, time]` or `[batch, time, 1]`; with more numbers in a step each of them is
         taken by itself. Of a NestedSequenceBatch the innermost sequences are taken.
-      use_cudnn: has no effect.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       name: instead of `sequence_softmax_N`.
 
     Returns:

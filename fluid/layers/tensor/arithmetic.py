@@ -7,17 +7,36 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.layers.base import Layer, dense, describe, filled, layer, like, on_data, wide
+from fluid.layers.base import (
+    WRITES_NOTHING,
+    Layer,
+    Warned,
+    dense,
+    describe,
+    filled,
+    layer,
+    like,
+    no_effect,
+    on_data,
+    wide,
+)
 
 
 @layer
+@no_effect(
+    in_place=Warned(
+        "values never change",
+        asks=lambda value, given: bool(value),
+        instead="use what is returned, as in i = layers.increment(i)",
+    )
+)
 def increment(x: Any, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
     """Add a number.
 
     Args:
       x: any shape, or a SequenceBatch.
       value: what is added.
-      in_place: has no effect: values do not change; use what is returned.
+      in_place: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `increment_N`.
 
     Returns:
@@ -68,12 +87,13 @@ def scale(
 
 
 @layer
+@no_effect(out=WRITES_NOTHING)
 def sums(input: Any, out: Any = None, name: str | None = None) -> Any:
     """Sum of several values.
 
     Args:
       input: a list of arrays, or of SequenceBatches, of one shape.
-      out: has no effect; use what is returned.
+      out: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `sum_N`.
 
     Returns:

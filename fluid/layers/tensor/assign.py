@@ -5,7 +5,7 @@ from typing import Any
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
-from fluid.layers.base import Layer, dense, is_sequence, layer, on_data
+from fluid.layers.base import WRITES_NOTHING, Layer, dense, is_sequence, layer, no_effect, on_data
 from fluid.layers.checks import dtype_of
 from fluid.param_attr import ParamAttr, to_attr
 
@@ -85,12 +85,13 @@ def create_parameter(
 
 
 @layer
+@no_effect(output=WRITES_NOTHING)
 def assign(input: Any, output: Any = None, name: str | None = None) -> Any:
     """A copy of a value, or a constant from NumPy.
 
     Args:
       input: a value, a SequenceBatch, an array, a list or a number.
-      output: has no effect; use what is returned.
+      output: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `assign_N`.
 
     Returns:

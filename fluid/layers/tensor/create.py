@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.layers.base import Layer, array_of, dense, describe, layer, on_data
+from fluid.layers.base import WRITES_NOTHING, Layer, array_of, dense, describe, layer, no_effect, on_data
 from fluid.layers.checks import dtype_of, known_shape, shape_of
 
 
@@ -74,13 +74,14 @@ def fill_constant_batch_size_like(
 
 
 @layer
+@no_effect(force_cpu="XLA decides where values lie")
 def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
     """An array of zeros.
 
     Args:
       shape: its sizes.
       dtype: its dtype.
-      force_cpu: has no effect.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       name: instead of `fill_constant_N`.
 
     Returns:
@@ -96,13 +97,14 @@ def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str |
 
 
 @layer
+@no_effect(force_cpu="XLA decides where values lie")
 def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
     """An array of ones.
 
     Args:
       shape: its sizes.
       dtype: its dtype.
-      force_cpu: has no effect.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       name: instead of `fill_constant_N`.
 
     Returns:
@@ -118,12 +120,13 @@ def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | 
 
 
 @layer
+@no_effect(out=WRITES_NOTHING)
 def zeros_like(x: Any, out: Any = None, name: str | None = None) -> Any:
     """Zeros in the shape of another value.
 
     Args:
       x: any shape, or a SequenceBatch.
-      out: has no effect; use what is returned.
+      out: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `zeros_like_N`.
 
     Returns:
@@ -161,12 +164,13 @@ def fill_zeros_like(x: Any, name: str | None = None) -> Any:
 
 
 @layer
+@no_effect(out=WRITES_NOTHING)
 def ones_like(x: Any, out: Any = None, name: str | None = None) -> Any:
     """Ones in the shape of another value.
 
     Args:
       x: any shape, or a SequenceBatch.
-      out: has no effect; use what is returned.
+      out: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `ones_like_N`.
 
     Returns:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, no_effect, row_dims
 from fluid.layers.checks import check_ids
 
 
@@ -75,13 +75,15 @@ def strided_slice(
 
 
 @layer
+@no_effect(overwrite="the gradient of a row that is taken twice is the sum of both")
 def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = None) -> Any:
     """Rows by their number.
 
     Args:
       input: `[rows, ...]`.
       index: integers `[count]` or `[count, 1]`.
-      overwrite: has no effect; the gradient of a row used twice is the sum.
+      overwrite: accepted for programs written for Fluid, but has no effect: the gradient of a row that is taken twice
+        is the sum of both.
       name: instead of `gather_N`.
 
     Returns:

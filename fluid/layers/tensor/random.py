@@ -7,8 +7,17 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
+from fluid.layers.base import Layer, Warned, array_of, dense, describe, layer, no_effect, wide
 from fluid.layers.checks import dtype_of, known_shape, shape_of
+
+
+def _drawn_by_probability(default: float) -> Warned:
+    """The bounds between which Fluid draws the number that decides; others than 0 and 1 leave classes out."""
+    return Warned(
+        "each class is drawn with its probability",
+        asks=lambda value, given: value != default,
+        instead="to leave classes out, set their probabilities to 0",
+    )
 
 
 @layer
@@ -162,6 +171,7 @@ def gaussian_random_batch_size_like(
 
 
 @layer
+@no_effect(min=_drawn_by_probability(0.0), max=_drawn_by_probability(1.0))
 def sampling_id(
     x: Any, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: Any = "float32", name: str | None = None
 ) -> Any:
@@ -169,8 +179,8 @@ def sampling_id(
 
     Args:
       x: probabilities `[batch, classes]`.
-      min: has no effect.
-      max: has no effect.
+      min: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
+      max: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
       seed: other than 0, gives the same draw at every step.
       dtype: of the result.
       name: instead of `sampling_id_N`; the draw depends on it.

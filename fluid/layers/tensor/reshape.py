@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, no_effect, row_dims
 from fluid.layers.checks import check_axes, dtype_of, shape_of
 
 
@@ -83,6 +83,7 @@ def size(input: Any, name: str | None = None) -> Any:
 
 
 @layer
+@no_effect(inplace="XLA decides which memory is used again")
 def reshape(
     x: Any,
     shape: Sequence[int],
@@ -98,7 +99,7 @@ def reshape(
       shape: sizes; 0 copies the size of `x` at that place, and one -1 stands for what remains.
       actual_shape: not possible here; shapes are fixed in advance.
       act: name of an activation, or a function.
-      inplace: has no effect.
+      inplace: accepted for programs written for Fluid, but has no effect: XLA decides which memory is used again.
       name: instead of `reshape2_N`.
 
     Returns:
