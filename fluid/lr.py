@@ -126,13 +126,11 @@ def polynomial_decay(
     _check_positive("polynomial_decay", decay_steps=decay_steps)
 
     def schedule(count: Any) -> Any:
+        length: Any = decay_steps
         if cycle:
             # Two negations make the division round up. It stays one of integers: in float32, the number of updates
             # would lose its last digits.
-            periods = -jnp.floor_divide(-count, decay_steps)
-            length = decay_steps * jnp.maximum(periods, 1)
-        else:
-            length = decay_steps
+            length = decay_steps * jnp.maximum(-jnp.floor_divide(-count, decay_steps), 1)
         left = 1 - jnp.minimum(count, length) / jnp.float32(length)
         return (learning_rate - end_learning_rate) * left**power + end_learning_rate
 

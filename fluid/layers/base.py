@@ -151,8 +151,12 @@ class Layer:
         """Record a result as `NAME.tmp_K`, then apply and record an activation."""
         return self.activate(self.output(value), act)
 
+    def record_aside(self, value: Any) -> None:
+        """Record as `NAME.tmp_K` what nothing goes on from, and Fluid returns beside the result: it can be fetched."""
+        self.output(value)
+
     def skip_outputs(self, count: int) -> None:
-        """Leave out result names that belong to values which do not exist here."""
+        """Leave out as many names `NAME.tmp_K`, which Fluid gives to values that do not exist here."""
         for _ in range(count):
             self.frame.unique(f"{self.name}.tmp")
 
@@ -203,6 +207,11 @@ def times_matrix(x: Any, weight: Any) -> Any:
     """The product `[..., columns]` of arrays `[..., inner]` and `[inner, columns]`."""
     # As one product of two matrices: the gradient of a product of batches takes a CPU twice as long.
     return (x.reshape(-1, x.shape[-1]) @ weight).reshape(*x.shape[:-1], weight.shape[-1])
+
+
+def along_axis(axis: int, ndim: int) -> list[int]:
+    """The shape `[1, ..., -1, ..., 1]` in which a vector lies along one axis of arrays of `ndim` dimensions."""
+    return [-1 if i == axis else 1 for i in range(ndim)]
 
 
 def wide_dtype(dtype: Any) -> Any:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.layers.base import Layer, describe, layer, wide
+from fluid.layers.base import Layer, along_axis, describe, layer, wide
 from fluid.layers.image.spatial import Image, image_of
 
 # How many spatial dimensions each way of reading between pixels is for, and what its layer is called.
@@ -258,7 +258,7 @@ def _resampled(this: Layer, image: Image, sizes: Sequence[int], resample: str, c
     for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
         places = np.maximum(_places(pixels, size, corners, mode), 0)
         low = np.minimum(places.astype(int), pixels - 1)
-        share = (places - low).reshape([-1 if i == axis else 1 for i in range(result.ndim)]).astype(result.dtype)
+        share = (places - low).reshape(along_axis(axis, result.ndim)).astype(result.dtype)
         below = jnp.take(result, low, axis=axis)
         above = jnp.take(result, np.minimum(low + 1, pixels - 1), axis=axis)
         result = below * (1 - share) + above * share

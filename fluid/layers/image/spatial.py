@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluid import errors
-from fluid.layers.base import Layer, array_of, describe
+from fluid.layers.base import Layer, along_axis, array_of, describe
 
 Pairs = list[tuple[int, int]]
 
@@ -133,8 +133,7 @@ def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, a
     result = this.output(result)
     bias = this.bias(bias_attr, [result.shape[image.channel_axis]], result.dtype)
     if bias is not None:
-        shape = [-1 if i == image.channel_axis else 1 for i in range(result.ndim)]
-        result = this.output(result + bias.reshape(shape))
+        result = this.output(result + bias.reshape(along_axis(image.channel_axis, result.ndim)))
     return this.activate(result, act)
 
 

@@ -7,8 +7,19 @@ import jax.numpy as jnp
 
 from fluid import core
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, dense, is_sequence, layer, like, no_effect, valid_steps, wide, wide_dtype
-from fluid.layers.norm.moments import affine, channel_axis_of
+from fluid.layers.base import (
+    Layer,
+    along_axis,
+    dense,
+    is_sequence,
+    layer,
+    like,
+    no_effect,
+    valid_steps,
+    wide,
+    wide_dtype,
+)
+from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
 
 
 @layer
@@ -73,28 +84,40 @@ def batch_norm(
     this = Layer("batch_norm", name)
     x = dense(input)
     axis = channel_axis_of(this, input, data_layout, "data_layout")
-    size, dtype = [x.shape[axis]], wide_dtype(x.dtype)
+    size = [x.shape[axis]]
+    dtype = wide_dtype(x.dtype)
     scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
     bias = this.bias(bias_attr, size, dtype)
     mean_name, moving_mean = this.state(moving_mean_name, "w", size, dtype, Constant(0.0))
     variance_name, moving_variance = this.state(moving_variance_name, "w", size, dtype, Constant(1.0))
     if is_test or use_global_stats or this.frame.mode == core.TEST:
-        mean, variance = moving_mean, moving_variance
+        mean = moving_mean
+        variance = moving_variance
     else:
         mean, variance = _batch_moments(input, x, axis)
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
-    mean, variance = this.output(mean), this.output(variance)
-    shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+    mean, variance = recorded_moments(this, mean, variance)
     # One factor per channel: scaling the whole image twice would cost much more.
     factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
-    result = (wide(x) - mean.reshape(shape)) * factor.reshape(shape)
-    return this.finish(like(input, affine(result, None, bias, axis).astype(x.dtype)), act)
+    shape = along_axis(axis, x.ndim)
+    result = affine(wide(x) - mean.reshape(shape), factor, bias, shape)
+    return this.finish(like(input, result.astype(x.dtype)), act)
 
 
 def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any]:
-    # Both moments in one pass over the data, which is most of the work. Taken about a point near the mean they are as
-    # exact as in two passes, and the mean of the first example is such a point.
+    """Mean and variance of a batch.
+
+    Args:
+      value: the input of the layer; of a SequenceBatch the valid steps count.
+      x: its array.
+      axis: the dimension of the channels in it.
+
+    Returns:
+      Mean and variance `[channels]`, over all other dimensions.
+    """
+    # Reading the data is most of the work, so both moments are taken in one pass. Moments about a point near the mean
+    # are as exact as those of two passes, and the mean of the first example is such a point.
     valid = valid_steps(value, x.ndim) if is_sequence(value) else None
     axes = tuple(i for i in range(x.ndim) if i != axis)
     x = wide(x)

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, wide_dtype
-from fluid.layers.norm.moments import affine, channel_axis_of, moments
+from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, layer, like, wide_dtype
+from fluid.layers.norm.moments import affine, channel_axis_of, moments, recorded_moments
 
 
 @layer
@@ -55,16 +55,13 @@ def layer_norm(
     begin = axis_of(input, begin_norm_axis, "begin_norm_axis")
     shape = x.shape[begin:]
     size = [math.prod(shape)]
-    dtype, scaled = wide_dtype(x.dtype), scale and param_attr is not False
+    dtype = wide_dtype(x.dtype)
+    scaled = scale and param_attr is not False
     gain = this.parameter("w", param_attr, size, dtype, Constant(1.0)) if scaled else None
     bias = this.bias(bias_attr, size, dtype) if shift else None
     whole, mean, variance = moments(x, tuple(range(begin, x.ndim)))
-    this.output(mean.reshape(-1)), this.output(variance.reshape(-1))
-    result = (whole - mean) * jax.lax.rsqrt(variance + epsilon)
-    if gain is not None:
-        result = result * gain.reshape(shape)
-    if bias is not None:
-        result = result + bias.reshape(shape)
+    mean, variance = recorded_moments(this, mean, variance)
+    result = affine((whole - mean) * jax.lax.rsqrt(variance + epsilon), gain, bias, shape)
     return this.finish(like(input, result.astype(x.dtype)), act)
 
 
@@ -95,6 +92,7 @@ def group_norm(
       Same shape as the input.
 
     Raises:
+      ArgumentError: `groups` is no positive integer.
       ShapeError: the groups do not divide the channels.
 
     Example:
@@ -109,17 +107,17 @@ def group_norm(
     axis = channel_axis_of(this, input, data_layout, "data_layout")
     x = jnp.moveaxis(array_of(this, input), axis, 1)
     channels = x.shape[1]
-    if not isinstance(groups, int) or groups < 1 or channels % groups:
+    if channels % core.whole_number(this.name, "groups", groups):
         raise errors.ShapeError(
-            f"{this.name}: groups={groups!r} does not divide the {channels} channels of {describe(input)}; "
-            f"use a divisor, as in groups={max(d for d in range(1, channels + 1) if channels % d == 0 and d <= 32)}"
+            f"{this.name}: groups={groups} does not divide the {channels} channels of {describe(input)}; "
+            f"use a divisor, as in groups={_usual_groups(channels)}"
         )
     scale = this.parameter("w", param_attr, [channels], wide_dtype(x.dtype), Constant(1.0)) if param_attr else None
     bias = this.bias(bias_attr, [channels], wide_dtype(x.dtype)) if bias_attr else None
     parts, mean, variance = moments(x.reshape(x.shape[0], groups, -1), (2,))
-    this.output(mean[..., 0]), this.output(variance[..., 0])
+    mean, variance = recorded_moments(this, mean, variance, shape=(x.shape[0], groups))
     normal = ((parts - mean) * jax.lax.rsqrt(variance + epsilon)).reshape(x.shape)
-    result = jnp.moveaxis(affine(normal, scale, bias, 1), 1, axis)
+    result = jnp.moveaxis(affine(normal, scale, bias, along_axis(1, x.ndim)), 1, axis)
     return this.finish(result.astype(x.dtype), act)
 
 
@@ -163,10 +161,16 @@ def instance_norm(
             f"as in layers.data(..., shape=[3, 32, 32])"
         )
     axis = channel_axis_of(this, input, data_format, "data_format")
-    size, dtype = [x.shape[axis]], wide_dtype(x.dtype)
+    size = [x.shape[axis]]
+    dtype = wide_dtype(x.dtype)
     scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
     bias = this.bias(bias_attr, size, dtype)
     whole, mean, variance = moments(x, tuple(i for i in range(1, x.ndim) if i != axis))
-    this.output(mean.reshape(-1)), this.output(variance.reshape(-1))
-    result = affine((whole - mean) * jax.lax.rsqrt(variance + epsilon), scale, bias, axis)
-    return this.output(result.astype(x.dtype))
+    mean, variance = recorded_moments(this, mean, variance)
+    normal = (whole - mean) * jax.lax.rsqrt(variance + epsilon)
+    return this.output(affine(normal, scale, bias, along_axis(axis, x.ndim)).astype(x.dtype))
+
+
+def _usual_groups(channels: int) -> int:
+    """The largest divisor of the channels up to 32, the number of groups that the paper uses."""
+    return max(d for d in range(1, min(channels, 32) + 1) if channels % d == 0)

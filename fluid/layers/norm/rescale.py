@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, wide
+from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, layer, like, wide
 from fluid.layers.image.spatial import image_of
-from fluid.layers.norm.moments import channel_axis_of
+from fluid.layers.norm.moments import affine, channel_axis_of
 
 
 @layer
@@ -88,10 +88,11 @@ def l2_normalize(x: Any, axis: int, epsilon: float = 1e-12, name: str | None = N
       float32[batch, 4]
     """
     this = Layer("l2_normalize", name)
-    array, dtype = wide(x), dense(x).dtype
+    array = wide(x)
+    dtype = dense(x).dtype
     squares = jnp.sum(jnp.square(array), axis=axis_of(x, axis), keepdims=True)
     result = this.output(like(x, (array * jax.lax.rsqrt(squares + epsilon)).astype(dtype)))
-    this.output(like(x, jnp.sqrt(squares + epsilon).astype(dtype)))
+    this.record_aside(like(x, jnp.sqrt(squares + epsilon).astype(dtype)))
     return result
 
 
@@ -125,16 +126,11 @@ def affine_channel(
     """
     this = Layer("affine_channel", name)
     image = image_of(this, x, 4, data_layout, "data_layout")
-    spread = [-1 if i == image.channel_axis else 1 for i in range(4)]
-    result = image.array
     for argument, value in (("scale", scale), ("bias", bias)):
-        if value is None:
-            continue
-        if dense(value).size != image.channels:
+        if value is not None and dense(value).size != image.channels:
             raise errors.ShapeError(
                 f"{this.name}: {argument} {describe(value)} for the {image.channels} channels of {describe(x)}; "
                 f"expected [{image.channels}]"
             )
-        each = dense(value).reshape(spread)
-        result = result * each if argument == "scale" else result + each
-    return this.finish(result, act)
+    factors, summands = (None if value is None else dense(value) for value in (scale, bias))
+    return this.finish(affine(image.array, factors, summands, along_axis(image.channel_axis, 4)), act)
