@@ -3,7 +3,7 @@
 from typing import Any
 
 from fluid import errors, layers
-from fluid.layers.attention.attention import attend, dropper, split_heads, visible
+from fluid.layers.attention.attention import attend, dropper, merge_heads, split_heads, visible
 from fluid.layers.base import Layer, dense, describe, layer, like, no_effect, row_dims
 
 
@@ -287,7 +287,7 @@ def scaled_dot_product_attention(
     query, key, value = (split_heads(v, num_heads) for v in (queries, keys, values))
     drop = dropper(dropout_rate, "downgrade_in_infer", name)
     result = attend(query, key, value, visible(query, False, keys, values), drop)
-    return Layer("scaled_dot_product_attention", name).output(like(queries, result.reshape(*result.shape[:2], -1)))
+    return Layer("scaled_dot_product_attention", name).output(like(queries, merge_heads(result)))
 
 
 def _each(argument: str, value: Any, count: int) -> list[Any]:
