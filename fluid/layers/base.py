@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -313,11 +313,16 @@ def describe(value: Any) -> str:
     return f"{array.dtype}[{', '.join(sizes)}]"
 
 
-def sizes_of(name: str, value: Any, count: int) -> tuple[int, ...]:
-    """Read `3` or `[3, 5]` as one size per dimension."""
-    sizes = (value,) * count if isinstance(value, int | np.integer) else tuple(value)
-    if len(sizes) != count or any(not isinstance(v, int | np.integer) for v in sizes):
+def sizes_of(this: Layer, name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
+    """Read an argument such as `3` or `[3, 5]` as one size for each of `count` dimensions.
+
+    Raises:
+      ArgumentError: there are more or less sizes, or one is no integer of at least `least`.
+    """
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    sizes = tuple(value) if several else (value,) * count
+    if len(sizes) != count:
         raise errors.ArgumentError(
-            f"{name}={value!r}: expected one integer or {count} of them, as in {name}={[1] * count}"
+            f"{this.name}({name}={value!r}): expected one integer or {count} of them, as in {name}={[least] * count}"
         )
-    return tuple(int(v) for v in sizes)
+    return tuple(core.whole_number(this.name, name, size, least) for size in sizes)

@@ -111,12 +111,9 @@ def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | No
 
 
 def _table_size(this: Layer, size: Any) -> tuple[int, int]:
-    if (
-        not isinstance(size, list | tuple)
-        or len(size) != 2
-        or not all(isinstance(v, int | np.integer) and v > 0 for v in size)
-    ):
+    """Read the size of a table: the number of its rows, and their width."""
+    if not isinstance(size, list | tuple) or len(size) != 2:
         raise errors.ArgumentError(
             f"{this.name}: size={size!r}; expected [number of ids, width], as in size=[1000, 32]"
         )
-    return int(size[0]), int(size[1])
+    return core.whole_number(this.name, "size[0]", size[0]), core.whole_number(this.name, "size[1]", size[1])

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, is_sequence, layer, like, row_dims, times_matrix
 
 
@@ -43,8 +43,7 @@ def fc(
       >>> fluid.Program(program).parameters["fc_0.w_0"].shape
       (12, 2)
     """
-    if not isinstance(size, int) or size < 1:
-        raise errors.ArgumentError(f"fc(size={size!r}): size is a positive integer, as in fc(x, size=10)")
+    core.whole_number("fc", "size", size)
     this = Layer("fc", name)
     inputs = list(input) if isinstance(input, list | tuple) else [input]
     attrs = list(param_attr) if isinstance(param_attr, list | tuple) else [param_attr] * len(inputs)

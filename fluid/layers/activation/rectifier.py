@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.initializer import Constant
 from fluid.layers import functional
 from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, row_dims
@@ -280,11 +280,10 @@ def maxout(x: Any, groups: int, name: str | None = None, axis: int = 1) -> Any:
     this = Layer("maxout", name)
     array, place = dense(x), axis_of(x, axis)
     channels = array.shape[place]
-    if not isinstance(groups, int) or groups < 1 or channels % groups:
+    if channels % core.whole_number(this.name, "groups", groups):
         raise errors.ShapeError(
-            f"{this.name}: groups={groups!r} does not divide the {channels} channels of {describe(x)} along "
-            f"axis={axis}; "
-            f"use a divisor, as in groups=2"
+            f"{this.name}: groups={groups} does not divide the {channels} channels of {describe(x)} along "
+            f"axis={axis}; use a divisor, as in groups=2"
         )
     shape = [*array.shape[:place], channels // groups, groups, *array.shape[place + 1 :]]
     return this.output(like(x, jnp.max(array.reshape(shape), axis=place + 1)))

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer, like, wide_dtype
 from fluid.layers.sequence.steps import step_size
 
@@ -37,8 +37,8 @@ def sinusoidal_position(position: Any, size: int, dtype: str = "float32", name: 
       float32[batch, 5, 8]
     """
     this = Layer("sinusoidal_position", name)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size % 2:
-        raise errors.ArgumentError(f"{this.name}: size={size!r}; expected a positive even number, as in size=64")
+    if core.whole_number(this.name, "size", size, least=2) % 2:
+        raise errors.ArgumentError(f"{this.name}: size={size}; expected a positive even number, as in size=64")
     table = sine_table(dense(position), size, wide_dtype(dtype)).astype(dtype)
     return this.output(like(position, this.frame.compute(table)))
 

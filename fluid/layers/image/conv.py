@@ -126,8 +126,9 @@ def _convolve(
     groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
     image = image_of(this, input, dims + 2, data_format)
-    kernel = sizes_of("filter_size", filter_size, dims)
-    strides, dilations = sizes_of("stride", stride, dims), sizes_of("dilation", dilation, dims)
+    kernel = sizes_of(this, "filter_size", filter_size, dims)
+    strides = sizes_of(this, "stride", stride, dims)
+    dilations = sizes_of(this, "dilation", dilation, dims)
     groups = check_groups(this, image.channels, num_filters, groups)
     windows = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
     pads = paddings(this, padding, image, windows, strides)

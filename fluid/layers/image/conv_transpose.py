@@ -130,7 +130,8 @@ def _convolve_back(
     dilation: Any, groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
     image = image_of(this, input, dims + 2, data_format)
-    strides, dilations = sizes_of("stride", stride, dims), sizes_of("dilation", dilation, dims)
+    strides = sizes_of(this, "stride", stride, dims)
+    dilations = sizes_of(this, "dilation", dilation, dims)
     groups = check_groups(this, image.channels, num_filters, groups)
     kernel, pads = _back_geometry(this, image, output_size, filter_size, padding, strides, dilations)
     shape = [image.channels, num_filters // groups, *kernel]
@@ -154,7 +155,7 @@ def _back_geometry(
     this: Layer, image: Image, output_size: Any, filter_size: Any, padding: Any, strides: Any, dilations: Any
 ) -> tuple[tuple[int, ...], Pairs]:
     dims = len(image.pixels)
-    wanted = None if output_size is None else sizes_of("output_size", output_size, dims)
+    wanted = None if output_size is None else sizes_of(this, "output_size", output_size, dims)
     if filter_size is None:
         if wanted is None:
             raise errors.ArgumentError(f"{this.name} needs filter_size or output_size, as in filter_size={[3] * dims}")
@@ -164,7 +165,7 @@ def _back_geometry(
             for out, size, s, p, d in zip(wanted, image.pixels, strides, pads, dilations, strict=True)
         )
     else:
-        kernel = sizes_of("filter_size", filter_size, dims)
+        kernel = sizes_of(this, "filter_size", filter_size, dims)
     spans = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
     pads = paddings(this, padding, image, spans, strides)
     natural = [

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer, sizes_of
 from fluid.layers.checks import check_ids
-from fluid.layers.image.spatial import Image, image_of
+from fluid.layers.image.spatial import Image, Pairs, image_of
 from fluid.layers.sequence.steps import taken
 
 
@@ -42,10 +42,10 @@ def unfold(
     """
     this = Layer("unfold", name)
     image = image_of(this, x, 4, "NCHW")
-    kernel, steps = sizes_of("kernel_sizes", kernel_sizes, 2), sizes_of("strides", strides, 2)
-    apart = sizes_of("dilations", dilations, 2)
-    pads = _paddings("paddings", paddings)
-    patches = _patches(this, image, kernel, steps, pads, apart)
+    kernel = sizes_of(this, "kernel_sizes", kernel_sizes, 2)
+    steps = sizes_of(this, "strides", strides, 2)
+    apart = sizes_of(this, "dilations", dilations, 2)
+    patches = _patches(this, image, kernel, steps, _paddings(this, "paddings", paddings), apart)
     return this.output(patches.reshape(*patches.shape[:2], -1))
 
 
@@ -87,8 +87,9 @@ def im2sequence(
     """
     this = Layer("im2sequence", name)
     image = image_of(this, input, 4, "NCHW")
-    kernel, steps = sizes_of("filter_size", filter_size, 2), sizes_of("stride", stride, 2)
-    pads = _paddings("padding", padding)
+    kernel = sizes_of(this, "filter_size", filter_size, 2)
+    steps = sizes_of(this, "stride", stride, 2)
+    pads = _paddings(this, "padding", padding)
     patches = _patches(this, image, kernel, steps, pads, (1, 1))
     batch, width, down, across = patches.shape
     places = core.SequenceBatch(
@@ -102,7 +103,7 @@ def im2sequence(
             f"{this.name}: input_image_size {describe(input_image_size)} for {describe(input)}; expected the height "
             f'and width of each image, [batch, 2], as from layers.data("size", shape=[2], dtype="int64")'
         )
-    seen = -(-sizes // jnp.array(sizes_of("out_stride", out_stride, 2)))
+    seen = -(-sizes // jnp.array(sizes_of(this, "out_stride", out_stride, 2)))
     counts = (seen + jnp.array([sum(p) - k for p, k in zip(pads, kernel, strict=True)])) // jnp.array(steps) + 1
     rows, columns = jnp.clip(counts, 0, jnp.array([down, across])).T
     # Each image has its own number of places in a row, so that a step stands at another place in each.
@@ -110,10 +111,12 @@ def im2sequence(
     return this.output(taken(places, row * across + column, rows * columns))
 
 
-def _paddings(argument: str, given: Any) -> list[tuple[int, int]]:
-    """Read one integer, two, or `[top, left, bottom, right]` as what lies before and behind each dimension."""
-    sizes = list(given) if isinstance(given, list | tuple) and len(given) == 4 else [*sizes_of(argument, given, 2)] * 2
-    top, left, bottom, right = (int(p) for p in sizes)
+def _paddings(this: Layer, argument: str, given: Any) -> Pairs:
+    """Read one integer, two, or `[top, left, bottom, right]` as a pair (before, after) for height and for width."""
+    if isinstance(given, list | tuple) and len(given) == 4:
+        top, left, bottom, right = sizes_of(this, argument, given, 4, least=0)
+    else:
+        top, left = bottom, right = sizes_of(this, argument, given, 2, least=0)
     return [(top, bottom), (left, right)]
 
 

@@ -195,8 +195,8 @@ def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_ind
             f"{this.name}: require_index=True is not possible; the pooled values only are returned"
         )
     image = image_of(this, input, ndim, data_format)
-    cells = sizes_of("pool_size", size, ndim - 2)
-    if any(not 0 < n <= size for n, size in zip(cells, image.pixels, strict=True)):
+    cells = sizes_of(this, "pool_size", size, ndim - 2)
+    if any(n > size for n, size in zip(cells, image.pixels, strict=True)):
         raise errors.ShapeError(
             f"{this.name}: {describe(input)} cannot be pooled to {list(cells)}; ask for fewer cells"
         )
@@ -215,11 +215,12 @@ def _pool(
     _check_type(this, kind)
     dims = len(image.pixels)
     if whole:
-        window, strides, pads = image.pixels, (1,) * dims, [(0, 0)] * dims
+        window = image.pixels
+        strides = (1,) * dims
+        pads = [(0, 0)] * dims
     else:
-        window, strides = sizes_of("pool_size", size, dims), sizes_of("pool_stride", stride, dims)
-        if min(window) < 1:
-            raise errors.ArgumentError(f"{this.name}: pool_size={size!r}; expected positive sizes, as in pool_size=2")
+        window = sizes_of(this, "pool_size", size, dims)
+        strides = sizes_of(this, "pool_stride", stride, dims)
         pads = _reach(this, image, window, strides, paddings(this, padding, image, window, strides), ceil)
     geometry = (
         tuple(with_pixels(image, window, 1, 1)),

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
 from fluid.layers.image.spatial import divided_channels, image_of
 
@@ -33,7 +33,7 @@ def pixel_shuffle(x: Any, upscale_factor: int, name: str | None = None) -> Any:
     """
     this = Layer("pixel_shuffle", name)
     image = image_of(this, x, 4, "NCHW")
-    r = upscale_factor
+    r = core.whole_number(this.name, "upscale_factor", upscale_factor)
     channels = divided_channels(this, image, "upscale_factor", r, r * r)
     high, wide = image.pixels
     parted = image.array.reshape(-1, channels, r, r, high, wide)
@@ -67,8 +67,9 @@ def space_to_depth(x: Any, blocksize: int, name: str | None = None) -> Any:
     """
     this = Layer("space_to_depth", name)
     image = image_of(this, x, 4, "NCHW")
-    b = blocksize
-    channels, (high, wide) = divided_channels(this, image, "blocksize", b, b * b), image.pixels
+    b = core.whole_number(this.name, "blocksize", blocksize)
+    channels = divided_channels(this, image, "blocksize", b, b * b)
+    high, wide = image.pixels
     if high % b or wide % b:
         raise errors.ShapeError(
             f"{this.name}: blocksize={b} does not divide the pixels of {describe(x)}; pad them: layers.pad2d(x, ...)"
@@ -101,6 +102,7 @@ def shuffle_channel(x: Any, group: int, name: str | None = None) -> Any:
     """
     this = Layer("shuffle_channel", name)
     image = image_of(this, x, 4, "NCHW")
+    core.whole_number(this.name, "group", group)
     each = divided_channels(this, image, "group", group, group)
     parted = image.array.reshape(-1, group, each, *image.pixels)
     return this.output(jnp.swapaxes(parted, 1, 2).reshape(image.array.shape))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, along_axis, array_of, describe
 
 Pairs = list[tuple[int, int]]
@@ -111,15 +111,15 @@ def _same(size: int, window: int, stride: int) -> tuple[int, int]:
 
 
 def check_groups(this: Layer, channels: int, num_filters: int, groups: int | None) -> int:
-    """In how many groups the channels are convolved, 1 for None.
+    """The number of groups in which the channels are convolved, 1 for None.
 
     Raises:
-      ArgumentError: `num_filters` is no positive integer. ShapeError: the groups do not divide channels and filters.
+      ArgumentError: `num_filters` or `groups` is no positive integer.
+      ShapeError: the groups do not divide channels and filters.
     """
-    if not isinstance(num_filters, int) or num_filters < 1:
-        raise errors.ArgumentError(f"{this.name}: num_filters={num_filters!r}; expected a positive integer")
-    count = 1 if groups is None else groups
-    if not isinstance(count, int) or count < 1 or channels % count or num_filters % count:
+    core.whole_number(this.name, "num_filters", num_filters)
+    count = 1 if groups is None else core.whole_number(this.name, "groups", groups)
+    if channels % count or num_filters % count:
         raise errors.ShapeError(
             f"{this.name}: groups={groups} must divide the {channels} channels of the input and "
             f"num_filters={num_filters}; "
@@ -138,8 +138,19 @@ def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, a
 
 
 def divided_channels(this: Layer, image: Image, argument: str, value: Any, parts: int) -> int:
-    """How many channels are left when they are shared out among so many parts."""
-    if not isinstance(value, int) or value < 1 or image.channels % parts:
+    """The number of channels of each part when the channels of an image are divided among several.
+
+    Args:
+      this: the layer, for messages.
+      image: whose channels are divided.
+      argument: of the layer, which says among how many parts.
+      value: of that argument.
+      parts: their number, computed from the value.
+
+    Raises:
+      ShapeError: the channels cannot be divided so.
+    """
+    if image.channels % parts:
         raise errors.ShapeError(
             f"{this.name}: {argument}={value!r} for {image.channels} channels; they must be a multiple of {parts}, "
             f"as from layers.conv2d(x, num_filters={parts}, filter_size=3)"

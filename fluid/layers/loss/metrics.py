@@ -69,9 +69,7 @@ def accuracy(
             "row, as "
             f'in layers.data("label", shape=[1], dtype="int64")'
         )
-    if not isinstance(k, int) or not 1 <= k <= scores.shape[-1]:
-        raise errors.ArgumentError(f"{this.name}: k={k!r}; expected 1 to {scores.shape[-1]}, the number of classes")
-    best = jax.lax.top_k(scores, k)[1]
+    best = jax.lax.top_k(scores, core.whole_number(this.name, "k", k, most=scores.shape[-1]))[1]
     hits = jnp.any(best == classes.reshape(*scores.shape[:-1], 1), axis=-1).astype(jnp.float32)
     if is_sequence(input):
         result = jnp.sum(hits, where=input.mask) / jnp.maximum(jnp.sum(input.mask), 1)
@@ -132,11 +130,10 @@ def auc(
       float32[] float32[]
     """
     this = Layer("auc", name)
-    if curve not in _AREAS or num_thresholds < 1 or slide_steps < 0:
-        raise errors.ArgumentError(
-            f"{this.name}: curve={curve!r}, num_thresholds={num_thresholds}, slide_steps={slide_steps}; expected "
-            f"'ROC' or 'PR', one threshold or more, and no negative number of steps"
-        )
+    if curve not in _AREAS:
+        raise errors.ArgumentError(f"{this.name}: curve={curve!r}; expected 'ROC' or 'PR'")
+    core.whole_number(this.name, "num_thresholds", num_thresholds)
+    core.whole_number(this.name, "slide_steps", slide_steps, least=0)
     p, positive = _chances(this, input, label)
     bins = jnp.clip((p * num_thresholds).astype(jnp.int32), 0, num_thresholds)
     empty = jnp.zeros([2, num_thresholds + 1], jnp.int32)

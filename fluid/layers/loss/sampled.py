@@ -69,8 +69,8 @@ def nce(
     """
     this = Layer("nce", name)
     x, right = _rows_and_classes(this, input, label)
-    core.limit_feed(label, 0, num_total_classes)
-    count = 10 if num_neg_samples is None else num_neg_samples
+    core.limit_feed(label, 0, core.whole_number(this.name, "num_total_classes", num_total_classes))
+    count = 10 if num_neg_samples is None else core.whole_number(this.name, "num_neg_samples", num_neg_samples)
     odds = _odds(this, sampler, custom_dist, num_total_classes)
     key = jax.random.key(seed) if seed else core.random_key(this.name)
     drawn = jax.random.categorical(key, jnp.log(odds), shape=(x.shape[0], count)).astype(right.dtype)
@@ -137,12 +137,13 @@ def hsigmoid(
     """
     this = Layer("hierarchical_sigmoid", name)
     x, classes = _rows_and_classes(this, input, label)
+    core.whole_number(this.name, "num_classes", num_classes, least=1 if is_custom else 2)
     if is_custom:
         forks, bits, taken = _custom_ways(this, x, path_table, path_code)
         rows = num_classes
     else:
         core.limit_feed(label, 0, num_classes)
-        forks, bits, taken = _complete_ways(this, classes[:, :1], num_classes)
+        forks, bits, taken = _complete_ways(classes[:, :1], num_classes)
         rows = num_classes - 1
     weights = this.weight(param_attr, [rows, x.shape[1]], x.dtype, rows_only=is_sparse)
     biases = _biases(this, bias_attr, rows, x.dtype, is_sparse)
@@ -211,7 +212,8 @@ def sampled_softmax_with_cross_entropy(
         expected = wide(array_of(this, customized_probabilities))
     else:
         key = jax.random.key(seed) if seed else core.random_key(this.name)
-        drawn, often = _draw_without_repetition(this, key, num_samples, classes_there)
+        core.whole_number(this.name, "num_samples", num_samples, most=classes_there)
+        drawn, often = _draw_without_repetition(key, num_samples, classes_there)
         many = jnp.broadcast_to(drawn, (scores.shape[0], num_samples)).astype(right.dtype)
         classes = jnp.concatenate([right, many], axis=1)
         expected = often[classes]
@@ -267,10 +269,8 @@ def _log_uniform(classes: int) -> np.ndarray:
     return np.log1p(1 / (k + 1)) / np.log(classes + 1)
 
 
-def _draw_without_repetition(this: Layer, key: Any, count: int, classes: int) -> tuple[Any, Any]:
+def _draw_without_repetition(key: Any, count: int, classes: int) -> tuple[Any, Any]:
     """Draw classes, each once, and say for all of them how often they are expected among the drawn."""
-    if not 0 < count <= classes:
-        raise errors.ArgumentError(f"{this.name}: num_samples={count!r} of {classes} classes; expected 1 to {classes}")
     odds = _log_uniform(classes)
     # The largest of the perturbed logarithms are distributed as draws are that go on until so many differ.
     first, second = jax.random.split(key)
@@ -282,10 +282,8 @@ def _draw_without_repetition(this: Layer, key: Any, count: int, classes: int) ->
     return drawn, -jnp.expm1(tries * jnp.log1p(-jnp.asarray(odds, jnp.float32)))
 
 
-def _complete_ways(this: Layer, classes: Any, count: int) -> tuple[Any, Any, Any]:
+def _complete_ways(classes: Any, count: int) -> tuple[Any, Any, Any]:
     """Forks, bits, and whether there is a fork, `[batch, longest]`, on the ways of a complete binary tree."""
-    if not isinstance(count, int) or count < 2:
-        raise errors.ArgumentError(f"{this.name}: num_classes={count!r}; expected two or more")
     code = classes + count
     bit = jnp.arange(math.floor(math.log2(count - 1)) + 1 if count > 2 else 1, dtype=classes.dtype)
     above = jnp.right_shift(code, bit + 1)  # 0 beyond the root

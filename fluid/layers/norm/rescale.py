@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, layer, like, wide
 from fluid.layers.image.spatial import image_of
 from fluid.layers.norm.moments import affine, channel_axis_of
@@ -56,6 +56,7 @@ def lrn(
             f"{this.name}: input {describe(input)}; expected [batch, channels, height, width], "
             f"as from layers.reshape(x, [-1, 1, 28, 28])"
         )
+    core.whole_number(this.name, "n", n)
     window = [n if i == axis else 1 for i in range(4)]
     before = (n - 1) // 2
     pads = [(before, n - 1 - before) if i == axis else (0, 0) for i in range(4)]

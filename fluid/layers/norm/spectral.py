@@ -53,7 +53,7 @@ def spectral_norm(weight: Any, dim: int = 0, power_iters: int = 1, eps: float = 
     left_name, left = this.state(None, "w", [matrix.shape[0]], array.dtype, Normal(0.0, 1.0))
     right_name, right = this.state(None, "w", [math.prod(matrix.shape[1:])], array.dtype, Normal(0.0, 1.0))
     fixed = jax.lax.stop_gradient(matrix)
-    for _ in range(power_iters):
+    for _ in range(core.whole_number(this.name, "power_iters", power_iters, least=0)):
         right = fixed.T @ left
         right = right / (jnp.linalg.norm(right) + eps)
         left = fixed @ right

@@ -61,9 +61,8 @@ def sequence_conv(
     this = Layer("sequence_conv", name)
     if filter_stride != 1:
         raise errors.ArgumentError(f"{this.name}: filter_stride={filter_stride!r}; only 1 is possible")
-    for argument, value in (("num_filters", num_filters), ("filter_size", filter_size)):
-        if not isinstance(value, int) or value < 1:
-            raise errors.ArgumentError(f"{this.name}: {argument}={value!r}; expected a positive integer")
+    core.whole_number(this.name, "num_filters", num_filters)
+    core.whole_number(this.name, "filter_size", filter_size)
     channels = step_size(this, check_sequence(this, input))
     start = -(filter_size // 2) if padding_start is None else int(padding_start)
     weight = this.weight(param_attr, [filter_size * channels, num_filters], input.dtype)
@@ -106,8 +105,7 @@ def row_conv(
       (3, 8)
     """
     this = Layer("row_conv", name)
-    if not isinstance(future_context_size, int) or future_context_size < 0:
-        raise errors.ArgumentError(f"{this.name}: future_context_size={future_context_size!r}; expected 0 or more")
+    core.whole_number(this.name, "future_context_size", future_context_size, least=0)
     weight = this.weight(param_attr, [future_context_size + 1, step_size(this, input)], dense(input).dtype)
 
     def convolve(batch: Any) -> Any:

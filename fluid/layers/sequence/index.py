@@ -37,8 +37,7 @@ def sequence_enumerate(input: Any, win_size: int, pad_value: int = 0, name: str 
       [[5, 6], [6, 7], [7, 0]]
     """
     this = Layer("sequence_enumerate", name)
-    if not isinstance(win_size, int) or win_size < 1:
-        raise errors.ArgumentError(f"{this.name}: win_size={win_size!r}; expected a positive integer")
+    core.whole_number(this.name, "win_size", win_size)
 
     def windows(batch: core.SequenceBatch) -> Any:
         ids = jnp.where(batch.mask, step_ids(this, batch), pad_value)

@@ -37,12 +37,13 @@ def sequence_mask(x: Any, maxlen: int | None = None, dtype: Any = "int64", name:
     """
     this = Layer("sequence_mask", name)
     lengths = check_ids(this.name, array_of(this, x))
-    if not isinstance(maxlen, int) or maxlen < 0:
+    if maxlen is None:
         raise errors.ArgumentError(
-            f"{this.name}: maxlen={maxlen!r} for lengths {describe(x)}; the size of the mask cannot depend on data: "
+            f"{this.name}: maxlen=None for lengths {describe(x)}; the size of the mask cannot depend on data: "
             f"give maxlen=, or the size of what is masked, as in maxlen=x.shape[1]"
         )
-    return this.output((jnp.arange(maxlen) < dense(lengths)[..., None]).astype(dtype_of("sequence_mask", dtype)))
+    steps = jnp.arange(core.whole_number(this.name, "maxlen", maxlen, least=0))
+    return this.output((steps < lengths[..., None]).astype(dtype_of("sequence_mask", dtype)))
 
 
 @layer
@@ -74,11 +75,10 @@ def sequence_pad(x: Any, pad_value: Any, maxlen: int | None = None, name: str | 
       ([[1.0, 2.0, 3.0], [4.0, -1.0, -1.0]], [3, 1])
     """
     this = Layer("sequence_pad", name)
-    if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 1):
-        raise errors.ArgumentError(f"{this.name}: maxlen={maxlen!r}; expected a positive integer, or None")
     batch = flat(check_sequence(this, x, "x"))
-    size = batch.shape[1] if maxlen is None else maxlen
-    fill, step = dense(pad_value).astype(batch.dtype), batch.shape[2:]
+    size = batch.shape[1] if maxlen is None else core.whole_number(this.name, "maxlen", maxlen)
+    fill = dense(pad_value).astype(batch.dtype)
+    step = batch.shape[2:]
     if fill.size != 1 and fill.shape not in (step, (1, *step)):
         raise errors.ShapeError(
             f"{this.name}: pad_value {describe(fill)} does not fit the steps of x {describe(x)}; expected a number, or "

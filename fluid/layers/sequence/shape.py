@@ -224,8 +224,7 @@ def sequence_reshape(input: Any, new_dim: int, name: str | None = None) -> core.
       [[1.0, 2.0], [3.0, 4.0]]
     """
     this = Layer("sequence_reshape", name)
-    if not isinstance(new_dim, int) or new_dim < 1:
-        raise errors.ArgumentError(f"{this.name}: new_dim={new_dim!r}; expected a positive integer")
+    core.whole_number(this.name, "new_dim", new_dim)
 
     def deal(batch: core.SequenceBatch) -> Any:
         size = math.prod(batch.shape[2:])

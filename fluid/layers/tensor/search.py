@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer, like
 from fluid.layers.checks import inner_axis_of
 
@@ -23,7 +23,8 @@ def topk(input: Any, k: int, name: str | None = None) -> tuple[Any, Any]:
       `(values, indices)`, both `[..., k]`.
 
     Raises:
-      ArgumentError: there are less than `k`.
+      ArgumentError: `k` is not between 1 and `n`.
+      ShapeError: the input has no dimensions.
 
     Example:
       >>> import fluid
@@ -34,11 +35,9 @@ def topk(input: Any, k: int, name: str | None = None) -> tuple[Any, Any]:
     """
     this = Layer("top_k", name)
     array = dense(input)
-    if not isinstance(k, int) or array.ndim == 0 or not 1 <= k <= array.shape[-1]:
-        raise errors.ArgumentError(
-            f"{this.name}: k={k!r} for {describe(input)}; expected 1 to its last size, as in k=1"
-        )
-    values, places = jax.lax.top_k(array, k)
+    if array.ndim == 0:
+        raise errors.ShapeError(f"{this.name}: {describe(input)} is a single number; expected [..., n]")
+    values, places = jax.lax.top_k(array, core.whole_number(this.name, "k", k, most=array.shape[-1]))
     return this.output(like(input, values)), this.output(like(input, places))
 
 

@@ -357,7 +357,9 @@ def test_sinusoidal_positions():
 
 WRONG = {
     "heads": (lambda x: layers.multi_head_attention(x, num_heads=3), "size=8 cannot be shared among num_heads=3.*=9"),
-    "no heads": (lambda x: layers.multi_head_attention(x, num_heads=0), r"num_heads=0\): expected a whole number from 1 on"),
+    "no heads": (
+        lambda x: layers.multi_head_attention(x, num_heads=0), r"num_heads=0\): expected a whole number from 1 on"
+    ),
     "odd": (lambda x: layers.multi_head_attention(x, num_heads=8, rotary=True), "a head has 1; expected an even"),
     "values": (lambda x: layers.multi_head_attention(x, values=x), "values without keys"),
     "both": (lambda x: layers.multi_head_attention(x, x, cache=room(x, 5)), "leave out keys="),

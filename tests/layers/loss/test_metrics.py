@@ -93,6 +93,10 @@ def test_mean_intersection_over_union():
 
 
 def test_bad_arguments():
-    for arguments in ({"curve": "DET"}, {"num_thresholds": 0}, {"slide_steps": -1}):
-        with pytest.raises(errors.ArgumentError, match="'ROC' or 'PR'"):
+    for arguments, message in (
+        ({"curve": "DET"}, "curve='DET'; expected 'ROC' or 'PR'"),
+        ({"num_thresholds": 0}, r"num_thresholds=0\): expected a whole number from 1 on"),
+        ({"slide_steps": -1}, r"slide_steps=-1\): expected a whole number from 0 on"),
+    ):
+        with pytest.raises(errors.ArgumentError, match=message):
             fluid.Program(lambda arguments=arguments: layers.auc(*feeds(**FEED), **arguments)[:2])
