@@ -1,25 +1,28 @@
-"""`fluid.one_hot` and `fluid.embedding`: as the layers of these names, but a dimension is appended, none replaced."""
+"""`fluid.one_hot` and `fluid.embedding`: as the layers of these names, but they append a dimension and replace none."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from fluid import core
-from fluid.layers.base import Layer, layer, like, no_effect
+from fluid.layers.base import Layer, layer, like
 from fluid.layers.checks import check_ids
 from fluid.layers.embedding import NOT_DISTRIBUTED, embed
+from fluid.layers.no_effect import no_effect
+from fluid.param_attr import ParamSetting
 
 
 @layer
-def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
-    """For each class a row with 1 at its place and 0 elsewhere; `layers.one_hot` takes classes `[..., 1]` instead.
+def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
+    """For each class a row of zeros with 1 at its place; `layers.one_hot` takes classes `[..., 1]` instead.
 
     Args:
       input: classes `[batch, ...]` of an integer dtype, or a SequenceBatch.
-      depth: how many classes there are.
-      allow_out_of_range: whether other numbers give a row of zeros instead of an error when fed.
+      depth: the number of classes.
+      allow_out_of_range: whether other numbers give a row of zeros, instead of an error when they are fed.
       name: instead of `one_hot_v2_N`.
 
     Returns:
@@ -45,13 +48,13 @@ def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str 
 @layer
 @no_effect(is_distributed=NOT_DISTRIBUTED)
 def embedding(
-    input: Any,
+    input: core.Value,
     size: Sequence[int],
     is_sparse: bool = False,
     is_distributed: bool = False,
     padding_idx: int | None = None,
-    param_attr: Any = None,
-    dtype: str = "float32",
+    param_attr: ParamSetting = None,
+    dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> Any:
     """Look up the row of a table for each id; `layers.embedding` takes ids `[..., 1]` instead.
@@ -59,9 +62,9 @@ def embedding(
     Args:
       input: integer ids `[batch, ...]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
-      is_sparse: see `layers.embedding`.
+      is_sparse: whether only the rows that are looked up are updated, see `layers.embedding`.
       is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
-      padding_idx: an id whose row counts as zeros and is never trained; negative counts from the end.
+      padding_idx: an id whose row is read as zeros and never trained; negative counts from the end.
       param_attr: ParamAttr of the table; the same name shares it between embeddings.
       dtype: of the table.
       name: instead of `embedding_N`.

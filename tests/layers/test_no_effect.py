@@ -12,7 +12,7 @@ from layers.table import ROWS, Row, whole
 
 import fluid
 from fluid import errors, input, layers, nets
-from fluid.layers import base
+from fluid.layers import no_effect
 
 IDS = {"x": whole(7, 4, 3)}
 BUILDS = {row.name: row for row in reversed(ROWS)} | {
@@ -79,7 +79,7 @@ def test_what_is_not_used_is_declared_and_documented(name):
 
 
 def test_each_wish_has_values_here():
-    warned = {(n, a) for n, a in DECLARED if isinstance(FUNCTIONS[n].no_effect[a], base.Warned)}
+    warned = {(n, a) for n, a in DECLARED if isinstance(FUNCTIONS[n].no_effect[a], no_effect.Warned)}
     assert warned == set(WISHES)
 
 
@@ -92,7 +92,7 @@ def warnings_of(name, **arguments):
 
 @pytest.fixture(autouse=True)
 def nobody_was_told(monkeypatch):
-    monkeypatch.setattr(base, "_told", set())
+    monkeypatch.setattr(no_effect, "_told", set())
 
 
 @pytest.mark.parametrize(("name", "argument"), sorted(WISHES))

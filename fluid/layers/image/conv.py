@@ -5,29 +5,33 @@ from typing import Any
 
 import jax
 
-from fluid import errors
+from fluid import core, errors
 from fluid.initializer import Normal
-from fluid.layers.base import Layer, layer, no_effect, sizes_of
-from fluid.layers.image.spatial import check_groups, finish_convolution, image_of, paddings
+from fluid.layers.base import Layer, layer
+from fluid.layers.checks import Sizes, sizes_of
+from fluid.layers.functional import Activation
+from fluid.layers.image.spatial import Padding, check_groups, finish_convolution, image_of, paddings
+from fluid.layers.no_effect import no_effect
+from fluid.param_attr import ParamSetting
 
 
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def conv2d(
-    input: Any,
+    input: core.Value,
     num_filters: int,
-    filter_size: Any,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    filter_size: Sizes,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
     groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     use_cudnn: bool = True,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Convolution of images.
 
     Args:
@@ -70,20 +74,20 @@ def conv2d(
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def conv3d(
-    input: Any,
+    input: core.Value,
     num_filters: int,
-    filter_size: Any,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    filter_size: Sizes,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
     groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     use_cudnn: bool = True,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
     data_format: str = "NCDHW",
-) -> Any:
+) -> jax.Array:
     """Convolution of volumes: `conv2d` with a depth before the height.
 
     Args:

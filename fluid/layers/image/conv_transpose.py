@@ -5,29 +5,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid import errors
-from fluid.layers.base import Layer, layer, no_effect, sizes_of
-from fluid.layers.image.spatial import Image, Pairs, check_groups, finish_convolution, image_of, paddings
+from fluid import core, errors
+from fluid.layers.base import Layer, layer
+from fluid.layers.checks import Sizes, sizes_of
+from fluid.layers.functional import Activation
+from fluid.layers.image.spatial import Image, Padding, Pairs, check_groups, finish_convolution, image_of, paddings
+from fluid.layers.no_effect import no_effect
+from fluid.param_attr import ParamSetting
 
 
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def conv2d_transpose(
-    input: Any,
+    input: core.Value,
     num_filters: int,
-    output_size: Any = None,
-    filter_size: Any = None,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    output_size: Sizes | None = None,
+    filter_size: Sizes | None = None,
+    padding: Padding = 0,
+    stride: Sizes = 1,
+    dilation: Sizes = 1,
     groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     use_cudnn: bool = True,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Transposed convolution of images: what carries the gradient of a `conv2d` back, used to grow images.
 
     Args:
@@ -71,21 +75,21 @@ def conv2d_transpose(
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def conv3d_transpose(
-    input: Any,
+    input: core.Value,
     num_filters: int,
-    output_size: Any = None,
-    filter_size: Any = None,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    output_size: Sizes | None = None,
+    filter_size: Sizes | None = None,
+    padding: Padding = 0,
+    stride: Sizes = 1,
+    dilation: Sizes = 1,
     groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     use_cudnn: bool = True,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
     data_format: str = "NCDHW",
-) -> Any:
+) -> jax.Array:
     """Transposed convolution of volumes: `conv2d_transpose` with a depth before the height.
 
     Args:

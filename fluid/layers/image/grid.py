@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer, wide
 from fluid.layers.image.spatial import image_of
 
 
 @layer
-def affine_grid(theta: Any, out_shape: Sequence[int], name: str | None = None) -> Any:
+def affine_grid(theta: core.Value, out_shape: Sequence[int], name: str | None = None) -> jax.Array:
     """Places to read an image at, from an affine map of the places of a new one (Jaderberg et al., 2015).
 
     Args:
@@ -54,7 +54,7 @@ def affine_grid(theta: Any, out_shape: Sequence[int], name: str | None = None) -
 
 
 @layer
-def grid_sampler(x: Any, grid: Any, name: str | None = None) -> Any:
+def grid_sampler(x: core.Value, grid: core.Value, name: str | None = None) -> jax.Array:
     """Read images at given places, between pixels as a mean of the four around; outside of the image they are 0.
 
     Args:

@@ -1,12 +1,12 @@
 """Padding of images."""
 
 from collections.abc import Sequence
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
 from fluid.layers.image.spatial import image_of
 
@@ -15,13 +15,13 @@ _MODES = ("constant", "reflect", "edge")
 
 @layer
 def pad2d(
-    input: Any,
+    input: core.Value,
     paddings: Sequence[int] = (0, 0, 0, 0),
     mode: str = "constant",
     pad_value: float = 0.0,
     data_format: str = "NCHW",
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Put pixels around images.
 
     Args:

@@ -6,16 +6,21 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, describe, layer, sizes_of
-from fluid.layers.checks import check_ids
+from fluid.layers.base import Layer, array_of, describe, layer
+from fluid.layers.checks import Sizes, check_ids, sizes_of
 from fluid.layers.image.spatial import Image, Pairs, image_of
 from fluid.layers.sequence.steps import taken
 
 
 @layer
 def unfold(
-    x: Any, kernel_sizes: Any, strides: Any = 1, paddings: Any = 0, dilations: Any = 1, name: str | None = None
-) -> Any:
+    x: core.Value,
+    kernel_sizes: Sizes,
+    strides: Sizes = 1,
+    paddings: Sizes = 0,
+    dilations: Sizes = 1,
+    name: str | None = None,
+) -> jax.Array:
     """The pixels under each place of a sliding window, as columns.
 
     Args:
@@ -51,12 +56,12 @@ def unfold(
 
 @layer
 def im2sequence(
-    input: Any,
-    filter_size: Any = 1,
-    stride: Any = 1,
-    padding: Any = 0,
-    input_image_size: Any = None,
-    out_stride: Any = 1,
+    input: core.Value,
+    filter_size: Sizes = 1,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    input_image_size: core.Value | None = None,
+    out_stride: Sizes = 1,
     name: str | None = None,
 ) -> core.SequenceBatch:
     """The pixels under each place of a sliding window, as the steps of a sequence, row by row from the left.

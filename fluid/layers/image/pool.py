@@ -7,26 +7,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
-from fluid.layers.base import Layer, describe, layer, no_effect, sizes_of, wide
-from fluid.layers.image.spatial import Image, Pairs, image_of, paddings, with_pixels
+from fluid import core, errors
+from fluid.layers.base import Layer, describe, layer, wide
+from fluid.layers.checks import Sizes, sizes_of
+from fluid.layers.image.spatial import Image, Padding, Pairs, image_of, paddings, with_pixels
+from fluid.layers.no_effect import no_effect
 
 
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def pool2d(
-    input: Any,
-    pool_size: Any = -1,
+    input: core.Value,
+    pool_size: Sizes = -1,
     pool_type: str = "max",
-    pool_stride: Any = 1,
-    pool_padding: Any = 0,
+    pool_stride: Sizes = 1,
+    pool_padding: Padding = 0,
     global_pooling: bool = False,
     use_cudnn: bool = True,
     ceil_mode: bool = False,
     name: str | None = None,
     exclusive: bool = True,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Pooling of images.
 
     Args:
@@ -66,18 +68,18 @@ def pool2d(
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def pool3d(
-    input: Any,
-    pool_size: Any = -1,
+    input: core.Value,
+    pool_size: Sizes = -1,
     pool_type: str = "max",
-    pool_stride: Any = 1,
-    pool_padding: Any = 0,
+    pool_stride: Sizes = 1,
+    pool_padding: Padding = 0,
     global_pooling: bool = False,
     use_cudnn: bool = True,
     ceil_mode: bool = False,
     name: str | None = None,
     exclusive: bool = True,
     data_format: str = "NCDHW",
-) -> Any:
+) -> jax.Array:
     """Pooling of volumes: `pool2d` with a depth before the height.
 
     Args:
@@ -116,13 +118,13 @@ def pool3d(
 
 @layer
 def adaptive_pool2d(
-    input: Any,
-    pool_size: Any,
+    input: core.Value,
+    pool_size: Sizes,
     pool_type: str = "max",
     require_index: bool = False,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Pooling to a given size.
 
     Cell `i` of `n` covers the pixels from `floor(i * size / n)` to `ceil((i + 1) * size / n)`.
@@ -154,13 +156,13 @@ def adaptive_pool2d(
 
 @layer
 def adaptive_pool3d(
-    input: Any,
-    pool_size: Any,
+    input: core.Value,
+    pool_size: Sizes,
     pool_type: str = "max",
     require_index: bool = False,
     name: str | None = None,
     data_format: str = "NCDHW",
-) -> Any:
+) -> jax.Array:
     """Pooling of volumes to a given size: `adaptive_pool2d` with a depth before the height.
 
     Args:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, along_axis, describe, layer, wide
 from fluid.layers.image.spatial import Image, image_of
 
@@ -20,16 +21,16 @@ _WAYS = {
 
 @layer
 def image_resize(
-    input: Any,
+    input: core.Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
     resample: str = "BILINEAR",
-    actual_shape: Any = None,
+    actual_shape: core.Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Resize images, or volumes.
 
     Where the pixel `k` of `m` lies among `n` is `k * (n - 1) / (m - 1)` with `align_corners`, which keeps the pixels in
@@ -66,15 +67,15 @@ def image_resize(
 
 @layer
 def resize_bilinear(
-    input: Any,
+    input: core.Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
-    actual_shape: Any = None,
+    actual_shape: core.Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Resize images; new pixels are means of four, weighed by how near they are.
 
     Args:
@@ -106,15 +107,15 @@ def resize_bilinear(
 
 @layer
 def resize_trilinear(
-    input: Any,
+    input: core.Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
-    actual_shape: Any = None,
+    actual_shape: core.Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str = "NCDHW",
-) -> Any:
+) -> jax.Array:
     """Resize volumes; new cells are means of eight, weighed by how near they are.
 
     Args:
@@ -146,14 +147,14 @@ def resize_trilinear(
 
 @layer
 def resize_nearest(
-    input: Any,
+    input: core.Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
-    actual_shape: Any = None,
+    actual_shape: core.Value | None = None,
     align_corners: bool = True,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Resize images; new pixels are copies of one.
 
     Args:
@@ -183,7 +184,9 @@ def resize_nearest(
 
 
 @layer
-def image_resize_short(input: Any, out_short_len: int, resample: str = "BILINEAR", name: str | None = None) -> Any:
+def image_resize_short(
+    input: core.Value, out_short_len: int, resample: str = "BILINEAR", name: str | None = None
+) -> jax.Array:
     """Resize images so that their shorter side has a given length, and the longer one keeps the proportion.
 
     Args:

@@ -1,7 +1,6 @@
 """Pixels moved into channels and back; channels that change places."""
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
@@ -10,7 +9,7 @@ from fluid.layers.image.spatial import divided_channels, image_of
 
 
 @layer
-def pixel_shuffle(x: Any, upscale_factor: int, name: str | None = None) -> Any:
+def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -> jax.Array:
     """Turn channels into pixels (Shi et al., 2016): images become larger, with fewer channels.
 
     Args:
@@ -41,7 +40,7 @@ def pixel_shuffle(x: Any, upscale_factor: int, name: str | None = None) -> Any:
 
 
 @layer
-def space_to_depth(x: Any, blocksize: int, name: str | None = None) -> Any:
+def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> jax.Array:
     """Turn pixels into channels: images become smaller, with more channels.
 
     The order is that of Fluid: channels are dealt out to the places of `blocksize` times larger images, and the memory
@@ -79,7 +78,7 @@ def space_to_depth(x: Any, blocksize: int, name: str | None = None) -> Any:
 
 
 @layer
-def shuffle_channel(x: Any, group: int, name: str | None = None) -> Any:
+def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.Array:
     """Deal the channels of several groups out in turns (Zhang et al., 2017).
 
     Args:

@@ -1,6 +1,7 @@
 """What layers on images share: layouts, paddings, groups of channels."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +9,9 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, along_axis, array_of, describe
 
+# What layers accept as `padding=`; `paddings` says what each kind means.
+Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
+# How much to pad before and after, for each spatial dimension.
 Pairs = list[tuple[int, int]]
 
 _LAYOUTS = {4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}

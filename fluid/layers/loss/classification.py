@@ -1,5 +1,6 @@
 """Less common losses of classes: overlap, focus on hard examples, distillation, smoothed labels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from fluid.layers.checks import check_ids, check_same_shape, dtype_of
 
 
 @layer
-def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
+def bpr_loss(input: core.Value, label: core.Value, name: str | None = None) -> Any:
     """Bayesian personalised ranking (Hidasi et al., 2016): how far the right class is ahead of each other one.
 
     Args:
@@ -47,7 +48,7 @@ def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
 
 
 @layer
-def dice_loss(input: Any, label: Any, epsilon: float = 1e-5, name: str | None = None) -> Any:
+def dice_loss(input: core.Value, label: core.Value, epsilon: float = 1e-5, name: str | None = None) -> jax.Array:
     """One minus the Dice coefficient of overlap (Milletari, Navab and Ahmadi, 2016), averaged over images.
 
     Args:
@@ -90,7 +91,11 @@ def dice_loss(input: Any, label: Any, epsilon: float = 1e-5, name: str | None = 
 
 @layer
 def label_smooth(
-    label: Any, prior_dist: Any = None, epsilon: float = 0.1, dtype: str = "float32", name: str | None = None
+    label: core.Value,
+    prior_dist: core.Value | Sequence[float] | None = None,
+    epsilon: float = 0.1,
+    dtype: str = "float32",
+    name: str | None = None,
 ) -> Any:
     """Soften labels (Szegedy et al., 2015): `(1 - epsilon) * label + epsilon * prior`.
 
@@ -125,8 +130,8 @@ def label_smooth(
 
 @layer
 def teacher_student_sigmoid_loss(
-    input: Any,
-    label: Any,
+    input: core.Value,
+    label: core.Value,
     soft_max_up_bound: float = 15.0,
     soft_max_lower_bound: float = -15.0,
     name: str | None = None,
@@ -170,8 +175,13 @@ def teacher_student_sigmoid_loss(
 
 @layer
 def sigmoid_focal_loss(
-    x: Any, label: Any, fg_num: Any, gamma: float = 2.0, alpha: float = 0.25, name: str | None = None
-) -> Any:
+    x: core.Value,
+    label: core.Value,
+    fg_num: core.Value,
+    gamma: float = 2.0,
+    alpha: float = 0.25,
+    name: str | None = None,
+) -> jax.Array:
     """Focal loss (Lin et al., 2017): cross entropy in which well-classified examples weigh little.
 
     Args:

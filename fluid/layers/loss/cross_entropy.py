@@ -6,15 +6,16 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, no_effect, row_dims, valid_steps, wide
+from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_dims, valid_steps, wide
 from fluid.layers.checks import check_same_shape
+from fluid.layers.no_effect import no_effect
 
 _LOG_OF_ZERO = -1e20
 
 
 @layer
 def cross_entropy(
-    input: Any, label: Any, soft_label: bool = False, ignore_index: int = -100, name: str | None = None
+    input: core.Value, label: core.Value, soft_label: bool = False, ignore_index: int = -100, name: str | None = None
 ) -> Any:
     """Cross entropy of given probabilities: `-log(input[label])`, or `-sum(label * log(input))` for soft labels.
 
@@ -60,8 +61,8 @@ def cross_entropy(
 @layer
 @no_effect(numeric_stable_mode="the computation is always stable")
 def softmax_with_cross_entropy(
-    logits: Any,
-    label: Any,
+    logits: core.Value,
+    label: core.Value,
     soft_label: bool = False,
     ignore_index: int = -100,
     numeric_stable_mode: bool = True,
@@ -107,7 +108,7 @@ def softmax_with_cross_entropy(
 
 @layer
 def sigmoid_cross_entropy_with_logits(
-    x: Any, label: Any, ignore_index: int = -100, name: str | None = None, normalize: bool = False
+    x: core.Value, label: core.Value, ignore_index: int = -100, name: str | None = None, normalize: bool = False
 ) -> Any:
     """Cross entropy of the sigmoid of each logit: `max(x, 0) - x * label + log(1 + exp(-abs(x)))`.
 

@@ -7,19 +7,9 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.initializer import Constant
-from fluid.layers.base import (
-    WRITES_NOTHING,
-    Layer,
-    Warned,
-    array_of,
-    dense,
-    describe,
-    is_sequence,
-    layer,
-    no_effect,
-    wide,
-)
+from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, wide
 from fluid.layers.checks import check_ids
+from fluid.layers.no_effect import WRITES_NOTHING, Warned, no_effect
 from fluid.layers.tensor.reduce import rows_of
 
 _COUNTS = Warned(
@@ -32,8 +22,13 @@ _COUNTS = Warned(
 @layer
 @no_effect(correct=_COUNTS, total=_COUNTS)
 def accuracy(
-    input: Any, label: Any, k: int = 1, correct: Any = None, total: Any = None, name: str | None = None
-) -> Any:
+    input: core.Value,
+    label: core.Value,
+    k: int = 1,
+    correct: core.Value | None = None,
+    total: core.Value | None = None,
+    name: str | None = None,
+) -> jax.Array:
     """Share of rows whose class is among the `k` most probable.
 
     Args:
@@ -89,8 +84,8 @@ def accuracy(
     )
 )
 def auc(
-    input: Any,
-    label: Any,
+    input: core.Value,
+    label: core.Value,
     curve: str = "ROC",
     num_thresholds: int = 2**12 - 1,
     topk: int = 1,
@@ -157,7 +152,7 @@ def auc(
 
 
 @layer
-def precision(input: Any, label: Any, threshold: float = 0.5, name: str | None = None) -> Any:
+def precision(input: core.Value, label: core.Value, threshold: float = 0.5, name: str | None = None) -> jax.Array:
     """Share of rows called positive that are positive.
 
     Args:
@@ -189,7 +184,7 @@ def precision(input: Any, label: Any, threshold: float = 0.5, name: str | None =
 
 
 @layer
-def recall(input: Any, label: Any, threshold: float = 0.5, name: str | None = None) -> Any:
+def recall(input: core.Value, label: core.Value, threshold: float = 0.5, name: str | None = None) -> jax.Array:
     """Share of positive rows that are called positive.
 
     Args:
@@ -220,7 +215,7 @@ def recall(input: Any, label: Any, threshold: float = 0.5, name: str | None = No
 
 
 @layer
-def mean_iou(input: Any, label: Any, num_classes: int, name: str | None = None) -> tuple[Any, Any, Any]:
+def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str | None = None) -> tuple[Any, Any, Any]:
     """Mean over classes of intersection over union, the measure of semantic segmentation.
 
     Args:

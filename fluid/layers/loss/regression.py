@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import (
     Layer,
     array_of,
@@ -25,7 +25,7 @@ from fluid.layers.tensor.reduce import rows_of
 
 
 @layer
-def square_error_cost(input: Any, label: Any, name: str | None = None) -> Any:
+def square_error_cost(input: core.Value, label: core.Value, name: str | None = None) -> Any:
     """Squared difference of each element.
 
     Args:
@@ -55,7 +55,7 @@ def square_error_cost(input: Any, label: Any, name: str | None = None) -> Any:
 
 
 @layer
-def mse_loss(input: Any, label: Any, name: str | None = None) -> Any:
+def mse_loss(input: core.Value, label: core.Value, name: str | None = None) -> jax.Array:
     """Mean of the squared differences of all elements.
 
     Args:
@@ -91,7 +91,7 @@ def mse_loss(input: Any, label: Any, name: str | None = None) -> Any:
 
 
 @layer
-def huber_loss(input: Any, label: Any, delta: float = 1.0, name: str | None = None) -> Any:
+def huber_loss(input: core.Value, label: core.Value, delta: float = 1.0, name: str | None = None) -> Any:
     """Half the squared difference, but linear beyond `delta` (Huber, 1964).
 
     Args:
@@ -122,10 +122,10 @@ def huber_loss(input: Any, label: Any, delta: float = 1.0, name: str | None = No
 
 @layer
 def smooth_l1(
-    x: Any,
-    y: Any,
-    inside_weight: Any = None,
-    outside_weight: Any = None,
+    x: core.Value,
+    y: core.Value,
+    inside_weight: core.Value | None = None,
+    outside_weight: core.Value | None = None,
     sigma: float | None = None,
     name: str | None = None,
 ) -> Any:
@@ -167,7 +167,7 @@ def smooth_l1(
 
 
 @layer
-def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = None) -> Any:
+def log_loss(input: core.Value, label: core.Value, epsilon: float = 1e-4, name: str | None = None) -> Any:
     """Cross entropy of one probability: `-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)`.
 
     Args:
@@ -198,7 +198,7 @@ def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = N
 
 
 @layer
-def rank_loss(label: Any, left: Any, right: Any, name: str | None = None) -> Any:
+def rank_loss(label: core.Value, left: core.Value, right: core.Value, name: str | None = None) -> Any:
     """Pairwise ranking loss of RankNet (Burges et al., 2005): `log(1 + exp(left - right)) - label * (left - right)`.
 
     Args:
@@ -229,7 +229,9 @@ def rank_loss(label: Any, left: Any, right: Any, name: str | None = None) -> Any
 
 
 @layer
-def margin_rank_loss(label: Any, left: Any, right: Any, margin: float = 0.1, name: str | None = None) -> Any:
+def margin_rank_loss(
+    label: core.Value, left: core.Value, right: core.Value, margin: float = 0.1, name: str | None = None
+) -> Any:
     """Pairwise ranking loss with a margin: `max(0, margin - label * (left - right))`.
 
     Args:
@@ -260,7 +262,7 @@ def margin_rank_loss(label: Any, left: Any, right: Any, margin: float = 0.1, nam
 
 
 @layer
-def kldiv_loss(x: Any, target: Any, reduction: str = "mean", name: str | None = None) -> Any:
+def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name: str | None = None) -> Any:
     """Kullback-Leibler divergence: `target * (log(target) - x)`, 0 where the target is 0.
 
     Args:
@@ -303,7 +305,9 @@ def kldiv_loss(x: Any, target: Any, reduction: str = "mean", name: str | None = 
 
 
 @layer
-def npair_loss(anchor: Any, positive: Any, labels: Any, l2_reg: float = 0.002, name: str | None = None) -> Any:
+def npair_loss(
+    anchor: core.Value, positive: core.Value, labels: core.Value, l2_reg: float = 0.002, name: str | None = None
+) -> jax.Array:
     """N-pair loss (Sohn, 2016): cross entropy of the similarities between anchors and positives, plus an L2 term.
 
     Args:

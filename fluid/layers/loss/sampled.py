@@ -1,6 +1,7 @@
 """Losses of many classes that look at few of them: noise contrast, a tree of classes, a sampled softmax."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,25 +13,26 @@ from fluid.initializer import Constant
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.embedding import look_up
+from fluid.param_attr import ParamSetting
 
 _SAMPLERS = ("uniform", "log_uniform", "custom_dist")
 
 
 @layer
 def nce(
-    input: Any,
-    label: Any,
+    input: core.Value,
+    label: core.Value,
     num_total_classes: int,
-    sample_weight: Any = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    sample_weight: core.Value | None = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     num_neg_samples: int | None = None,
     name: str | None = None,
     sampler: str = "uniform",
-    custom_dist: Any = None,
+    custom_dist: core.Value | Sequence[float] | None = None,
     seed: int = 0,
     is_sparse: bool = False,
-) -> Any:
+) -> jax.Array:
     """Noise-contrastive estimation (Gutmann and Hyvärinen, 2010): tells the right class from a few drawn at random.
 
     With `o = sigmoid(score)` and `b = num_neg_samples * probability of being drawn`, the right class costs
@@ -89,17 +91,17 @@ def nce(
 
 @layer
 def hsigmoid(
-    input: Any,
-    label: Any,
+    input: core.Value,
+    label: core.Value,
     num_classes: int,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     name: str | None = None,
-    path_table: Any = None,
-    path_code: Any = None,
+    path_table: core.Value | None = None,
+    path_code: core.Value | None = None,
     is_custom: bool = False,
     is_sparse: bool = False,
-) -> Any:
+) -> jax.Array:
     """Hierarchical sigmoid (Morin and Bengio, 2005): one yes or no at each fork on the way to a class in a tree.
 
     The tree is complete and binary, unless a tree of your own is given. A way that is shorter than the longest one adds
@@ -156,17 +158,17 @@ def hsigmoid(
 
 @layer
 def sampled_softmax_with_cross_entropy(
-    logits: Any,
-    label: Any,
+    logits: core.Value,
+    label: core.Value,
     num_samples: int,
     num_true: int = 1,
     remove_accidental_hits: bool = True,
     use_customized_samples: bool = False,
-    customized_samples: Any = None,
-    customized_probabilities: Any = None,
+    customized_samples: core.Value | None = None,
+    customized_probabilities: core.Value | None = None,
     seed: int = 0,
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Cross entropy of a softmax over the right classes and a few drawn at random (Jean et al., 2015).
 
     Classes are drawn once for the whole batch, log-uniformly (so sort them from frequent to rare) and without

@@ -7,19 +7,11 @@ import jax.numpy as jnp
 
 from fluid import core
 from fluid.initializer import Constant
-from fluid.layers.base import (
-    Layer,
-    along_axis,
-    dense,
-    is_sequence,
-    layer,
-    like,
-    no_effect,
-    valid_steps,
-    wide,
-    wide_dtype,
-)
+from fluid.layers.base import Layer, along_axis, dense, is_sequence, layer, like, valid_steps, wide, wide_dtype
+from fluid.layers.functional import Activation
+from fluid.layers.no_effect import no_effect
 from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
+from fluid.param_attr import ParamSetting
 
 
 @layer
@@ -28,13 +20,13 @@ from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
     do_model_average_for_mean_and_var="averages of parameters leave the moving mean and variance as they are",
 )
 def batch_norm(
-    input: Any,
-    act: Any = None,
+    input: core.Value,
+    act: Activation = None,
     is_test: bool = False,
     momentum: float = 0.9,
     epsilon: float = 1e-05,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     data_layout: str = "NCHW",
     in_place: bool = False,
     name: str | None = None,

@@ -11,7 +11,7 @@ from fluid.layers.base import Layer, dense, layer, like
 
 @layer
 def dropout(
-    x: Any,
+    x: core.Value,
     dropout_prob: float,
     is_test: bool = False,
     seed: int | None = None,

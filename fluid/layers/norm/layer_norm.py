@@ -9,19 +9,21 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.initializer import Constant
 from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, layer, like, wide_dtype
+from fluid.layers.functional import Activation
 from fluid.layers.norm.moments import affine, channel_axis_of, moments, recorded_moments
+from fluid.param_attr import ParamSetting
 
 
 @layer
 def layer_norm(
-    input: Any,
+    input: core.Value,
     scale: bool = True,
     shift: bool = True,
     begin_norm_axis: int = 1,
     epsilon: float = 1e-05,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    act: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
+    act: Activation = None,
     name: str | None = None,
 ) -> Any:
     """Layer normalisation (Ba, Kiros and Hinton, 2016): each example to mean 0 and variance 1 by itself.
@@ -67,15 +69,15 @@ def layer_norm(
 
 @layer
 def group_norm(
-    input: Any,
+    input: core.Value,
     groups: int,
     epsilon: float = 1e-05,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    act: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
+    act: Activation = None,
     data_layout: str = "NCHW",
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Group normalisation (Wu and He, 2018): the channels of an image in groups, each to mean 0 and variance 1.
 
     Args:
@@ -123,13 +125,13 @@ def group_norm(
 
 @layer
 def instance_norm(
-    input: Any,
+    input: core.Value,
     epsilon: float = 1e-05,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Instance normalisation (Ulyanov et al., 2016): each channel of each image to mean 0 and variance 1.
 
     Args:

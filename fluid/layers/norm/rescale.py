@@ -8,20 +8,21 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, layer, like, wide
+from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import image_of
 from fluid.layers.norm.moments import affine, channel_axis_of
 
 
 @layer
 def lrn(
-    input: Any,
+    input: core.Value,
     n: int = 5,
     k: float = 1.0,
     alpha: float = 1e-4,
     beta: float = 0.75,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Local response normalisation (Krizhevsky et al., 2012): `x / (k + alpha * squares) ** beta`.
 
     Squares are summed over `n` neighbouring channels.
@@ -66,7 +67,7 @@ def lrn(
 
 
 @layer
-def l2_normalize(x: Any, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Any:
+def l2_normalize(x: core.Value, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Any:
     """Divide by the Euclidean norm along one dimension.
 
     Args:
@@ -99,8 +100,13 @@ def l2_normalize(x: Any, axis: int, epsilon: float = 1e-12, name: str | None = N
 
 @layer
 def affine_channel(
-    x: Any, scale: Any = None, bias: Any = None, data_layout: str = "NCHW", name: str | None = None, act: Any = None
-) -> Any:
+    x: core.Value,
+    scale: core.Value | None = None,
+    bias: core.Value | None = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+    act: Activation = None,
+) -> jax.Array:
     """Multiply each channel by one number and add another.
 
     Args:

@@ -1,7 +1,6 @@
 """Spectral normalisation."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,9 @@ from fluid.layers.base import Layer, array_of, axis_of, describe, layer, wide
 
 
 @layer
-def spectral_norm(weight: Any, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None) -> Any:
+def spectral_norm(
+    weight: core.Value, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None
+) -> jax.Array:
     """Divide a weight by its largest singular value (Miyato et al., 2018), which keeps a discriminator smooth.
 
     The value is followed by power iteration: each training step starts from the singular vectors of the last one, which

@@ -5,8 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, Warned, dense, layer, like, no_effect, times_matrix
+from fluid.layers.base import Layer, dense, layer, like, times_matrix
+from fluid.layers.functional import Activation
+from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.sequence.steps import check_sequence, innermost, shifted, step_size
+from fluid.param_attr import ParamSetting
 
 
 @layer
@@ -18,26 +21,27 @@ from fluid.layers.sequence.steps import check_sequence, innermost, shifted, step
     )
 )
 def sequence_conv(
-    input: Any,
+    input: core.Value,
     num_filters: int,
     filter_size: int = 3,
     filter_stride: int = 1,
     padding: bool = True,
     padding_start: int | None = None,
-    bias_attr: Any = None,
-    param_attr: Any = None,
-    act: Any = None,
+    bias_attr: ParamSetting = None,
+    param_attr: ParamSetting = None,
+    act: Activation = None,
     name: str | None = None,
 ) -> Any:
     """Convolution over the steps of each sequence; beyond its ends are zeros.
 
     Args:
       input: a SequenceBatch `[batch, time, channels]`; of a NestedSequenceBatch the innermost sequences.
-      num_filters: size of each step of the result.
+      num_filters: the number of filters, which is the size of the steps of the result.
       filter_size: how many steps the filters see.
-      filter_stride: 1.
+      filter_stride: must be 1.
       padding: accepted for programs written for Fluid, but has no effect: the result is as long as the input.
-      padding_start: where the filters begin, relative to the step they are for; `-(filter_size // 2)` by default.
+      padding_start: the first step that the filters see, relative to the step of the result; `-(filter_size // 2)` by
+        default.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       param_attr: ParamAttr of the filters `[filter_size * channels, num_filters]`.
       act: name of an activation, or a function.
@@ -47,7 +51,7 @@ def sequence_conv(
       A SequenceBatch `[batch, time, num_filters]` of the same lengths.
 
     Raises:
-      ArgumentError: the stride is not 1, or a size is not positive.
+      ArgumentError: the stride is not 1, or a number is not positive.
       ShapeError: the input is no sequence batch of vectors.
 
     Example:
@@ -78,20 +82,24 @@ def sequence_conv(
 
 @layer
 def row_conv(
-    input: Any, future_context_size: int, param_attr: Any = None, act: Any = None, name: str | None = None
+    input: core.Value,
+    future_context_size: int,
+    param_attr: ParamSetting = None,
+    act: Activation = None,
+    name: str | None = None,
 ) -> Any:
     """Lookahead convolution (Wang et al., 2016): each channel of a step with the same channel of the steps after it.
 
     Args:
-      input: a SequenceBatch `[batch, time, channels]`, or such an array, whose rows all have `time` steps; of a
-        NestedSequenceBatch the innermost sequences.
-      future_context_size: how many steps ahead are seen.
+      input: a SequenceBatch `[batch, time, channels]`, or an array of that shape; of a NestedSequenceBatch the
+        innermost sequences.
+      future_context_size: how many of the following steps are seen.
       param_attr: ParamAttr of the weights `[future_context_size + 1, channels]`.
       act: name of an activation, or a function.
       name: instead of `row_conv_N`.
 
     Returns:
-      Like the input.
+      The same kind and shape as the input.
 
     Raises:
       ArgumentError: the number of steps is negative.

@@ -1,8 +1,10 @@
-"""Sequences as padded arrays beside their lengths, and back."""
+"""From sequence batches to padded arrays and lengths, and back."""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, layer
@@ -11,12 +13,14 @@ from fluid.layers.sequence.steps import check_sequence, flat, nested_as, sequenc
 
 
 @layer
-def sequence_mask(x: Any, maxlen: int | None = None, dtype: Any = "int64", name: str | None = None) -> Any:
-    """For each length so many ones, then zeros.
+def sequence_mask(
+    x: core.Value, maxlen: int | None = None, dtype: DTypeLike = "int64", name: str | None = None
+) -> jax.Array:
+    """For each length as many ones, followed by zeros.
 
     Args:
       x: lengths, integers `[...]`.
-      maxlen: how many ones and zeros there are together; it must be given, as no shape depends on data.
+      maxlen: the size of the mask. It must be given, since no shape can depend on data.
       dtype: of the result.
       name: instead of `sequence_mask_N`.
 
@@ -24,7 +28,7 @@ def sequence_mask(x: Any, maxlen: int | None = None, dtype: Any = "int64", name:
       `[..., maxlen]`.
 
     Raises:
-      ArgumentError: there is no `maxlen`.
+      ArgumentError: `maxlen` is not given, or negative.
       ArgumentTypeError: the lengths are no integers.
 
     Example:
@@ -47,23 +51,25 @@ def sequence_mask(x: Any, maxlen: int | None = None, dtype: Any = "int64", name:
 
 
 @layer
-def sequence_pad(x: Any, pad_value: Any, maxlen: int | None = None, name: str | None = None) -> Any:
-    """Make an array of a sequence batch, and its lengths.
+def sequence_pad(
+    x: core.Value, pad_value: core.Value | float, maxlen: int | None = None, name: str | None = None
+) -> Any:
+    """Turn a sequence batch into a padded array and lengths.
 
     Args:
-      x: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences are padded.
-      pad_value: what stands behind each sequence: a number, or an array like a step.
-      maxlen: how many steps the array has; longer sequences are cut. By default as many as `x` has room for, which is
-        at least the longest sequence.
+      x: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
+      pad_value: what the array holds beyond the end of each sequence: a number, or an array of the shape of a step.
+      maxlen: the number of steps of the array; longer sequences are cut. By default it is the `time` of `x`, which is
+        at least the length of the longest sequence.
       name: instead of `sequence_pad_N`.
 
     Returns:
-      `[batch, maxlen, ...]`, and the lengths `[batch]`, of JAX's default integer; of a NestedSequenceBatch
-      SequenceBatches of them.
+      The array `[batch, maxlen, ...]`, and the lengths `[batch]`, of JAX's default integer; for a NestedSequenceBatch a
+      SequenceBatch of each.
 
     Raises:
-      ArgumentError: `maxlen` is not positive.
-      ShapeError: `x` is no sequence batch, or the value does not fit its steps.
+      ArgumentError: `maxlen` is no positive integer.
+      ShapeError: `x` is no sequence batch, or `pad_value` does not fit its steps.
 
     Example:
       >>> import fluid
@@ -92,12 +98,12 @@ def sequence_pad(x: Any, pad_value: Any, maxlen: int | None = None, name: str | 
 
 
 @layer
-def sequence_unpad(x: Any, length: Any, name: str | None = None) -> core.SequenceBatch:
-    """Make a sequence batch of an array and lengths.
+def sequence_unpad(x: core.Value, length: core.Value, name: str | None = None) -> core.SequenceBatch:
+    """Turn a padded array and lengths into a sequence batch.
 
     Args:
       x: `[batch, time, ...]`.
-      length: how many steps of each row are real: integers `[batch]` or `[batch, 1]`.
+      length: the number of valid steps of each row, integers `[batch]` or `[batch, 1]`.
       name: instead of `sequence_unpad_N`.
 
     Returns:
@@ -117,7 +123,8 @@ def sequence_unpad(x: Any, length: Any, name: str | None = None) -> core.Sequenc
       [[1.0, 2.0], [4.0]]
     """
     this = Layer("sequence_unpad", name)
-    array, lengths = array_of(this, x), check_ids(this.name, array_of(this, length))
+    array = array_of(this, x)
+    lengths = check_ids(this.name, array_of(this, length))
     if array.ndim < 2 or lengths.shape not in ((array.shape[0],), (array.shape[0], 1)):
         raise errors.ShapeError(
             f"{this.name}: x {describe(x)} and length {describe(length)} do not fit; expected [batch, time, ...] and "

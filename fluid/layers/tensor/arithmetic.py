@@ -2,24 +2,15 @@
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import errors
-from fluid.layers.base import (
-    WRITES_NOTHING,
-    Layer,
-    Warned,
-    dense,
-    describe,
-    filled,
-    layer,
-    like,
-    no_effect,
-    on_data,
-    wide,
-)
+from fluid import core, errors
+from fluid.layers.base import Layer, dense, describe, filled, layer, like, on_data, wide
+from fluid.layers.functional import Activation
+from fluid.layers.no_effect import WRITES_NOTHING, Warned, no_effect
 
 
 @layer
@@ -30,7 +21,7 @@ from fluid.layers.base import (
         instead="use what is returned, as in i = layers.increment(i)",
     )
 )
-def increment(x: Any, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
+def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
     """Add a number.
 
     Args:
@@ -52,11 +43,11 @@ def increment(x: Any, value: float = 1.0, in_place: bool = True, name: str | Non
 
 @layer
 def scale(
-    x: Any,
-    scale: Any = 1.0,
+    x: core.Value,
+    scale: core.Value | float = 1.0,
     bias: float = 0.0,
     bias_after_scale: bool = True,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
 ) -> Any:
     """Multiply by one number and add another.
@@ -88,7 +79,7 @@ def scale(
 
 @layer
 @no_effect(out=WRITES_NOTHING)
-def sums(input: Any, out: Any = None, name: str | None = None) -> Any:
+def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None, name: str | None = None) -> Any:
     """Sum of several values.
 
     Args:
@@ -114,7 +105,7 @@ def sums(input: Any, out: Any = None, name: str | None = None) -> Any:
 
 
 @layer
-def sum(x: Any, name: str | None = None) -> Any:
+def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
     """Sum of several values: `sums`, by its other name. For the sum of the elements of one value use `reduce_sum`.
 
     Args:
@@ -139,7 +130,7 @@ def sum(x: Any, name: str | None = None) -> Any:
 
 
 @layer
-def clip(x: Any, min: float, max: float, name: str | None = None) -> Any:
+def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
     """Hold each element between two bounds.
 
     Args:
@@ -167,7 +158,7 @@ def clip(x: Any, min: float, max: float, name: str | None = None) -> Any:
 
 
 @layer
-def clip_by_norm(x: Any, max_norm: float, name: str | None = None) -> Any:
+def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any:
     """Scale down to a largest Euclidean norm.
 
     Args:
@@ -195,7 +186,7 @@ def clip_by_norm(x: Any, max_norm: float, name: str | None = None) -> Any:
 
 
 @layer
-def pow(x: Any, factor: Any = 1.0, name: str | None = None) -> Any:
+def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None) -> Any:
     """Raise to a power.
 
     Args:

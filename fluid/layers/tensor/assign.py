@@ -1,17 +1,21 @@
 """Names, parameters, copies and dtypes of values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
+from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
-from fluid.layers.base import WRITES_NOTHING, Layer, dense, is_sequence, layer, no_effect, on_data
+from fluid.layers.base import Layer, dense, is_sequence, layer, on_data
 from fluid.layers.checks import dtype_of
-from fluid.param_attr import ParamAttr, to_attr
+from fluid.layers.no_effect import WRITES_NOTHING, no_effect
+from fluid.param_attr import ParamAttr, ParamSetting, to_attr
 
 
 @layer
-def identity(x: Any, name: str | None = None) -> Any:
+def identity(x: core.Value, name: str | None = None) -> Any:
     """The value itself, under a name by which it can be fetched, overridden and differentiated with respect to.
 
     Args:
@@ -47,10 +51,10 @@ def create_parameter(
     shape: Sequence[int],
     dtype: str = "float32",
     name: str | None = None,
-    attr: Any = None,
+    attr: ParamSetting = None,
     is_bias: bool = False,
-    default_initializer: Any = None,
-) -> Any:
+    default_initializer: Callable[..., Any] | None = None,
+) -> jax.Array:
     """A trained parameter of your own.
 
     Args:
@@ -86,7 +90,7 @@ def create_parameter(
 
 @layer
 @no_effect(output=WRITES_NOTHING)
-def assign(input: Any, output: Any = None, name: str | None = None) -> Any:
+def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None = None, name: str | None = None) -> Any:
     """A copy of a value, or a constant from NumPy.
 
     Args:
@@ -106,7 +110,7 @@ def assign(input: Any, output: Any = None, name: str | None = None) -> Any:
 
 
 @layer
-def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+def cast(x: core.Value, dtype: DTypeLike, name: str | None = None) -> Any:
     """Convert to another dtype.
 
     Args:

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
+from fluid import core
 from fluid.layers.base import Layer, dense, layer, on_data
 from fluid.layers.checks import check_same_shape
 
 
 @layer
-def has_inf(x: Any, name: str | None = None) -> Any:
+def has_inf(x: core.Value, name: str | None = None) -> jax.Array:
     """Whether any element is infinite.
 
     Args:
@@ -30,7 +32,7 @@ def has_inf(x: Any, name: str | None = None) -> Any:
 
 
 @layer
-def has_nan(x: Any, name: str | None = None) -> Any:
+def has_nan(x: core.Value, name: str | None = None) -> jax.Array:
     """Whether any element is not a number.
 
     Args:
@@ -95,7 +97,7 @@ logical_xor = _make("logical_xor", "Where exactly one is true.", jnp.logical_xor
 
 
 @layer
-def logical_not(x: Any, name: str | None = None) -> Any:
+def logical_not(x: core.Value, name: str | None = None) -> Any:
     """Where `x` is false.
 
     Args:
@@ -116,7 +118,7 @@ def logical_not(x: Any, name: str | None = None) -> Any:
 
 
 @layer
-def isfinite(x: Any, name: str | None = None) -> Any:
+def isfinite(x: core.Value, name: str | None = None) -> jax.Array:
     """Whether all elements are finite numbers.
 
     Args:

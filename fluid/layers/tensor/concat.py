@@ -5,13 +5,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
-from fluid.layers.checks import check_axes
+from fluid.layers.checks import Sizes, check_axes
 
 
 @layer
-def concat(input: Any, axis: int = 0, name: str | None = None) -> Any:
+def concat(input: Sequence[core.Value], axis: int = 0, name: str | None = None) -> Any:
     """Join values along a dimension.
 
     Args:
@@ -49,7 +49,7 @@ def concat(input: Any, axis: int = 0, name: str | None = None) -> Any:
 
 
 @layer
-def split(input: Any, num_or_sections: Any, dim: int = -1, name: str | None = None) -> list[Any]:
+def split(input: core.Value, num_or_sections: int | Sequence[int], dim: int = -1, name: str | None = None) -> list[Any]:
     """Cut a value into parts along a dimension.
 
     Args:
@@ -93,7 +93,7 @@ def split(input: Any, num_or_sections: Any, dim: int = -1, name: str | None = No
 
 
 @layer
-def stack(x: Any, axis: int = 0, name: str | None = None) -> Any:
+def stack(x: Sequence[core.Value], axis: int = 0, name: str | None = None) -> Any:
     """Join values of one shape along a new dimension.
 
     Args:
@@ -132,7 +132,7 @@ def stack(x: Any, axis: int = 0, name: str | None = None) -> Any:
 
 
 @layer
-def unstack(x: Any, axis: int = 0, num: int | None = None, name: str | None = None) -> list[Any]:
+def unstack(x: core.Value, axis: int = 0, num: int | None = None, name: str | None = None) -> list[Any]:
     """Take a dimension apart.
 
     Args:
@@ -164,7 +164,7 @@ def unstack(x: Any, axis: int = 0, num: int | None = None, name: str | None = No
 
 
 @layer
-def expand(x: Any, expand_times: Sequence[int], name: str | None = None) -> Any:
+def expand(x: core.Value, expand_times: Sequence[int], name: str | None = None) -> Any:
     """Repeat along dimensions.
 
     Args:
@@ -198,7 +198,7 @@ def expand(x: Any, expand_times: Sequence[int], name: str | None = None) -> Any:
 
 
 @layer
-def reverse(x: Any, axis: Any, name: str | None = None) -> Any:
+def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
     """Turn the order of elements around.
 
     Args:

@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from fluid import errors
-from fluid.layers.base import WRITES_NOTHING, Layer, array_of, dense, describe, layer, no_effect, on_data
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, dense, describe, layer, on_data
 from fluid.layers.checks import dtype_of, known_shape, shape_of
+from fluid.layers.no_effect import WRITES_NOTHING, no_effect
 
 
 @layer
-def fill_constant(shape: Sequence[int], dtype: Any, value: float, name: str | None = None) -> Any:
+def fill_constant(shape: Sequence[int], dtype: DTypeLike, value: float, name: str | None = None) -> jax.Array:
     """An array with every element the same.
 
     Args:
@@ -37,14 +40,14 @@ def fill_constant(shape: Sequence[int], dtype: Any, value: float, name: str | No
 
 @layer
 def fill_constant_batch_size_like(
-    input: Any,
+    input: core.Value,
     shape: Sequence[int],
-    dtype: Any,
+    dtype: DTypeLike,
     value: float,
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """An array with every element the same, and one size taken from another value.
 
     Args:
@@ -75,7 +78,7 @@ def fill_constant_batch_size_like(
 
 @layer
 @no_effect(force_cpu="XLA decides where values lie")
-def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
+def zeros(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: str | None = None) -> jax.Array:
     """An array of zeros.
 
     Args:
@@ -98,7 +101,7 @@ def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str |
 
 @layer
 @no_effect(force_cpu="XLA decides where values lie")
-def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
+def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: str | None = None) -> jax.Array:
     """An array of ones.
 
     Args:
@@ -121,7 +124,7 @@ def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | 
 
 @layer
 @no_effect(out=WRITES_NOTHING)
-def zeros_like(x: Any, out: Any = None, name: str | None = None) -> Any:
+def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
     """Zeros in the shape of another value.
 
     Args:
@@ -143,7 +146,7 @@ def zeros_like(x: Any, out: Any = None, name: str | None = None) -> Any:
 
 
 @layer
-def fill_zeros_like(x: Any, name: str | None = None) -> Any:
+def fill_zeros_like(x: core.Value, name: str | None = None) -> Any:
     """Zeros in the shape of another value: `zeros_like`, by the name of its operation.
 
     Args:
@@ -165,7 +168,7 @@ def fill_zeros_like(x: Any, name: str | None = None) -> Any:
 
 @layer
 @no_effect(out=WRITES_NOTHING)
-def ones_like(x: Any, out: Any = None, name: str | None = None) -> Any:
+def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
     """Ones in the shape of another value.
 
     Args:
@@ -187,7 +190,7 @@ def ones_like(x: Any, out: Any = None, name: str | None = None) -> Any:
 
 
 @layer
-def range(start: Any, end: Any, step: Any, dtype: Any, name: str | None = None) -> Any:
+def range(start: float, end: float, step: float, dtype: DTypeLike, name: str | None = None) -> jax.Array:
     """Numbers from `start` up to, but not with, `end`.
 
     Args:
@@ -209,7 +212,7 @@ def range(start: Any, end: Any, step: Any, dtype: Any, name: str | None = None) 
 
 
 @layer
-def linspace(start: float, stop: float, num: int, dtype: Any = "float32", name: str | None = None) -> Any:
+def linspace(start: float, stop: float, num: int, dtype: DTypeLike = "float32", name: str | None = None) -> jax.Array:
     """Evenly spaced numbers from `start` to `stop`, both included.
 
     Args:
@@ -235,9 +238,9 @@ def eye(
     num_rows: int,
     num_columns: int | None = None,
     batch_shape: Sequence[int] | None = None,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Identity matrices.
 
     Args:
@@ -261,7 +264,7 @@ def eye(
 
 
 @layer
-def diag(diagonal: Any, name: str | None = None) -> Any:
+def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax.Array:
     """A matrix with a vector on its diagonal, zeros elsewhere.
 
     Args:

@@ -8,12 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, no_effect, row_dims
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
 from fluid.layers.checks import check_ids
+from fluid.layers.no_effect import no_effect
 
 
 @layer
-def slice(input: Any, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None) -> Any:
+def slice(
+    input: core.Value, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None
+) -> Any:
     """A part of a value along dimensions.
 
     Args:
@@ -41,7 +44,7 @@ def slice(input: Any, axes: Sequence[int], starts: Sequence[int], ends: Sequence
 
 @layer
 def strided_slice(
-    input: Any,
+    input: core.Value,
     axes: Sequence[int],
     starts: Sequence[int],
     ends: Sequence[int],
@@ -76,7 +79,7 @@ def strided_slice(
 
 @layer
 @no_effect(overwrite="the gradient of a row that is taken twice is the sum of both")
-def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = None) -> Any:
+def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: str | None = None) -> jax.Array:
     """Rows by their number.
 
     Args:
@@ -111,7 +114,7 @@ def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = No
 
 
 @layer
-def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
+def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> jax.Array:
     """Elements, or slices, by their numbers in the first dimensions.
 
     Args:
@@ -145,7 +148,7 @@ def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
 
 
 @layer
-def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
+def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
     """For each class a row with 1 at its place and 0 elsewhere.
 
     Args:

@@ -6,14 +6,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, array_of, as_rows, dense, describe, layer, like, row_dims, times_matrix, wide
+from fluid.layers.functional import Activation
+from fluid.param_attr import ParamSetting
 
 
 @layer
 def matmul(
-    x: Any,
-    y: Any,
+    x: core.Value,
+    y: core.Value,
     transpose_x: bool = False,
     transpose_y: bool = False,
     alpha: float = 1.0,
@@ -59,7 +61,7 @@ def matmul(
 
 
 @layer
-def mul(x: Any, y: Any, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None) -> Any:
+def mul(x: core.Value, y: core.Value, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None) -> Any:
     """Product of two values, each flattened to a matrix.
 
     Args:
@@ -97,7 +99,7 @@ def mul(x: Any, y: Any, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: 
 
 
 @layer
-def cos_sim(X: Any, Y: Any, name: str | None = None) -> Any:
+def cos_sim(X: core.Value, Y: core.Value, name: str | None = None) -> Any:
     """Cosine of the angle between rows.
 
     Args:
@@ -136,13 +138,13 @@ def cos_sim(X: Any, Y: Any, name: str | None = None) -> Any:
 
 @layer
 def bilinear_tensor_product(
-    x: Any,
-    y: Any,
+    x: core.Value,
+    y: core.Value,
     size: int,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
 ) -> Any:
     """For each output, a matrix between two rows: `act(x @ weight_i @ y + bias_i)`.
 

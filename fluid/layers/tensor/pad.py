@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer
 
 
 @layer
-def pad(x: Any, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Any:
+def pad(x: core.Value, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> jax.Array:
     """Put elements before and after those of each dimension.
 
     Args:
@@ -46,7 +46,7 @@ def pad(x: Any, paddings: Sequence[int], pad_value: float = 0.0, name: str | Non
 
 
 @layer
-def pad_constant_like(x: Any, y: Any, pad_value: float = 0.0, name: str | None = None) -> Any:
+def pad_constant_like(x: core.Value, y: core.Value, pad_value: float = 0.0, name: str | None = None) -> jax.Array:
     """Put elements after those of `y` until it has the shape of `x`.
 
     Args:
@@ -81,7 +81,12 @@ def pad_constant_like(x: Any, y: Any, pad_value: float = 0.0, name: str | None =
 
 
 @layer
-def crop(x: Any, shape: Any = None, offsets: Sequence[int] | None = None, name: str | None = None) -> Any:
+def crop(
+    x: core.Value,
+    shape: core.Value | Sequence[int] | None = None,
+    offsets: Sequence[int] | None = None,
+    name: str | None = None,
+) -> jax.Array:
     """Cut out a part of a given shape.
 
     Args:
@@ -108,7 +113,12 @@ def crop(x: Any, shape: Any = None, offsets: Sequence[int] | None = None, name: 
 
 
 @layer
-def crop_tensor(x: Any, shape: Any = None, offsets: Any = None, name: str | None = None) -> Any:
+def crop_tensor(
+    x: core.Value,
+    shape: core.Value | Sequence[int] | None = None,
+    offsets: Sequence[int] | None = None,
+    name: str | None = None,
+) -> jax.Array:
     """Cut out a part of a given shape: `crop`, by its later name.
 
     Args:

@@ -5,10 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from fluid import core, errors
-from fluid.layers.base import Layer, Warned, array_of, dense, describe, layer, no_effect, wide
+from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import dtype_of, known_shape, shape_of
+from fluid.layers.no_effect import Warned, no_effect
 
 
 def _drawn_by_probability(default: float) -> Warned:
@@ -23,12 +25,12 @@ def _drawn_by_probability(default: float) -> Warned:
 @layer
 def uniform_random(
     shape: Sequence[int],
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     min: float = -1.0,
     max: float = 1.0,
     seed: int = 0,
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Numbers drawn uniformly from `[min, max)`.
 
     Args:
@@ -60,9 +62,9 @@ def gaussian_random(
     mean: float = 0.0,
     std: float = 1.0,
     seed: int = 0,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Numbers drawn from a normal distribution.
 
     Args:
@@ -90,16 +92,16 @@ def gaussian_random(
 
 @layer
 def uniform_random_batch_size_like(
-    input: Any,
+    input: core.Value,
     shape: Sequence[int],
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
     min: float = -1.0,
     max: float = 1.0,
     seed: int = 0,
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Numbers drawn uniformly from `[min, max)`, one size taken from another value.
 
     Args:
@@ -131,16 +133,16 @@ def uniform_random_batch_size_like(
 
 @layer
 def gaussian_random_batch_size_like(
-    input: Any,
+    input: core.Value,
     shape: Sequence[int],
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
     mean: float = 0.0,
     std: float = 1.0,
     seed: int = 0,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Numbers drawn from a normal distribution, one size taken from another value: noise for a generator.
 
     Args:
@@ -173,8 +175,13 @@ def gaussian_random_batch_size_like(
 @layer
 @no_effect(min=_drawn_by_probability(0.0), max=_drawn_by_probability(1.0))
 def sampling_id(
-    x: Any, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: Any = "float32", name: str | None = None
-) -> Any:
+    x: core.Value,
+    min: float = 0.0,
+    max: float = 1.0,
+    seed: int = 0,
+    dtype: DTypeLike = "float32",
+    name: str | None = None,
+) -> jax.Array:
     """Draw one class for each row of probabilities.
 
     Args:

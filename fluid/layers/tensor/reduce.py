@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
@@ -24,7 +25,7 @@ from fluid.layers.checks import inner_axis_of
 
 @layer
 def cumsum(
-    x: Any, axis: int | None = None, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: core.Value, axis: int | None = None, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Any:
     """Sums of all elements so far along a dimension.
 
@@ -60,7 +61,7 @@ Dims = int | Sequence[int] | None
 
 
 @layer
-def mean(x: Any, name: str | None = None) -> Any:
+def mean(x: core.Value, name: str | None = None) -> jax.Array:
     """Mean of all elements; of a SequenceBatch, of all elements of the valid steps.
 
     Args:
@@ -83,7 +84,7 @@ def mean(x: Any, name: str | None = None) -> Any:
 
 
 @layer
-def reduce_mean(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_mean(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Mean over dimensions.
 
     Args:
@@ -110,7 +111,7 @@ def reduce_mean(input: Any, dim: Dims = None, keep_dim: bool = False, name: str 
 
 
 @layer
-def reduce_sum(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Sum over dimensions.
 
     Args:
@@ -136,7 +137,7 @@ def reduce_sum(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
 
 
 @layer
-def reduce_max(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Largest element over dimensions.
 
     Args:
@@ -162,7 +163,7 @@ def reduce_max(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
 
 
 @layer
-def reduce_min(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_min(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Smallest element over dimensions.
 
     Args:
@@ -188,7 +189,7 @@ def reduce_min(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
 
 
 @layer
-def reduce_prod(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Product over dimensions.
 
     Args:
@@ -214,7 +215,7 @@ def reduce_prod(input: Any, dim: Dims = None, keep_dim: bool = False, name: str 
 
 
 @layer
-def reduce_all(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Whether all elements over dimensions are true.
 
     Args:
@@ -240,7 +241,7 @@ def reduce_all(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
 
 
 @layer
-def reduce_any(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Whether any element over dimensions is true.
 
     Args:

@@ -4,15 +4,18 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from fluid import errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, no_effect, row_dims
-from fluid.layers.checks import check_axes, dtype_of, shape_of
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.checks import Sizes, check_axes, dtype_of, shape_of
+from fluid.layers.functional import Activation
+from fluid.layers.no_effect import no_effect
 
 
 @layer
-def shape(input: Any, name: str | None = None) -> Any:
+def shape(input: core.Value, name: str | None = None) -> jax.Array:
     """The sizes of a value, as a value.
 
     In Python they are there at once, as `x.shape`; this is for what is computed with.
@@ -37,7 +40,7 @@ def shape(input: Any, name: str | None = None) -> Any:
 
 
 @layer
-def rank(input: Any, name: str | None = None) -> Any:
+def rank(input: core.Value, name: str | None = None) -> jax.Array:
     """The number of dimensions of a value, as a value.
 
     Args:
@@ -60,7 +63,7 @@ def rank(input: Any, name: str | None = None) -> Any:
 
 
 @layer
-def size(input: Any, name: str | None = None) -> Any:
+def size(input: core.Value, name: str | None = None) -> jax.Array:
     """The number of elements of a value, as a value.
 
     Args:
@@ -85,10 +88,10 @@ def size(input: Any, name: str | None = None) -> Any:
 @layer
 @no_effect(inplace="XLA decides which memory is used again")
 def reshape(
-    x: Any,
+    x: core.Value,
     shape: Sequence[int],
-    actual_shape: Any = None,
-    act: Any = None,
+    actual_shape: core.Value | None = None,
+    act: Activation = None,
     inplace: bool = False,
     name: str | None = None,
 ) -> Any:
@@ -140,7 +143,7 @@ def reshape(
 
 
 @layer
-def transpose(x: Any, perm: Sequence[int], name: str | None = None) -> Any:
+def transpose(x: core.Value, perm: Sequence[int], name: str | None = None) -> Any:
     """Put dimensions in another order.
 
     Args:
@@ -175,7 +178,7 @@ def transpose(x: Any, perm: Sequence[int], name: str | None = None) -> Any:
 
 
 @layer
-def squeeze(input: Any, axes: Sequence[int], name: str | None = None) -> Any:
+def squeeze(input: core.Value, axes: Sequence[int], name: str | None = None) -> Any:
     """Remove dimensions of size 1.
 
     Args:
@@ -210,7 +213,7 @@ def squeeze(input: Any, axes: Sequence[int], name: str | None = None) -> Any:
 
 
 @layer
-def unsqueeze(input: Any, axes: Any, name: str | None = None) -> Any:
+def unsqueeze(input: core.Value, axes: Sizes, name: str | None = None) -> Any:
     """Put in dimensions of size 1.
 
     Args:
@@ -244,7 +247,7 @@ def unsqueeze(input: Any, axes: Any, name: str | None = None) -> Any:
 
 
 @layer
-def flatten(x: Any, axis: int = 1, name: str | None = None) -> Any:
+def flatten(x: core.Value, axis: int = 1, name: str | None = None) -> Any:
     """Merge dimensions into a matrix.
 
     Args:

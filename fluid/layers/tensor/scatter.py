@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, like
@@ -12,7 +12,9 @@ from fluid.layers.checks import check_ids, shape_of
 
 
 @layer
-def scatter(input: Any, index: Any, updates: Any, name: str | None = None, overwrite: bool = True) -> Any:
+def scatter(
+    input: core.Value, index: core.Value, updates: core.Value, name: str | None = None, overwrite: bool = True
+) -> jax.Array:
     """Put rows in the place of others.
 
     Args:
@@ -54,7 +56,7 @@ def scatter(input: Any, index: Any, updates: Any, name: str | None = None, overw
 
 
 @layer
-def scatter_nd(index: Any, updates: Any, shape: Sequence[int], name: str | None = None) -> Any:
+def scatter_nd(index: core.Value, updates: core.Value, shape: Sequence[int], name: str | None = None) -> jax.Array:
     """Add values to zeros at given places.
 
     Args:
@@ -84,7 +86,7 @@ def scatter_nd(index: Any, updates: Any, shape: Sequence[int], name: str | None 
 
 
 @layer
-def scatter_nd_add(ref: Any, index: Any, updates: Any, name: str | None = None) -> Any:
+def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name: str | None = None) -> jax.Array:
     """Add values at given places.
 
     Args:
@@ -114,7 +116,7 @@ def scatter_nd_add(ref: Any, index: Any, updates: Any, name: str | None = None) 
 
 
 @layer
-def multiplex(inputs: Sequence[Any], index: Any, name: str | None = None) -> Any:
+def multiplex(inputs: Sequence[core.Value], index: core.Value, name: str | None = None) -> jax.Array:
     """For each row, that row of one of several values.
 
     Args:
@@ -153,7 +155,12 @@ def multiplex(inputs: Sequence[Any], index: Any, name: str | None = None) -> Any
 
 
 @layer
-def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Any:
+def where(
+    condition: core.Value,
+    x: core.Value | float | None = None,
+    y: core.Value | float | None = None,
+    name: str | None = None,
+) -> Any:
     """Elements of one value where a condition holds, and of another where it does not.
 
     The form `where(condition)`, which lists the places where the condition holds, is not possible: how many there are
@@ -189,7 +196,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
         )
     arrays = [dense(v) for v in (condition, x, y)]
     batch = next((v for v in (condition, x, y) if is_sequence(v)), None)
-    if batch is not None and any(np.ndim(v) and np.shape(v)[:2] != batch.shape[:2] for v in (condition, x, y)):
+    if batch is not None and any(array.ndim and array.shape[:2] != batch.shape[:2] for array in arrays):
         raise errors.ShapeError(
             f"{this.name}: condition {describe(condition)}, x {describe(x)} and y {describe(y)} do not fit; beside "
             f"sequences of {describe(batch)} there can be others of the same lengths, and single numbers"

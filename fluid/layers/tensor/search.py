@@ -11,7 +11,7 @@ from fluid.layers.checks import inner_axis_of
 
 
 @layer
-def topk(input: Any, k: int, name: str | None = None) -> tuple[Any, Any]:
+def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
     """The `k` largest elements along the last dimension, largest first, and where they are.
 
     Args:
@@ -42,7 +42,7 @@ def topk(input: Any, k: int, name: str | None = None) -> tuple[Any, Any]:
 
 
 @layer
-def argmax(x: Any, axis: int = 0, name: str | None = None) -> Any:
+def argmax(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
     """Where the largest element along a dimension is.
 
     Args:
@@ -68,7 +68,7 @@ def argmax(x: Any, axis: int = 0, name: str | None = None) -> Any:
 
 
 @layer
-def argmin(x: Any, axis: int = 0, name: str | None = None) -> Any:
+def argmin(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
     """Where the smallest element along a dimension is.
 
     Args:
@@ -94,7 +94,7 @@ def argmin(x: Any, axis: int = 0, name: str | None = None) -> Any:
 
 
 @layer
-def argsort(input: Any, axis: int = -1, name: str | None = None) -> tuple[Any, Any]:
+def argsort(input: core.Value, axis: int = -1, name: str | None = None) -> tuple[Any, Any]:
     """Sort along a dimension, smallest first, and say where each element was.
 
     Args:

@@ -1,0 +1,75 @@
+"""Arguments that do nothing, and are there so that programs written for Fluid run."""
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fluid import core, errors
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Why an argument has no effect, for one whose value may ask for something that does not happen.
+
+    Attributes:
+      why: the reason, as the docstring of the layer gives it.
+      asks: called with the value and with all arguments that were given, by name: whether something will be missing.
+      instead: what to do.
+    """
+
+    why: str
+    asks: Callable[[Any, dict[str, Any]], bool]
+    instead: str
+
+
+# For arguments in which Fluid stores a result.
+WRITES_NOTHING = Warned("values never change", lambda value, given: value is not None, "use what is returned")
+
+# What users have been told, so that each is told once in a process: names of functions and of arguments.
+_told: set[tuple[str, str]] = set()
+
+
+def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
+    """Decorate a function some of whose arguments do nothing, and are there so that programs written for Fluid run.
+
+    The function gets the reasons as its attribute `no_effect`; its docstring gives them too.
+
+    Args:
+      reasons: why each of the arguments does nothing. A string is for one of which no value changes what a user can
+        see. `Warned` is for one that a user may expect something of; to ask for that warns, once in a process.
+    """
+    warned = {name: reason for name, reason in reasons.items() if isinstance(reason, Warned)}
+
+    def decorate(function: F) -> F:
+        function.__dict__["no_effect"] = reasons
+        if not warned:
+            return function
+        code = function.__code__
+        parameters = code.co_varnames[: code.co_argcount]
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+            for name, reason in warned.items():
+                if name in given and reason.asks(given[name], given):
+                    _tell(function.__qualname__, name, reason)
+            return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def _tell(function: str, argument: str, reason: Warned) -> None:
+    if (function, argument) in _told:
+        return
+    _told.add((function, argument))
+    warnings.warn(
+        f"{function}: {argument}= has no effect: {reason.why}; {reason.instead} (called at {core.user_site()})",
+        errors.FluidWarning,
+        stacklevel=4,  # the caller of the layer
+    )
