@@ -22,18 +22,19 @@ def pad2d(
     data_format: str = "NCHW",
     name: str | None = None,
 ) -> jax.Array:
-    """Put pixels around images.
+    """Pad images with pixels on all sides.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       paddings: `[top, bottom, left, right]`.
-      mode: "constant"; "edge" repeats the pixel at the edge; "reflect" mirrors the image at that pixel.
-      pad_value: of new pixels, for "constant".
+      mode: "constant"; "edge", which repeats the pixel at the edge; or "reflect", which mirrors the image at that
+        pixel.
+      pad_value: the value of the new pixels, for "constant".
       data_format: "NCHW" or "NHWC".
       name: instead of `pad2d_N`.
 
     Returns:
-      The images, larger.
+      `[batch, channels, height + top + bottom, width + left + right]`, or with the channels last.
 
     Raises:
       ArgumentError: there is no such mode, or there are not four paddings.

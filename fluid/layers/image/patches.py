@@ -1,4 +1,4 @@
-"""Windows of images, laid out as columns or as sequences."""
+"""The pixels under a sliding window, as columns or as sequences."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ def unfold(
     dilations: Sizes = 1,
     name: str | None = None,
 ) -> jax.Array:
-    """The pixels under each place of a sliding window, as columns.
+    """The pixels under a window at each of its places, as one column for each place.
 
     Args:
       x: `[batch, channels, height, width]`.
-      kernel_sizes: `k` or `[kh, kw]`: size of the window.
+      kernel_sizes: the size of the window, `k` or `[kh, kw]`.
       strides: one or two integers.
-      paddings: one, two, or four: `[top, left, bottom, right]`.
+      paddings: one integer, two, or four: `[top, left, bottom, right]`.
       dilations: one or two integers.
       name: instead of `unfold_N`.
 
@@ -64,16 +64,16 @@ def im2sequence(
     out_stride: Sizes = 1,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """The pixels under each place of a sliding window, as the steps of a sequence, row by row from the left.
+    """The pixels under a window at each of its places, as one step of a sequence for each place, row by row.
 
     Args:
       input: `[batch, channels, height, width]`.
-      filter_size: `k` or `[kh, kw]`: size of the window.
+      filter_size: the size of the window, `k` or `[kh, kw]`.
       stride: one or two integers.
-      padding: one, two, or four: `[top, left, bottom, right]`.
-      input_image_size: integers `[batch, 2]`: true height and width of each image, before it was made smaller by
-        `out_stride`; what lies beyond is not visited.
-      out_stride: one or two integers: how much smaller `input` is than these sizes.
+      padding: one integer, two, or four: `[top, left, bottom, right]`.
+      input_image_size: integers `[batch, 2]`: height and width of each image before layers made it smaller by the
+        factor `out_stride`. The window does not go beyond them.
+      out_stride: that factor, one or two integers.
       name: instead of `im2sequence_N`.
 
     Returns:
@@ -111,7 +111,7 @@ def im2sequence(
     seen = -(-sizes // jnp.array(sizes_of(this, "out_stride", out_stride, 2)))
     counts = (seen + jnp.array([sum(p) - k for p, k in zip(pads, kernel, strict=True)])) // jnp.array(steps) + 1
     rows, columns = jnp.clip(counts, 0, jnp.array([down, across])).T
-    # Each image has its own number of places in a row, so that a step stands at another place in each.
+    # The number of places in a row differs between images, and so does the place of a step.
     row, column = jnp.divmod(jnp.arange(down * across), jnp.maximum(columns, 1)[:, None])
     return this.output(taken(places, row * across + column, rows * columns))
 
@@ -126,14 +126,14 @@ def _paddings(this: Layer, argument: str, given: Any) -> Pairs:
 
 
 def _patches(this: Layer, image: Image, kernel: Any, steps: Any, pads: Any, apart: Any) -> Any:
-    """The pixels under each place of a window: `[batch, channels * kh * kw, down, across]`."""
+    """The pixels under a window at each of its places: `[batch, channels * kh * kw, places down, places across]`."""
     windows = [d * (k - 1) + 1 for d, k in zip(apart, kernel, strict=True)]
     if any(size + sum(p) < window for size, p, window in zip(image.pixels, pads, windows, strict=True)):
         raise errors.ShapeError(
             f"{this.name}: {describe(image.array)} padded by {pads} is smaller than a window of {windows}; use a "
             f"smaller window, or more padding"
         )
-    # Pixels are only moved, by a convolution that picks them: they must come through unrounded.
+    # This is computed as a convolution that only selects pixels, whose values must not be rounded.
     return jax.lax.conv_general_dilated_patches(
         image.array,
         kernel,

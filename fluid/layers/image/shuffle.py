@@ -1,4 +1,4 @@
-"""Pixels moved into channels and back; channels that change places."""
+"""Pixels turned into channels and back; channels in another order."""
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +14,15 @@ def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -
 
     Args:
       x: `[batch, channels, height, width]`.
-      upscale_factor: `r`, by which height and width grow; its square divides the channels.
+      upscale_factor: `r`, the factor by which height and width grow; its square divides the number of channels.
       name: instead of `pixel_shuffle_N`.
 
     Returns:
       `[batch, channels / r**2, height * r, width * r]`.
 
     Raises:
-      ShapeError: the input is no batch of images, or its channels cannot be shared out.
+      ArgumentError: `upscale_factor` is no positive integer.
+      ShapeError: the input is no batch of images, or `r**2` does not divide its channels.
 
     Example:
       >>> import fluid
@@ -43,19 +44,22 @@ def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -
 def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> jax.Array:
     """Turn pixels into channels: images become smaller, with more channels.
 
-    The order is that of Fluid: channels are dealt out to the places of `blocksize` times larger images, and the memory
-    of these is read in the new shape. Like any other order it is a permutation of the elements of each image.
+    The order of the elements is that of Fluid. It first arranges them as images that are larger by the factor
+    `blocksize`, with fewer channels, and then takes their memory in the new shape. As any other order it is a
+    permutation of the elements of each image.
 
     Args:
       x: `[batch, channels, height, width]`.
-      blocksize: divides height and width; its square divides the channels.
+      blocksize: the factor by which height and width shrink, and which divides both; its square divides the number of
+        channels.
       name: instead of `space_to_depth_N`.
 
     Returns:
       `[batch, channels * blocksize**2, height / blocksize, width / blocksize]`.
 
     Raises:
-      ShapeError: the input is no batch of images, or cannot be divided so.
+      ArgumentError: `blocksize` is no positive integer.
+      ShapeError: the input is no batch of images, or its sizes cannot be divided.
 
     Example:
       >>> import fluid
@@ -79,17 +83,18 @@ def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> ja
 
 @layer
 def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.Array:
-    """Deal the channels of several groups out in turns (Zhang et al., 2017).
+    """Take the channels of several groups in turns (ShuffleNet; Zhang et al., 2017).
 
     Args:
       x: `[batch, channels, height, width]`.
-      group: how many groups; it divides the channels.
+      group: the number of groups, which divides the number of channels.
       name: instead of `shuffle_channel_N`.
 
     Returns:
-      Same shape as `x`: the first channel of each group, then the second of each.
+      The same shape as `x`: the first channel of each group, then the second of each, and so on.
 
     Raises:
+      ArgumentError: `group` is no positive integer.
       ShapeError: the input is no batch of images, or `group` does not divide its channels.
 
     Example:

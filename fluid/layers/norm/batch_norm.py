@@ -35,17 +35,17 @@ def batch_norm(
     do_model_average_for_mean_and_var: bool = True,
     use_global_stats: bool = False,
 ) -> Any:
-    """Batch normalisation (Ioffe and Szegedy, 2015): each channel to mean 0 and variance 1, then scaled and shifted.
+    """Batch normalisation (Ioffe and Szegedy, 2015): each channel gets mean 0 and variance 1, then a scale and a bias.
 
-    Training uses the statistics of the batch and moves the averages,
-    `moving = momentum * moving + (1 - momentum) * batch`; testing uses the averages. Of a SequenceBatch only the valid
-    steps count.
+    Training uses mean and variance of the batch, and updates their moving averages by
+    `moving = momentum * moving + (1 - momentum) * batch`; testing uses the moving averages. Of a SequenceBatch only the
+    valid steps count.
 
     Args:
       input: `[batch, channels]`, `[batch, channels, ...]`, `[batch, ..., channels]` with "NHWC", or a SequenceBatch.
       act: name of an activation, or a function.
-      is_test: True uses the averages in training too, and does not move them.
-      momentum: of the moving averages.
+      is_test: whether training uses the moving averages too, and leaves them as they are.
+      momentum: how much of the moving averages is kept in each step.
       epsilon: added to the variance.
       param_attr: ParamAttr of the scale `[channels]`; False for none.
       bias_attr: ParamAttr of the bias `[channels]`; False for none.
@@ -56,12 +56,13 @@ def batch_norm(
       moving_variance_name: instead of `batch_norm_N.w_2`.
       do_model_average_for_mean_and_var: accepted for programs written for Fluid, but has no effect: averages of
         parameters leave the moving mean and variance as they are.
-      use_global_stats: as `is_test`.
+      use_global_stats: another name for `is_test`.
 
     Returns:
-      Same shape as the input.
+      The same kind and shape as the input.
 
     Raises:
+      ArgumentError: there is no such layout.
       ShapeError: the input has less than two dimensions.
 
     Example:

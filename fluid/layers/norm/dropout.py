@@ -18,19 +18,19 @@ def dropout(
     name: str | None = None,
     dropout_implementation: str = "downgrade_in_infer",
 ) -> Any:
-    """Dropout (Srivastava et al., 2014): while training, each element is 0 with probability `dropout_prob`.
+    """Dropout (Srivastava et al., 2014): in training, each element becomes 0 with probability `dropout_prob`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      dropout_prob: from 0 to 1.
-      is_test: True behaves as in test mode in training too.
-      seed: gives the same mask at every step; by default each step draws its own.
-      name: instead of `dropout_N`; the mask depends on it.
+      dropout_prob: the probability, from 0 to 1.
+      is_test: whether training behaves as test mode does.
+      seed: if given, every step drops the same elements; by default each step draws anew.
+      name: instead of `dropout_N`; which elements are dropped depends on it.
       dropout_implementation: "downgrade_in_infer" multiplies by `1 - dropout_prob` in test mode; "upscale_in_train"
-        divides what is kept by `1 - dropout_prob` in training, and does nothing in test mode.
+        divides the elements that are kept by `1 - dropout_prob` in training, and does nothing in test mode.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
       ArgumentError: the probability is not between 0 and 1, or there is no such implementation.
@@ -54,7 +54,8 @@ def dropout(
             f"expected 'downgrade_in_infer' or 'upscale_in_train'"
         )
     array = dense(x)
-    keep, upscale = 1.0 - dropout_prob, dropout_implementation == "upscale_in_train"
+    keep = 1.0 - dropout_prob
+    upscale = dropout_implementation == "upscale_in_train"
     if is_test or this.frame.mode == core.TEST:
         return this.output(like(x, array if upscale else (array * keep).astype(array.dtype)))
     key = core.random_key(this.name) if seed is None else jax.random.key(seed)

@@ -1,4 +1,4 @@
-"""Normalisation of each example by itself: over all of it, over groups of channels, over each channel."""
+"""Normalisation of each example by itself: over all its elements, over groups of channels, or over each channel."""
 
 import math
 from typing import Any
@@ -26,21 +26,21 @@ def layer_norm(
     act: Activation = None,
     name: str | None = None,
 ) -> Any:
-    """Layer normalisation (Ba, Kiros and Hinton, 2016): each example to mean 0 and variance 1 by itself.
+    """Layer normalisation (Ba, Kiros and Hinton, 2016): each example gets mean 0 and variance 1.
 
     Args:
       input: `[batch, ...]`, or a SequenceBatch, of which each step is an example.
-      scale: whether to multiply by a parameter.
-      shift: whether to add a parameter.
-      begin_norm_axis: the first dimension to normalise over; those after it too.
+      scale: whether the result is multiplied by a parameter.
+      shift: whether a parameter is added to the result.
+      begin_norm_axis: the normalisation is over this dimension and all that follow.
       epsilon: added to the variance.
-      param_attr: ParamAttr of the scale, flat: `[product of the normalised sizes]`.
-      bias_attr: ParamAttr of the shift, likewise.
+      param_attr: ParamAttr of the scale, a vector with one number for each element of an example.
+      bias_attr: ParamAttr of the shift, a vector of the same size.
       act: name of an activation, or a function.
       name: instead of `layer_norm_N`.
 
     Returns:
-      Same shape as the input.
+      The same kind and shape as the input.
 
     Raises:
       ArgumentError: there is no such axis.
@@ -78,20 +78,20 @@ def group_norm(
     data_layout: str = "NCHW",
     name: str | None = None,
 ) -> jax.Array:
-    """Group normalisation (Wu and He, 2018): the channels of an image in groups, each to mean 0 and variance 1.
+    """Group normalisation (Wu and He, 2018): each group of channels of each image gets mean 0 and variance 1.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
-      groups: how many; they divide the channels.
+      groups: the number of groups, which divides the number of channels.
       epsilon: added to the variance.
-      param_attr: ParamAttr of a scale `[channels]`; there is one only when this is given.
-      bias_attr: ParamAttr of a bias `[channels]`; there is one only when this is given.
+      param_attr: ParamAttr of a scale `[channels]`, which is there only if this is given.
+      bias_attr: ParamAttr of a bias `[channels]`, which is there only if this is given.
       act: name of an activation, or a function.
       data_layout: "NCHW" or "NHWC".
       name: instead of `group_norm_N`.
 
     Returns:
-      Same shape as the input.
+      The same shape as the input.
 
     Raises:
       ArgumentError: `groups` is no positive integer.
@@ -132,7 +132,7 @@ def instance_norm(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> jax.Array:
-    """Instance normalisation (Ulyanov et al., 2016): each channel of each image to mean 0 and variance 1.
+    """Instance normalisation (Ulyanov et al., 2016): each channel of each image gets mean 0 and variance 1.
 
     Args:
       input: `[batch, channels, ...]`, or with the channels last for "NHWC".
@@ -143,7 +143,7 @@ def instance_norm(
       data_format: "NCHW" or "NHWC".
 
     Returns:
-      Same shape as the input.
+      The same shape as the input.
 
     Raises:
       ShapeError: the input has less than three dimensions.

@@ -1,4 +1,4 @@
-"""Values rescaled by their neighbours, to unit length, or by one factor for each channel."""
+"""Values divided by the size of their neighbours or by their own norm, or scaled by one factor for each channel."""
 
 from typing import Any
 
@@ -25,21 +25,22 @@ def lrn(
 ) -> jax.Array:
     """Local response normalisation (Krizhevsky et al., 2012): `x / (k + alpha * squares) ** beta`.
 
-    Squares are summed over `n` neighbouring channels.
+    Here `squares` is the sum of the squares of `n` neighbouring channels of the same pixel.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
-      n: how many neighbouring channels are summed over.
-      k: keeps the divisor from 0.
-      alpha: weight of the sum.
-      beta: exponent.
+      n: the number of neighbouring channels, itself included.
+      k: keeps the divisor away from 0.
+      alpha: the factor of the sum.
+      beta: the exponent.
       name: instead of `lrn_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:
-      Same shape as the input.
+      The same shape as the input.
 
     Raises:
+      ArgumentError: `n` is no positive integer.
       ShapeError: the input is no batch of images.
 
     Example:
@@ -77,7 +78,7 @@ def l2_normalize(x: core.Value, axis: int, epsilon: float = 1e-12, name: str | N
       name: instead of `l2_normalize_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
       ArgumentError: there is no such axis.
@@ -107,7 +108,7 @@ def affine_channel(
     name: str | None = None,
     act: Activation = None,
 ) -> jax.Array:
-    """Multiply each channel by one number and add another.
+    """Multiply each channel by a number of its own, and add another.
 
     Args:
       x: `[batch, channels, height, width]`, or with the channels last for "NHWC".
@@ -118,7 +119,7 @@ def affine_channel(
       act: name of an activation, or a function.
 
     Returns:
-      Same shape as `x`.
+      The same shape as `x`.
 
     Raises:
       ShapeError: the input is no batch of images, or there is not one number for each channel.

@@ -14,23 +14,23 @@ from fluid.layers.base import Layer, array_of, axis_of, describe, layer, wide
 def spectral_norm(
     weight: core.Value, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None
 ) -> jax.Array:
-    """Divide a weight by its largest singular value (Miyato et al., 2018), which keeps a discriminator smooth.
+    """Divide a weight by its largest singular value (Miyato et al., 2018), as in discriminators of GANs.
 
-    The value is followed by power iteration: each training step starts from the singular vectors of the last one, which
-    are states. No gradient flows through them.
+    The singular value is estimated by power iteration. The singular vectors are states: each training step goes on from
+    those of the step before. No gradient flows through them.
 
     Args:
-      weight: a parameter of two dimensions or more; it is seen as a matrix, with `dim` as its rows.
+      weight: a parameter of two dimensions or more. It is taken as a matrix whose rows are dimension `dim`.
       dim: the dimension of the outputs: 0 for filters of `conv2d`, 1 for weights of `fc`.
-      power_iters: iterations at each call.
-      eps: added to lengths before dividing.
+      power_iters: the number of iterations in each call.
+      eps: added to the norms of vectors before dividing by them.
       name: instead of `spectral_norm_N`.
 
     Returns:
-      Same shape as the weight.
+      The same shape as the weight.
 
     Raises:
-      ArgumentError: there is no such dimension.
+      ArgumentError: there is no such dimension, or `power_iters` is no integer of at least 0.
       ShapeError: the weight has less than two dimensions.
 
     Example:
