@@ -241,8 +241,8 @@ def _resize(
         raise errors.ArgumentError(f"{this.name} needs out_shape or scale, as in scale=2.0")
     if min(sizes) < 1:
         raise errors.ArgumentError(
-            f"{this.name}: scale={scale} leaves {list(sizes)} pixels of {describe(input)}; expected a larger factor, as "
-            f"in scale=2.0"
+            f"{this.name}: scale={scale} leaves {list(sizes)} pixels of {describe(input)}; "
+            f"expected a larger factor, as in scale=2.0"
         )
     return this.output(_resampled(image, sizes, resample, align_corners, align_mode))
 
