@@ -29,6 +29,7 @@ def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, nam
       `[batch, ..., depth]`, float32.
 
     Raises:
+      ArgumentError: `depth` is no positive integer.
       ArgumentTypeError: the classes are no integers.
 
     Example:
@@ -39,6 +40,7 @@ def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, nam
       float32[batch, 5, 10]
     """
     this = Layer("one_hot_v2", name)
+    core.whole_number(this.name, "depth", depth)
     ids = check_ids(this.name, input)
     if not allow_out_of_range:
         core.limit_feed(input, 0, depth)
@@ -73,6 +75,7 @@ def embedding(
       `[batch, ..., width]`.
 
     Raises:
+      ArgumentError: the size is no pair of positive integers, or the table has no row `padding_idx`.
       ArgumentTypeError: the ids are no integers.
 
     Example:

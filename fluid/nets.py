@@ -154,11 +154,11 @@ def img_conv_group(
     count = len(conv_num_filter)
     settings = zip(
         conv_num_filter,
-        _each("conv_filter_size", conv_filter_size, count),
-        _each("conv_padding", conv_padding, count),
-        _each("param_attr", param_attr, count),
-        _each("conv_with_batchnorm", conv_with_batchnorm, count),
-        _each("conv_batchnorm_drop_rate", conv_batchnorm_drop_rate, count),
+        _one_each("conv_filter_size", conv_filter_size, count),
+        _one_each("conv_padding", conv_padding, count),
+        _one_each("param_attr", param_attr, count),
+        _one_each("conv_with_batchnorm", conv_with_batchnorm, count),
+        _one_each("conv_batchnorm_drop_rate", conv_batchnorm_drop_rate, count),
         strict=True,
     )
     hidden = input
@@ -306,7 +306,7 @@ def scaled_dot_product_attention(
     return Layer("scaled_dot_product_attention", name).output(like(queries, merge_heads(result)))
 
 
-def _each(argument: str, value: Any, count: int) -> list[Any]:
+def _one_each(argument: str, value: Any, count: int) -> list[Any]:
     """Read a setting of `img_conv_group` as one for each convolution."""
     values = list(value) if isinstance(value, list | tuple) else [value] * count
     if len(values) != count:

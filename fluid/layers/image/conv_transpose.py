@@ -69,7 +69,7 @@ def conv2d_transpose(
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 2, 8, 8]
     """
-    return _convolve_back(
+    return _transposed_convolution(
         Layer("conv2d_transpose", name), 2, input, num_filters, output_size, filter_size, padding, stride, dilation,
         groups, param_attr, bias_attr, act, data_format,
     )  # fmt: skip
@@ -126,13 +126,13 @@ def conv3d_transpose(
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 2, 4, 4, 4]
     """
-    return _convolve_back(
+    return _transposed_convolution(
         Layer("conv3d_transpose", name), 3, input, num_filters, output_size, filter_size, padding, stride, dilation,
         groups, param_attr, bias_attr, act, data_format,
     )  # fmt: skip
 
 
-def _convolve_back(
+def _transposed_convolution(
     this: Layer, dims: int, input: Any, num_filters: int, output_size: Any, filter_size: Any, padding: Any, stride: Any,
     dilation: Any, groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
@@ -141,7 +141,7 @@ def _convolve_back(
     strides = sizes_of(this, "stride", stride, dims)
     dilations = sizes_of(this, "dilation", dilation, dims)
     groups = check_groups(this, image.channels, num_filters, groups)
-    kernel, pads = _back_geometry(this, image, output_size, filter_size, padding, strides, dilations)
+    kernel, pads = _transposed_geometry(this, image, output_size, filter_size, padding, strides, dilations)
     shape = [image.channels, num_filters // groups, *kernel]
     filters = this.weight(param_attr, shape, image.array.dtype)
     # As an ordinary convolution: the input is spread out by the stride, the filters are reversed, and their channels of
@@ -160,7 +160,7 @@ def _convolve_back(
     return finish_convolution(this, image, result, bias_attr, act)
 
 
-def _back_geometry(
+def _transposed_geometry(
     this: Layer, image: Image, output_size: Any, filter_size: Any, padding: Any, strides: Any, dilations: Any
 ) -> tuple[tuple[int, ...], Pairs]:
     """The size of the filters, and how much the spread out input is padded.

@@ -77,8 +77,8 @@ def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> ja
         raise errors.ShapeError(
             f"{this.name}: blocksize={b} does not divide the pixels of {describe(x)}; pad them: layers.pad2d(x, ...)"
         )
-    dealt = image.array.reshape(-1, b, b, channels, high, wide).transpose(0, 3, 4, 1, 5, 2)
-    return this.output(dealt.reshape(-1, image.channels * b * b, high // b, wide // b))
+    arranged = image.array.reshape(-1, b, b, channels, high, wide).transpose(0, 3, 4, 1, 5, 2)
+    return this.output(arranged.reshape(-1, image.channels * b * b, high // b, wide // b))
 
 
 @layer

@@ -8,7 +8,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, row_dims
-from fluid.layers.sequence.steps import dealt, flat
+from fluid.layers.sequence.steps import divided, flat, nested_like
 
 
 @layer
@@ -44,10 +44,10 @@ def lod_reset(
     """
     this = Layer("lod_reset", name)
     if is_sequence(y):
-        time = y.shape[row_dims(y) - 1]
-        dealt_out = dealt(x, flat(y).lengths, time)
-        return this.output(y.nest(dealt_out) if isinstance(y, core.NestedSequenceBatch) else dealt_out)
-    return this.output(dealt(x, *_lengths(this, x, target_lod if y is None else y, "target_lod" if y is None else "y")))
+        steps = divided(x, flat(y).lengths, y.shape[row_dims(y) - 1])
+        return this.output(nested_like(y, steps))
+    lengths, time = _lengths(this, x, target_lod, "target_lod") if y is None else _lengths(this, x, y, "y")
+    return this.output(divided(x, lengths, time))
 
 
 @layer
@@ -84,7 +84,7 @@ def lod_append(x: core.Value, level: core.Value | Sequence[int], name: str | Non
         time = level.shape[1]
     else:
         lengths, time = _lengths(this, x, level, "level")
-    inner = dealt(x, lengths, time)
+    inner = divided(x, lengths, time)
     if not is_sequence(x):
         return this.output(inner)
     places = (jnp.cumsum(x.lengths) - x.lengths)[:, None] + jnp.arange(x.shape[1])

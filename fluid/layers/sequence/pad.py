@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, layer
 from fluid.layers.checks import check_ids, dtype_of
-from fluid.layers.sequence.steps import check_sequence, flat, nested_as, sequence_batch, taken
+from fluid.layers.sequence.steps import check_sequence, flat, nested_like, sequence_batch, taken
 
 
 @layer
@@ -94,7 +94,8 @@ def sequence_pad(
     whole = taken(batch, jnp.broadcast_to(jnp.arange(size), (batch.shape[0], size)), lengths)
     valid = core.spread_mask(whole, len(whole.shape))
     padded = jnp.where(valid, whole.data, fill.reshape(step if fill.size > 1 else ()))
-    return this.output(nested_as(x, padded)), this.output(nested_as(x, lengths.astype(dtype_of(this.name, "int64"))))
+    lengths = lengths.astype(dtype_of(this.name, "int64"))
+    return this.output(nested_like(x, padded)), this.output(nested_like(x, lengths))
 
 
 @layer

@@ -12,8 +12,8 @@ from fluid.layers.sequence.steps import (
     check_sequence,
     flat,
     innermost,
-    nested_as,
-    one_each,
+    nested_like,
+    one_per_row,
     packed,
     sequence_batch,
     taken,
@@ -164,7 +164,7 @@ def sequence_concat(input: Sequence[core.Value], name: str | None = None) -> Any
     batches = [flat(v) for v in values]
     data, kept = (jnp.concatenate(parts, axis=1) for parts in zip(*((dense(b), b.mask) for b in batches), strict=True))
     whole = core.SequenceBatch(data, jnp.full(data.shape[:1], data.shape[1]))
-    return this.output(nested_as(values[0], packed(whole, kept)))
+    return this.output(nested_like(values[0], packed(whole, kept)))
 
 
 @layer
@@ -199,8 +199,8 @@ def sequence_slice(
     this = Layer("sequence_slice", name)
 
     def cut(batch: core.SequenceBatch) -> Any:
-        begin = jnp.clip(one_each(this, batch, offset, "offset"), 0, batch.lengths)
-        count = jnp.clip(one_each(this, batch, length, "length"), 0, batch.lengths - begin)
+        begin = jnp.clip(one_per_row(this, batch, offset, "offset"), 0, batch.lengths)
+        count = jnp.clip(one_per_row(this, batch, length, "length"), 0, batch.lengths - begin)
         return taken(batch, begin[:, None] + jnp.arange(batch.shape[1]), count)
 
     return this.output(innermost(cut, check_sequence(this, input)))

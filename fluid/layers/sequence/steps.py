@@ -42,7 +42,7 @@ def sequences(
         )
     if array.shape[1] != this.frame.placeholder_batch:
         core.limit_feed(lengths, 0, array.shape[1] + 1)
-    return core.SequenceBatch(array, one_each(this, array, array_of(this, lengths), argument))
+    return core.SequenceBatch(array, one_per_row(this, array, array_of(this, lengths), argument))
 
 
 def alike(this: Layer, value: Any, label: Any) -> None:
@@ -73,7 +73,7 @@ def step_size(this: Layer, value: Any) -> int:
     return int(shape[-1])
 
 
-def nested_as(value: Any, result: Any) -> Any:
+def nested_like(value: Any, result: Any) -> Any:
     """What was computed from the innermost sequences of a value, `[sequences, ...]`, put in their places."""
     return value.nest(result) if isinstance(value, core.NestedSequenceBatch) else result
 
@@ -108,7 +108,7 @@ def sequence_batch(data: Any, lengths: Any) -> core.SequenceBatch:
     return batch.with_data(dense(batch))
 
 
-def one_each(this: Layer, batch: core.SequenceBatch, value: Any, argument: str) -> Any:
+def one_per_row(this: Layer, batch: core.SequenceBatch, value: Any, argument: str) -> Any:
     """Read one integer for each row, int32 `[batch]`, from `[batch]`, `[batch, 1]`, or one number for all.
 
     Raises:
@@ -168,7 +168,7 @@ def shifted(data: Any, by: int, fill: Any = 0) -> Any:
     return jnp.concatenate([data[:, amount:], beyond], axis=1)
 
 
-def dealt(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
+def divided(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
     """Rows, divided into sequences of given lengths.
 
     Args:
@@ -180,10 +180,10 @@ def dealt(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
       A SequenceBatch `[n, time, ...]`. Steps for which there are no rows are NaN, so that the mistake is seen.
     """
     places = (jnp.cumsum(lengths) - lengths)[:, None] + jnp.arange(time)
-    return sequence_batch(at_steps(value, places), lengths)
+    return sequence_batch(rows_at(value, places), lengths)
 
 
-def at_steps(value: Any, places: Any) -> Any:
+def rows_at(value: Any, places: Any) -> Any:
     """Rows of an array `[rows, ...]`, or steps of a sequence batch, by their number.
 
     Args:

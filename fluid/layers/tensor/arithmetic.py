@@ -1,4 +1,4 @@
-"""Arithmetic with numbers: scale, clip, powers, sums of several values."""
+"""Arithmetic with numbers: scales, bounds, powers; and sums of several values."""
 
 import functools
 import operator
@@ -26,12 +26,12 @@ def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: st
 
     Args:
       x: any shape, or a SequenceBatch.
-      value: what is added.
+      value: the number.
       in_place: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `increment_N`.
 
     Returns:
-      Same shape and dtype as `x`.
+      The same kind, shape and dtype as `x`.
 
     Example:
       >>> import fluid
@@ -54,14 +54,14 @@ def scale(
 
     Args:
       x: any shape, or a SequenceBatch.
-      scale: factor.
-      bias: summand.
-      bias_after_scale: `scale * x + bias`, else `scale * (x + bias)`.
+      scale: the factor.
+      bias: the number that is added.
+      bias_after_scale: whether the result is `scale * x + bias`, instead of `scale * (x + bias)`.
       act: name of an activation, or a function.
       name: instead of `scale_N`.
 
     Returns:
-      Same shape and dtype as `x`.
+      The same kind, shape and dtype as `x`.
 
     Example:
       >>> import fluid
@@ -80,7 +80,7 @@ def scale(
 @layer
 @no_effect(out=WRITES_NOTHING)
 def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None, name: str | None = None) -> Any:
-    """Sum of several values.
+    """The sum of several values.
 
     Args:
       input: a list of arrays, or of SequenceBatches, of one shape.
@@ -88,7 +88,7 @@ def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None
       name: instead of `sum_N`.
 
     Returns:
-      Same shape as each.
+      The same kind and shape as each of them.
 
     Raises:
       ShapeError: the shapes differ.
@@ -106,14 +106,14 @@ def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None
 
 @layer
 def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
-    """Sum of several values: `sums`, by its other name. For the sum of the elements of one value use `reduce_sum`.
+    """The sum of several values, another name for `sums`. For the sum of the elements of one value use `reduce_sum`.
 
     Args:
       x: a list of arrays, or of SequenceBatches, of one shape.
       name: instead of `sum_N`.
 
     Returns:
-      Same shape as each.
+      The same kind and shape as each of them.
 
     Raises:
       ShapeError: the shapes differ.
@@ -131,19 +131,19 @@ def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
 
 @layer
 def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
-    """Hold each element between two bounds.
+    """Limit each element to the range between two bounds.
 
     Args:
       x: any shape, or a SequenceBatch.
-      min: lower bound.
-      max: upper bound.
+      min: the lower bound.
+      max: the upper bound.
       name: instead of `clip_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
-      ArgumentError: the bounds are the wrong way round.
+      ArgumentError: `min` is larger than `max`.
 
     Example:
       >>> import fluid
@@ -153,7 +153,7 @@ def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
       float32[batch, 3]
     """
     if min > max:
-        raise errors.ArgumentError(f"clip(min={min}, max={max}): min is the smaller one, as in clip(x, {max}, {min})")
+        raise errors.ArgumentError(f"clip(min={min}, max={max}): min is larger than max; write clip(x, {max}, {min})")
     return Layer("clip", name).output(on_data(lambda v: jnp.clip(v, min, max), x))
 
 
@@ -163,11 +163,11 @@ def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any
 
     Args:
       x: any shape, or a SequenceBatch.
-      max_norm: the largest norm of all elements together.
+      max_norm: the largest norm that all elements together may have.
       name: instead of `clip_by_norm_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Example:
       >>> import fluid
@@ -179,7 +179,7 @@ def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any
     this = Layer("clip_by_norm", name)
     array = dense(x)
     squares = jnp.sum(jnp.square(wide(array)))
-    # Where nothing is clipped the root is not taken: its slope at 0 is infinite.
+    # The root is taken only where the norm is too large: its slope at 0 is infinite.
     over = squares > max_norm * max_norm
     norm = jnp.sqrt(jnp.where(over, squares, 1.0))
     return this.output(like(x, jnp.where(over, array * (max_norm / norm), array).astype(array.dtype)))
@@ -187,15 +187,15 @@ def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any
 
 @layer
 def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None) -> Any:
-    """Raise to a power.
+    """Raise each element to a power.
 
     Args:
       x: any shape, or a SequenceBatch.
-      factor: the exponent, a number or a scalar value.
+      factor: the exponent, a number or a value of one element.
       name: instead of `pow_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Example:
       >>> import fluid
@@ -209,6 +209,7 @@ def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None
 
 
 def _total(this: Layer, given: Any) -> Any:
+    """Record the sum of one value, or of a list of them."""
     values = list(given) if isinstance(given, list | tuple) else [given]
     if not values or len({dense(v).shape for v in values}) > 1:
         raise errors.ShapeError(

@@ -1,4 +1,4 @@
-"""Names, parameters, copies and dtypes of values."""
+"""Values under a name, parameters, copies and conversions of values."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,17 +16,17 @@ from fluid.param_attr import ParamAttr, ParamSetting, to_attr
 
 @layer
 def identity(x: core.Value, name: str | None = None) -> Any:
-    """The value itself, under a name by which it can be fetched, overridden and differentiated with respect to.
+    """The value itself, under a name by which it can be fetched and overridden, and its gradient be asked for.
 
     Args:
       x: any value.
-      name: exactly this, behind the prefix of open name scopes; `identity_N.tmp_0` by default.
+      name: the whole name, after the prefixes of open name scopes; `identity_N.tmp_0` by default.
 
     Returns:
-      `x`, or what the feed puts in its place.
+      `x`, or what is fed under the name.
 
     Raises:
-      ProgramError: the name is in use.
+      ProgramError: the name is used for another value.
 
     Example:
       >>> import fluid
@@ -39,7 +39,7 @@ def identity(x: core.Value, name: str | None = None) -> Any:
     this = Layer("identity", name)
     value = x if is_sequence(x) else dense(x)
     result = this.output(value) if name is None else core.record(this.name, value)
-    if result is value:  # what is known of the value stays known
+    if result is value:  # not overridden: what the frame knows of the value holds for the result too
         facts = {k: v for k, v in this.frame.facts.get(id(x), {}).items() if k in ("logits", "logits_axis", "weight")}
         if facts:
             this.frame.note(result, **facts)
@@ -55,20 +55,21 @@ def create_parameter(
     is_bias: bool = False,
     default_initializer: Callable[..., Any] | None = None,
 ) -> jax.Array:
-    """A trained parameter of your own.
+    """A trained parameter, for models and layers that users write themselves.
 
     Args:
-      shape: its sizes.
+      shape: its shape.
       dtype: its dtype.
       name: its name; `create_parameter_N.w_0` by default.
-      attr: ParamAttr, whose name goes before `name`.
-      is_bias: whether it starts as zeros, and is called `.b_0`.
-      default_initializer: where `attr` gives none; Xavier uniform, or zeros for a bias, by default.
+      attr: ParamAttr; a name in it takes the place of `name`.
+      is_bias: whether it begins as zeros, and its automatic name ends in `.b_0`.
+      default_initializer: the initializer if `attr` has none; by default Xavier uniform, or zeros for a bias.
 
     Returns:
-      The parameter, `shape`.
+      The parameter, of shape `shape`.
 
     Raises:
+      ArgumentError: `attr` is False.
       ParameterError: the name is used already with another shape.
 
     Example:
@@ -84,7 +85,7 @@ def create_parameter(
     if attr is None and name is not None:
         attr = ParamAttr(name=this.name)
     if to_attr(attr) is None:
-        raise errors.ArgumentError("create_parameter cannot do without the parameter; leave attr=False out")
+        raise errors.ArgumentError("create_parameter(attr=False) would create no parameter; leave out attr=False")
     return this.parameter("b" if is_bias else "w", attr, shape, dtype, default)
 
 
@@ -94,12 +95,12 @@ def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None 
     """A copy of a value, or a constant from NumPy.
 
     Args:
-      input: a value, a SequenceBatch, an array, a list or a number.
+      input: any value, or a list or a number.
       output: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `assign_N`.
 
     Returns:
-      The same numbers.
+      A value of the same kind, with the same numbers.
 
     Example:
       >>> import fluid
@@ -115,11 +116,11 @@ def cast(x: core.Value, dtype: DTypeLike, name: str | None = None) -> Any:
 
     Args:
       x: any shape, or a SequenceBatch.
-      dtype: such as "float32"; "int64" is held in JAX's default integer.
+      dtype: for example "float32"; "int64" is kept as JAX's default integer.
       name: instead of `cast_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
       ArgumentError: there is no such dtype.

@@ -1,4 +1,4 @@
-"""The largest, the smallest and the order of elements."""
+"""The largest and the smallest elements, and the order of elements."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
 
     Args:
       input: `[..., n]`, or a SequenceBatch.
-      k: how many.
+      k: the number of elements.
       name: instead of `top_k_N`.
 
     Returns:
-      `(values, indices)`, both `[..., k]`.
+      `(values, indices)`, both `[..., k]`, and SequenceBatches if the input is one.
 
     Raises:
       ArgumentError: `k` is not between 1 and `n`.
@@ -43,7 +43,7 @@ def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
 
 @layer
 def argmax(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
-    """Where the largest element along a dimension is.
+    """The index of the largest element along a dimension.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -54,7 +54,7 @@ def argmax(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
       Integers, the shape of `x` without that dimension.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -69,7 +69,7 @@ def argmax(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
 
 @layer
 def argmin(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
-    """Where the smallest element along a dimension is.
+    """The index of the smallest element along a dimension.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -80,7 +80,7 @@ def argmin(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
       Integers, the shape of `x` without that dimension.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -95,7 +95,7 @@ def argmin(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
 
 @layer
 def argsort(input: core.Value, axis: int = -1, name: str | None = None) -> tuple[Any, Any]:
-    """Sort along a dimension, smallest first, and say where each element was.
+    """Sort along a dimension, smallest first, and give the index that each element had.
 
     Args:
       input: any shape, or a SequenceBatch.
@@ -103,10 +103,10 @@ def argsort(input: core.Value, axis: int = -1, name: str | None = None) -> tuple
       name: instead of `argsort_N`.
 
     Returns:
-      `(sorted, indices)`, both of the input's shape.
+      `(sorted, indices)`, both of the same kind and shape as the input.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -116,7 +116,8 @@ def argsort(input: core.Value, axis: int = -1, name: str | None = None) -> tuple
       float32[batch, 10] int32[batch, 10]
     """
     this = Layer("argsort", name)
-    array, place = dense(input), inner_axis_of(this, input, axis)
+    array = dense(input)
+    place = inner_axis_of(this, input, axis)
     order = jnp.argsort(array, axis=place)
     return (
         this.output(like(input, jnp.take_along_axis(array, order, axis=place))),
