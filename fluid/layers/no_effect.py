@@ -50,13 +50,15 @@ def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
             return function
         code = function.__code__
         parameters = code.co_varnames[: code.co_argcount]
+        is_method = parameters[:1] == ("self",)
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             given = {**dict(zip(parameters, args, strict=False)), **kwargs}
             for name, reason in warned.items():
                 if name in given and reason.asks(given[name], given):
-                    _tell(function.__qualname__, name, reason)
+                    # The warning points at the caller: `@layer` is one more call on the way, but not around methods.
+                    _tell(function.__qualname__, name, reason, stacklevel=3 if is_method else 4)
             return function(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]
@@ -64,12 +66,12 @@ def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
     return decorate
 
 
-def _tell(function: str, argument: str, reason: Warned) -> None:
+def _tell(function: str, argument: str, reason: Warned, stacklevel: int) -> None:
     if (function, argument) in _told:
         return
     _told.add((function, argument))
     warnings.warn(
         f"{function}: {argument}= has no effect: {reason.why}; {reason.instead} (called at {core.user_site()})",
         errors.FluidWarning,
-        stacklevel=4,  # the caller of the layer
+        stacklevel=stacklevel,
     )
