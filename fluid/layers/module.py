@@ -160,7 +160,7 @@ class _Leaf:
     key_name: str
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Run the initialisation of the module, or find what it gave."""
+        """The initial value of this array."""
         return jnp.asarray(self.init.leaf(key, self.place), dtype).reshape(shape)
 
 

@@ -17,8 +17,9 @@ class Warned:
 
     Attributes:
       why: the reason, as the docstring of the layer gives it.
-      asks: called with the value and with all arguments that were given, by name: whether something will be missing.
-      instead: what to do.
+      asks: called with the value and with all arguments that were given, by name; whether this value asks for something
+        that does not happen.
+      instead: what to do instead, an imperative.
     """
 
     why: str
@@ -27,20 +28,23 @@ class Warned:
 
 
 # For arguments in which Fluid stores a result.
-WRITES_NOTHING = Warned("values never change", lambda value, given: value is not None, "use what is returned")
+WRITES_NOTHING = Warned(
+    "values never change", asks=lambda value, given: value is not None, instead="use what is returned"
+)
 
-# What users have been told, so that each is told once in a process: names of functions and of arguments.
-_told: set[tuple[str, str]] = set()
+# The functions and arguments of the warnings that were given, each once in a process.
+_told: set[tuple[Callable[..., Any], str]] = set()
 
 
 def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
     """Decorate a function some of whose arguments do nothing, and are there so that programs written for Fluid run.
 
-    The function gets the reasons as its attribute `no_effect`; its docstring gives them too.
+    The reasons become the attribute `no_effect` of the function. They are in its docstring too, which a test compares.
 
     Args:
-      reasons: why each of the arguments does nothing. A string is for one of which no value changes what a user can
-        see. `Warned` is for one that a user may expect something of; to ask for that warns, once in a process.
+      reasons: why each of these arguments does nothing. A string is for an argument that could not change anything a
+        user sees. `Warned` is for an argument of which a user may expect something; giving it such a value warns, once
+        in a process.
     """
     warned = {name: reason for name, reason in reasons.items() if isinstance(reason, Warned)}
 
@@ -58,7 +62,7 @@ def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
             for name, reason in warned.items():
                 if name in given and reason.asks(given[name], given):
                     # The warning points at the caller: `@layer` is one more call on the way, but not around methods.
-                    _tell(function.__qualname__, name, reason, stacklevel=3 if is_method else 4)
+                    _tell(function, name, reason, stacklevel=3 if is_method else 4)
             return function(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]
@@ -66,12 +70,13 @@ def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
     return decorate
 
 
-def _tell(function: str, argument: str, reason: Warned, stacklevel: int) -> None:
+def _tell(function: Callable[..., Any], argument: str, reason: Warned, stacklevel: int) -> None:
     if (function, argument) in _told:
         return
     _told.add((function, argument))
     warnings.warn(
-        f"{function}: {argument}= has no effect: {reason.why}; {reason.instead} (called at {core.user_site()})",
+        f"{function.__qualname__}: {argument}= has no effect: {reason.why}; {reason.instead} "
+        f"(called at {core.user_site()})",
         errors.FluidWarning,
         stacklevel=stacklevel,
     )

@@ -43,7 +43,7 @@ def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -
 
 
 sigmoid = _make("sigmoid", "`1 / (1 + exp(-x))`.")
-logsigmoid = _make("logsigmoid", "Logarithm of the sigmoid, without rounding it to 0 first where `x` is very negative.")
+logsigmoid = _make("logsigmoid", "Logarithm of the sigmoid, exact even where the sigmoid itself is rounded to 0.")
 relu = _make("relu", "Rectifier (Nair and Hinton, 2010): `max(x, 0)`.")
 tanh = _make("tanh", "Hyperbolic tangent.")
 tanh_shrink = _make("tanh_shrink", "`x - tanh(x)`.")

@@ -245,8 +245,8 @@ def _attend_to_cache(
       drop: as for `attend`.
 
     Returns:
-      What the steps saw, `[batch, time, heads, head_size]`; the cache with them; and which of them found room in it,
-      bool `[batch, time]`, in which padding always did.
+      The results of the steps, `[batch, time, heads, head_size]`; the cache with the steps appended; and which steps
+      fitted into it, bool `[batch, time]`, true for padding.
     """
     query, key, value = heads
     _check_cache(this, cache, queries, key)

@@ -17,7 +17,7 @@ from fluid.param_attr import ParamSetting
     padding=Warned(
         "the result is as long as the input",
         asks=lambda value, given: not value,
-        instead="cut what the zeros beyond the ends are part of: layers.sequence_slice(y, offset, length)",
+        instead="cut off the steps near the ends, as in layers.sequence_slice(y, offset, length)",
     )
 )
 def sequence_conv(

@@ -14,7 +14,7 @@ from fluid.layers.tensor.reduce import largest, smallest
 
 
 @layer
-@no_effect(is_test="nothing is kept for a gradient that nobody asks for")
+@no_effect(is_test="memory for a gradient is used only where one is computed")
 def sequence_pool(
     input: core.Value, pool_type: str, is_test: bool = False, pad_value: float = 0.0, name: str | None = None
 ) -> Any:
@@ -23,8 +23,8 @@ def sequence_pool(
     Args:
       input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
       pool_type: "sum", "average", "sqrt" (the sum divided by the root of the length), "max", "min", "first" or "last".
-      is_test: accepted for programs written for Fluid, but has no effect: nothing is kept for a gradient that nobody
-        asks for.
+      is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
+        is computed.
       pad_value: the result for an empty sequence.
       name: instead of `sequence_pool_N`.
 

@@ -160,7 +160,7 @@ def packed(batch: core.SequenceBatch, kept: Any) -> core.SequenceBatch:
 
 
 def shifted(data: Any, by: int, fill: Any = 0) -> Any:
-    """Data `[batch, time, ...]` moved along time: step `t` becomes step `t + by`, or `fill` where there is none."""
+    """Data `[batch, time, ...]` whose step `t` is the given step `t + by`, or `fill` where there is no such step."""
     amount = int(np.clip(by, -data.shape[1], data.shape[1]))
     beyond = jnp.full((data.shape[0], abs(amount), *data.shape[2:]), fill, data.dtype)
     if amount < 0:
