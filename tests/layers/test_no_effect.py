@@ -7,17 +7,38 @@ import textwrap
 import warnings
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from layers.table import ROWS, Row, whole
+from layers.table import ROWS, Row, declare, real, whole
 
 import fluid
 from fluid import errors, input, layers, nets
 from fluid.layers import no_effect
 
-IDS = {"x": whole(7, 4, 3)}
+
+def stepped(method):
+    """A recurrence by blocks that gives one of the methods arguments."""
+
+    def build(x, **arguments):
+        rnn = layers.DynamicRNN()
+        with rnn.block():
+            now = rnn.step_input(x, **(arguments if method == "step_input" else {}))
+            before = rnn.memory(shape=[2], **(arguments if method == "memory" else {}))
+            rnn.update_memory(before, before + now)
+            rnn.output(before)
+        return rnn()
+
+    return build
+
+
+SEQUENCE = {"x": fluid.SequenceBatch(real(2, 3, 2), np.array([3, 1]))}
 BUILDS = {row.name: row for row in reversed(ROWS)} | {
-    "fluid.embedding": Row("fluid.embedding", lambda x, **k: fluid.embedding(x, [7, 3], **k), IDS),
-}
+    "fluid.embedding": Row("fluid.embedding", lambda x, **k: fluid.embedding(x, [7, 3], **k), {"x": whole(7, 4, 3)}),
+    "DynamicRNN.step_input": Row("DynamicRNN", stepped("step_input"), SEQUENCE),
+    "DynamicRNN.memory": Row("DynamicRNN", stepped("memory"), SEQUENCE),
+    "lstm": Row("lstm", lambda x, max_len=4: layers.lstm(x, *[np.zeros((1, 3, 2), "float32")] * 2, max_len, 2, 1)[0],
+        {"x": real(4, 3, 2)}),
+}  # fmt: skip
 
 # For each argument that a user may expect something of: a value that asks for it, and one that does not.
 WISHES = {
@@ -25,6 +46,9 @@ WISHES = {
     ("accuracy", "total"): (jnp.zeros([1]), None),
     ("assign", "output"): (jnp.zeros([4, 3]), None),
     ("auc", "topk"): (2, 1),
+    ("DynamicRNN.step_input", "level"): (1, 0),
+    ("dynamic_lstm", "dtype"): ("float16", "float32"),
+    ("dynamic_lstmp", "dtype"): ("bfloat16", "float32"),
     ("embedding", "is_distributed"): (True, False),
     ("fluid.embedding", "is_distributed"): (True, False),
     ("increment", "in_place"): (True, False),
@@ -42,9 +66,9 @@ def functions():
     found = {name: getattr(layers, name) for name in layers.__all__}
     found |= {name: value for name, value in vars(nets).items() if getattr(value, "__module__", "") == nets.__name__}
     found |= {f"fluid.{name}": getattr(input, name) for name in ("embedding", "one_hot")}
-    found = {name: value for name, value in found.items() if not name.startswith("_") and not inspect.isclass(value)}
-    elsewhere = ("fluid.layers.recurrent.", "fluid.layers.control.")
-    return {name: value for name, value in found.items() if not value.__module__.startswith(elsewhere)}
+    for kind in (layers.DynamicRNN, layers.StaticRNN):
+        found |= {f"{kind.__name__}.{name}": getattr(kind, name) for name in ("step_input", "memory")}
+    return {name: value for name, value in found.items() if not name.startswith("_") and not inspect.isclass(value)}
 
 
 FUNCTIONS = functions()
@@ -83,10 +107,20 @@ def test_each_wish_has_values_here():
     assert warned == set(WISHES)
 
 
+def discover(name, arguments, dtype=None, precision="float32"):
+    """Discover a program that calls the function of this name with these arguments."""
+
+    def program():
+        row = BUILDS[name]
+        return row.build(*(declare(n, value, dtype) for n, value in row.feed.items()), **arguments)
+
+    fluid.Program(program, precision=precision)
+
+
 def warnings_of(name, **arguments):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fluid.Program(BUILDS[name].program(**arguments))
+        discover(name, arguments)
     return caught
 
 
@@ -112,6 +146,12 @@ def test_who_asks_for_something_is_told_once(name, argument):
 @pytest.mark.parametrize(("name", "argument"), sorted(set(DECLARED) - set(WISHES)))
 def test_what_nobody_can_see_is_silent(name, argument):
     assert not warnings_of(name, **{argument: object()})
+
+
+def test_the_dtype_that_parameters_get_is_no_wish():
+    """Beside half precision they are of half precision; in a program of mixed precision they are float32."""
+    discover("dynamic_lstm", {"dtype": "bfloat16"}, dtype="bfloat16")
+    discover("dynamic_lstm", {"dtype": "float32"}, precision="bfloat16")
 
 
 def test_arguments_given_by_place_count_too():

@@ -11,6 +11,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, describe, is_sequence, layer
 from fluid.layers.control.branch import truth
 from fluid.layers.control.carry import check_alike, recorded, settled, shown
+from fluid.layers.no_effect import no_effect
 
 
 class _Loop(NamedTuple):
@@ -23,6 +24,7 @@ class _Loop(NamedTuple):
 
 
 @layer
+@no_effect(is_test="memory for a gradient is used only where one is computed")
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
@@ -39,7 +41,8 @@ def while_loop(
       cond: called with the loop variables; returns a bool `[]` or `[1]`.
       body: called with the loop variables; returns their new values, of the same structure, shapes and dtypes.
       loop_vars: the values that the loop starts with: a list of values, or of pytrees of values.
-      is_test: has no effect.
+      is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
+        is computed.
       name: instead of `while_loop_N`.
       max_iterations: the loop ends after so many in any case. Only then has it a gradient, for which all of them take
         memory.

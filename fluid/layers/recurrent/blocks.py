@@ -9,6 +9,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import array_of, dense, describe, is_sequence
+from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.recurrent.rnn import time_first
 from fluid.layers.recurrent.step_block import StepBlock
 
@@ -52,12 +53,19 @@ class DynamicRNN(StepBlock):
         """The block: `with rnn.block():`."""
         return self._block()
 
+    @no_effect(
+        level=Warned(
+            "steps go over the outer level",
+            asks=lambda value, given: value != 0,
+            instead="to go over inner sequences, open a block inside of this one",
+        )
+    )
     def step_input(self, x: Any, level: int = 0) -> Any:
         """The value of a sequence at the present step.
 
         Args:
           x: SequenceBatch `[batch, time, ...]`, with the same lengths as all that are stepped over.
-          level: has no effect; steps go over the outer level.
+          level: accepted for programs written for Fluid, but has no effect: steps go over the outer level.
 
         Returns:
           `[batch, ...]`; of nested sequences the inner ones, a SequenceBatch.
@@ -75,6 +83,7 @@ class DynamicRNN(StepBlock):
         self._inside("static_input")
         return x
 
+    @no_effect(need_reorder="rows are never reordered")
     def memory(
         self,
         init: Any = None,
@@ -89,7 +98,7 @@ class DynamicRNN(StepBlock):
           init: its value in the first step, `[batch, ...]`, computed before the block.
           shape: without `init`, the sizes behind the batch.
           value: without `init`, the number it is filled with.
-          need_reorder: has no effect; rows are never reordered.
+          need_reorder: accepted for programs written for Fluid, but has no effect: rows are never reordered.
           dtype: without `init`, its dtype.
 
         Returns:

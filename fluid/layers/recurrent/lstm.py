@@ -7,13 +7,25 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, layer
+from fluid.layers.base import Layer, layer, parameter_dtype
+from fluid.layers.checks import dtype_of
 from fluid.layers.fc import fc
+from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.recurrent.scan import activation, checked, clipped, initial, projected, scan_rows, scan_time, width_of
 from fluid.layers.tensor.concat import concat
 
+# Whoever names another dtype than the parameters get is told.
+_DTYPE_OF_INPUT = Warned(
+    "the parameters have the dtype of the input",
+    asks=lambda value, given: (
+        hasattr(given.get("input"), "dtype") and dtype_of("lstm", value) != parameter_dtype(given["input"].dtype)
+    ),
+    instead="cast the input, as in layers.cast(x, 'float32')",
+)
+
 
 @layer
+@no_effect(dtype=_DTYPE_OF_INPUT)
 def dynamic_lstm(
     input: Any,
     size: int,
@@ -47,7 +59,7 @@ def dynamic_lstm(
       gate_activation: of the three gates: "sigmoid", "tanh", "relu", "identity", any other activation, or a function.
       cell_activation: of the cell state in the output, likewise.
       candidate_activation: of the candidate, likewise.
-      dtype: has no effect; the parameters have the dtype of the input.
+      dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
       name: instead of `lstm_N`.
 
     Returns:
@@ -83,6 +95,7 @@ def dynamic_lstm(
 
 
 @layer
+@no_effect(dtype=_DTYPE_OF_INPUT)
 def dynamic_lstmp(
     input: Any,
     size: int,
@@ -119,7 +132,7 @@ def dynamic_lstmp(
       cell_activation: of the cell state in the output, likewise.
       candidate_activation: of the candidate, likewise.
       proj_activation: of the projection, likewise.
-      dtype: has no effect; the parameters have the dtype of the input.
+      dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
       name: instead of `lstmp_N`.
       h_0: projection to start from, `[batch, proj_size]`; zeros by default.
       c_0: cell state to start from, `[batch, width]`; zeros by default.
@@ -220,6 +233,7 @@ def lstm_unit(
 
 
 @layer
+@no_effect(max_len="the length is that of the input")
 def lstm(
     input: Any,
     init_h: Any,
@@ -245,7 +259,7 @@ def lstm(
       input: `[time, batch, in]`; every step of every row counts.
       init_h: hidden states to start from, `[num_layers (* 2 when bidirectional), batch, hidden_size]`.
       init_c: cell states to start from, likewise.
-      max_len: has no effect; the length is that of the input.
+      max_len: accepted for programs written for Fluid, but has no effect: the length is that of the input.
       hidden_size: width of the hidden state.
       num_layers: number of layers.
       dropout_prob: probability of dropping a number between two layers, in training.
