@@ -1,7 +1,7 @@
 """Checks of arguments that every room needs."""
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -34,7 +34,7 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
       fluid.errors.ArgumentError: fc(size=0): expected a whole number from 1 on, as in size=1
     """
     if jax.export.is_symbolic_dim(value):  # while a program is exported; its bounds are those of the export
-        return value
+        return cast(int, value)
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
