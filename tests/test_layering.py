@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 
 # Lowest first. A room is a module or package of fluid; those that share a tier do not know each other.
 TIERS = [
-    ["errors", "lazy"],
+    ["errors", "lazy", "formatting"],
     ["core"],
     ["lod_tensor", "place", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
@@ -19,7 +19,7 @@ TIERS = [
     ["nets", "input"],
     ["session"],
     ["artifact", "original"],
-    ["trainer"],
+    ["trainer", "looking"],
     ["handlers"],
     ["inferencer", "io"],
     ["__init__"],
@@ -44,7 +44,7 @@ MOST_MODULES = 16  # in one folder
 # Stricter than the tiers: these rooms use at most the rooms named here ...
 ONLY = {"reader": {"errors", "core"}}
 # ... and these never use what lies below them.
-NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer")}
+NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer", "looking")}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
 ENGINES = {"optax": {"lazy"}, "orbax": {"storage", "session", "trainer"}}
 # Python itself and what comes with every installation; all else is imported inside a function, on use.
