@@ -50,6 +50,8 @@ class ExportedProgram(Program):
         self.output_names = None if None in names else tuple(map(str, names))
         self.values = {o.value: o.array for o in entry.outputs if o.value is not None}
         self.sites = dict.fromkeys(self.values, site)
+        self.kinds = dict.fromkeys(self.values, "exported")
+        self.sample_shapes = {}
         self.aliases = {o.name: o.value for o in entry.outputs if o.name is not None and o.value is not None}
         self.lines = {}
         self.minimizes = []
@@ -75,6 +77,7 @@ class ExportedProgram(Program):
         overrides: Mapping[str, Any] | None = None,
         perturbations: Mapping[str, Any] | None = None,
         row_perturbations: Mapping[str, list[Any]] | None = None,
+        labelling: bool = False,
     ) -> Applied:
         """Run the exported function that fits the sizes of the feeds; see `Program.apply`.
 

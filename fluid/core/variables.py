@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid.core.equations import label
 from fluid.core.frame import TRAIN, Frame, Minimization, Naming, ParameterSpec, Probabilities, current_frame, user_site
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.sequence import SequenceBatch, filled
@@ -136,11 +137,14 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
             f"then at {user_site()}; give the second one another name="
         )
     declared.sites[name] = user_site()
+    declared.kinds[name] = caller.removeprefix("layers.")
     if name in given.overrides:
         value = _overridden(name, value, given.overrides[name])
     elif name in given.perturbations:
         value = perturbed(value, given.perturbations[name])
     frame.made.values[name] = value
+    if frame.labelling and frame.inside_loop:
+        label(name, value)
     return value
 
 
@@ -154,15 +158,19 @@ def unrecorded(scope: str) -> Iterator[None]:
     frame = current_frame("core.unrecorded")
     outer_values = frame.made.values
     outer_naming = frame.naming
+    outer_labelling = frame.labelling
     frame.made.values = {}
     frame.naming = Naming(scopes=(scope,))
+    frame.labelling = False
     try:
         yield
     finally:
         for name in frame.made.values:
             frame.declared.sites.pop(name, None)
+            frame.declared.kinds.pop(name, None)
         frame.made.values = outer_values
         frame.naming = outer_naming
+        frame.labelling = outer_labelling
 
 
 def perturbed(value: Any, perturbation: Any) -> Any:
