@@ -33,6 +33,11 @@ def test_nothing_beyond_jax_and_optax_is_loaded(loaded):
     assert {name for name in loaded if name not in sys.stdlib_module_names} == {"fluid"}
 
 
+def test_what_draws_and_counts_loads_on_use():
+    code = "import sys, fluid; print(*sorted(m for m in sys.modules if m.startswith('fluid.looking')))"
+    assert python(code) == "fluid.looking fluid.looking.api"
+
+
 def test_no_device_is_initialised():
     """JAX refuses this setting once a device was touched."""
     code = "import fluid, jax; jax.config.update('jax_num_cpu_devices', 3); print(len(jax.devices('cpu')))"

@@ -1,14 +1,11 @@
 """`python -m fluid export FILE.py:FUNCTION --params FILE --output FILE`: a model that runs without its function."""
 
 import argparse
-import functools
-import importlib
-import importlib.util
 import pathlib
-import sys
 from typing import Any
 
 from fluid import errors, io
+from fluid.cli import place
 
 
 def add(commands: Any) -> None:
@@ -37,9 +34,9 @@ def run(given: argparse.Namespace) -> int:
     options = {"platforms": given.platforms, "precision": given.precision}
     options = {name: value for name, value in options.items() if value is not None}
     if len(named) == 1 and named[0][0] is None:
-        programs: Any = _function(named[0][1])
+        programs: Any = place.find(named[0][1])
     else:
-        programs = {_checked_entry(entry, where): _function(where) for entry, where in named}
+        programs = {_checked_entry(entry, where): place.find(where) for entry, where in named}
         if given.feed or given.fetch:
             raise errors.ArgumentError("--feed and --fetch are for one program; name what each returns in its function")
     io.save_inference_model(
@@ -66,27 +63,3 @@ def _checked_entry(entry: str | None, where: str) -> str:
             f"several programs are told apart by names, found {where!r} without one: encode={where} decode=..."
         )
     return entry
-
-
-def _function(where: str) -> Any:
-    """The function that a place such as "digits.py:conv" names."""
-    source, _, name = where.rpartition(":")
-    if not source:
-        raise errors.ArgumentError(f"found {where!r}, expected a file and a function of it: digits.py:conv")
-    try:
-        module = _from_file(pathlib.Path(source)) if source.endswith(".py") else importlib.import_module(source)
-        found: Any = functools.reduce(getattr, name.split("."), module)
-    except (ImportError, FileNotFoundError, AttributeError) as error:
-        raise errors.ArgumentError(f"there is no {name!r} in {source!r}: {error}") from error
-    return found
-
-
-def _from_file(path: pathlib.Path) -> Any:
-    """The module in a file, which may import its neighbours, as when it is run."""
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
