@@ -13,12 +13,13 @@ from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import read_feed
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
+from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike, Rename
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
-class Inferencer:
+class Inferencer(ShowsProgram):
     """Computes the outputs of a program function, or of an exported model, from data, in test mode.
 
     Batches are padded to the next power of two, so that many batch sizes need few compilations, and outputs are cut
@@ -86,7 +87,7 @@ class Inferencer:
         else:
             self.session = Session(infer_func, place=place, precision=precision)
             self.session.load_params(sources[0], strict=False, rename=rename)
-        self.program: Program = next(iter(self.session.programs.values()))
+        self.program = next(iter(self.session.programs.values()))
         self._bucket = bucket
         ladders = self.program.buckets if buckets is None else buckets
         self._buckets = Buckets(self.program.feeds, ladders, max_compilations=None)

@@ -17,6 +17,7 @@ from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import Request, Results, Session, check_fetch
 from fluid.session.names import Fetch
+from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike
 from fluid.trainer import loop
 from fluid.trainer.calls import Calls
@@ -28,7 +29,7 @@ from fluid.trainer.progress import ProgressBar
 from fluid.trainer.signals import Signals
 
 
-class Trainer:
+class Trainer(ShowsProgram):
     """Trains a program function.
 
     Args:
