@@ -148,7 +148,7 @@ def test_the_rate_of_a_step_can_be_fetched():
     assert [c.mode for c in session.compilations] == ["train"]
     constant = fluid.Trainer(lambda: layers.mean(layers.fc(layers.data("x", shape=[2]), 1)), fluid.optimizer.SGD(0.3))
     assert session.run(feed=feed, fetch=["learning_rate_1", "loss"])[1].shape == ()
-    assert float(constant.session.run(feed=feed, fetch=["learning_rate_0"])[0]) == np.float32(0.3)
+    assert float(constant.run(feed, ["learning_rate_0"], mode="train")[0]) == np.float32(0.3)
 
 
 def test_only_training_steps_have_a_rate():
@@ -158,4 +158,4 @@ def test_only_training_steps_have_a_rate():
             session.run(feed=feed, fetch=[fetch], mode=mode)
     bare = fluid.Trainer(lambda: layers.mean(layers.fc(layers.data("x", shape=[2]), 1)), optax.sgd(0.3))
     with pytest.raises(errors.UnknownNameError, match="does not say its learning rate"):
-        bare.session.run(feed=feed, fetch=["learning_rate_0"])
+        bare.run(feed, ["learning_rate_0"], mode="train")
