@@ -12,7 +12,9 @@ NAMES = {
         one_hot optimizer place reader regularizer train trainer
     """,
     "fluid.layers": """
-        DynamicRNN Print StaticRNN abs accuracy acos adaptive_pool2d adaptive_pool3d add_position_encoding
+        DynamicRNN GRUCell LSTMCell Print
+        RNNCell StaticRNN abs accuracy acos adaptive_pool2d adaptive_pool3d
+        add_position_encoding
         affine_channel affine_grid argmax argmin argsort array_length array_read array_write asin assign atan
         attention_cache auc batch_norm beam_search bilinear_tensor_product bpr_loss brelu case cast ceil
         chunk_eval clip clip_by_norm concat cond conv2d conv2d_transpose conv3d conv3d_transpose cos cos_sim

@@ -11,7 +11,7 @@ has a part in what they draw.
 
 import jax.numpy as jnp
 import numpy as np
-from layers.table import BOUNDED, REDUCTIONS, Row, block_of, plain, real, recurred, start_of, whole
+from layers.table import BOUNDED, REDUCTIONS, Row, block_of, plain, real, recurred, rnn_of, start_of, whole
 
 import fluid
 from fluid import layers, nets
@@ -132,6 +132,8 @@ SEQUENCE_ROWS = [
         lambda i, h: i < 2, lambda i, h: [i + 1, layers.fc(h, 2, act="tanh")], [0, x], max_iterations=3)[1], _seq()),
     Row("repeat", lambda x: layers.repeat(lambda h: layers.layer_norm(h + layers.fc(h, 2)), 2, x), _seq()),
     Row("rnn", lambda x: layers.rnn(lambda x, h: (h, recurred(x, h)), x, start_of(x), is_reverse=True), _seq()),
+    *[Row("rnn", lambda x, cell=cell: rnn_of(cell(2), x, is_reverse=True), _seq(), label=cell.__name__)
+      for cell in (layers.GRUCell, layers.LSTMCell)],
     Row("DynamicRNN", lambda x: block_of(layers.DynamicRNN(), x), _seq()),
     *[Row("sequence_pool", lambda x, kind=kind: layers.sequence_pool(x, kind, pad_value=-1.5), _seq(), label=kind)
       for kind in ("sum", "average", "sqrt", "max", "min", "first", "last")],

@@ -83,6 +83,25 @@ def block_of(rnn, x, **arguments):
     return rnn()
 
 
+class Elman(layers.RNNCell):
+    """A cell of one's own, whose step is that of the other recurrences in the table."""
+
+    state_shape = (2,)
+
+    def __init__(self, **arguments):
+        self.arguments = arguments
+
+    def call(self, inputs, states):
+        hidden = recurred(inputs, states, **self.arguments)
+        return hidden, hidden
+
+
+def rnn_of(cell, x, **arguments):
+    """The outputs of a recurrence, and its last states one after the other."""
+    outputs, states = layers.rnn(cell, x, **arguments)
+    return outputs, *jax.tree.leaves(states)
+
+
 def rng(*salt):
     return np.random.default_rng(zlib.crc32(repr(salt).encode()))
 
@@ -432,6 +451,11 @@ ROWS = [
     Row("rnn", lambda x, **k: layers.rnn(
         lambda x, h: (h, recurred(x, h, **k)), x, start_of(x), is_reverse=True, **k), {"x": real(4, 3, 2)},
         wrong={"x": real(4)}, label="dense"),
+    *[Row("rnn", lambda x, cell=cell, **k: rnn_of(cell(2, **k), x, **k), {"x": real(4, 3, 2)},
+          wrong={"x": real(4, 3)}, label=cell.__name__) for cell in (layers.GRUCell, layers.LSTMCell)],
+    *[Row(cell.__name__, ragged(lambda x, cell=cell, **k: rnn_of(cell(2, **k), x, is_reverse=True, **k)), STEPS_OF)
+      for cell in (layers.GRUCell, layers.LSTMCell)],
+    Row("RNNCell", ragged(lambda x, **k: layers.rnn(Elman(**k), x, **k)), STEPS_OF),
     Row("DynamicRNN", ragged(lambda x, **k: block_of(layers.DynamicRNN(**k), x, **k)),
         {"x": real(3, 4, 2), "n": LENGTHS}),
     Row("StaticRNN", lambda x, **k: block_of(layers.StaticRNN(**k), x, **k), {"x": real(4, 3, 2)}),
