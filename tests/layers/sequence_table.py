@@ -70,6 +70,15 @@ def inner(function):
     return build
 
 
+def teacher_forced(x, last, time_major):
+    """Outputs, states and lengths of a decoder over sequences."""
+    decoder = layers.BasicDecoder(layers.LSTMCell(2), layers.TrainingHelper(x))
+    (outputs, _), states, lengths = layers.dynamic_decode(
+        decoder, max_step_num=last, output_time_major=time_major, return_length=True
+    )
+    return layers.reduce_sum(outputs, dim=0) if time_major else outputs, *states, lengths
+
+
 SEQUENCE_ROWS = [
     *plain("relu softmax log_softmax identity gelu", _seq()),
     Row("mean", layers.mean, _seq(), mixes=True),
@@ -134,6 +143,8 @@ SEQUENCE_ROWS = [
     Row("rnn", lambda x: layers.rnn(lambda x, h: (h, recurred(x, h)), x, start_of(x), is_reverse=True), _seq()),
     *[Row("rnn", lambda x, cell=cell: rnn_of(cell(2), x, is_reverse=True), _seq(), label=cell.__name__)
       for cell in (layers.GRUCell, layers.LSTMCell)],
+    *[Row("dynamic_decode", lambda x, n=n, first=first: teacher_forced(x, n, first), _seq(), label=label)
+      for label, n, first in (("whole", None, False), ("cut", 1, False), ("time first", 2, True))],
     Row("DynamicRNN", lambda x: block_of(layers.DynamicRNN(), x), _seq()),
     *[Row("sequence_pool", lambda x, kind=kind: layers.sequence_pool(x, kind, pad_value=-1.5), _seq(), label=kind)
       for kind in ("sum", "average", "sqrt", "max", "min", "first", "last")],
