@@ -292,17 +292,17 @@ def logits_of(outputs: Any) -> Any:
 
 
 def _argmax(helper: DecodeHelper, outputs: Any) -> jax.Array:
-    """The places of the largest outputs, int32 `[batch]`, of `[batch, ids]`."""
+    """The places of the largest outputs, int32 `[batch, ...]`, of `[batch, ..., ids]`."""
     return jnp.argmax(_checked_scores(helper, outputs), axis=-1).astype(jnp.int32)
 
 
 def _checked_scores(helper: DecodeHelper, outputs: Any) -> Any:
-    """The outputs of a cell, which must be one array `[batch, ids]`.
+    """The outputs of a cell, which must be one array `[batch, ..., ids]`.
 
     Raises:
       ShapeError: they are something else.
     """
-    if not isinstance(outputs, jax.Array) or outputs.ndim != 2:
+    if not isinstance(outputs, jax.Array) or outputs.ndim < 2:
         found = ", ".join(map(describe, jax.tree.leaves(outputs, is_leaf=is_sequence))) or repr(outputs)
         raise errors.ShapeError(
             f"{type(helper).__name__} chooses ids by the outputs of the cell, which are {found}; expected scores "
