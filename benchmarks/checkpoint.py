@@ -17,7 +17,7 @@ import numpy as np
 
 import fluid
 from fluid.trainer.checkpoint import Checkpoints
-from fluid.trainer.checkpoint_folder import Folder
+from fluid.trainer.checkpoint.folder import Folder
 
 MEGABYTES, LAYERS, STEPS = 200, 10, 40
 

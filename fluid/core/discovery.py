@@ -23,6 +23,7 @@ class Discovery:
       frame: what the run read and wrote; its arrays are traced and of no use any more.
       outputs: shape and dtype of each output, in order.
       output_names: the keys when the function returned a dict, else None.
+      loss_output: which output is the loss, see `Program`.
       aliases: other names of named values, see `Program`.
       jaxpr: the equations of the run.
       losses: the variable of each minimised loss.
@@ -33,6 +34,7 @@ class Discovery:
     frame: Frame
     outputs: list[Any]
     output_names: tuple[str, ...] | None
+    loss_output: int
     aliases: dict[str, str]
     jaxpr: Any
     losses: list[Any]
@@ -58,10 +60,11 @@ def discover(
     frame = Frame(mode=TRAIN, precision=precision, placeholder_batch=batch)
     names: tuple[str, ...] | None = None
     aliases: dict[str, str] = {}
+    loss_output = 0
     notes: list[str] = []
 
     def trace() -> Any:
-        nonlocal names
+        nonlocal names, loss_output
         frame.given.key = jax.random.key(0)
         frame.given.feeds = {feed: jnp.zeros(shape) for feed, shape in feeds.items()}
         try:
@@ -71,6 +74,7 @@ def discover(
             notes.extend(getattr(error, "__notes__", ()))
             raise
         aliases.update(_aliases(frame, outputs, names))
+        loss_output = _loss_output(frame, outputs, names)
         losses = [m.loss for m in frame.made.minimizations]
         parameters = {n: v for n, v in frame.given.parameters.items() if isinstance(v, jax.core.Tracer)}
         return outputs, losses, parameters, [jnp.asarray(p.value) for p in frame.made.probabilities]
@@ -88,7 +92,7 @@ def discover(
             error.add_note(f"while tracing the program {name}; in shapes, {batch} stands for the batch size")
         raise
     _, losses, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
-    return Discovery(frame, shapes[0], names, aliases, closed.jaxpr, losses, parameters, probabilities)
+    return Discovery(frame, shapes[0], names, loss_output, aliases, closed.jaxpr, losses, parameters, probabilities)
 
 
 def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ...] | None]:
@@ -118,6 +122,14 @@ def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ..
     # Only what is no array yet is converted: annotations belong to the very objects that layers returned.
     kept = SequenceBatch | NestedSequenceBatch | jax.Array
     return [v if isinstance(v, kept) else jnp.asarray(v) for v in values], names
+
+
+def _loss_output(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> int:
+    """Which output is minimised first; or else the one named "loss", or else the first."""
+    minimized = [m.value for m in frame.made.minimizations[:1]]
+    found = [i for i, output in enumerate(outputs) if any(output is value for value in minimized)]
+    named = [i for i, name in enumerate(names or ()) if name == "loss"]
+    return (*found, *named, 0)[0]
 
 
 def _aliases(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> dict[str, str]:

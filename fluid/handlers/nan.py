@@ -82,7 +82,7 @@ class TerminateOnNaN(Handler):
 
     def end_step(self, event: EndStepEvent) -> None:
         """Check the steps since the last check, if it is due."""
-        self._losses.append(event.metrics[0])
+        self._losses.append(event.metrics[self.trainer.program.loss_output])
         if self._every.at_step(self.done):
             self._check()
 

@@ -71,6 +71,12 @@ class Minibatches:
     def __init__(self, source: ReaderLike):
         self._reader = as_reader("reader=", source)
 
+    @property
+    def reads_once(self) -> bool:
+        """Whether what the user gave is an iterator, which cannot be started anew."""
+        source = self._reader.source if isinstance(self._reader, Source) else None
+        return hasattr(source, "__next__")
+
     def __call__(self) -> Iterator[Any]:
         """Start the next pass, or continue the one that `restore` named."""
         # The Pass is made now, and not with the first minibatch, so that `state()` already tells its position.

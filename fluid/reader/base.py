@@ -200,8 +200,8 @@ class Source(Reader):
                 if number >= start or inner:
                     yield row
         finally:
-            # An object that starts anew each time it is iterated belongs to the user; others were made for this pass.
-            if hasattr(iterator, "close") and (iterator is not self.source or isinstance(iterator, Generator)):
+            # What the user handed over is the user's, who may read on; other iterators were made for this pass.
+            if hasattr(iterator, "close") and iterator is not self.source:
                 iterator.close()
 
     def _open(self) -> tuple[Any, bool]:

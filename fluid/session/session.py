@@ -1,6 +1,7 @@
 """Session: one Scope, any number of Programs, a device, and the compiled steps."""
 
 import functools
+import math
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from fluid import errors, storage
 from fluid.core import TEST, TRAIN, Program, Scope
+from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
@@ -33,6 +35,7 @@ class Session:
       buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
         what is fed.
       max_compilations: how many compilations of a step that choice may lead to.
+      mode: of runs that do not name one; None for "train" when the program minimises, else "test".
 
     Attributes:
       programs: Program by name.
@@ -64,7 +67,9 @@ class Session:
         precision: str | None = None,
         buckets: Ladders = None,
         max_compilations: int = MAX_COMPILATIONS,
+        mode: str | None = None,
     ):
+        self._mode = None if mode is None else _checked_mode(mode)
         self.device = device_of(place)
         self.precision = precision
         self._sharding = jax.sharding.SingleDeviceSharding(self.device)
@@ -89,6 +94,21 @@ class Session:
 
     def __exit__(self, *exception: Any) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return "Session(closed)"
+        specs = self.scope.specs.values()
+        size = sum(math.prod(spec.shape) * jnp.dtype(spec.dtype).itemsize for spec in specs)
+        told = [counted(len(self.programs), "program"), counted(len(specs), "array"), scaled(size, "B")]
+        return f"Session({', '.join(told)}, on {self.device.platform})"
+
+    def _repr_html_(self) -> str:
+        programs = [
+            (name, ", ".join(p.feeds), ", ".join(map(str, p.outputs)), f"{p.parameter_count:,}")
+            for name, p in self.programs.items()
+        ]
+        return repr(self) + html_table(programs, ("program", "feeds", "outputs", "parameters"), right=[3])
 
     def add(self, function: Callable[[], Any] | Program) -> Program:
         """Add a program: discover it, create the parameters and slots that are not there yet.
@@ -128,8 +148,8 @@ class Session:
             does not depend on need not be given.
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
             run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised).
-          mode: "train" updates parameters and states; "test" changes nothing. By default "train" when the program
-            minimises, else "test".
+          mode: "train" updates parameters and states; "test" changes nothing. None for that of the session: for one
+            that you made, "train" when the program minimises; for a Trainer's, "test".
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
@@ -139,9 +159,7 @@ class Session:
         """
         self._check_open()
         found = self._program(program)
-        mode = mode or (TRAIN if found.minimizes else TEST)
-        if mode not in (TRAIN, TEST):
-            raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
+        mode = _checked_mode(mode or self._mode or (TRAIN if found.minimizes else TEST))
         feed = feed or {}
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
@@ -191,7 +209,9 @@ class Session:
 
     def save(self, path: PathLike) -> None:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
-        storage.save_arrays(path, self.state(), kind="session")
+        with self.scope.lock:
+            state = jax.tree.map(jnp.copy, self.state())
+        storage.save_arrays(path, state, kind="session")
 
     def load(self, path: PathLike) -> None:
         """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
@@ -212,10 +232,7 @@ class Session:
     def save_params(self, path: PathLike, names: Sequence[str] | None = None) -> None:
         """Write parameters and states, all or the named ones, to one file; see `fluid.io.save_arrays`."""
         self._check_open()
-        for name in names or ():
-            self.scope[name]
-        chosen = self.scope.arrays if names is None else {n: self.scope.arrays[n] for n in names}
-        storage.save_arrays(path, chosen, kind="parameters")
+        storage.save_arrays(path, self.scope.copies(names), kind="parameters")
 
     def load_params(
         self, source: PathLike | Mapping[str, Any], strict: bool = True, rename: storage.Rename = None
@@ -246,7 +263,7 @@ class Session:
     def params(self) -> dict[str, jax.Array]:
         """Parameters and states by name: copies, which stay valid while training goes on."""
         self._check_open()
-        return dict(self.scope)
+        return self.scope.copies()
 
     def state(self) -> dict[str, Any]:
         """All that a later run needs, by name: parameters and states, and `@slots/...`, `@step` and `@root`.
@@ -270,7 +287,8 @@ class Session:
         # Copied, so that steps can take the buffers over; and all of it before anything changes.
         new = self.place({name: jnp.array(state[name]) for name in self.state()})
         self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
-        self.scope.step, self.scope.root = new["@step"], new["@root"]
+        self.scope.step = new["@step"]
+        self.scope.root = new["@root"]
         self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
 
     def close(self) -> None:
@@ -297,6 +315,12 @@ class Session:
             f"this session has no program {shown!r}. {errors.nearest(str(shown), self.programs)} "
             f"Hand program functions over at the start: fluid.Session(f, g)"
         )
+
+
+def _checked_mode(mode: str) -> str:
+    if mode not in (TRAIN, TEST):
+        raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
+    return mode
 
 
 def _slot_name(path: Any) -> str:

@@ -6,6 +6,10 @@ from typing import Any
 from fluid import errors
 
 _SHOWN = 20
+_CHECK_THE_PROGRAM = (
+    "parameters and program must come from the same layers and names; check that the program function is the one that "
+    "was trained"
+)
 
 
 def check_match(
@@ -13,6 +17,7 @@ def check_match(
     wanted: Mapping[str, tuple[tuple[int, ...], str]],
     where: Any,
     allow_extra: bool = False,
+    advice: str = _CHECK_THE_PROGRAM,
 ) -> None:
     """Compare names, shapes and dtypes of arrays with what a program has.
 
@@ -21,6 +26,7 @@ def check_match(
       wanted: shape and dtype by name.
       where: what the arrays came from, for the message.
       allow_extra: accept names that are not wanted.
+      advice: what to do about it, for the message.
 
     Raises:
       ParameterError: they differ; at most twenty differences are listed, with the nearest name for each missing one.
@@ -43,9 +49,7 @@ def check_match(
     if problems:
         more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise errors.ParameterError(
-            f"{where} does not match the program:\n  " + "\n  ".join(problems[:_SHOWN]) + more + "\n"
-            "parameters and program must come from the same layers and names; check that the program function is the "
-            "one that was trained"
+            f"{where} does not match the program:\n  " + "\n  ".join(problems[:_SHOWN]) + more + "\n" + advice
         )
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from fluid.core import NestedSequenceBatch, SequenceBatch
+from fluid.core import NestedSequenceBatch, SequenceBatch, warn
 from fluid.metrics import MetricBase
+from fluid.reader.prefetch import Prefetcher
 from fluid.session import BoundStep
 from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.events import (
@@ -29,6 +30,8 @@ from fluid.trainer.signals import Signals
 # Steps that may be under way on the device before the loop waits: enough to keep it busy, few enough that memory and
 # the delay of an error stay small.
 IN_FLIGHT = 8
+# Seconds that reading a minibatch may take for the loop to do it before it tells handlers of the end of a step.
+_SLOW = 0.02
 
 log = logging.getLogger("fluid")
 
@@ -43,6 +46,7 @@ class Run:
       convert: makes a feed of a minibatch and its number in the epoch.
       handlers: deliver every event.
       stopping: asked after each step whether training shall end.
+      pausing: whether it shall then be possible to continue with the next minibatch, in this process.
       checkpoints: are told when something can be saved.
       signals: hold back Ctrl-C and SIGTERM until they can do no harm.
     """
@@ -52,6 +56,7 @@ class Run:
     convert: Callable[[Any, int], Any]
     handlers: Dispatcher
     stopping: Callable[[], bool]
+    pausing: Callable[[], bool]
     checkpoints: CheckpointHooks
     signals: Signals
 
@@ -65,13 +70,14 @@ def train(run: Run, num_epochs: int) -> None:
     """
     progress = run.progress
     handlers = run.handlers
+    losses = Losses()
     error: BaseException | None = None
     try:
         with run.checkpoints:
             handlers.enter(BeginTrainEvent(num_epochs))
             while progress.epoch < num_epochs and not run.stopping():
                 handlers(BeginEpochEvent(progress.epoch, progress.step))
-                event = _epoch(run)
+                event = _epoch(run, losses)
                 if event.feeding:
                     log.info("epoch %d: %s", event.epoch, event.feeding)
                 handlers(event)
@@ -79,6 +85,7 @@ def train(run: Run, num_epochs: int) -> None:
                     progress.next_epoch()
                     run.checkpoints.after_epoch()
                 run.signals.check()
+            losses.wait_for_all()
     except BaseException as raised:
         error = raised
         if "RESOURCE_EXHAUSTED" in str(raised):
@@ -88,13 +95,13 @@ def train(run: Run, num_epochs: int) -> None:
         handlers.leave(EndTrainEvent(progress.epoch, stopped=run.stopping(), error=error))
 
 
-def _epoch(run: Run) -> EndEpochEvent:
+def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
     """Run the steps of one epoch, or of what an interruption has left of it; returns the event of its end."""
     progress = run.progress
     handlers = run.handlers
     signals = run.signals
     compiled_before = run.step.compiled
-    under_way: deque[Any] = deque()
+    loss_output = run.step.loss_output
     with signals.at_once:
         batches = progress.start_pass(run.convert)
         batches.advance()
@@ -102,21 +109,25 @@ def _epoch(run: Run) -> EndEpochEvent:
         for batch in batches:
             handlers(BeginStepEvent(progress.epoch, progress.step, batch.feed, batch.seconds))
             metrics = run.step(batch.feed)
-            under_way.append(metrics[0])
+            losses.add(metrics[loss_output], progress.epoch, progress.step)
             progress.advance(batch)
-            if not run.stopping() and signals.arrived is None:
-                with signals.reading_ahead:  # while the device works
-                    batches.advance()
-            progress.last = batches.ended
+            quick = batch.seconds < _SLOW and not progress.reads_once
+            if quick:  # while the device works
+                _read_ahead(run, batches)
             handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics))
+            if not quick:  # who waits for the end of this step need not wait for a slow reader as well
+                _read_ahead(run, batches)
+            progress.last = batches.ended
             run.checkpoints.after_step(metrics)
             signals.check()
             if run.stopping():
                 break
-            if len(under_way) > IN_FLIGHT:
-                _wait_for_half(under_way)
+            losses.wait_for_half()
     finally:
-        batches.close()
+        if run.pausing():
+            progress.keep_pass(batches)
+        else:
+            batches.close()
     return EndEpochEvent(
         progress.epoch,
         progress.step,
@@ -126,11 +137,55 @@ def _epoch(run: Run) -> EndEpochEvent:
     )
 
 
-def _wait_for_half(under_way: deque[Any]) -> None:
-    """Wait for the older half of the steps at once: waking up for each would take CPU time from the device."""
-    while len(under_way) > IN_FLIGHT // 2 + 1:
-        under_way.popleft()
-    jax.block_until_ready(under_way.popleft())
+def _read_ahead(run: Run, batches: Prefetcher) -> None:
+    """Read the next minibatch, unless training ends here: then it would be lost to readers that are read once only."""
+    if not run.stopping() and run.signals.arrived is None:
+        with run.signals.reading_ahead:
+            batches.advance()
+
+
+class Losses:
+    """The losses of the steps that the device still works on; waits for them, and warns when one is not finite.
+
+    Example:
+      >>> losses = Losses()
+      >>> losses.add(jax.numpy.float32(0.5), epoch=0, step=0)
+      >>> losses.wait_for_all()
+    """
+
+    def __init__(self) -> None:
+        self._under_way: deque[tuple[Any, int, int]] = deque()
+        self._warned = False
+
+    def add(self, loss: Any, epoch: int, step: int) -> None:
+        """Note the loss of a step that was started."""
+        self._under_way.append((loss, epoch, step))
+
+    def wait_for_half(self) -> None:
+        """When too many steps are under way, wait for the older half at once.
+
+        Waking up for each would take CPU time from the device. Only the loss that was waited for is looked at.
+        """
+        if len(self._under_way) > IN_FLIGHT:
+            while len(self._under_way) > IN_FLIGHT // 2 + 1:
+                self._under_way.popleft()
+            self._settle(*self._under_way.popleft())
+
+    def wait_for_all(self) -> None:
+        """Wait for the last step."""
+        if self._under_way:
+            self._settle(*self._under_way[-1])
+            self._under_way.clear()
+
+    def _settle(self, loss: Any, epoch: int, step: int) -> None:
+        jax.block_until_ready(loss)
+        if not self._warned and not np.isfinite(loss).all():
+            self._warned = True
+            warn(
+                f"the loss is {np.ravel(loss)[0]} in step {step} of epoch {epoch}, so training computes with numbers "
+                f"that are not finite; handlers=[fluid.handlers.TerminateOnNaN(report=True)] ends it at the step that "
+                f"made the first one, and says which layer, line and rows it came from"
+            )
 
 
 def evaluate(step: BoundStep, batches: Iterable[Any]) -> list[Any]:

@@ -54,7 +54,10 @@ class Progress:
         self._batch: Any = None
         self._sizes: Any = None
         self._print: dict[str, Any] | None = None
-        self._finished: list[Any] = []  # the position of the reader after each earlier call of `train`
+        # For each earlier call of `train`: the position of the reader after it, and its num_epochs, if that is known.
+        self._finished: list[Any] = []
+        self._finished_epochs: list[int | None] = []
+        self._live: Prefetcher | None = None  # the pass of a call that was paused
         self._handler_states: list[Any] = []  # what handlers have told a checkpoint, until it is handed back
 
     @classmethod
@@ -68,6 +71,7 @@ class Progress:
         progress._sizes = saved["buckets"]
         progress._print = saved["batch"]
         progress._finished = list(saved["finished"])
+        progress._finished_epochs = list(saved.get("finished_epochs", [None] * len(progress._finished)))
         progress._handler_states = saved["handlers"]
         return progress
 
@@ -83,6 +87,20 @@ class Progress:
         """Whether this call has a position that can be continued."""
         return self._before is not None
 
+    @property
+    def reads_once(self) -> bool:
+        """Whether the reader is an iterator of the user's, which nobody can start anew."""
+        return self._source is not None and self._source.reads_once
+
+    @property
+    def place(self) -> str:
+        """The position in words."""
+        return f"in epoch {self.epoch} after {self.step} steps" if self.step else f"before epoch {self.epoch}"
+
+    def epochs_of(self, call: int) -> int | None:
+        """The `num_epochs` of an earlier call of `train`; None when that was not recorded."""
+        return self._finished_epochs[call]
+
     def begin(self, source: Minibatches, handlers: Dispatcher, buckets: Buckets | None = None) -> None:
         """Begin a call of `train`, or continue it.
 
@@ -91,7 +109,8 @@ class Progress:
           handlers: they get back what they have told a checkpoint.
           buckets: what pads the sequences, if there are any.
         """
-        self._source = source
+        if self._live is None:
+            self._source = source
         self._handlers = handlers
         self._buckets = buckets
         self.resuming = self.begun
@@ -106,6 +125,11 @@ class Progress:
           ReaderError: the reader has fewer minibatches than were trained on, or of another size.
         """
         assert self._source is not None
+        if self._live is not None:
+            batches = self._live
+            self._live = None
+            self.resuming = False
+            return batches
         if self.resuming:
             self._go_back(self._source)
         rows = self._source()
@@ -135,9 +159,21 @@ class Progress:
         self.last = False
         self._note_pass()
 
-    def finish(self) -> None:
-        """Note that this call of `train` has ended."""
+    def keep_pass(self, batches: Prefetcher) -> None:
+        """Keep a pass that is paused, with the minibatch that was read ahead, for whoever continues in this process."""
+        self._live = batches
+
+    def drop_live_pass(self) -> None:
+        """Let go of a pass that was paused; whoever continues reads from its own."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def finish(self, num_epochs: int | None) -> None:
+        """Note that this call of `train` has ended; `num_epochs` is what it was asked for, if it did all of that."""
+        self.drop_live_pass()
         self._finished.append(None if self._source is None else self._source.state())
+        self._finished_epochs.append(num_epochs)
         self.call += 1
         self.epoch = 0
         self.step = 0
@@ -168,6 +204,7 @@ class Progress:
             "reader": self._before,
             "buckets": self._sizes,
             "finished": list(self._finished),
+            "finished_epochs": list(self._finished_epochs),
             "handlers": self._handlers.state() if self._handlers else [],
         }
         return lambda: {**position, "batch": known if batch is None else fingerprint(batch)}

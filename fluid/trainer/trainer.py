@@ -1,6 +1,5 @@
 """Trainer: a program function and an optimizer, trained, tested and saved."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,29 +8,28 @@ import jax
 from fluid import errors
 from fluid.core import TEST, TRAIN, Program, whole_number
 from fluid.metrics import MetricBase, names_of
-from fluid.optimizer import Adam
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
-from fluid.reader.adapters import Minibatches, minibatches
+from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import Request, Results, Session, check_fetch
+from fluid.session.names import Fetch
+from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike
 from fluid.trainer import loop
-from fluid.trainer.checkpoint import CheckpointConfig, CheckpointHooks, Checkpoints, NoCheckpoints
+from fluid.trainer.calls import Calls
+from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Dispatcher, Handlers
 from fluid.trainer.minimizing import minimizing
 from fluid.trainer.progress import ProgressBar
-from fluid.trainer.resume import Progress, check_storable
 from fluid.trainer.signals import Signals
 
-log = logging.getLogger("fluid")
 
-
-class Trainer:
+class Trainer(ShowsProgram):
     """Trains a program function.
 
     Args:
@@ -99,16 +97,16 @@ class Trainer:
                 "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
                 "or a program function that calls optimizer.minimize(loss)"
             )
-        self.session = Session(program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations)
+        self.session = Session(
+            program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, mode=TEST
+        )
         self.program = program
         self._stopping = False
         self._training = False
         if param_path is not None:
             self.session.load_params(param_path)
-        self._progress = Progress()
-        self._calls = 0  # of train() that have ended
+        self._pausing = False
         self._signals = Signals()
-        self._interrupted: Any = None  # the reader over which training was interrupted
         self._checkpoints: Checkpoints | None = None
         if checkpoint_config is not None:
             if not isinstance(checkpoint_config, CheckpointConfig):
@@ -116,7 +114,7 @@ class Trainer:
                     f"checkpoint_config={checkpoint_config!r}: expected fluid.CheckpointConfig('checkpoints')"
                 )
             self._checkpoints = Checkpoints(checkpoint_config, self.session, program)
-            self._progress = self._checkpoints.restore() or self._progress
+        self._calls = Calls(self._checkpoints)
 
     @property
     def params(self) -> dict[str, jax.Array]:
@@ -131,14 +129,17 @@ class Trainer:
         feed_order: FeedOrder = None,
         handlers: Handlers = (),
         progress: bool | None = None,
+        resume: bool | None = None,
     ) -> None:
         """Train for some passes over a reader. May be called again, and goes on from the parameters as they are.
 
-        Ctrl-C takes effect between two steps; the next call with the same reader continues at the next minibatch.
+        Ctrl-C and `pause` take effect between two steps; the next call with the same reader continues at the next
+        minibatch, and its `num_epochs` counts the epochs that were done.
 
         With a `checkpoint_config` any next call continues, and so does the same program when it is run again: each of
         its calls of `train` then stands for the same call of the first run, and does only what that had left to do.
-        SIGTERM is treated like Ctrl-C there; the exit status is 143, or 130 after Ctrl-C.
+        SIGTERM is treated like Ctrl-C there; the exit status is 143, or 130 after Ctrl-C. What is continued, or was
+        done already, is logged.
 
         Args:
           reader: minibatches: a callable that returns an iterable of them, or an iterable. A minibatch is a list of
@@ -149,8 +150,11 @@ class Trainer:
             order in which the program declares its data.
           handlers: Handler objects around the loop, outermost first.
           progress: whether to show a progress bar; None shows it on a terminal and in a notebook.
+          resume: False begins with epoch 0 from the parameters as they are, whatever was interrupted or saved; True
+            continues with this reader, and is an error when there is nothing to continue; None does as said above.
 
         Raises:
+          ArgumentError: there is nothing to resume, or a call that was done before a checkpoint had other `num_epochs`.
           ReaderError: the reader gives nothing, or less than was trained on before an interruption.
           FeedError: data does not fit; the message names field, sample and batch.
           CheckpointError: another trainer uses the folder, or it has gone.
@@ -166,58 +170,41 @@ class Trainer:
         if not any(isinstance(handler, ProgressBar) for handler in told):
             told.insert(0, ProgressBar(show=progress))
         dispatcher = Dispatcher(told, self)
-        source = minibatches(_given(reader, "train"))
+        reader = _given(reader, "train")
+        source = minibatches(reader)
         step = self.session.step(self.program, Request(TRAIN, None, tuple(self.program.feeds)))
-        where, checkpoints = self._continue(reader, source, num_epochs)
+        position, checkpoints = self._calls.begin(reader, source, num_epochs, resume)
         has_sequences = any(spec.lod_level for spec in self.program.feeds.values())
-        where.begin(source, dispatcher, step.buckets if self._checkpoints is not None and has_sequences else None)
+        position.begin(source, dispatcher, step.buckets if self._checkpoints is not None and has_sequences else None)
         run = loop.Run(
             step=step,
-            progress=where,
+            progress=position,
             convert=self._converter(Feeder(self.program.feeds, feed_order, buckets=step.buckets)),
             handlers=dispatcher,
             stopping=lambda: self._stopping,
+            pausing=lambda: self._pausing,
             checkpoints=checkpoints,
             signals=Signals(terminate=self._checkpoints is not None),
         )
         self._train(run, num_epochs, reader)
 
-    def _train(self, run: loop.Run, num_epochs: int, reader: ReaderLike | None) -> None:
+    def _train(self, run: loop.Run, num_epochs: int, reader: ReaderLike) -> None:
         self._training = True
         self._stopping = False
+        self._pausing = False
         self._signals = run.signals
         try:
             with self.session.guard.watching(), run.signals:
                 loop.train(run, num_epochs)
         except (KeyboardInterrupt, SystemExit):
-            self._interrupted = reader
+            self._calls.leave_open(reader, "interrupted")
             raise
         finally:
             self._training = False
-        self._calls += 1
-        if run.progress is self._progress:
-            self._progress.finish()
-
-    def _continue(
-        self, reader: ReaderLike | None, source: Minibatches, num_epochs: int
-    ) -> tuple[Progress, CheckpointHooks]:
-        """The position from which this call of `train` continues, and what saves it."""
-        interrupted = self._interrupted
-        self._interrupted = None
-        if self._checkpoints is None:
-            if interrupted is not reader:
-                self._progress = Progress()
-            return self._progress, NoCheckpoints()
-        known = self._progress
-        if self._calls < known.call:
-            log.warning("nothing to train: call %d of train() was done before the checkpoint", self._calls)
-            known.skip(self._calls, source)
-            return Progress.done(num_epochs), NoCheckpoints()
-        if known.begun and num_epochs <= known.epoch:
-            log.warning("nothing to train: %d of %d epochs are done", known.epoch, num_epochs)
-            known.skip_to_end(source)
-        check_storable(source)
-        return known, self._checkpoints.of(known)
+        if self._pausing:
+            self._calls.leave_open(reader, "paused")
+        else:
+            self._calls.end(run.progress, num_epochs)
 
     def save_checkpoint(self) -> None:
         """Called by a handler: save a checkpoint when all handlers are done with this step, or with the epoch it ends.
@@ -268,8 +255,7 @@ class Trainer:
                 "there is no checkpoint to go back to; they are written while a Trainer trains that has a "
                 "checkpoint_config=fluid.CheckpointConfig('checkpoints')"
             )
-        self._progress = found
-        self._calls = found.call
+        self._calls.go_back(found)
 
     def test(
         self,
@@ -321,6 +307,40 @@ class Trainer:
 
         return convert
 
+    def run(self, feed: Mapping[str, Any] | None = None, fetch: Fetch | None = None, mode: str = TEST) -> Results:
+        """Run the program once, to look at it: nothing is trained unless `mode` says so.
+
+        Args:
+          feed: as for `Session.run`.
+          fetch: as for `Session.run`.
+          mode: "test"; or "train" for one training step, of which no handler is told.
+
+        Returns:
+          Results: the program's outputs, or the values of `fetch` in order; on the device.
+
+        Raises:
+          FeedError: data does not fit.
+          UnknownNameError: no such feed or value.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="out"))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.run({"x": np.ones((3, 2))}, fetch=["out", "out.w_0@GRAD"])
+          {out: float32[3, 1], out.w_0@GRAD: float32[2, 1]}
+        """
+        return self.session.run(self.program, feed, fetch, mode)
+
+    def pause(self) -> None:
+        """End training after the current step, so that the next `train` with the same reader continues there.
+
+        The pass over the reader stays open meanwhile, with the minibatch that was read ahead.
+        """
+        if self._training:
+            self._pausing = True
+        self._stopping = True
+
     def stop(self) -> None:
         """End training after the current step. `train` may be called again.
 
@@ -337,43 +357,32 @@ class Trainer:
         """
         self.session.save_params(path, names)
 
+    def save_inference_model(self, path: PathLike, fetch: Fetch | None = None, **options: Any) -> None:
+        """Write the program, as it is in test mode, and its parameters to one file that runs without its function.
 
-def train(
-    program_func: Callable[[], Any],
-    reader: ReaderLike,
-    num_epochs: int = 1,
-    optimizer: OptimizerLike | None = None,
-    event_handler: EventHandler | None = None,
-    **options: Any,
-) -> Trainer:
-    """Train a program function in one call.
+        Args:
+          path: of the file; in a directory that exists, `model.fluid` is written.
+          fetch: names of what it returns, such as the prediction; by default the outputs of the program. What these do
+            not depend on, such as the label, is neither fed nor saved.
+          options: as for `fluid.io.save_inference_model`.
 
-    Args:
-      program_func: as for Trainer.
-      reader: as for `Trainer.train`.
-      num_epochs: as for `Trainer.train`.
-      optimizer: as for Trainer; Adam with its defaults when the program minimises nothing itself.
-      event_handler: as for `Trainer.train`.
-      options: `feed_order`, `handlers` and `progress` are arguments of `Trainer.train`, all others of Trainer.
+        Raises:
+          ArtifactError: the program cannot be exported, or the file cannot be written.
 
-    Returns:
-      The Trainer, to test, save or train on.
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     y = fluid.layers.data("y", shape=[1])
+          ...     guess = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
+          ...     return fluid.layers.mean(fluid.layers.square_error_cost(guess, y))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.save_inference_model("line.fluid", fetch=["guess"])
+          >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2]]})["guess"].shape
+          (1, 1)
+        """
+        from fluid import artifact  # not everybody needs it
 
-    Example:
-      >>> import fluid, numpy as np
-      >>> def program():
-      ...     x = fluid.layers.data("x", shape=[2])
-      ...     return fluid.layers.mean(fluid.layers.fc(x, size=1))
-      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
-      >>> fluid.train(program, reader, num_epochs=1, optimizer=fluid.optimizer.SGD(0.1)).program.name
-      'program'
-    """
-    call = {name: options.pop(name) for name in ("feed_order", "handlers", "progress") if name in options}
-    if optimizer is None and "optimizer_func" not in options and not Program(program_func).minimizes:
-        optimizer = Adam()
-    trainer = Trainer(program_func, optimizer, **options)
-    trainer.train(reader, num_epochs, event_handler, **call)
-    return trainer
+        artifact.save(path, self.program, self.session.params(), fetch=fetch, **options)
 
 
 def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:

@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from fluid import core, errors
-from fluid.layers.base import Layer, describe, is_sequence, layer, times_matrix
+from fluid.layers.base import Layer, describe, is_sequence, layer, parameter_dtype, times_matrix
+from fluid.layers.checks import dtype_of
 from fluid.layers.functional import Activation
 from fluid.layers.recurrent.arguments import array_of_shape, to_activation
 from fluid.layers.recurrent.cells import GRU, LSTM, GRUUnit, LSTMState, LSTMUnit
@@ -40,6 +42,7 @@ class GRUCell(RNNCell):
       gate_activation: of the gates: the name of an activation, or a function; "sigmoid" by default.
       activation: of the candidate, with the same choices; "tanh" by default.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
+        Naming another one warns.
       name: the beginning of the names of the parameters.
 
     Returns:
@@ -67,10 +70,11 @@ class GRUCell(RNNCell):
         bias_attr: ParamSetting = None,
         gate_activation: Activation = None,
         activation: Activation = None,
-        dtype: str = "float32",
+        dtype: DTypeLike | None = None,
         name: str | None = "GRUCell",
     ):
         self.hidden_size = core.whole_number("GRUCell", "hidden_size", hidden_size)
+        self._dtype = None if dtype is None else dtype_of("GRUCell", dtype)
         self._this = _named_layer("GRUCell" if name is None else name, "BasicGRUUnit")
         self._param_attr = param_attr
         self._bias_attr = bias_attr
@@ -120,6 +124,7 @@ class GRUCell(RNNCell):
 
     def _parameters(self, this: Layer, x: jax.Array) -> tuple[list[jax.Array], list[Any]]:
         """Weights and biases of the gates and of the candidate, for inputs `[..., in]`."""
+        _check_dtype(this, self._dtype, x)
         rows = x.shape[-1] + self.hidden_size
         widths = [2 * self.hidden_size, self.hidden_size]
         named = list(zip(("gate", "candidate"), widths, strict=True))
@@ -154,6 +159,7 @@ class LSTMCell(RNNCell):
       activation: of the candidate and of the cell state in the hidden state, with the same choices; "tanh" by default.
       forget_bias: a number that is added to the sum of the forget gate.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
+        Naming another one warns.
       name: the beginning of the names of the parameters.
 
     Returns:
@@ -182,10 +188,11 @@ class LSTMCell(RNNCell):
         gate_activation: Activation = None,
         activation: Activation = None,
         forget_bias: float = 1.0,
-        dtype: str = "float32",
+        dtype: DTypeLike | None = None,
         name: str | None = "LSTMCell",
     ):
         self.hidden_size = core.whole_number("LSTMCell", "hidden_size", hidden_size)
+        self._dtype = None if dtype is None else dtype_of("LSTMCell", dtype)
         self._this = _named_layer("LSTMCell" if name is None else name, "BasicLSTMUnit")
         self._param_attr = param_attr
         self._bias_attr = bias_attr
@@ -229,6 +236,7 @@ class LSTMCell(RNNCell):
 
     def _parameters(self, this: Layer, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """Weight and bias for inputs `[..., in]`."""
+        _check_dtype(this, self._dtype, x)
         size = 4 * self.hidden_size
         weight = this.weight(_setting(this, self._param_attr, "w_0"), [x.shape[-1] + self.hidden_size, size], x.dtype)
         return weight, this.bias(_setting(this, self._bias_attr, "b_0"), [size], x.dtype)
@@ -258,6 +266,15 @@ def _named_layer(name: Any, unit: str) -> Layer:
     if not isinstance(name, str) or not name:
         raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
     return Layer(f"{name}/{unit}")
+
+
+def _check_dtype(this: Layer, dtype: Any, x: jax.Array) -> None:
+    """Warn when the user named another dtype than the parameters beside this input get."""
+    if dtype is not None and dtype != parameter_dtype(x.dtype) and this.frame.discovering:
+        core.warn(
+            f"{this.name}: dtype={str(dtype)!r} has no effect: the parameters have the dtype of the input "
+            f"{describe(x)}; cast the input, as in layers.cast(x, {str(dtype)!r})"
+        )
 
 
 def _setting(this: Layer, attr: ParamSetting, suffix: str, role: str | None = None) -> ParamSetting:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, is_sequence, layer
 from fluid.layers.control.pytrees import record_outputs, strongly_typed
+from fluid.layers.no_effect import no_effect
 from fluid.layers.recurrent.scan import kept
 from fluid.layers.recurrent.steps import check_no_sequences, next_states
 from fluid.layers.structured.decode_helper import KnownSteps
@@ -16,6 +17,7 @@ from fluid.layers.structured.decoder import Decoder
 
 
 @layer
+@no_effect(is_test="memory for a gradient is used only where one is computed")
 def dynamic_decode(
     decoder: Decoder,
     inits: Any = None,
@@ -41,8 +43,8 @@ def dynamic_decode(
       output_time_major: whether the outputs are arrays `[steps, batch, ...]`.
       impute_finished: whether a row that is finished keeps its states while others go on. It always does over
         sequence batches, and never with a decoder that reorders its rows, such as a beam search.
-      is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is taken when there is
-        one.
+      is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
+        is computed.
       return_length: whether to return the lengths.
       name: instead of `dynamic_decode_N`.
       kwargs: handed on to `decoder.step`, and by the decoders of fluid to the cell.

@@ -1,4 +1,4 @@
-"""Picking elements: slices, rows, largest ones, classes."""
+"""Elements and rows by their indices: slices, gathering, one-hot rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,24 +10,27 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
 from fluid.layers.checks import check_ids
+from fluid.layers.no_effect import no_effect
 
 
 @layer
-def slice(input: Any, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None) -> Any:
-    """A part of a value along dimensions.
+def slice(
+    input: core.Value, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None
+) -> Any:
+    """A part of a value, from one index to another along some dimensions.
 
     Args:
       input: any shape, or a SequenceBatch.
-      axes: the dimensions.
-      starts: the first index along each; negative counts from the end.
-      ends: the index after the last along each; beyond the end means the end.
+      axes: these dimensions.
+      starts: the first index along each of them; negative counts from the end.
+      ends: the index after the last along each of them; an index beyond the end stands for the end.
       name: instead of `slice_N`.
 
     Returns:
-      The part.
+      A value of the same kind.
 
     Raises:
-      ArgumentError: the lists differ in length.
+      ArgumentError: the lists differ in length, there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -41,28 +44,28 @@ def slice(input: Any, axes: Sequence[int], starts: Sequence[int], ends: Sequence
 
 @layer
 def strided_slice(
-    input: Any,
+    input: core.Value,
     axes: Sequence[int],
     starts: Sequence[int],
     ends: Sequence[int],
     strides: Sequence[int],
     name: str | None = None,
 ) -> Any:
-    """Every so many elements of a part of a value.
+    """A part of a value, from one index to another in steps along some dimensions.
 
     Args:
       input: any shape, or a SequenceBatch.
-      axes: the dimensions.
-      starts: the first index along each; negative counts from the end.
-      ends: the index after the last along each.
-      strides: the step along each; negative goes backwards.
+      axes: these dimensions.
+      starts: the first index along each of them; negative counts from the end.
+      ends: the index before which each of them stops.
+      strides: the step along each of them; negative goes backwards.
       name: instead of `strided_slice_N`.
 
     Returns:
-      The elements.
+      A value of the same kind.
 
     Raises:
-      ArgumentError: the lists differ in length.
+      ArgumentError: the lists differ in length, there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -75,20 +78,23 @@ def strided_slice(
 
 
 @layer
-def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = None) -> Any:
-    """Rows by their number.
+@no_effect(overwrite="the gradient of a row that is taken twice is the sum of both")
+def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: str | None = None) -> jax.Array:
+    """Rows of an array, by their numbers.
 
     Args:
       input: `[rows, ...]`.
       index: integers `[count]` or `[count, 1]`.
-      overwrite: has no effect; the gradient of a row used twice is the sum.
+      overwrite: accepted for programs written for Fluid, but has no effect: the gradient of a row that is taken twice
+        is the sum of both.
       name: instead of `gather_N`.
 
     Returns:
-      `[count, ...]`; a number outside the rows gives what is not a number.
+      `[count, ...]`. A row whose number does not exist is NaN, or for integers the smallest one.
 
     Raises:
-      ArgumentTypeError: the index is no integer.
+      ArgumentTypeError: the index holds no integers.
+      ShapeError: the index is no list of numbers.
 
     Example:
       >>> import fluid
@@ -99,30 +105,31 @@ def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = No
       float32[batch, 4]
     """
     this = Layer("gather", name)
-    array, ids = array_of(this, input), check_ids(this.name, array_of(this, index))
+    array = array_of(this, input)
+    ids = check_ids(this.name, array_of(this, index))
     if ids.ndim > 2 or ids.ndim == 2 and ids.shape[1] != 1 or array.ndim == 0:
         raise errors.ShapeError(
             f"{this.name}: index {describe(index)} is no list of rows of {describe(input)}; expected [count] or "
-            "[count, 1]"
+            f"[count, 1]"
         )
     return this.output(array.at[ids.reshape(-1)].get(mode="fill", wrap_negative_indices=False))
 
 
 @layer
-def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
-    """Elements, or slices, by their numbers in the first dimensions.
+def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> jax.Array:
+    """Elements or slices of an array, by their indices in its first dimensions.
 
     Args:
       input: any shape.
-      index: integers `[..., k]`: for each result its place in the first `k` dimensions.
+      index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
       name: instead of `gather_nd_N`.
 
     Returns:
       `[..., *input.shape[k:]]`.
 
     Raises:
-      ArgumentTypeError: the index is no integer.
-      ShapeError: the index has more numbers than the input has dimensions.
+      ArgumentTypeError: the index holds no integers.
+      ShapeError: `k` is larger than the number of dimensions of the input.
 
     Example:
       >>> import fluid
@@ -133,7 +140,8 @@ def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
       float32[batch]
     """
     this = Layer("gather_nd", name)
-    array, ids = array_of(this, input), check_ids(this.name, array_of(this, index))
+    array = array_of(this, input)
+    ids = check_ids(this.name, array_of(this, index))
     if ids.ndim < 1 or ids.shape[-1] > array.ndim:
         raise errors.ShapeError(
             f"{this.name}: index {describe(index)} has too many numbers for {describe(input)}; expected [..., k], "
@@ -143,19 +151,20 @@ def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
 
 
 @layer
-def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
-    """For each class a row with 1 at its place and 0 elsewhere.
+def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
+    """For each class a row of zeros, with 1 at the place of the class.
 
     Args:
       input: classes `[batch, ..., 1]` of an integer dtype, or a SequenceBatch.
-      depth: how many classes there are.
-      allow_out_of_range: whether other numbers give a row of zeros instead of an error when fed.
+      depth: the number of classes.
+      allow_out_of_range: whether other numbers give a row of zeros, instead of an error when they are fed.
       name: instead of `one_hot_N`.
 
     Returns:
       `[batch, ..., depth]`, float32.
 
     Raises:
+      ArgumentError: `depth` is no positive integer.
       ArgumentTypeError: the classes are no integers.
       ShapeError: they do not end in a dimension of 1.
 
@@ -167,6 +176,7 @@ def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str 
       float32[batch, 10]
     """
     this = Layer("one_hot", name)
+    core.whole_number(this.name, "depth", depth)
     ids = check_ids(this.name, input)
     if ids.ndim <= row_dims(input) or ids.shape[-1] != 1:
         raise errors.ShapeError(
@@ -179,11 +189,12 @@ def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str 
 
 
 def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: Any) -> Any:
+    """The part of a value that one start, one end and one stride for each axis choose, recorded."""
     array = dense(input)
     if not len(axes) == len(starts) == len(ends) == len(strides):
         raise errors.ArgumentError(
             f"{this.name}: axes={axes}, starts={starts}, ends={ends}; give one of each, as in axes=[1], starts=[0], "
-            "ends=[2]"
+            f"ends=[2]"
         )
     key: list[Any] = [np.s_[:]] * array.ndim
     for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):

@@ -371,6 +371,19 @@ def test_a_cell_trains_beside_one_that_is_frozen():
     assert losses[-1] < 0.05 * losses[0]
 
 
+@EACH_KIND
+def test_who_asks_for_a_dtype_that_the_parameters_do_not_get_is_told(kind):
+    def program(dtype):
+        return layers.rnn(KINDS[kind](WIDTH, dtype=dtype), layers.data("x", [4, SIZE]))[0]
+
+    for harmless in (None, "float32", jnp.float32):
+        fluid.Program(functools.partial(program, harmless))
+    fluid.Program(functools.partial(program, "float32"), precision="bfloat16")
+    with pytest.warns(errors.FluidWarning, match="Unit_0: dtype='bfloat16' has no effect.*cast the input"):
+        found = fluid.Program(functools.partial(program, "bfloat16"))
+    assert {spec.dtype for spec in found.parameters.values()} == {"float32"}
+
+
 class Wrong(layers.RNNCell):
     def __init__(self, step=None):
         self.step = step

@@ -6,18 +6,18 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from fluid import errors, storage
+from fluid import errors
 from fluid.core import Program, whole_number
 from fluid.session import Results, Session
 from fluid.storage import PathLike
-from fluid.trainer.checkpoint_folder import Folder
-from fluid.trainer.checkpoint_score import Score
-from fluid.trainer.checkpoint_writer import Snapshot, Writer
+from fluid.trainer.checkpoint.folder import Folder
+from fluid.trainer.checkpoint.match import check_checkpoint, describe_optimizers
+from fluid.trainer.checkpoint.score import Score
+from fluid.trainer.checkpoint.writer import Snapshot, Writer
 from fluid.trainer.health import Health
 from fluid.trainer.resume import Progress
 
@@ -139,6 +139,7 @@ class Checkpoints(CheckpointHooks):
     def __init__(self, config: CheckpointConfig, session: Session, program: Program):
         self.config = config
         self._session = session
+        self._program = program
         self._score = None if config.keep_best is None else Score(program, *config.keep_best)
         self.folder = Folder(config.checkpoint_dir)
         self._writer = Writer(self.folder, config.max_num_checkpoints, self._score)
@@ -169,7 +170,8 @@ class Checkpoints(CheckpointHooks):
             if chosen is None:
                 return None
             meta = self.folder.meta(chosen)
-            self._check(chosen, meta)
+            here = f"checkpoint {chosen} in {str(self.folder.path)!r}"
+            check_checkpoint(meta, self._session.state(), self._program, here)
             arrays = self._read(chosen)
             for damaged, problem in flaws.items():
                 name = self.folder.set_aside(damaged, "damaged")
@@ -181,6 +183,12 @@ class Checkpoints(CheckpointHooks):
         where = f"epoch {progress.epoch}, step {progress.step}"
         log.warning("continuing from checkpoint %d in %s: %s", chosen, self.folder.path, where)
         return progress
+
+    @property
+    def where(self) -> str:
+        """The newest checkpoint, in words."""
+        steps = self.folder.steps()
+        return f"checkpoint {steps[-1]} in {str(self.folder.path)!r}" if steps else f"{str(self.folder.path)!r}"
 
     def of(self, progress: Progress) -> "Checkpoints":
         """Say whose position is saved with the session."""
@@ -247,7 +255,8 @@ class Checkpoints(CheckpointHooks):
             return
         self._since = 0
         score = None if self._score is None else self._score.take()
-        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score))
+        optimizers = describe_optimizers(self._program)
+        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers))
 
     def wait(self) -> None:
         """Wait until the last save is complete."""
@@ -286,12 +295,6 @@ class Checkpoints(CheckpointHooks):
                 f"{', '.join(map(str, steps))}"
             )
         return chosen
-
-    def _check(self, step: int, meta: Mapping[str, Any]) -> None:
-        listed = meta["arrays"].items()
-        found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in listed}
-        wanted = {n: (v.shape, str(v.dtype)) for n, v in self._session.state().items()}
-        storage.check_match(found, wanted, f"checkpoint {step} in {str(self.folder.path)!r}")
 
     def _read(self, step: int) -> dict[str, np.ndarray]:
         try:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fluid.trainer.checkpoint_folder import Folder
-from fluid.trainer.checkpoint_score import Score
+from fluid.trainer.checkpoint.folder import Folder
+from fluid.trainer.checkpoint.score import Score
 from fluid.trainer.health import Health
 
 log = logging.getLogger("fluid")
@@ -23,12 +23,14 @@ class Snapshot(NamedTuple):
       arrays: everything of the session by name, on the host.
       position: gives the position of training, as JSON; called in the thread, as it takes a while.
       score: what `Score.take` gave, or None.
+      optimizers: what `describe_optimizers` gave.
     """
 
     step: int
     arrays: Mapping[str, np.ndarray]
     position: Callable[[], dict[str, Any]]
     score: dict[str, Any] | None
+    optimizers: list[str]
 
 
 class Writer:
@@ -85,7 +87,12 @@ class Writer:
             self._unhealthy = False
             self._set_undone_aside(snapshot.step)
             versions = {name: importlib.metadata.version(name) for name in ("jax", "orbax-checkpoint")}
-            meta = {"position": snapshot.position(), "score": snapshot.score, "versions": versions}
+            meta = {
+                "position": snapshot.position(),
+                "score": snapshot.score,
+                "optimizers": snapshot.optimizers,
+                "versions": versions,
+            }
             self._folder.write(snapshot.step, snapshot.arrays, meta)
             self.base = snapshot.step
             self.known.add(snapshot.step)
