@@ -12,16 +12,18 @@ NAMES = {
         one_hot optimizer place reader regularizer summary train trainer
     """,
     "fluid.layers": """
-        DynamicRNN Print StaticRNN abs accuracy acos adaptive_pool2d adaptive_pool3d add_position_encoding
+        BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell Print
+        RNNCell SampleEmbeddingHelper StaticRNN TrainingHelper abs accuracy acos adaptive_pool2d adaptive_pool3d
+        add_position_encoding
         affine_channel affine_grid argmax argmin argsort array_length array_read array_write asin assign atan
         attention_cache auc batch_norm beam_search bilinear_tensor_product bpr_loss brelu case cast ceil
         chunk_eval clip clip_by_norm concat cond conv2d conv2d_transpose conv3d conv3d_transpose cos cos_sim
         cosine_decay create_array create_parameter crf_decoding crop crop_tensor cross_entropy
-        ctc_greedy_decoder cumsum data diag dice_loss dropout dynamic_gru dynamic_lstm dynamic_lstmp
+        ctc_greedy_decoder cumsum data diag dice_loss dropout dynamic_decode dynamic_gru dynamic_lstm dynamic_lstmp
         edit_distance elementwise_add elementwise_div elementwise_floordiv elementwise_max elementwise_min
         elementwise_mod elementwise_mul elementwise_pow elementwise_sub elu embedding equal exp expand
         exponential_decay eye fc fill_constant fill_constant_batch_size_like fill_zeros_like flatten floor
-        gather gather_nd gaussian_random gaussian_random_batch_size_like gelu greater_equal greater_than
+        gather gather_nd gather_tree gaussian_random gaussian_random_batch_size_like gelu greater_equal greater_than
         grid_sampler group_norm gru_unit hard_shrink hard_sigmoid hard_swish has_inf has_nan hsigmoid
         huber_loss identity im2sequence image_resize image_resize_short increment instance_norm
         inverse_time_decay isfinite kldiv_loss l2_normalize label_smooth layer_norm leaky_relu less_equal

@@ -95,9 +95,11 @@ from fluid.layers.norm.layer_norm import group_norm, instance_norm, layer_norm
 from fluid.layers.norm.rescale import affine_channel, l2_normalize, lrn
 from fluid.layers.norm.spectral import spectral_norm
 from fluid.layers.recurrent.dynamic_rnn import DynamicRNN
+from fluid.layers.recurrent.gated_cells import GRUCell, LSTMCell
 from fluid.layers.recurrent.gru import dynamic_gru, gru_unit
 from fluid.layers.recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm_unit
 from fluid.layers.recurrent.rnn import rnn
+from fluid.layers.recurrent.rnn_cell import RNNCell
 from fluid.layers.recurrent.stacked_lstm import lstm
 from fluid.layers.recurrent.static_rnn import StaticRNN
 from fluid.layers.sequence.conv import row_conv, sequence_conv
@@ -114,10 +116,20 @@ from fluid.layers.sequence.shape import (
     sequence_slice,
 )
 from fluid.layers.structured.beam import beam_search
+from fluid.layers.structured.beam_decoder import BeamSearchDecoder
 from fluid.layers.structured.chunk import chunk_eval
 from fluid.layers.structured.crf import crf_decoding, linear_chain_crf
 from fluid.layers.structured.ctc import ctc_greedy_decoder, warpctc
+from fluid.layers.structured.decode_helper import (
+    DecodeHelper,
+    GreedyEmbeddingHelper,
+    SampleEmbeddingHelper,
+    TrainingHelper,
+)
+from fluid.layers.structured.decoder import BasicDecoder, Decoder
 from fluid.layers.structured.distance import edit_distance
+from fluid.layers.structured.dynamic_decode import dynamic_decode
+from fluid.layers.structured.hypotheses import gather_tree
 from fluid.layers.tensor.arithmetic import clip, clip_by_norm, increment, pow, scale, sum, sums
 from fluid.layers.tensor.assign import assign, cast, create_parameter, identity
 from fluid.layers.tensor.compare import (
@@ -197,17 +209,21 @@ from fluid.lr import (
 
 # fmt: off
 __all__ = [
-    "DynamicRNN", "Print", "StaticRNN", "abs", "accuracy", "acos", "adaptive_pool2d", "adaptive_pool3d",
+    "BasicDecoder", "BeamSearchDecoder", "DecodeHelper", "Decoder", "DynamicRNN", "GRUCell", "GreedyEmbeddingHelper",
+    "LSTMCell", "Print", "RNNCell", "SampleEmbeddingHelper", "StaticRNN", "TrainingHelper", "abs", "accuracy", "acos",
+    "adaptive_pool2d", "adaptive_pool3d",
     "add_position_encoding", "affine_channel", "affine_grid", "argmax", "argmin", "argsort", "array_length",
     "array_read", "array_write", "asin", "assign", "atan", "attention_cache", "auc", "batch_norm", "beam_search",
     "bilinear_tensor_product", "bpr_loss", "brelu", "case", "cast", "ceil", "chunk_eval", "clip", "clip_by_norm",
     "concat", "cond", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose", "cos", "cos_sim", "cosine_decay",
     "create_array", "create_parameter", "crf_decoding", "crop", "crop_tensor", "cross_entropy", "ctc_greedy_decoder",
-    "cumsum", "data", "diag", "dice_loss", "dropout", "dynamic_gru", "dynamic_lstm", "dynamic_lstmp", "edit_distance",
+    "cumsum", "data", "diag", "dice_loss", "dropout", "dynamic_decode", "dynamic_gru", "dynamic_lstm", "dynamic_lstmp",
+    "edit_distance",
     "elementwise_add", "elementwise_div", "elementwise_floordiv", "elementwise_max", "elementwise_min",
     "elementwise_mod", "elementwise_mul", "elementwise_pow", "elementwise_sub", "elu", "embedding", "equal", "exp",
     "expand", "exponential_decay", "eye", "fc", "fill_constant", "fill_constant_batch_size_like", "fill_zeros_like",
-    "flatten", "floor", "gather", "gather_nd", "gaussian_random", "gaussian_random_batch_size_like", "gelu",
+    "flatten", "floor", "gather", "gather_nd", "gather_tree", "gaussian_random", "gaussian_random_batch_size_like",
+    "gelu",
     "greater_equal", "greater_than", "grid_sampler", "group_norm", "gru_unit", "hard_shrink", "hard_sigmoid",
     "hard_swish", "has_inf", "has_nan", "hsigmoid", "huber_loss", "identity", "im2sequence", "image_resize",
     "image_resize_short", "increment", "instance_norm", "inverse_time_decay", "isfinite", "kldiv_loss", "l2_normalize",

@@ -1,5 +1,6 @@
 """What every layer is made with: `@layer`, `Layer`, and functions that read the values it is given."""
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard, TypeVar
@@ -22,17 +23,21 @@ Initializer = Callable[..., Any]
 
 
 def layer(function: F) -> F:
-    """Decorate a layer: outside a program function it raises, and its errors name the layer and the user's line."""
+    """Decorate a layer: outside a program function it raises, and its errors name the layer and the user's line.
+
+    The `__init__` of a class stands for the class.
+    """
+    name = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        frame = core.current_frame(f"layers.{function.__name__}")
+        frame = core.current_frame(f"layers.{name}")
         try:
-            with jax.named_scope(function.__name__):
+            with jax.named_scope(name):
                 return function(*args, **kwargs)
         except Exception as error:
             if not any(note.startswith("in the layer") for note in getattr(error, "__notes__", ())):
-                scope = frame.scoped(function.__name__)
+                scope = frame.scoped(name)
                 error.add_note(f"in the layer {scope}, called at {core.user_site()}")
             raise
 
@@ -53,6 +58,12 @@ class Layer:
         if name is not None and (not isinstance(name, str) or not name):
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
+
+    def here(self) -> "Layer":
+        """The same layer in the frame that runs now, which may be the inside of a loop that was outside before."""
+        same = copy.copy(self)
+        same.frame = core.current_frame(self._caller)
+        return same
 
     def weight(
         self,

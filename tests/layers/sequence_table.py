@@ -11,7 +11,7 @@ has a part in what they draw.
 
 import jax.numpy as jnp
 import numpy as np
-from layers.table import BOUNDED, REDUCTIONS, Row, block_of, plain, real, recurred, start_of, whole
+from layers.table import BOUNDED, REDUCTIONS, Row, block_of, plain, real, recurred, rnn_of, start_of, whole
 
 import fluid
 from fluid import layers, nets
@@ -68,6 +68,15 @@ def inner(function):
         return function(fluid.NestedSequenceBatch(x.data, x.lengths, jnp.tile(counts, (x.shape[0], 1))), *others)
 
     return build
+
+
+def teacher_forced(x, last, time_major):
+    """Outputs, states and lengths of a decoder over sequences."""
+    decoder = layers.BasicDecoder(layers.LSTMCell(2), layers.TrainingHelper(x))
+    (outputs, _), states, lengths = layers.dynamic_decode(
+        decoder, max_step_num=last, output_time_major=time_major, return_length=True
+    )
+    return layers.reduce_sum(outputs, dim=0) if time_major else outputs, *states, lengths
 
 
 SEQUENCE_ROWS = [
@@ -132,6 +141,10 @@ SEQUENCE_ROWS = [
         lambda i, h: i < 2, lambda i, h: [i + 1, layers.fc(h, 2, act="tanh")], [0, x], max_iterations=3)[1], _seq()),
     Row("repeat", lambda x: layers.repeat(lambda h: layers.layer_norm(h + layers.fc(h, 2)), 2, x), _seq()),
     Row("rnn", lambda x: layers.rnn(lambda x, h: (h, recurred(x, h)), x, start_of(x), is_reverse=True), _seq()),
+    *[Row("rnn", lambda x, cell=cell: rnn_of(cell(2), x, is_reverse=True), _seq(), label=cell.__name__)
+      for cell in (layers.GRUCell, layers.LSTMCell)],
+    *[Row("dynamic_decode", lambda x, n=n, first=first: teacher_forced(x, n, first), _seq(), label=label)
+      for label, n, first in (("whole", None, False), ("cut", 1, False), ("time first", 2, True))],
     Row("DynamicRNN", lambda x: block_of(layers.DynamicRNN(), x), _seq()),
     *[Row("sequence_pool", lambda x, kind=kind: layers.sequence_pool(x, kind, pad_value=-1.5), _seq(), label=kind)
       for kind in ("sum", "average", "sqrt", "max", "min", "first", "last")],

@@ -83,6 +83,64 @@ def block_of(rnn, x, **arguments):
     return rnn()
 
 
+class Elman(layers.RNNCell):
+    """A cell of one's own, whose step is that of the other recurrences in the table."""
+
+    state_shape = (2,)
+
+    def __init__(self, **arguments):
+        self.arguments = arguments
+
+    def call(self, inputs, states):
+        hidden = recurred(inputs, states, **self.arguments)
+        return hidden, hidden
+
+
+class Halving(layers.Decoder):
+    """A decoder without a cell: what it is given, halved in every step."""
+
+    def initialize(self, inits):
+        return inits, (), jnp.zeros(inits.shape[:1], bool)
+
+    def step(self, time, inputs, states):
+        return inputs, states, inputs / 2, jnp.broadcast_to(time == 3, inputs.shape[:1])
+
+
+class Feedback(layers.DecodeHelper):
+    """A helper that gives each step the outputs of the one before."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def initialize(self):
+        return self.first, jnp.zeros(self.first.shape[:1], bool)
+
+    def sample(self, time, outputs, states):
+        return jnp.argmax(outputs, axis=-1)
+
+    def next_inputs(self, time, outputs, states, sample_ids):
+        return sample_ids < 0, outputs, states
+
+
+def rnn_of(cell, x, **arguments):
+    """The outputs of a recurrence, and its last states one after the other."""
+    outputs, states = layers.rnn(cell, x, **arguments)
+    return outputs, *jax.tree.leaves(states)
+
+
+def ids_of(helper, x, **arguments):
+    """A decoder with a helper that says ids. The outputs are such that it always says 2, and never ends with 4."""
+    starts = jnp.zeros(x.shape[0], "int32")
+    made = helper(lambda ids: x + ids[:, None].astype(x.dtype), starts, 4)
+    cell = layers.GRUCell(2, **arguments)
+    return layers.BasicDecoder(cell, made, lambda h: jnp.concatenate([h, h[:, :1] + 5, h - 1], axis=1))
+
+
+def decoded(decoder, states=None, steps=3, **arguments):
+    """What a decoder outputs in a few steps."""
+    return layers.dynamic_decode(decoder, states, max_step_num=steps - 1, **arguments)[0]
+
+
 def rng(*salt):
     return np.random.default_rng(zlib.crc32(repr(salt).encode()))
 
@@ -432,6 +490,30 @@ ROWS = [
     Row("rnn", lambda x, **k: layers.rnn(
         lambda x, h: (h, recurred(x, h, **k)), x, start_of(x), is_reverse=True, **k), {"x": real(4, 3, 2)},
         wrong={"x": real(4)}, label="dense"),
+    *[Row("rnn", lambda x, cell=cell, **k: rnn_of(cell(2, **k), x, **k), {"x": real(4, 3, 2)},
+          wrong={"x": real(4, 3)}, label=cell.__name__) for cell in (layers.GRUCell, layers.LSTMCell)],
+    *[Row(cell.__name__, ragged(lambda x, cell=cell, **k: rnn_of(cell(2, **k), x, is_reverse=True, **k)), STEPS_OF)
+      for cell in (layers.GRUCell, layers.LSTMCell)],
+    Row("RNNCell", ragged(lambda x, **k: layers.rnn(Elman(**k), x, **k)), STEPS_OF),
+    Row("TrainingHelper", ragged(lambda x, **k: decoded(
+        layers.BasicDecoder(Elman(**k), layers.TrainingHelper(x)), **k).cell_outputs), STEPS_OF),
+    Row("BasicDecoder", lambda x, h, **k: decoded(
+        layers.BasicDecoder(layers.GRUCell(2, **k), layers.TrainingHelper(x)), h, 9, **k).cell_outputs,
+        {"x": real(3, 4, 2), "h": real(3, 2)}),
+    Row("dynamic_decode", lambda x, h, n, **k: layers.dynamic_decode(layers.BasicDecoder(
+        layers.GRUCell(2, **k), layers.TrainingHelper(x, n)), h, impute_finished=True, **k)[1],
+        {"x": real(3, 4, 2), "h": real(3, 2), "n": LENGTHS},
+        wrong={"x": real(3, 4, 2), "h": real(3, 3), "n": LENGTHS}),
+    Row("Decoder", lambda x, **k: decoded(Halving(), x, 5, **k), X),
+    Row("DecodeHelper", lambda x, **k: decoded(
+        layers.BasicDecoder(layers.GRUCell(3, **k), Feedback(x)), **k).cell_outputs, X),
+    *[Row(helper.__name__, lambda x, helper=helper, **k: decoded(ids_of(helper, x, **k), **k).cell_outputs, X)
+      for helper in (layers.GreedyEmbeddingHelper, layers.SampleEmbeddingHelper)],
+    Row("BeamSearchDecoder", lambda x, **k: decoded(layers.BeamSearchDecoder(
+        lambda ids, state: (jnp.where(ids[:, None] % 2, -1, 1) * state - 5, state), 0, 4, 2), x, **k),
+        {"x": np.linspace(-3, 4, 10, dtype="float32").reshape(2, 5)}, False, "int32"),
+    Row("gather_tree", layers.gather_tree, {"x": whole(9, 2, 3, 4), "y": whole(4, 2, 3, 4)}, False, "int32",
+        wrong={"x": whole(9, 2, 3, 4), "y": whole(4, 2, 3, 3)}),
     Row("DynamicRNN", ragged(lambda x, **k: block_of(layers.DynamicRNN(**k), x, **k)),
         {"x": real(3, 4, 2), "n": LENGTHS}),
     Row("StaticRNN", lambda x, **k: block_of(layers.StaticRNN(**k), x, **k), {"x": real(4, 3, 2)}),
