@@ -76,15 +76,16 @@ class Case:
         given = self.arrays("feed")
         return {name: _fed(feed, given[name], step) for name, feed in self.spec["feeds"].items()}
 
-    def program(self, names=None, functional=False):
+    def program(self, names=None, functional=False, declare=None):
         """Return the program function.
 
-        `names` is filled with the names under which results are recorded; `functional` writes recurrences as functions.
+        `names` is filled with the names under which results are recorded; `functional` writes recurrences as functions;
+        `declare` declares a feed in another way than with the sizes that it has.
         """
 
         def program():
             rows = next((len(f["lengths"]) for f in self.spec["feeds"].values() if "lengths" in f), None)
-            known = {name: _declare(name, feed, rows) for name, feed in self.spec["feeds"].items()}
+            known = {name: (declare or _declare)(name, feed, rows) for name, feed in self.spec["feeds"].items()}
             for call in self.spec["calls"]:
                 results = _made(call, known, functional)
                 results = list(results) if isinstance(results, list | tuple) else [results]
