@@ -170,6 +170,24 @@ def like(value: Any, data: Any) -> Any:
     return value.with_data(data) if is_sequence(value) else data
 
 
+def at_steps(value: Any, numbers: Any) -> Any:
+    """Rows of an array, or steps of the innermost sequences, counted through from the first row to the last."""
+    if not is_sequence(value):
+        return dense(value).at[numbers].get(mode="fill", fill_value=None, wrap_negative_indices=False)
+    batch = value.flat() if isinstance(value, core.NestedSequenceBatch) else value
+    ends = jnp.cumsum(batch.lengths)
+    row = jnp.searchsorted(ends, numbers, side="right")
+    begin = (ends - batch.lengths).at[row].get(mode="clip")
+    return at_places(dense(batch), row, numbers - begin)
+
+
+def at_places(data: Any, rows: Any, steps: Any) -> Any:
+    """What stands in `data [batch, time, ...]` at these rows and steps; what is no number where there is nothing."""
+    if data.shape[1] == 0:  # there is nothing to take, and nothing is valid
+        data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
+    return data.at[rows, steps].get(mode="fill", wrap_negative_indices=False)
+
+
 def row_dims(value: Any) -> int:
     """How many leading dimensions stand for what Fluid counts as rows: two, batch and time, for a SequenceBatch."""
     if isinstance(value, core.NestedSequenceBatch):

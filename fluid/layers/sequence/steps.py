@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, row_dims
+from fluid.layers.base import Layer, array_of, at_places, at_steps, dense, describe, is_sequence, row_dims
 from fluid.layers.checks import check_ids
 
 
@@ -138,7 +138,7 @@ def step_ids(this: Layer, batch: core.SequenceBatch, argument: str = "input") ->
 
 def taken(batch: core.SequenceBatch, places: Any, lengths: Any) -> core.SequenceBatch:
     """The steps of each row that stand at `places [batch, n]`, of which each row has so many."""
-    return sequence_batch(_at(dense(batch), jnp.arange(batch.shape[0])[:, None], places), lengths)
+    return sequence_batch(at_places(dense(batch), jnp.arange(batch.shape[0])[:, None], places), lengths)
 
 
 def packed(batch: core.SequenceBatch, kept: Any) -> core.SequenceBatch:
@@ -168,20 +168,3 @@ def dealt(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
     """
     places = (jnp.cumsum(lengths) - lengths)[:, None] + jnp.arange(time)
     return sequence_batch(at_steps(value, places), lengths)
-
-
-def at_steps(value: Any, places: Any) -> Any:
-    """Rows of an array, or steps of the innermost sequences, counted through from the first row to the last."""
-    if not is_sequence(value):
-        return dense(value).at[places].get(mode="fill", fill_value=None, wrap_negative_indices=False)
-    batch = flat(value)
-    ends = jnp.cumsum(batch.lengths)
-    row = jnp.searchsorted(ends, places, side="right")
-    begin = (ends - batch.lengths).at[row].get(mode="clip")
-    return _at(dense(batch), row, places - begin)
-
-
-def _at(data: Any, rows: Any, places: Any) -> Any:
-    if data.shape[1] == 0:  # there is nothing to take, and nothing is valid
-        data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
-    return data.at[rows, places].get(mode="fill", wrap_negative_indices=False)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, at_steps, axis_of, dense, describe, layer, like, row_dims
 from fluid.layers.checks import check_ids
 
 
@@ -79,16 +79,17 @@ def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = No
     """Rows by their number.
 
     Args:
-      input: `[rows, ...]`.
-      index: integers `[count]` or `[count, 1]`.
+      input: `[rows, ...]`, or a SequenceBatch, whose rows are the steps of all sequences, one after the other.
+      index: integers `[count]` or `[count, 1]`, or a SequenceBatch of `[1]`.
       overwrite: has no effect; the gradient of a row used twice is the sum.
       name: instead of `gather_N`.
 
     Returns:
-      `[count, ...]`; a number outside the rows gives what is not a number.
+      `[count, ...]`, a SequenceBatch where the index is one; a number outside the rows gives what is not a number.
 
     Raises:
       ArgumentTypeError: the index is no integer.
+      ShapeError: the index is no list of rows.
 
     Example:
       >>> import fluid
@@ -99,13 +100,14 @@ def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = No
       float32[batch, 4]
     """
     this = Layer("gather", name)
-    array, ids = array_of(this, input), check_ids(this.name, array_of(this, index))
-    if ids.ndim > 2 or ids.ndim == 2 and ids.shape[1] != 1 or array.ndim == 0:
+    array, ids = dense(input), check_ids(this.name, index)
+    dims = row_dims(index)
+    if ids.shape[dims:] not in ((), (1,)) or array.ndim == 0:
         raise errors.ShapeError(
             f"{this.name}: index {describe(index)} is no list of rows of {describe(input)}; expected [count] or "
             "[count, 1]"
         )
-    return this.output(array.at[ids.reshape(-1)].get(mode="fill", wrap_negative_indices=False))
+    return this.output(like(index, at_steps(input, ids.reshape(index.shape[:dims] if dims > 1 else -1))))
 
 
 @layer
