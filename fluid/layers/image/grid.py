@@ -87,14 +87,28 @@ def grid_sampler(x: Any, grid: Any, name: str | None = None) -> Any:
     high, broad = image.pixels
     across = (places[..., 0] + 1) * ((broad - 1) / 2)
     down = (places[..., 1] + 1) * ((high - 1) / 2)
-    left, top = jnp.floor(across), jnp.floor(down)
     pixels = jnp.moveaxis(wide(image.array), 1, -1)
-    result = sum(
+    return this.output(jnp.moveaxis(between(pixels, down, across), -1, 1).astype(image.array.dtype))
+
+
+def between(pixels: Any, down: Any, across: Any) -> Any:
+    """Read images at any places, between pixels as a mean of the four around; outside of the image they are 0.
+
+    Args:
+      pixels: `[batch, height, width, channels]`.
+      down: how far from the first row each place is, `[batch, height', width']`.
+      across: how far from the first column.
+
+    Returns:
+      `[batch, height', width', channels]`.
+    """
+    left, top = jnp.floor(across), jnp.floor(down)
+    parts = [
         (1 - jnp.abs(across - column))[..., None] * (1 - jnp.abs(down - row))[..., None] * _read(pixels, row, column)
         for row in (top, top + 1)
         for column in (left, left + 1)
-    )
-    return this.output(jnp.moveaxis(jnp.asarray(result), -1, 1).astype(image.array.dtype))
+    ]
+    return sum(parts[1:], parts[0])
 
 
 def _read(pixels: Any, row: Any, column: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Pixels moved into channels and back; channels that change places."""
+"""Pixels moved into channels and back; channels that change places, or frames."""
 
 from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
 from fluid.layers.image.spatial import divided_channels, image_of
 
@@ -104,3 +104,45 @@ def shuffle_channel(x: Any, group: int, name: str | None = None) -> Any:
     each = divided_channels(this, image, "group", group, group)
     parted = image.array.reshape(-1, group, each, *image.pixels)
     return this.output(jnp.swapaxes(parted, 1, 2).reshape(image.array.shape))
+
+
+@layer
+def temporal_shift(x: Any, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> Any:
+    """Move some channels of the frames of a film to the next frame, and as many to the one before (Lin et al., 2019).
+
+    Args:
+      x: the frames of all films, one after the other, `[batch * seg_num, channels, height, width]`.
+      seg_num: how many frames each film has.
+      shift_ratio: which share of the channels is moved forward, the first ones, and which back, those behind them.
+      name: instead of `temporal_shift_N`.
+
+    Returns:
+      Same shape as `x`; 0 where no frame is before or behind.
+
+    Raises:
+      ArgumentError: `seg_num` is not positive, or `shift_ratio` is more than a half.
+      ShapeError: the input is no batch of images, or no whole number of films.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.temporal_shift(fluid.layers.data("x", shape=[8, 4, 4]), seg_num=3)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 8, 4, 4]
+    """
+    this = Layer("temporal_shift", name)
+    image = image_of(this, x, 4, "NCHW")
+    frames = core.whole_number(this.name, "seg_num", seg_num)
+    count = image.array.shape[0]
+    if not 0 <= shift_ratio <= 0.5:
+        raise errors.ArgumentError(f"{this.name}: shift_ratio={shift_ratio!r}; expected a share from 0 to 0.5")
+    if count % frames and count != this.frame.placeholder_batch:
+        raise errors.ShapeError(
+            f"{this.name}: {count} images are no whole number of films of seg_num={frames} frames; feed as many as "
+            f"{count - count % frames or frames}"
+        )
+    number = jnp.arange(count)[:, None, None, None] % frames
+    first, second = (int(image.channels * share) for share in (shift_ratio, 2 * shift_ratio))
+    before = jnp.where(number > 0, jnp.roll(image.array[:, :first], 1, axis=0), 0)
+    behind = jnp.where(number < frames - 1, jnp.roll(image.array[:, first:second], -1, axis=0), 0)
+    return this.output(jnp.concatenate([before, behind, image.array[:, second:]], axis=1))

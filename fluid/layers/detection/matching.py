@@ -1,0 +1,183 @@
+"""Which box is whose: objects matched with the boxes that predict them, and what these shall predict."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, dense, describe, layer
+from fluid.layers.checks import check_ids
+from fluid.layers.detection.geometry import exact, exact_array
+
+# Pairs whose distance is less have nothing in common and are not matched.
+_NOTHING = 1e-6
+
+
+class Matches(NamedTuple):
+    """For each column of a matrix of distances the row that it is matched with.
+
+    Attributes:
+      rows: int32 `[batch, columns]`; -1 for none.
+      distances: `[batch, columns]`; 0 for none.
+    """
+
+    rows: jax.Array
+    distances: jax.Array
+
+
+@layer
+def bipartite_match(
+    dist_matrix: core.Value, match_type: str | None = None, dist_threshold: float | None = None, name: str | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Match rows with columns, the nearest first: the largest distance is found, and its row and column are taken out.
+
+    Args:
+      dist_matrix: how near each row is to each column, the larger the nearer: a SequenceBatch `[batch, rows, columns]`,
+        as from `iou_similarity`, or `[rows, columns]`, a batch of one.
+      match_type: "bipartite", each row with one column; or "per_prediction", where each column that is left is then
+        matched with its nearest row, if their distance is at least `dist_threshold`. "bipartite" by default.
+      dist_threshold: 0.5 by default.
+      name: instead of `bipartite_match_N`.
+
+    Returns:
+      For each column the row it is matched with, int32 `[batch, columns]`, -1 for none; and their distance, 0 for
+      none. They carry no gradient. Rows and columns whose distance is less than 0.000001 are not matched.
+
+    Raises:
+      ArgumentError: there is no such `match_type`.
+      ShapeError: the input is neither a batch of sequences of vectors nor a matrix.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     truth = fluid.layers.data("truth", shape=[4], lod_level=1)
+      ...     prior = fluid.layers.data("prior", shape=[80, 4], append_batch_size=False)
+      ...     return fluid.layers.bipartite_match(fluid.layers.iou_similarity(truth, prior), "per_prediction", 0.5)
+      >>> print(*fluid.Program(program).outputs)
+      int32[batch, 80] float32[batch, 80]
+    """
+    this = Layer("bipartite_match", name)
+    threshold = threshold_of(this, match_type or "bipartite", 0.5 if dist_threshold is None else dist_threshold)
+    sequence = isinstance(dist_matrix, core.SequenceBatch)
+    distances = exact(dist_matrix) if sequence else exact_array(this, dist_matrix)[None]
+    if distances.ndim != 3:
+        raise errors.ShapeError(
+            f"{this.name}: dist_matrix {describe(dist_matrix)}; expected a sequence batch [batch, rows, columns] or a "
+            f"matrix [rows, columns], as from layers.iou_similarity(truth, prior)"
+        )
+    found = matched(distances, threshold)
+    return this.output(found.rows), this.output(found.distances)
+
+
+@layer
+def target_assign(
+    input: core.Value,
+    matched_indices: core.Value,
+    negative_indices: core.Value | None = None,
+    mismatch_value: float | None = None,
+    name: str | None = None,
+) -> tuple[Any, jax.Array]:
+    """What each prediction shall be: what belongs to the object that it is matched with.
+
+    Args:
+      input: what belongs to the objects: a SequenceBatch `[batch, objects, predictions, k]`, each object as each
+        prediction shall see it; or `[batch, objects, 1, k]`, where all see the same.
+      matched_indices: the object of each prediction, int32 `[batch, predictions]`; -1 for none.
+      negative_indices: predictions that count though they have no object: a SequenceBatch of integers `[batch, n, 1]`.
+      mismatch_value: what predictions without an object shall be; 0 by default.
+      name: instead of `target_assign_N`.
+
+    Returns:
+      What each prediction shall be, `[batch, predictions, k]`, and whether it counts, float32 `[batch, predictions, 1]`
+      of 0 and 1.
+
+    Raises:
+      ArgumentTypeError: indices are no integers.
+      ShapeError: the inputs do not fit together.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     kinds = fluid.layers.data("kinds", shape=[1, 1], dtype="int64", lod_level=1)
+      ...     matched = fluid.layers.data("matched", shape=[80], dtype="int32")
+      ...     return fluid.layers.target_assign(kinds, matched, mismatch_value=0)
+      >>> print(*fluid.Program(program).outputs)
+      int32[batch, 80, 1] float32[batch, 80, 1]
+    """
+    this = Layer("target_assign", name)
+    rows = check_ids(this.name, array_of(this, matched_indices), "matched_indices")
+    things = dense(input)
+    fits = isinstance(input, core.SequenceBatch) and things.ndim == 4 and rows.ndim == 2
+    if not fits or things.shape[0] != rows.shape[0] or things.shape[2] not in (1, rows.shape[1]):
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(input)} and matched_indices {describe(matched_indices)} do not fit; "
+            f"expected a sequence batch [batch, objects, 1 or predictions, k] and [batch, predictions]"
+        )
+    batch, predictions = rows.shape
+    images, places = jnp.arange(batch)[:, None], jnp.arange(predictions) % things.shape[2]
+    room = jnp.concatenate([things, jnp.zeros_like(things[:, :1])], axis=1)  # of no objects there is none to take
+    own = room.at[images, jnp.maximum(rows, 0), places].get(mode="fill", wrap_negative_indices=False)
+    counts = rows >= 0
+    result = jnp.where(counts[..., None], own, jnp.asarray(mismatch_value or 0, things.dtype))
+    if negative_indices is not None:
+        counts |= _among(this, negative_indices, batch, predictions)
+    return this.output(result), this.output(counts.astype(jnp.float32)[..., None])
+
+
+def _among(this: Layer, indices: core.Value, batch: int, count: int) -> jax.Array:
+    """Which of so many predictions `[batch, count]` the indices name."""
+    ids = check_ids(this.name, indices, "negative_indices")
+    if not isinstance(indices, core.SequenceBatch) or ids.shape[0] != batch or ids.shape[2:] not in ((), (1,)):
+        raise errors.ShapeError(
+            f"{this.name}: negative_indices {describe(indices)}; expected the predictions of each image as a sequence "
+            f'batch, as from layers.data("negative", shape=[1], dtype="int32", lod_level=1)'
+        )
+    places = jnp.where(indices.mask, ids.reshape(ids.shape[:2]), count)
+    nowhere = jnp.zeros((batch, count), bool)
+    return nowhere.at[jnp.arange(batch)[:, None], places].set(True, mode="drop", wrap_negative_indices=False)
+
+
+def threshold_of(this: Layer, match_type: str, threshold: float) -> float | None:
+    """From which distance on a column may share a row with others; None for never.
+
+    Raises:
+      ArgumentError: there is no such `match_type`.
+    """
+    if match_type not in ("bipartite", "per_prediction"):
+        raise errors.ArgumentError(f'{this.name}: match_type={match_type!r}; expected "bipartite" or "per_prediction"')
+    return float(threshold) if match_type == "per_prediction" else None
+
+
+def matched(distances: jax.Array, threshold: float | None) -> Matches:
+    """Match rows with columns, see `bipartite_match`.
+
+    Args:
+      distances: `[batch, rows, columns]`; 0 for rows that are padding.
+      threshold: from which distance on columns that are left are matched too; None for never.
+    """
+    near = jnp.swapaxes(jax.lax.stop_gradient(distances), 1, 2)
+    near = jnp.where(near >= _NOTHING, near, -1)
+    batch, columns, rows = near.shape
+    chosen = jnp.full((batch, columns), -1, jnp.int32)
+    if rows == 0 or columns == 0:
+        return Matches(chosen, jnp.zeros((batch, columns), near.dtype))
+    images = jnp.arange(batch)
+
+    def take(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        chosen, free = carry
+        left = jnp.where((chosen < 0)[:, :, None] & free[:, None], near, -1).reshape(batch, -1)
+        best = jnp.argmax(left, axis=1)
+        # What lies beyond the end is dropped, so that nothing is set where nothing is left.
+        some = left[images, best] > 0
+        column, row = jnp.where(some, best // rows, columns), jnp.where(some, best % rows, rows)
+        chosen = chosen.at[images, column].set(row.astype(jnp.int32), mode="drop")
+        return chosen, free.at[images, row].set(False, mode="drop")
+
+    chosen, _ = jax.lax.fori_loop(0, min(rows, columns), take, (chosen, jnp.ones((batch, rows), bool)))
+    if threshold is not None:
+        enough = jnp.where(near >= threshold, near, -1)
+        nearest = jnp.where(jnp.max(enough, axis=2) > 0, jnp.argmax(enough, axis=2).astype(jnp.int32), -1)
+        chosen = jnp.where(chosen >= 0, chosen, nearest)
+    own = jnp.take_along_axis(near, jnp.maximum(chosen, 0)[..., None], axis=2)[..., 0]
+    return Matches(chosen, jnp.where(chosen >= 0, own, 0))

@@ -1,0 +1,171 @@
+"""The loss of SSD (Liu et al., 2016)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, dense, describe, layer
+from fluid.layers.checks import check_ids
+from fluid.layers.detection.coder import Variance, encoded, variance_of
+from fluid.layers.detection.geometry import boxes_of, exact_array, ground_truth, overlaps
+from fluid.layers.detection.matching import Matches, matched, threshold_of
+
+
+class _Objects(NamedTuple):
+    """The objects in images, and what is predicted of their classes.
+
+    Attributes:
+      boxes: `[batch, objects, 4]`; zeros for padding.
+      labels: `[batch, objects]`.
+      logits: `[batch, priors, classes]`.
+      background: the class of what has no object.
+    """
+
+    boxes: jax.Array
+    labels: jax.Array
+    logits: jax.Array
+    background: int
+
+    def seen_by(self, found: Matches, prior: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """For each prior box its object: box `[batch, priors, 4]`, itself where there is none, and class."""
+        positive = found.rows >= 0
+        if self.boxes.shape[1] == 0:
+            return jnp.broadcast_to(prior, (*positive.shape, 4)), jnp.full(positive.shape, self.background)
+        rows = jnp.maximum(found.rows, 0)
+        boxes = jnp.take_along_axis(self.boxes, rows[..., None], axis=1)
+        labels = jnp.take_along_axis(self.labels, rows, axis=1)
+        return jnp.where(positive[..., None], boxes, prior), jnp.where(positive, labels, self.background)
+
+
+@layer
+def ssd_loss(
+    location: core.Value,
+    confidence: core.Value,
+    gt_box: core.Value,
+    gt_label: core.Value,
+    prior_box: core.Value,
+    prior_box_var: Variance = None,
+    background_label: int = 0,
+    overlap_threshold: float = 0.5,
+    neg_pos_ratio: float = 3.0,
+    neg_overlap: float = 0.5,
+    loc_loss_weight: float = 1.0,
+    conf_loss_weight: float = 1.0,
+    match_type: str = "per_prediction",
+    mining_type: str = "max_negative",
+    normalize: bool = True,
+    sample_size: int | None = None,
+    name: str | None = None,
+) -> jax.Array:
+    """The loss of SSD (Liu et al., 2016): how far off the offsets and the classes of prior boxes are.
+
+    Each object is matched with the prior box that overlaps it most, then each prior box that is left with the object
+    that it overlaps most, if that is enough. Of the others, the negatives, those whose class is predicted worst count
+    too, some for each positive. The loss is the smooth L1 loss of the offsets of the positives, and the cross entropy
+    of the classes of positives and chosen negatives.
+
+    Args:
+      location: predicted offsets from the prior boxes, `[batch, priors, 4]`.
+      confidence: logits of the classes, `[batch, priors, classes]`.
+      gt_box: boxes of the objects: a SequenceBatch `[batch, objects, 4]`.
+      gt_label: their classes, of an integer dtype: a SequenceBatch `[batch, objects, 1]`.
+      prior_box: `[priors, 4]`.
+      prior_box_var: what offsets are multiplied by: `[priors, 4]`, four numbers for all, or None for 1.
+      background_label: the class that is no object.
+      overlap_threshold: from which overlap on a prior box that is left is matched with an object.
+      neg_pos_ratio: how many negatives count for each positive, at most.
+      neg_overlap: a prior box without an object that overlaps one this much or more is no negative, and does not count.
+      loc_loss_weight: weight of the loss of the offsets.
+      conf_loss_weight: weight of the loss of the classes.
+      match_type: "per_prediction", or "bipartite" to match each object with one prior box only.
+      mining_type: "max_negative".
+      normalize: whether to divide by the number of positives in the batch, if there are some.
+      sample_size: accepted for programs written for Fluid, but has no effect: `mining_type` is "max_negative".
+      name: instead of `ssd_loss_N`.
+
+    Returns:
+      The loss of each image, `[batch, 1]`, float32. An image without objects has none.
+
+    Raises:
+      ArgumentError: there is no such `match_type` or `mining_type`.
+      ArgumentTypeError: classes are no integers.
+      ShapeError: the inputs do not fit together.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     offsets, logits = fluid.layers.data("offsets", shape=[80, 4]), fluid.layers.data("logits", shape=[80, 3])
+      ...     boxes = fluid.layers.data("boxes", shape=[4], lod_level=1)
+      ...     labels = fluid.layers.data("labels", shape=[1], dtype="int64", lod_level=1)
+      ...     prior = fluid.layers.data("prior", shape=[80, 4], append_batch_size=False)
+      ...     loss = fluid.layers.ssd_loss(offsets, logits, boxes, labels, prior, [0.1, 0.1, 0.2, 0.2])
+      ...     return fluid.layers.mean(loss)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[]
+    """
+    this = Layer("ssd_loss", name)
+    if mining_type != "max_negative":
+        raise errors.ArgumentError(f'{this.name}: mining_type={mining_type!r}; expected "max_negative"')
+    threshold = threshold_of(this, match_type, overlap_threshold)
+    prior = boxes_of(this, exact_array(this, prior_box), "prior_box", 2)
+    variance = variance_of(this, prior_box_var, prior)
+    objects = _objects(this, gt_box, gt_label, exact_array(this, confidence), background_label)
+    offsets = exact_array(this, location)
+    _check_predictions(this, location, confidence, objects, prior)
+    overlap = overlaps(objects.boxes[:, :, None], prior, 0.0)
+    found = matched(overlap, threshold)
+    positive = found.rows >= 0
+    boxes, labels = objects.seen_by(found, prior)
+    wrong = _cross_entropy(objects.logits, labels)
+    apart = jnp.max(overlap, axis=1, initial=0) < neg_overlap
+    counted = positive | _hardest(wrong, ~positive & apart, positive, neg_pos_ratio)
+    moved = _smooth_l1(offsets - encoded(boxes, prior, variance, 0.0))
+    loss = conf_loss_weight * jnp.where(counted, wrong, 0) + loc_loss_weight * jnp.where(positive, moved, 0)
+    total = jnp.sum(loss, axis=1, keepdims=True)
+    return this.output(total / jnp.maximum(jnp.sum(positive), 1).astype(total.dtype) if normalize else total)
+
+
+def _objects(this: Layer, gt_box: core.Value, gt_label: core.Value, logits: jax.Array, background: int) -> _Objects:
+    boxes = ground_truth(this, gt_box, "gt_box")
+    labels = check_ids(this.name, gt_label, "gt_label")
+    if not isinstance(gt_label, core.SequenceBatch) or labels.shape not in (boxes.shape[:2], (*boxes.shape[:2], 1)):
+        raise errors.ShapeError(
+            f"{this.name}: gt_label {describe(gt_label)} for gt_box {describe(gt_box)}; expected one class for each "
+            f'box, as from layers.data("gt_label", shape=[1], dtype="int64", lod_level=1)'
+        )
+    core.limit_feed(gt_label, 0, logits.shape[-1])
+    return _Objects(dense(boxes), labels.reshape(boxes.shape[:2]), logits, background)
+
+
+def _check_predictions(
+    this: Layer, location: core.Value, confidence: core.Value, objects: _Objects, prior: jax.Array
+) -> None:
+    wanted = (len(objects.boxes), len(prior))
+    if location.shape != (*wanted, 4) or objects.logits.ndim != 3 or objects.logits.shape[:2] != wanted:
+        raise errors.ShapeError(
+            f"{this.name}: location {describe(location)} and confidence {describe(confidence)} for {len(prior)} "
+            f"prior boxes; expected [batch, {len(prior)}, 4] and [batch, {len(prior)}, classes], as from "
+            f"layers.multi_box_head"
+        )
+
+
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """`[batch, priors]`; what is not a number where there is no such class, so that it shows."""
+    inside = (labels >= 0) & (labels < logits.shape[-1])
+    own = jnp.take_along_axis(logits, jnp.where(inside, labels, 0)[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.where(inside, own, jnp.nan)
+
+
+def _smooth_l1(difference: jax.Array) -> jax.Array:
+    away = jnp.abs(difference)
+    return jnp.sum(jnp.where(away < 1, 0.5 * difference * difference, away - 0.5), axis=-1)
+
+
+def _hardest(loss: jax.Array, able: jax.Array, positive: jax.Array, ratio: float) -> jax.Array:
+    """Which of those able to be negatives have the largest loss, at most `ratio` for each positive of their image."""
+    order = jnp.argsort(jnp.where(able, -jax.lax.stop_gradient(loss), jnp.inf), axis=1, stable=True)
+    most = (jnp.sum(positive, axis=1, keepdims=True) * ratio).astype(jnp.int32)
+    first = jnp.arange(loss.shape[1]) < most
+    return jnp.zeros_like(able).at[jnp.arange(len(loss))[:, None], order].set(first) & able

@@ -1,0 +1,147 @@
+"""Deformable convolutions: filters whose cells lie where the net puts them."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.initializer import Normal
+from fluid.layers.base import Layer, array_of, describe, layer, sizes_of, wide
+from fluid.layers.image.grid import between
+from fluid.layers.image.spatial import Image, check_groups, finish_convolution, image_of
+from fluid.param_attr import ParamSetting
+
+
+@layer
+def deformable_conv(
+    input: core.Value,
+    offset: core.Value,
+    mask: core.Value | None,
+    num_filters: int,
+    filter_size: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int | None = None,
+    deformable_groups: int | None = None,
+    im2col_step: int | None = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
+    modulated: bool = True,
+    name: str | None = None,
+) -> jax.Array:
+    """A convolution whose filters have their cells moved (Dai et al., 2017), and weighed (Zhu et al., 2019).
+
+    Between pixels the image is bilinear, and around it 0.
+
+    Args:
+      input: `[batch, channels, height, width]`.
+      offset: how far each cell is moved, in pixels: `[batch, deformable_groups * kh * kw * 2, height', width']`, for
+        each cell down, then across.
+      mask: how much each cell weighs: `[batch, deformable_groups * kh * kw, height', width']`; None without
+        `modulated`.
+      num_filters: how many output channels.
+      filter_size: `k` or `[kh, kw]`.
+      stride: one or two integers.
+      padding: one or two integers.
+      dilation: one or two integers: the distance between neighbouring cells of a filter.
+      groups: channels are split into so many groups, each with filters of its own.
+      deformable_groups: channels are split into so many groups, each with offsets of its own.
+      im2col_step: accepted for programs written for Fluid, but has no effect: XLA plans the memory.
+      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`; by default normal with deviation
+        `sqrt(2 / (kh * kw * channels))`.
+      bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
+      modulated: whether cells are weighed.
+      name: instead of `deformable_conv_N`.
+
+    Returns:
+      `[batch, num_filters, height', width']`.
+
+    Raises:
+      ArgumentError: `mask` is missing, or given without `modulated`.
+      ShapeError: the inputs do not fit together, or channels cannot be grouped.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[4, 8, 8])
+      ...     offset = fluid.layers.conv2d(image, num_filters=18, filter_size=3, padding=1)
+      ...     mask = fluid.layers.conv2d(image, num_filters=9, filter_size=3, padding=1, act="sigmoid")
+      ...     return fluid.layers.deformable_conv(image, offset, mask, num_filters=6, filter_size=3, padding=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 6, 8, 8]
+    """
+    this = Layer("deformable_conv", name)
+    image = image_of(this, input, 4, "NCHW")
+    kernel, steps = sizes_of("filter_size", filter_size, 2), sizes_of("stride", stride, 2)
+    pads, apart = sizes_of("padding", padding, 2), sizes_of("dilation", dilation, 2)
+    split = check_groups(this, image.channels, num_filters, groups)
+    own = core.whole_number(this.name, "deformable_groups", deformable_groups or 1)
+    if (mask is None) == modulated:
+        raise errors.ArgumentError(
+            f"{this.name}: mask={'None' if mask is None else describe(mask)} with modulated={modulated}; expected "
+            f"weights of the cells with modulated=True, and mask=None with modulated=False"
+        )
+    high, broad = (
+        (size + 2 * pad - far * (cells - 1) - 1) // step + 1
+        for size, pad, far, cells, step in zip(image.pixels, pads, apart, kernel, steps, strict=True)
+    )
+    cells = math.prod(kernel)
+    moves = _per_cell(this, "offset", offset, (image.array.shape[0], own * cells * 2, high, broad))
+    places = moves.reshape(-1, own, cells, 2, high, broad) + _regular(kernel, steps, pads, apart, (high, broad))
+    read = _read(this, image, places)
+    if mask is not None:
+        weights = _per_cell(this, "mask", mask, (image.array.shape[0], own * cells, high, broad))
+        read = read * weights.reshape(-1, own, 1, cells, high, broad)
+    default = Normal(0.0, math.sqrt(2.0 / (cells * image.channels)))
+    shape = [num_filters, image.channels // split, *kernel]
+    filters = this.weight(param_attr, shape, image.array.dtype, default).reshape(split, -1, shape[1], cells)
+    read = read.reshape(-1, split, shape[1], cells, high, broad).astype(filters.dtype)
+    result = jnp.einsum("gock,ngckhw->ngohw", filters, read).reshape(-1, num_filters, high, broad)
+    return finish_convolution(this, image, result.astype(image.array.dtype), bias_attr, None)
+
+
+def _per_cell(this: Layer, argument: str, value: core.Value, shape: tuple[int, ...]) -> jax.Array:
+    array = wide(array_of(this, value))
+    if array.shape != shape:
+        raise errors.ShapeError(
+            f"{this.name}: {argument} {describe(value)}; expected [batch, {', '.join(map(str, shape[1:]))}], as from "
+            f"layers.conv2d(x, num_filters={shape[1]}, ...) with the same filter_size, stride and padding"
+        )
+    return array
+
+
+def _regular(
+    kernel: tuple[int, ...],
+    steps: tuple[int, ...],
+    pads: tuple[int, ...],
+    apart: tuple[int, ...],
+    size: tuple[int, int],
+) -> np.ndarray:
+    """Where the cells of a filter lie that is not deformed, `[kh * kw, 2, height', width']`, down and across."""
+    ways = zip(kernel, steps, pads, apart, size, strict=True)
+    down, across = (
+        np.arange(cells)[:, None] * far + np.arange(count) * step - pad for cells, step, pad, far, count in ways
+    )
+    shape = (*kernel, *size)
+    places = np.broadcast_to(down[:, None, :, None], shape), np.broadcast_to(across[None, :, None], shape)
+    return np.stack([v.reshape(-1, *size) for v in places], axis=1)
+
+
+def _read(this: Layer, image: Image, places: jax.Array) -> jax.Array:
+    """What lies at places `[batch, groups, cells, 2, height', width']`, `[batch, groups, channels', cells, height',
+    width']`.
+    """
+    batch, groups, cells, _, high, broad = places.shape
+    if image.channels % groups:
+        raise errors.ShapeError(
+            f"{this.name}: deformable_groups={groups} must divide the {image.channels} channels of the input; "
+            f"deformable_groups=1 would"
+        )
+    pixels = wide(image.array).reshape(batch * groups, -1, *image.pixels)
+    down, across = jnp.moveaxis(places, 3, 0).reshape(2, batch * groups, cells, high * broad)
+    read = jnp.moveaxis(between(jnp.moveaxis(pixels, 1, -1), down, across), -1, 1)
+    return read.reshape(batch, groups, -1, cells, high, broad)
