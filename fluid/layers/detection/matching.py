@@ -116,8 +116,9 @@ def target_assign(
         )
     batch, predictions = rows.shape
     images, places = jnp.arange(batch)[:, None], jnp.arange(predictions) % things.shape[2]
-    room = jnp.concatenate([things, jnp.zeros_like(things[:, :1])], axis=1)  # of no objects there is none to take
-    own = room.at[images, jnp.maximum(rows, 0), places].get(mode="fill", wrap_negative_indices=False)
+    if things.shape[1] == 0:  # of no objects there is none to take
+        things = jnp.zeros((batch, 1, *things.shape[2:]), things.dtype)
+    own = things.at[images, jnp.maximum(rows, 0), places].get(mode="fill", wrap_negative_indices=False)
     counts = rows >= 0
     result = jnp.where(counts[..., None], own, jnp.asarray(mismatch_value or 0, things.dtype))
     if negative_indices is not None:

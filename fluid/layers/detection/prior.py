@@ -68,13 +68,13 @@ def prior_box(
     """
     this = Layer("prior_box", name)
     small = positive_numbers(this, "min_sizes", min_sizes)
-    large = positive_numbers(this, "max_sizes", max_sizes) if max_sizes else []
+    large = [] if max_sizes is None or _is_empty(max_sizes) else positive_numbers(this, "max_sizes", max_sizes)
     if large and len(large) != len(small):
         raise errors.ArgumentError(
             f"{this.name}: {len(large)} max_sizes for {len(small)} min_sizes; expected one for each, as in "
             f"max_sizes={[2 * size for size in small]}"
         )
-    ratios = _ratios(positive_numbers(this, "aspect_ratios", aspect_ratios), flip)
+    ratios = _ratios([] if _is_empty(aspect_ratios) else positive_numbers(this, "aspect_ratios", aspect_ratios), flip)
     sizes: Sizes = []
     for i, size in enumerate(small):
         square = [(math.sqrt(size * large[i]),) * 2] if large else []
@@ -293,6 +293,10 @@ def positive_numbers(this: Layer, argument: str, value: float | Sequence[float] 
             f"{this.name}: {argument}={value!r}; expected {count or 'some'} positive numbers, as in {argument}={wanted}"
         )
     return [float(v) for v in numbers]
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, list | tuple) and not value
 
 
 def _is_positive(value: object) -> bool:
