@@ -17,7 +17,7 @@ import numpy as np
 
 import fluid
 from fluid.trainer.checkpoint import Checkpoints
-from fluid.trainer.checkpoint_folder import Folder
+from fluid.trainer.checkpoint.folder import Folder
 
 MEGABYTES, LAYERS, STEPS = 200, 10, 40
 
@@ -64,9 +64,9 @@ def main() -> None:
             steps()
             for _ in range(rounds):
                 columns["steps"].append(milliseconds(steps))
-                columns["blocked"].append(milliseconds(checkpoints._save))
+                columns["blocked"].append(milliseconds(checkpoints.save))
                 columns["steps beside a save"].append(milliseconds(steps))
-                checkpoints._wait()
+                checkpoints.wait()
                 columns["sync"].append(milliseconds(synchronous))
                 steps()
         size = sum(v.nbytes for v in trainer.session.state().values()) / 1e6

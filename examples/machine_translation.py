@@ -69,7 +69,7 @@ def encode(size):
 
 
 def attend(seen, state):
-    """A mean over the words, weighed by how well each fits the state."""
+    """A mean over the words, weighted by how well each fits the state."""
     asked = fluid.layers.fc(state, size=WIDTH, bias_attr=False, name="asked")
     known = fluid.layers.fc(seen, size=WIDTH, bias_attr=False, name="known")
     both = fluid.layers.tanh(known + fluid.layers.sequence_expand(asked, known))

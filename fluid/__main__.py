@@ -10,7 +10,14 @@ _COMMANDS = (inspect,)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit status: 1 when something is wrong with what it was given."""
+    """Run a command.
+
+    Args:
+      arguments: those of the command line, without the program's name; None takes the real ones.
+
+    Returns:
+      The exit status: 0, or 1 when something is wrong with what it was given.
+    """
     parser = argparse.ArgumentParser(prog="python -m fluid", description="What fluid does from the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
     for command in _COMMANDS:

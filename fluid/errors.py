@@ -13,7 +13,7 @@
     |-- ReaderError          (ValueError)    a reader gives nothing, or gives what no reader gives
     |-- ParameterFileError   (OSError)       a parameter file is missing or is something else
     |-- CheckpointError      (OSError)       a checkpoint folder is in use, damaged or gone
-    |-- NonFiniteError       (FloatingPointError)  training came to a value that is no finite number
+    |-- NonFiniteError       (FloatingPointError)  training came to an infinity or a NaN
     `-- DeviceError          (RuntimeError)  a device that is not there was asked for
 
 Each is also the built-in exception that a Python user would catch. A message says what was found, what was expected,
@@ -85,7 +85,7 @@ class CheckpointError(FluidError, OSError):
 
 
 class NonFiniteError(FluidError, FloatingPointError):
-    """Training came to a value that is infinite or no number; `report` says where it came from, if that was asked for.
+    """Training came to an infinity or a NaN; `report` says where it came from, if that was asked for.
 
     Attributes:
       report: a `fluid.handlers.NonFiniteReport`, or None.

@@ -1,4 +1,4 @@
-"""Inferencer: the serving face of a program function."""
+"""Inferencer: computes the outputs of a program function from data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,12 +7,13 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
 from fluid.place import Place
 from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import read_feed
 from fluid.session import BoundStep, Request, Results, Session
-from fluid.session.step import as_array, check_fetch, split_names
+from fluid.session.names import Fetch, as_array, check_fetch, split_names
+from fluid.storage import PathLike, Rename
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
@@ -20,20 +21,21 @@ _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 class Inferencer:
     """Computes the outputs of a program function from data, in test mode.
 
-    Batches are padded to the next power of two, so that any number of batch sizes costs few compilations; outputs are
-    cut back to the examples that were given. A program whose examples see each other is found out, by two paddings that
-    give two results, and is run unpadded; so is one with an output that does not follow the batch, and all with
-    `bucket=False`.
+    Batches are padded to the next power of two, so that many batch sizes need few compilations, and outputs are cut
+    back to the examples that were given. A program runs unpadded if its examples depend on each other, which shows when
+    two different paddings give different results; if an output has no batch dimension; or with `bucket=False`.
 
     Args:
       infer_func: the program function, the same that the training program calls.
-      param_path: a file of `trainer.save_params`. It may hold more parameters than the program has.
+      param_path: a file of `trainer.save_params`, or one that ends in ".safetensors". It may hold more parameters than
+        the program has.
       params: arrays by name, such as `trainer.params`, instead of a file.
       place: a device, see `fluid.place.device_of`.
       bucket: whether to pad batches.
       precision: "bfloat16" to compute in it, see `fluid.Program`.
       buckets: to which sizes sequences are padded, as for `fluid.Trainer`; None for powers of two, so that an answer
         never depends on those before it.
+      rename: names in the file to names of the program, see `fluid.io.load_params`.
 
     Attributes:
       program: the discovered Program.
@@ -57,51 +59,57 @@ class Inferencer:
     def __init__(
         self,
         infer_func: Callable[[], Any],
-        param_path: Any = None,
+        param_path: PathLike | None = None,
         params: Mapping[str, Any] | None = None,
         place: Place = None,
         bucket: bool = True,
         precision: str | None = None,
         buckets: Ladders = None,
+        rename: Rename = None,
     ):
-        if (param_path is None) == (params is None):
+        sources = [source for source in (param_path, params) if source is not None]
+        if len(sources) != 1:
             raise errors.ArgumentTypeError(
                 "an Inferencer needs parameters, from one source: "
                 'fluid.Inferencer(infer_func, param_path="digits.params") or (infer_func, params=trainer.params)'
             )
         self.session = Session(infer_func, place=place, precision=precision)
         self.program: Program = next(iter(self.session.programs.values()))
-        self.session.load_params(params if param_path is None else param_path, strict=False)
+        self.session.load_params(sources[0], strict=False, rename=rename)
         self._bucket = bucket
         self._buckets = Buckets(self.program.feeds, buckets, max_compilations=None)
         self._plans: dict[Any, _Plan] = {}
 
-    def infer(self, feed: Mapping[str, Any], fetch: Sequence[str] | None = None, return_numpy: bool = True) -> Results:
+    def infer(self, feed: Mapping[str, Any], fetch: Fetch | None = None, return_numpy: bool = True) -> Results:
         """Run the program on data.
 
         Args:
           feed: by name: arrays or nested lists `[batch, ...]`; for sequences lists of rows, SequenceBatches or
-            LoDTensors. Any named value may be replaced too, and then feeds that are no longer needed need not be given.
+            LoDTensors. Any other named value can be given as well, and replaces what the program computes; feeds that
+            are not needed then can be left out.
           fetch: names of values to return instead of the outputs.
-          return_numpy: False leaves arrays on the device, as JAX arrays, and gives sequences as LoDTensors.
+          return_numpy: False leaves arrays on the device, as JAX arrays, and returns sequences as LoDTensors.
 
         Returns:
           Results: one value for each output, or each name in `fetch`: an array `[batch, ...]`; for sequences a
           SequenceBatch or NestedSequenceBatch of NumPy arrays, or else a LoDTensor.
 
         Raises:
-          FeedError: data does not fit; UnknownNameError: no such feed or value.
+          FeedError: data does not fit.
+          UnknownNameError: the program has no such feed or value.
         """
         key = tuple(feed) if fetch is None else (*feed, None, *([fetch] if isinstance(fetch, str) else fetch))
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._plan(feed, fetch)
+            plan = self._plan(feed, fetch)
+            self._plans[key] = plan
         feeds = {name: read_feed(spec, feed[name]) for name, spec in plan.feeds}
         if plan.ragged:
             feeds = self._buckets.pad(feeds)
         overrides = {n: as_array(feed[n]) for n in plan.overrides} if plan.overrides else {}
-        if not return_numpy:  # the step may run on after this call
-            feeds, overrides = self.session.take(feeds), self.session.take(overrides)
+        if not return_numpy:  # the step may still run after this call, when the caller changes its arrays
+            feeds = self.session.take(feeds)
+            overrides = self.session.take(overrides)
         values = plan.run_padded(feeds, overrides) if plan.padded else plan.step.raw(feeds, overrides)
         if return_numpy:
             values = [jax.tree.map(np.asarray, v) if isinstance(v, _SEQUENCES) else np.asarray(v) for v in values]
@@ -109,7 +117,8 @@ class Inferencer:
             values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.place(v) for v in values]
         return Results(values, plan.names)
 
-    def _plan(self, feed: Mapping[str, Any], fetch: Sequence[str] | None) -> "_Plan":
+    def _plan(self, feed: Mapping[str, Any], fetch: Fetch | None) -> "_Plan":
+        """Decide how calls with these names are answered."""
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
         given_feeds, overrides = split_names(program, feed)
@@ -132,15 +141,34 @@ class Inferencer:
 
 
 class _Plan:
-    """How to answer calls with the same names."""
+    """How calls with the same names are answered.
 
-    def __init__(self, feeds: Any, overrides: tuple[str, ...], step: BoundStep, padded: bool, names: Any):
-        self.feeds, self.overrides, self.step, self.padded, self.names = feeds, overrides, step, padded, names
+    Args:
+      feeds: name and declaration of the feeds that are given.
+      overrides: names of the values that are replaced.
+      step: the compiled step.
+      padded: whether batches may be padded.
+      names: of the results, or None.
+    """
+
+    def __init__(
+        self,
+        feeds: Sequence[tuple[str, FeedSpec]],
+        overrides: tuple[str, ...],
+        step: BoundStep,
+        padded: bool,
+        names: Sequence[str] | None,
+    ):
+        self.feeds = feeds
+        self.overrides = overrides
+        self.step = step
+        self.padded = padded
+        self.names = names
         self.ragged = any(spec.lod_level for _, spec in feeds)
-        self._proven = False
+        self._proven = False  # whether padding was shown to leave the results as they are
 
     def run_padded(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Sequence[Any]:
-        """Run in the next larger bucket, unless the padding shows in the results."""
+        """Run a batch padded to the next power of two, unless padding changes the results."""
         size = _batch_size(feeds, overrides)
         room = 1 << (size - 1).bit_length()
         if room == size:
@@ -156,7 +184,7 @@ class _Plan:
     def _run(self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]) -> list[Any]:
         size = _batch_size(feeds, overrides)
         feeds, overrides = jax.tree.map(lambda x: pad(x, room - size), (feeds, overrides))
-        # Cut on the host: on the device every size would be a compilation of its own.
+        # Results are cut on the host: on the device each size would be a compilation of its own.
         return [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in self.step.raw(feeds, overrides)]
 
 
@@ -173,7 +201,7 @@ def _batch_size(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
 
 
 def _repeat_last(value: Any, count: int) -> Any:
-    # Rows that the data has: no layer meets a value that it would not have met anyway.
+    """A value padded with copies of its last row: no layer gets values that it would not have got unpadded."""
     return np.concatenate([value, np.repeat(np.asarray(value[-1:]), count, axis=0)])
 
 

@@ -1,115 +1,32 @@
-"""Save and load named arrays: one file, arrays and JSON only; and Fluid's functions that do so with a Session.
+"""Fluid's functions that save and load: parameters, all that a session holds, and models to be deployed."""
 
-The file is a zip archive of `.npy` entries, one for each name, and a `manifest.json` with shapes and dtypes. `np.load`
-reads it too (a dtype that NumPy lacks, such as bfloat16, appears there as raw integers).
-"""
-
-import contextlib
-import json
-import math
 import os
 import pathlib
-import tempfile
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
 from fluid import errors
+from fluid.core import Program
+from fluid.storage import PathLike, Rename, check_match, is_safetensors, load_arrays, renamed, save_arrays
 
-FORMAT, VERSION = "fluid-arrays", 1
-_MANIFEST, _DIRECTORY_FILE, _PERSISTABLES_FILE = "manifest.json", "params.fluid", "persistables.fluid"
-_HEADER_LIMIT = 1 << 16
-_SHOWN = 20
+__all__ = [
+    "check_match",
+    "load_arrays",
+    "load_params",
+    "load_persistables",
+    "save_arrays",
+    "save_params",
+    "save_persistables",
+]
 
-
-def save_arrays(path: Any, arrays: Mapping[str, Any], kind: str = "parameters") -> None:
-    """Write arrays to one file; whoever reads the path meanwhile sees the old file or the new one, never a mixture.
-
-    Args:
-      path: of the file; in a directory that exists already, the file `params.fluid` is written.
-      arrays: by name.
-      kind: what the file is said to hold.
-
-    Raises:
-      ParameterFileError: the folder is not there or cannot be written.
-
-    Example:
-      >>> import tempfile, os
-      >>> path = os.path.join(tempfile.mkdtemp(), "digits.params")
-      >>> save_arrays(path, {"w": np.ones(3, "float32")})
-      >>> load_arrays(path)[0]["w"].tolist()
-      [1.0, 1.0, 1.0]
-    """
-    target = _file(path)
-    host = {name: np.asarray(value) for name, value in arrays.items()}
-    listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in host.items()}
-    manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing}
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    except OSError as error:
-        raise errors.ParameterFileError(
-            f"cannot write {str(target)!r}: {error.strerror}; its folder must exist and be writable"
-        ) from error
-    try:
-        with os.fdopen(handle, "wb") as raw:
-            with zipfile.ZipFile(raw, "w") as archive:
-                archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-                for name, array in host.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                        np.lib.format.write_array(entry, _storable(name, array), allow_pickle=False)
-            raw.flush()
-            os.fsync(raw.fileno())
-        os.replace(temporary, target)
-        _sync_folder(target.parent)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
-def load_arrays(path: Any) -> tuple[dict[str, np.ndarray], str]:
-    """Read what `save_arrays` wrote.
-
-    Args:
-      path: of the file, or of a directory that holds `params.fluid`.
-
-    Returns:
-      The arrays by name, and the kind.
-
-    Raises:
-      ParameterFileError: there is no such file, it is damaged, or it holds something else.
-
-    Example:
-      >>> load_arrays("nowhere")
-      Traceback (most recent call last):
-      fluid.errors.ParameterFileError: no parameter file at 'nowhere'; write one with trainer.save_params('nowhere')
-    """
-    target = _file(path)
-    if not target.is_file():
-        raise errors.ParameterFileError(
-            f"no parameter file at {str(target)!r}; write one with trainer.save_params({str(path)!r})"
-        )
-    try:
-        with zipfile.ZipFile(target) as archive:
-            manifest = json.loads(archive.read(_MANIFEST))
-            if manifest["format"] != FORMAT or manifest["version"] > VERSION:
-                raise ValueError(f"format {manifest['format']!r}, version {manifest['version']}")
-            arrays = {name: _read(archive, name, entry) for name, entry in manifest["arrays"].items()}
-            return arrays, str(manifest["kind"])
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, OSError, NotImplementedError) as error:
-        raise errors.ParameterFileError(
-            f"{str(target)!r} is no parameter file of fluid, or is damaged: {error}; "
-            f"expected a file that trainer.save_params wrote (format {FORMAT}, version {VERSION})"
-        ) from error
+_PARAMS_FILE = "params.fluid"
+_PERSISTABLES_FILE = "persistables.fluid"
 
 
 def save_params(
     executor: Any,
-    dirname: Any,
-    main_program: Any = None,
+    dirname: PathLike,
+    main_program: Program | None = None,
     filename: str | None = None,
     names: Sequence[str] | None = None,
 ) -> None:
@@ -117,13 +34,14 @@ def save_params(
 
     Args:
       executor: a Session or a Trainer.
-      dirname: a folder; made when it is not there.
+      dirname: a folder; made when it is not there. Or a file, when it ends in ".safetensors".
       main_program: a Program of the Session: its parameters only. By default those of all its programs.
       filename: in the folder; `params.fluid` by default.
       names: some of them; all by default.
 
     Raises:
-      UnknownNameError: there is no such parameter. ParameterFileError: the file cannot be written.
+      UnknownNameError: there is no such parameter.
+      ParameterFileError: the file cannot be written.
 
     Example:
       >>> import fluid
@@ -137,14 +55,22 @@ def save_params(
     _session(executor).save_params(_in_folder(dirname, filename, make=True), names)
 
 
-def load_params(executor: Any, dirname: Any, main_program: Any = None, filename: str | None = None) -> None:
+def load_params(
+    executor: Any,
+    dirname: PathLike,
+    main_program: Program | None = None,
+    filename: str | None = None,
+    rename: Rename = None,
+) -> None:
     """Read what `save_params` wrote into a Session or Trainer; optimizer slots stay as they are.
 
     Args:
       executor: a Session or a Trainer.
-      dirname: the folder.
+      dirname: the folder, or a file that ends in ".safetensors".
       main_program: a Program of the Session: its parameters only. By default all that are in the file.
       filename: in the folder; `params.fluid` by default.
+      rename: names in the file to names of the program, with globs and `{n}` for numbers, as in
+        `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
 
     Raises:
       ParameterFileError: there is no such file, or it holds something else.
@@ -156,27 +82,30 @@ def load_params(executor: Any, dirname: Any, main_program: Any = None, filename:
       >>> fluid.io.save_params(session, "saved")
       >>> fluid.io.load_params(session, "saved")
     """
-    scope, path = _session(executor).scope, _in_folder(dirname, filename)
-    found, _ = load_arrays(path)
+    scope = _session(executor).scope
+    path = _in_folder(dirname, filename)
+    found = renamed(load_arrays(path)[0], rename, path)
     if main_program is not None:
         program = {**main_program.parameters, **main_program.states}
         wanted = {n: (spec.shape, spec.dtype) for n, spec in program.items()}
-    else:  # some of them may have been saved
+    else:  # the file may hold some of them only
         wanted = {n: (spec.shape, spec.dtype) for n, spec in scope.specs.items() if n in found}
     check_match(found, wanted, path, allow_extra=main_program is not None)
     for name in wanted:
         scope[name] = found[name]
 
 
-def save_persistables(executor: Any, dirname: Any, main_program: Any = None, filename: str | None = None) -> None:
-    """Write all that a Session or Trainer needs to train on: parameters, states, optimizer slots, counters.
+def save_persistables(
+    executor: Any, dirname: PathLike, main_program: Program | None = None, filename: str | None = None
+) -> None:
+    """Write everything that a Session or Trainer needs to continue: parameters, states, optimizer slots, counters.
 
-    For saving while training goes on, and for the position in the data, see `fluid.CheckpointConfig`.
+    To save while training goes on, together with the position in the data, use `fluid.CheckpointConfig`.
 
     Args:
       executor: a Session or a Trainer.
       dirname: a folder; made when it is not there.
-      main_program: accepted and ignored: a Session is saved as a whole.
+      main_program: accepted for programs written for Fluid; a Session is always saved as a whole.
       filename: in the folder; `persistables.fluid` by default.
 
     Raises:
@@ -193,13 +122,15 @@ def save_persistables(executor: Any, dirname: Any, main_program: Any = None, fil
     _session(executor).save(_in_folder(dirname, filename or _PERSISTABLES_FILE, make=True))
 
 
-def load_persistables(executor: Any, dirname: Any, main_program: Any = None, filename: str | None = None) -> None:
+def load_persistables(
+    executor: Any, dirname: PathLike, main_program: Program | None = None, filename: str | None = None
+) -> None:
     """Read what `save_persistables` wrote into a Session or Trainer of the same programs.
 
     Args:
       executor: a Session or a Trainer.
       dirname: the folder.
-      main_program: accepted and ignored.
+      main_program: accepted for programs written for Fluid; a Session is always loaded as a whole.
       filename: in the folder; `persistables.fluid` by default.
 
     Raises:
@@ -216,51 +147,6 @@ def load_persistables(executor: Any, dirname: Any, main_program: Any = None, fil
     _session(executor).load(_in_folder(dirname, filename or _PERSISTABLES_FILE))
 
 
-def check_match(
-    found: Mapping[str, Any],
-    wanted: Mapping[str, tuple[tuple[int, ...], str]],
-    where: Any,
-    allow_extra: bool = False,
-) -> None:
-    """Compare names, shapes and dtypes of arrays with what a program has.
-
-    Args:
-      found: arrays by name.
-      wanted: shape and dtype by name.
-      where: what the arrays came from, for the message.
-      allow_extra: accept names that are not wanted.
-
-    Raises:
-      ParameterError: they differ; at most twenty differences are listed, with the nearest name for each missing one.
-
-    Example:
-      >>> check_match({"w": np.ones(3, "float32")}, {"w": ((3,), "float32")}, "here")
-    """
-    missing = [n for n in wanted if n not in found]
-    extra = [n for n in found if n not in wanted]
-    problems = [f"missing: {n} {wanted[n][1]}{list(wanted[n][0])}{_nearest(n, extra)}" for n in missing]
-    for name in wanted:
-        if name in found:
-            shape, dtype = wanted[name]
-            value = found[name]
-            if tuple(value.shape) != tuple(shape) or str(value.dtype) != str(dtype):
-                problems.append(f"{name}: found {value.dtype}{list(value.shape)}, expected {dtype}{list(shape)}")
-    if not allow_extra:
-        problems += [f"extra: {n} {found[n].dtype}{list(found[n].shape)}" for n in extra]
-    if problems:
-        more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise errors.ParameterError(
-            f"{where} does not match the program:\n  " + "\n  ".join(problems[:_SHOWN]) + more + "\n"
-            "parameters and program must come from the same layers and names; check that the program function is the "
-            "one that was trained"
-        )
-
-
-def _file(path: Any) -> pathlib.Path:
-    target = pathlib.Path(os.fspath(path))
-    return target / _DIRECTORY_FILE if target.is_dir() else target
-
-
 def _session(executor: Any) -> Any:
     session = getattr(executor, "session", executor)
     if not hasattr(session, "save_params"):
@@ -271,8 +157,10 @@ def _session(executor: Any) -> Any:
     return session
 
 
-def _in_folder(dirname: Any, filename: str | None, make: bool = False) -> pathlib.Path:
+def _in_folder(dirname: PathLike, filename: str | None, make: bool = False) -> pathlib.Path:
     folder = pathlib.Path(os.fspath(dirname))
+    if filename is None and is_safetensors(folder):  # the name of a file
+        return folder
     if make:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -280,41 +168,4 @@ def _in_folder(dirname: Any, filename: str | None, make: bool = False) -> pathli
             raise errors.ParameterFileError(
                 f"cannot write to {str(folder)!r}: {error.strerror}; expected a folder that can be written"
             ) from error
-    return folder / (filename or _DIRECTORY_FILE)
-
-
-def _storable(name: str, array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind in "biufc":
-        return array
-    if array.dtype.kind == "V" and not array.dtype.hasobject:  # bfloat16 and its like, which npy does not know
-        return array.view(np.dtype(f"u{array.dtype.itemsize}"))
-    raise errors.ArgumentTypeError(
-        f"{name!r} has dtype {array.dtype}, and only arrays of numbers can be saved; convert it: x.astype(float)"
-    )
-
-
-def _read(archive: zipfile.ZipFile, name: str, entry: Mapping[str, Any]) -> np.ndarray:
-    shape, dtype = tuple(int(d) for d in entry["shape"]), jnp.dtype(entry["dtype"])
-    info = archive.getinfo(f"{name}.npy")
-    # A forged header could ask for any amount of memory, so sizes are compared before anything is read.
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size > math.prod(shape) * dtype.itemsize + _HEADER_LIMIT:
-        raise ValueError(f"the entry {name!r} is larger than its declared shape {list(shape)}")
-    with archive.open(info) as raw:
-        array = np.lib.format.read_array(raw, allow_pickle=False)
-    if array.shape != shape or array.dtype.itemsize != dtype.itemsize:
-        raise ValueError(f"the entry {name!r} is {array.dtype}{list(array.shape)}, declared as {entry}")
-    return array if array.dtype == dtype else array.view(dtype)
-
-
-def _nearest(name: str, candidates: list[str]) -> str:
-    hint = errors.nearest(name, candidates) if candidates else ""
-    return f"  ({hint})" if hint.startswith("Did") else ""
-
-
-def _sync_folder(folder: pathlib.Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    return folder / (filename or _PARAMS_FILE)

@@ -6,19 +6,27 @@ over a whole data set.
 """
 
 import copy
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fluid import errors
+from fluid.core import whole_number
 
 
 class MetricBase:
-    """What all metrics have in common. A subclass starts its counts in `reset`.
+    """What all metrics have in common.
+
+    A subclass starts its counts in `reset`, adds to them in `update`, and computes the result in `eval`.
 
     Args:
-      name: only to print.
+      name: how the metric is called in messages; by default like its class.
+
+    Attributes:
+      inputs: for each argument of `update`, the value of a program that it reads; set by `of`.
+      parts: names of the numbers that `eval` returns, where it returns more than one; empty for a single number.
 
     Example:
       >>> class Count(MetricBase):
@@ -33,13 +41,17 @@ class MetricBase:
       3
     """
 
+    parts: Sequence[str] = ()
+
     def __init__(self, name: str | None = None):
         self.name = name or type(self).__name__
         self.inputs: dict[str, str] = {}
         self.reset()
 
     def __repr__(self) -> str:
-        return f"{self.name}({self.eval()})"
+        # Not the result: a metric that has measured nothing has none, and messages show such metrics too.
+        inputs = ", ".join(f"{argument}={name!r}" for argument, name in self.inputs.items())
+        return f"{self.name}()" + (f".of({inputs})" if inputs else "")
 
     def of(self, **inputs: str) -> "MetricBase":
         """A fresh metric that reads values of a program.
@@ -57,20 +69,20 @@ class MetricBase:
         return bound
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget everything that was measured."""
         raise NotImplementedError
 
-    def update(self, **values: Any) -> None:
-        """Take one minibatch into account."""
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Add one minibatch; the arguments are those of the subclass."""
         raise NotImplementedError
 
     def eval(self) -> Any:
-        """The result so far."""
+        """The result over all minibatches since the last reset: a number, or one for each of `parts`."""
         raise NotImplementedError
 
 
 class Accuracy(MetricBase):
-    """Mean of accuracies, weighed by how many examples each was measured on.
+    """Mean of accuracies, weighted by the number of examples that each was measured on.
 
     Example:
       >>> accuracy = Accuracy()
@@ -80,24 +92,25 @@ class Accuracy(MetricBase):
     """
 
     def reset(self) -> None:
-        """See MetricBase."""
-        self._value = self._weight = 0.0
+        """Start again from zero counts."""
+        self._total = 0.0
+        self._weight = 0.0
 
-    def update(self, value: Any, weight: Any) -> None:  # type: ignore[override]
-        """Add one accuracy and the number of examples behind it."""
+    def update(self, value: Any, weight: Any) -> None:
+        """Add the accuracy of a minibatch and the number of its examples, both scalars."""
         weight = float(np.asarray(weight).reshape(()))
         if not weight >= 0:
             raise errors.ArgumentError(f"Accuracy.update(weight={weight}): expected a number of examples")
-        self._value += float(np.asarray(value).reshape(())) * weight
+        self._total += float(np.asarray(value).reshape(())) * weight
         self._weight += weight
 
     def eval(self) -> float:
-        """The weighed mean; an error when there was nothing."""
-        return self._value / _some(self, self._weight)
+        """The weighted mean; ArgumentError when nothing was measured."""
+        return self._total / _measured(self, self._weight)
 
 
 class Precision(MetricBase):
-    """Of the examples predicted to be positive, the share that is.
+    """Of the examples predicted to be positive, the share that is positive.
 
     Example:
       >>> precision = Precision()
@@ -107,22 +120,23 @@ class Precision(MetricBase):
     """
 
     def reset(self) -> None:
-        """See MetricBase."""
-        self._true = self._predicted = 0
+        """Start again from zero counts."""
+        self._true = 0
+        self._predicted = 0
 
-    def update(self, preds: Any, labels: Any) -> None:  # type: ignore[override]
+    def update(self, preds: Any, labels: Any) -> None:
         """Add probabilities `[batch, 1]` or `[batch]`, positive from 0.5 on, and labels of 0 and 1."""
         positive, labels = _binary(self, preds, labels)
         self._true += int((positive & labels).sum())
         self._predicted += int(positive.sum())
 
     def eval(self) -> float:
-        """The share, 0 when nothing was predicted to be positive."""
-        return self._true / self._predicted if self._predicted else 0.0
+        """The precision, 0 when nothing was predicted to be positive."""
+        return _share(self._true, self._predicted)
 
 
 class Recall(MetricBase):
-    """Of the examples that are positive, the share predicted to be.
+    """Of the examples that are positive, the share predicted to be positive.
 
     Example:
       >>> recall = Recall()
@@ -132,27 +146,32 @@ class Recall(MetricBase):
     """
 
     def reset(self) -> None:
-        """See MetricBase."""
-        self._true = self._positive = 0
+        """Start again from zero counts."""
+        self._true = 0
+        self._positive = 0
 
-    def update(self, preds: Any, labels: Any) -> None:  # type: ignore[override]
+    def update(self, preds: Any, labels: Any) -> None:
         """Add probabilities `[batch, 1]` or `[batch]`, positive from 0.5 on, and labels of 0 and 1."""
         positive, labels = _binary(self, preds, labels)
         self._true += int((positive & labels).sum())
         self._positive += int(labels.sum())
 
     def eval(self) -> float:
-        """The share, 0 when nothing is positive."""
-        return self._true / self._positive if self._positive else 0.0
+        """The recall, 0 when nothing is positive."""
+        return _share(self._true, self._positive)
 
 
 class Auc(MetricBase):
     """Area under the receiver operating characteristic, from a histogram of the predictions.
 
     Args:
-      name: only to print.
-      curve: "ROC".
-      num_thresholds: bins of the histogram; the area is exact for predictions that differ by more than one bin.
+      name: how the metric is called in messages.
+      curve: "ROC", the only one.
+      num_thresholds: predictions are counted in `num_thresholds + 1` bins, the i-th from `i / num_thresholds` on, as in
+        `layers.auc`. The area is exact where a positive and a negative example never share a bin.
+
+    Raises:
+      ArgumentError: another curve, or a number of thresholds below 1.
 
     Example:
       >>> auc = Auc()
@@ -163,24 +182,25 @@ class Auc(MetricBase):
 
     def __init__(self, name: str | None = None, curve: str = "ROC", num_thresholds: int = 4095):
         if curve != "ROC":
-            raise errors.ArgumentError(f'Auc(curve={curve!r}): "ROC" is possible')
-        self._bins = num_thresholds + 1
+            raise errors.ArgumentError(f'Auc(curve={curve!r}): expected curve="ROC"')
+        self._thresholds = whole_number("Auc", "num_thresholds", num_thresholds)
         super().__init__(name)
 
     def reset(self) -> None:
-        """See MetricBase."""
-        self._positive, self._negative = np.zeros(self._bins, np.int64), np.zeros(self._bins, np.int64)
+        """Start again from zero counts."""
+        self._positive = np.zeros(self._thresholds + 1, np.int64)
+        self._negative = np.zeros(self._thresholds + 1, np.int64)
 
-    def update(self, preds: Any, labels: Any) -> None:  # type: ignore[override]
+    def update(self, preds: Any, labels: Any) -> None:
         """Add probabilities of class 1, `[batch]` or `[batch, 1]`, or of both, `[batch, 2]`; and labels of 0 and 1."""
         preds = np.asarray(preds)
         preds = preds[:, 1] if preds.ndim == 2 and preds.shape[1] == 2 else preds.reshape(-1)
         labels = _labels(self, labels, len(preds))
         if preds.size and not (preds.min() >= 0 and preds.max() <= 1):
             raise errors.ArgumentError(f"Auc.update: preds are probabilities, found {preds.min()} to {preds.max()}")
-        places = (preds.astype(np.float64) * (self._bins - 1)).astype(np.int64)
-        self._positive += np.bincount(places[labels], minlength=self._bins)
-        self._negative += np.bincount(places[~labels], minlength=self._bins)
+        bins = (preds.astype(np.float64) * self._thresholds).astype(np.int64)
+        self._positive += np.bincount(bins[labels], minlength=self._thresholds + 1)
+        self._negative += np.bincount(bins[~labels], minlength=self._thresholds + 1)
 
     def eval(self) -> float:
         """The area; 0 when one of the classes is missing."""
@@ -202,29 +222,29 @@ class ChunkEvaluator(MetricBase):
       (0.5, 0.5, 0.5)
     """
 
-    def reset(self) -> None:
-        """See MetricBase."""
-        self._found = self._labelled = self._right = 0
+    parts = ("precision", "recall", "f1")
 
-    def update(self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any) -> None:  # type: ignore[override]
-        """Add how many chunks were found, how many there are, and how many were found as they are."""
+    def reset(self) -> None:
+        """Start again from zero counts."""
+        self._found = 0
+        self._labelled = 0
+        self._right = 0
+
+    def update(self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any) -> None:
+        """Add the numbers of chunks that were predicted, that are labelled, and that are both."""
         self._found += int(np.sum(num_infer_chunks))
         self._labelled += int(np.sum(num_label_chunks))
         self._right += int(np.sum(num_correct_chunks))
 
     def eval(self) -> tuple[float, float, float]:
-        """Precision, recall and F1, each 0 when there is nothing to share."""
-        parts = (
-            (self._right, self._found),
-            (self._right, self._labelled),
-            (2 * self._right, self._found + self._labelled),
-        )
-        precision, recall, f1 = (hits / count if count else 0.0 for hits, count in parts)
-        return precision, recall, f1
+        """Precision, recall and F1, each 0 when its divisor is."""
+        precision = _share(self._right, self._found)
+        recall = _share(self._right, self._labelled)
+        return precision, recall, _share(2 * self._right, self._found + self._labelled)
 
 
 class EditDistance(MetricBase):
-    """Mean edit distance, and the share of sequences that have a mistake, from what `layers.edit_distance` gives.
+    """Mean edit distance, and the share of sequences with an error, from what `layers.edit_distance` gives.
 
     Example:
       >>> distance = EditDistance()
@@ -233,11 +253,15 @@ class EditDistance(MetricBase):
       (0.5, 0.5)
     """
 
-    def reset(self) -> None:
-        """See MetricBase."""
-        self._total, self._wrong, self._count = 0.0, 0, 0
+    parts = ("distance", "error")
 
-    def update(self, distances: Any, seq_num: Any) -> None:  # type: ignore[override]
+    def reset(self) -> None:
+        """Start again from zero counts."""
+        self._total = 0.0
+        self._wrong = 0
+        self._count = 0
+
+    def update(self, distances: Any, seq_num: Any) -> None:
         """Add the distances of some sequences, `[batch, 1]`, and how many they are."""
         distances = np.asarray(distances, np.float64)
         if distances.size != int(np.sum(seq_num)):
@@ -250,8 +274,8 @@ class EditDistance(MetricBase):
         self._count += distances.size
 
     def eval(self) -> tuple[float, float]:
-        """The mean, and the share of distances above 0; an error when there was nothing."""
-        count = _some(self, self._count)
+        """The mean, and the share of distances above 0; ArgumentError when nothing was measured."""
+        count = _measured(self, self._count)
         return self._total / count, self._wrong / count
 
 
@@ -270,21 +294,42 @@ class CompositeMetric(MetricBase):
         self._metrics: list[MetricBase] = []
         super().__init__(name)
 
+    def __copy__(self) -> "CompositeMetric":
+        # Copies have metrics of their own, so that what `of` makes leaves those of the original as they are.
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._metrics = [copy.copy(metric) for metric in self._metrics]
+        return made
+
     def add_metric(self, metric: MetricBase) -> None:
-        """Add one more."""
+        """Add one more metric.
+
+        Its name becomes one of the `parts`; where it has parts itself, its name and theirs.
+
+        Raises:
+          ArgumentTypeError: it is no metric, or its `update` does not take `preds` and `labels`.
+        """
         if not isinstance(metric, MetricBase):
             raise errors.ArgumentTypeError(
                 f"add_metric takes a metric such as fluid.metrics.Recall(), found {metric!r}"
             )
+        signature = inspect.signature(metric.update)
+        try:
+            signature.bind(preds=None, labels=None)
+        except TypeError as error:
+            raise errors.ArgumentTypeError(
+                f"add_metric takes a metric whose update takes preds and labels, found {metric!r} with "
+                f"update{signature}; write add_metric(fluid.metrics.Recall())"
+            ) from error
         self._metrics.append(metric)
+        self.parts = [*self.parts, *([f"{metric.name}_{part}" for part in metric.parts] or [metric.name])]
 
     def reset(self) -> None:
-        """See MetricBase."""
-        self._metrics = [copy.copy(metric) for metric in self._metrics]
+        """Reset all of them."""
         for metric in self._metrics:
             metric.reset()
 
-    def update(self, preds: Any, labels: Any) -> None:  # type: ignore[override]
+    def update(self, preds: Any, labels: Any) -> None:
         """Update all of them."""
         for metric in self._metrics:
             metric.update(preds=preds, labels=labels)
@@ -313,7 +358,12 @@ def names_of(metrics: Mapping[str, MetricBase]) -> list[str]:
     return list(dict.fromkeys(name for metric in metrics.values() for name in metric.inputs.values()))
 
 
-def _some(metric: MetricBase, count: float) -> float:
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _measured(metric: MetricBase, count: float) -> float:
+    """How much was measured, or the error that says that nothing was."""
     if not count:
         raise errors.ArgumentError(f"{metric.name}.eval(): nothing was measured yet; call update first")
     return count

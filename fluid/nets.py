@@ -238,7 +238,7 @@ def glu(input: Any, dim: int = -1, name: str | None = None) -> Any:
 def scaled_dot_product_attention(
     queries: Any, keys: Any, values: Any, num_heads: int = 1, dropout_rate: float = 0.0, name: str | None = None
 ) -> Any:
-    """Attention (Vaswani et al., 2017): for each query a mean of the values, weighed by how its key fits.
+    """Attention (Vaswani et al., 2017): for each query a mean of the values, weighted by how its key fits.
 
     Several heads have learned projections of queries, keys and values, and their results are put side by side.
 

@@ -226,6 +226,35 @@ def test_restore_when_the_user_says():
         ema.restore(session)
 
 
+def test_an_equal_average_restores_what_the_first_has_replaced():
+    session, other = averaging(ExponentialMovingAverage(0.9)), averaging(ExponentialMovingAverage(0.9))
+    train(session, 5)
+    before = dict(session.scope)
+    with ExponentialMovingAverage(0.9).apply(session, need_restore=False):
+        pass
+    assert any((session.scope[n] != v).any() for n, v in before.items())
+    for target, average in ((session, ExponentialMovingAverage(0.5)), (other, ExponentialMovingAverage(0.9))):
+        with pytest.raises(errors.ArgumentError, match="need_restore"):
+            average.restore(target)
+    ExponentialMovingAverage(0.9).restore(session)
+    assert all((session.scope[n] == v).all() for n, v in before.items())
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_window_forgets_what_was_not_finite(bad):
+    """Parameters that were bad once, and are good again, leave the average with the windows that saw them."""
+    average = ModelAverage(0.5, 2, 2)
+    seen = [1, bad, 2, 3, 4, 5, 6]
+    state, found = average.start({"w": jnp.ones(2)}), []
+    for value in seen:
+        params = {"w": jnp.full(2, value, "float32")}
+        state = average.step(state, params)
+        found.append(float(average.value(state, params)["w"][0]))
+    want = np.array([window_average(seen[: n + 1], 0.5, 2, 2) for n in range(len(seen))])
+    np.testing.assert_array_equal(np.isfinite(found), [True, False, False, True, True, True, True])
+    np.testing.assert_allclose(np.array(found)[np.isfinite(want)], want[np.isfinite(want)])
+
+
 def test_equal_averages_are_one():
     session = averaging(ExponentialMovingAverage(0.9))
     train(session, 3)

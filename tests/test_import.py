@@ -5,7 +5,20 @@ import sys
 
 import pytest
 
-LAZY = ["matplotlib", "sklearn", "scipy", "orbax", "tqdm", "torch", "IPython", "grain", "datasets", "tensorboard"]
+LAZY = [
+    "flatbuffers",
+    "safetensors",
+    "matplotlib",
+    "sklearn",
+    "scipy",
+    "orbax",
+    "tqdm",
+    "torch",
+    "IPython",
+    "grain",
+    "datasets",
+    "tensorboard",
+]
 
 
 def python(code):

@@ -15,12 +15,13 @@ TIERS = [
     ["core"],
     ["lod_tensor", "place", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
-    ["layers", "optimizer", "reader", "io", "metrics"],
+    ["layers", "optimizer", "reader", "storage", "metrics"],
     ["nets", "input"],
     ["session"],
+    ["artifact"],
     ["trainer"],
     ["handlers"],
-    ["inferencer"],
+    ["inferencer", "io"],
     ["__init__"],
     ["cli"],
     ["__main__"],
@@ -45,7 +46,7 @@ ONLY = {"reader": {"errors", "core"}}
 # ... and these never use what lies below them.
 NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer")}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
-ENGINES = {"optax": {"lazy"}, "orbax": {"io", "session", "trainer"}}
+ENGINES = {"optax": {"lazy"}, "orbax": {"storage", "session", "trainer"}}
 # Python itself and what comes with every installation; all else is imported inside a function, on use.
 EVERYWHERE = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy", "optax", "fluid"}
 

@@ -44,7 +44,8 @@ def test_composite_and_reset():
 def test_streamed_over_a_test_whatever_the_batch_size(batch_size):
     def program():
         x, label = fluid.layers.data("x", shape=[1]), fluid.layers.data("label", shape=[1], dtype="int64")
-        score = fluid.layers.identity(fluid.layers.sigmoid(fluid.layers.scale(x, 2.0)), name="score")
+        logit = fluid.layers.fc(x, 1, param_attr=fluid.initializer.Constant(2.0))
+        score = fluid.layers.identity(fluid.layers.sigmoid(logit), name="score")
         return fluid.layers.mean(fluid.layers.log_loss(score, fluid.layers.cast(label, "float32")))
 
     x = RNG.normal(size=(500, 1)).astype("float32")
@@ -75,3 +76,71 @@ def test_mistakes():
         metrics.CompositeMetric().add_metric(0.5)
     with pytest.raises(errors.ArgumentTypeError, match=r"\.of\("):
         metrics.names_of({"auc": metrics.Auc()})
+
+
+@pytest.mark.parametrize(
+    "kind", ["Accuracy", "Precision", "Recall", "Auc", "ChunkEvaluator", "EditDistance", "CompositeMetric"]
+)
+def test_a_metric_that_has_measured_nothing_can_be_shown_and_told_what_it_lacks(kind):
+    metric = getattr(metrics, kind)()
+    assert repr(metric) == f"{kind}()"
+    assert repr(metric.of(preds="p", labels="y")) == f"{kind}().of(preds='p', labels='y')"
+    with pytest.raises(errors.ArgumentTypeError, match=rf"metrics\['a'\] is {kind}\(\); .*Auc\(\)\.of\("):
+        metrics.names_of({"a": metric})
+
+
+def test_composite_metrics_stay_those_of_the_caller():
+    precision, both = metrics.Precision(), metrics.CompositeMetric()
+    both.add_metric(precision)
+    both.update(preds=[0.9, 0.8], labels=[1, 0])
+    bound = both.of(preds="p", labels="y")
+    assert bound.eval() == [0.0] and precision.eval() == 0.5
+    bound.update(preds=[0.9], labels=[1])
+    assert bound.eval() == [1.0] and precision.eval() == 0.5
+    both.reset()
+    assert precision.eval() == 0.0
+    both.update(preds=[0.9], labels=[1])
+    assert precision.eval() == 1.0
+
+
+def test_the_parts_of_a_composite_metric():
+    class Both(metrics.Precision):
+        parts = ("low", "high")
+
+    inner, outer = metrics.CompositeMetric("inner"), metrics.CompositeMetric()
+    inner.add_metric(metrics.Recall())
+    for metric in (metrics.Precision(), Both("pair"), inner):
+        outer.add_metric(metric)
+    assert list(outer.parts) == ["Precision", "pair_low", "pair_high", "inner_Recall"]
+    assert list(inner.parts) == ["Recall"] and list(metrics.CompositeMetric().parts) == []
+
+
+@pytest.mark.parametrize("metric", [metrics.Accuracy(), metrics.ChunkEvaluator(), metrics.EditDistance()], ids=repr)
+def test_composite_metrics_take_predictions_and_labels(metric):
+    both = metrics.CompositeMetric()
+    with pytest.raises(errors.ArgumentTypeError, match=rf"{metric.name}\(\) with update\(.*Recall\(\)"):
+        both.add_metric(metric)
+    assert both.eval() == []
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.0, True])
+def test_thresholds_that_make_no_sense(count):
+    with pytest.raises(errors.ArgumentError, match=r"Auc\(num_thresholds=.*whole number from 1 on"):
+        metrics.Auc(num_thresholds=count)
+
+
+@pytest.mark.parametrize("count", [1, 4, 200])
+def test_thresholds_mean_the_same_in_the_layer_and_in_the_metric(count):
+    def program():
+        p = fluid.layers.data("p", shape=[1])
+        label = fluid.layers.data("label", shape=[1], dtype="int64")
+        return fluid.layers.auc(p, label, num_thresholds=count)[0]
+
+    preds = RNG.integers(0, 33, size=(500, 1)).astype("float32") / 32
+    metric = metrics.Auc(num_thresholds=count)
+    metric.update(preds=preds, labels=LABELS)
+    session = fluid.Session(program)
+    (area,) = session.run("program", feed={"p": preds, "label": LABELS[:, None]})
+    bins = (preds[:, 0] * count).astype(int)
+    assert metric.eval() == pytest.approx(roc_auc_score(LABELS, bins), abs=1e-12)
+    assert float(area) == pytest.approx(metric.eval(), abs=1e-5)

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors, io
-from fluid.trainer.checkpoint_folder import Folder
+from fluid.trainer.checkpoint.folder import Folder
 
 
 def add(commands: Any) -> None:
@@ -28,25 +28,21 @@ def run(given: argparse.Namespace) -> int:
 def _inspect_folder(path: pathlib.Path, step: int | None) -> int:
     folder = Folder(path, read_only=True)
     steps = folder.steps()
-    flaws = {}
-    for number in steps:
-        problem = _flaw(folder, number)
-        if problem is not None:
-            flaws[number] = problem
+    problems = {number: _flaw(folder, number) for number in steps}
+    whole = [number for number in steps if problems[number] is None]
     aside = folder.aside()
     if not steps and not aside:
         raise errors.CheckpointError(f"there are no checkpoints in {str(folder.path)!r}")
     rows: list[tuple[str, ...]] = [("step", "epoch", "minibatch", "size", "score", "health")]
-    rows += [_row(folder, number, flaws.get(number)) for number in steps]
+    rows += [_row(folder, number, problems[number]) for number in steps]
     rows += [(name, "", "", "", "", "set aside") for name in aside]
     print(_table(rows))
-    whole = [number for number in steps if number not in flaws]
     chosen = step if step is not None else max(whole, default=None)
     if chosen is not None and chosen not in whole:
         raise errors.CheckpointError(f"step {chosen} is not among the whole ones: {', '.join(map(str, whole))}")
     if chosen is not None:
         print(f"\narrays of step {chosen}:\n{_listing(folder.meta(chosen)['arrays'])}")
-    return 1 if flaws else 0
+    return 0 if len(whole) == len(steps) else 1
 
 
 def _inspect_file(path: pathlib.Path) -> int:
@@ -67,7 +63,8 @@ def _row(folder: Folder, step: int, problem: str | None) -> tuple[str, ...]:
     if problem is not None:
         return str(step), "", "", _bytes(size), "", problem
     meta = folder.meta(step)
-    position, score = meta["position"], meta["score"]
+    position = meta["position"]
+    score = meta["score"]
     shown = f"{score['output']} {score['value']:.6g}" if score and score["value"] is not None else ""
     return str(step), str(position["epoch"]), str(position["step"]), _bytes(size), shown, "whole"
 

@@ -1,6 +1,6 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
-from fluid.core.arguments import whole_number
+from fluid.core.arguments import is_size, whole_number
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -13,18 +13,19 @@ from fluid.core.frame import (
     name_scope,
     running,
     user_site,
+    warn,
 )
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, stand_in
-from fluid.core.padding import filled, spread_mask
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.scope import Scope
-from fluid.core.sequence import SequenceBatch
+from fluid.core.sequence import SequenceBatch, filled, spread_mask
 from fluid.core.stack import Stack
 from fluid.core.stages import Staged, Stages
 from fluid.core.variables import (
     create_parameter,
     create_state,
+    expect_probabilities,
     fold_name,
     limit_feed,
     look_up,
@@ -57,9 +58,11 @@ __all__ = [
     "create_parameter",
     "create_state",
     "current_frame",
+    "expect_probabilities",
     "filled",
     "fold_name",
     "inner_frame",
+    "is_size",
     "leave",
     "limit_feed",
     "look_up",
@@ -73,5 +76,6 @@ __all__ = [
     "spread_mask",
     "stand_in",
     "user_site",
+    "warn",
     "whole_number",
 ]

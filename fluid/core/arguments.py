@@ -3,6 +3,9 @@
 import operator
 from typing import Any
 
+import jax
+import numpy as np
+
 from fluid import errors
 
 
@@ -38,3 +41,15 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
         span = f"from {least} on" if most is None else f"from {least} to {most}"
         raise errors.ArgumentError(f"{owner}({name}={value!r}): expected a whole number {span}, as in {name}={least}")
     return number
+
+
+def is_size(value: Any) -> bool:
+    """Whether a value can be a size of an array: an integer, or what stands for one while a program is exported.
+
+    Example:
+      >>> is_size(4), is_size(True), is_size("4"), is_size(jax.export.symbolic_shape("batch")[0])
+      (True, False, False, True)
+    """
+    if isinstance(value, int | np.integer):
+        return not isinstance(value, bool)
+    return bool(jax.export.is_symbolic_dim(value))

@@ -5,6 +5,7 @@ import functools
 import os
 import pathlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,7 +17,9 @@ import numpy as np
 from fluid import errors
 
 # Lines of these folders are not the user's.
-_LIBRARIES = tuple(str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__))
+_LIBRARIES = tuple(
+    str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
+)
 _MACHINERY = ("<frozen importlib._bootstrap>", contextlib.__file__)
 _current: ContextVar["Frame | None"] = ContextVar("fluid_frame", default=None)
 
@@ -86,12 +89,21 @@ class ParameterSpec:
 
 
 class Minimization(NamedTuple):
-    """What `optimizer.minimize(loss, parameter_list)` recorded."""
+    """What `optimizer.minimize(loss, parameter_list)` recorded; `value` is the loss as the program has it."""
 
+    value: Any
     loss: Any
     optimizer: Any
     parameter_list: tuple[str, ...] | None
     no_grad_set: tuple[str, ...]
+
+
+class Probabilities(NamedTuple):
+    """A value that a layer takes for probabilities: which layer, called at which line."""
+
+    layer: str
+    site: str
+    value: Any
 
 
 @dataclass
@@ -147,12 +159,14 @@ class Made:
       states: those that layers gave a new value.
       lookups: for each table of which rows were taken, the ids of each time.
       minimizations: what `optimizer.minimize` recorded, in order.
+      probabilities: what layers take for probabilities without knowing what they are.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     states: dict[str, Any] = field(default_factory=dict)
     lookups: dict[str, list[Any]] = field(default_factory=dict)
     minimizations: list[Minimization] = field(default_factory=list)
+    probabilities: list[Probabilities] = field(default_factory=list)
 
 
 @dataclass
@@ -267,15 +281,30 @@ def current_frame(caller: str) -> Frame:
     return frame
 
 
+def is_library(filename: str) -> bool:
+    """Whether a file belongs to fluid, JAX, NumPy or Python's machinery, rather than to the user."""
+    return filename.startswith(_LIBRARIES) or filename in _MACHINERY
+
+
 def user_site() -> str:
     """The innermost line of the call stack that belongs neither to fluid nor to JAX, as `file:line in function`."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(_LIBRARIES) and code.co_filename not in _MACHINERY:
+        if not is_library(code.co_filename):
             return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back  # type: ignore[assignment]
     return "unknown line"
+
+
+def warn(message: str) -> None:
+    """Give a FluidWarning that points at the user's line, however deep in fluid it was found."""
+    frame = sys._getframe(1)
+    level = 2
+    while frame.f_back is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, errors.FluidWarning, stacklevel=level)
 
 
 @contextlib.contextmanager

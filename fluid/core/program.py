@@ -9,8 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.frame import TEST, TRAIN, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
+from fluid.core.discovery import Discovery, check_losses, discover, flatten_outputs, warn_of_likely_mistakes
+from fluid.core.equations import last_values
+from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch
+from fluid.core.printing import explained_prints
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
 
@@ -64,8 +67,11 @@ class Program:
       states: ParameterSpec by name, for moving averages and the like.
       outputs: shape and dtype of each output; None stands for the batch.
       output_names: the keys when the function returned a dict, else None.
+      loss_output: the position of the output that is minimised; or else of the one named "loss", or else 0.
       values: shape and dtype of every named value, in the order in which they are made.
       sites: the user's line that made each of them.
+      aliases: other names of named values: the name of a layer for its last result, such as "fc_0" for "fc_0.tmp_2",
+        and the key of an output for the value that is returned under it.
       lookups: parameters of which rows are looked up.
       random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
@@ -103,7 +109,11 @@ class Program:
         self.precision = None if precision == "float32" else precision
         self.name = name or _name_of(function)
         shapes = {key: jnp.shape(_dense(value)) for key, value in (sample_feed or {}).items()}
-        frame, outputs, self.output_names = self._discover(_BATCHES[0], shapes)
+        self._shapes = shapes
+        found = self._discover(_BATCHES[0], shapes)
+        frame = found.frame
+        self.output_names = found.output_names
+        self.loss_output = found.loss_output
         self.feeds: dict[str, FeedSpec] = frame.declared.feeds
         self.parameters = {n: s for n, s in frame.declared.arrays.items() if s.trainable is not None}
         self.states = {n: s for n, s in frame.declared.arrays.items() if s.trainable is None}
@@ -114,14 +124,23 @@ class Program:
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)
         self.dense_uses = frozenset(frame.declared.used_whole)
-        self.outputs = [_array(v) for v in outputs]
+        self.outputs = [_array(v) for v in found.outputs]
         self.values = {n: _array(v) for n, v in frame.made.values.items()}
         self.sites = frame.declared.sites
+        self.aliases = found.aliases
+        check_losses(self.name, found, [m.parameters for m in self.minimizes])
+        warn_of_likely_mistakes(self.name, found, _BATCHES[0])
         self._mark_batch_dimensions(shapes)
 
     def __repr__(self) -> str:
         feeds = ", ".join(f"{n}: {Array(s.shape, s.dtype)}" for n, s in self.feeds.items())
         return f"Program({self.name}({feeds}) -> {', '.join(map(str, self.outputs))})"
+
+    @functools.cached_property
+    def lines(self) -> dict[str, Array]:
+        """Shape and dtype of the last value that each line of the program makes, by `file:line`."""
+        first, second = (last_values(self._discover(batch, self._shapes).jaxpr) for batch in _BATCHES)
+        return {line: _merge(_array(v.aval), _array(second.get(line, v).aval)) for line, v in first.items()}
 
     def init(self, key: jax.Array) -> dict[str, Any]:
         """Initial values of all parameters and states, by name.
@@ -160,14 +179,15 @@ class Program:
             parameters={n: arrays[n] for n in self.parameters},
             states={n: arrays[n] for n in self.states},
             feeds=dict(feeds),
-            overrides=dict(overrides or {}),
-            perturbations=dict(perturbations or {}),
+            overrides={self.aliases.get(n, n): v for n, v in (overrides or {}).items()},
+            perturbations={self.aliases.get(n, n): v for n, v in (perturbations or {}).items()},
             row_perturbations=dict(row_perturbations or {}),
             key=key,
         )
         frame = Frame(mode=mode, precision=self.precision, given=given, declared=Declared(bodies=dict(self._bodies)))
-        outputs, _ = self._run(frame)
-        batch = _batch_size(given.feeds)
+        with running(frame):
+            outputs, _ = flatten_outputs(self.name, self.function())
+        batch = _batch_size(self.feeds, given.feeds)
         return Applied(
             outputs=outputs,
             states=frame.states,
@@ -177,48 +197,21 @@ class Program:
             lookups=frame.made.lookups,
         )
 
-    def _run(self, frame: Frame) -> tuple[list[Any], tuple[str, ...] | None]:
-        with running(frame):
-            return _flatten_outputs(self.name, self.function())
-
-    def _discover(self, batch: int, shapes: Mapping[str, Any]) -> tuple[Frame, list[Any], tuple[str, ...] | None]:
-        frame = Frame(mode=TRAIN, precision=self.precision, placeholder_batch=batch)
-        names: tuple[str, ...] | None = None
-        notes: list[str] = []
-
-        def trace() -> list[Any]:
-            nonlocal names
-            frame.given.key = jax.random.key(0)
-            frame.given.feeds = {name: jnp.zeros(shape) for name, shape in shapes.items()}
-            try:
-                outputs, names = self._run(frame)
-            except Exception as error:
-                notes.extend(getattr(error, "__notes__", ()))
-                raise
-            return outputs
-
-        try:
-            closed, outputs = jax.make_jaxpr(trace, return_shape=True)()
-            _check_leaks(self.name, closed.consts)
-        except Exception as error:
-            error.__notes__ = notes  # without what JAX says of its own frames
-            if not isinstance(error, errors.FluidError):
-                error.add_note(f"while tracing the program {self.name}; in shapes, {batch} stands for the batch size")
-            raise
-        return frame, outputs, names
+    def _discover(self, batch: int, shapes: Mapping[str, Any]) -> Discovery:
+        with explained_prints(batch, again=batch != _BATCHES[0]):
+            return discover(self.function, self.name, self.precision, batch, shapes)
 
     def _mark_batch_dimensions(self, shapes: Mapping[str, Any]) -> None:
         # A function that works for one batch size only is legal; its dimensions stay as they are.
         if shapes or all(None not in spec.shape for spec in self.feeds.values()):
             return
         try:
-            frame, outputs, _ = self._discover(_BATCHES[1], shapes)
+            other = self._discover(_BATCHES[1], shapes)
         except Exception:
             return
-        self.outputs = [_merge(a, _array(b)) for a, b in zip(self.outputs, outputs, strict=True)]
-        self.values = {
-            n: _merge(a, _array(frame.made.values[n])) for n, a in self.values.items() if n in frame.made.values
-        }
+        values = other.frame.made.values
+        self.outputs = [_merge(a, _array(b)) for a, b in zip(self.outputs, other.outputs, strict=True)]
+        self.values = {n: _merge(a, _array(values[n])) for n, a in self.values.items() if n in values}
 
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
         wanted = self.parameters if names is None else names
@@ -237,41 +230,6 @@ def _name_of(function: Callable[..., Any]) -> str:
     return name if name.isidentifier() else "program"
 
 
-def _flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ...] | None]:
-    names = None
-    if isinstance(result, Mapping):
-        names, values = tuple(str(k) for k in result), list(result.values())
-    elif isinstance(result, list | tuple):
-        values = list(result)
-    else:
-        values = [result]
-    if not values or any(v is None for v in values):
-        found = "nothing" if result is None or not values else "None among its outputs"
-        raise errors.ProgramError(
-            f"the program function {program} returned {found}; return its result, the loss first: return loss, accuracy"
-        )
-    for value in values:
-        if not hasattr(value, "dtype") and not isinstance(value, int | float):
-            raise errors.ProgramError(
-                f"the program function {program} returned a {type(value).__name__} among its outputs; "
-                f"return arrays made by layers, in one flat list, tuple or dict"
-            )
-    # Only what is no array yet is converted: facts belong to the very objects that layers returned.
-    kept = SequenceBatch | NestedSequenceBatch | jax.Array
-    return [v if isinstance(v, kept) else jnp.asarray(v) for v in values], names
-
-
-def _check_leaks(program: str, constants: Sequence[Any]) -> None:
-    """Refuse a program that works on what belongs to the inside of a loop, which is over when it is used."""
-    for value in constants:
-        if isinstance(value, jax.core.Tracer):
-            raise errors.ProgramError(
-                f"the program {program} uses a value {value.dtype}{list(value.shape)} outside the loop or block that "
-                f"computes it; hand it out first: rnn.output(h) inside and h = rnn() behind it, or as a result of the "
-                f"function that layers.rnn was given"
-            )
-
-
 def _dense(value: Any) -> Any:
     return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
 
@@ -287,9 +245,11 @@ def _merge(first: Array, second: Array) -> Array:
     return Array(tuple(a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)), first.dtype)
 
 
-def _batch_size(feeds: Mapping[str, Any]) -> int:
-    sizes = [jnp.shape(_dense(v))[0] for v in feeds.values() if jnp.ndim(_dense(v))]
-    return max(sizes, default=1)
+def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
+    """The first size of the feeds that follow the batch; of all feeds where none does."""
+    sizes = {name: jnp.shape(_dense(value))[0] for name, value in feeds.items() if jnp.ndim(_dense(value))}
+    following = [size for name, size in sizes.items() if name in specs and specs[name].shape[:1] == (None,)]
+    return max(set(following or sizes.values()), default=1)
 
 
 def _weight(frame: Frame, value: Any, batch: int) -> Any:

@@ -1,6 +1,7 @@
 """Scope: the named arrays of a Session."""
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import jax
@@ -23,6 +24,8 @@ class Scope(MutableMapping[str, jax.Array]):
       slots: one optimizer state for each `minimize`, by program and position.
       step: training steps done, int32 scalar.
       root: random root, the data of a key: uint32 [2].
+      lock: held while arrays are taken over and replaced, and while several are read together.
+      trained: whether there are steps that take arrays over.
 
     Example:
       >>> import fluid
@@ -34,6 +37,8 @@ class Scope(MutableMapping[str, jax.Array]):
 
     def __init__(self, seed: int, place: Callable[[Any], Any]):
         self._place = place
+        self.lock = threading.RLock()
+        self.trained = False
         self.specs: dict[str, ParameterSpec] = {}
         self.arrays: dict[str, Any] = {}
         self.slots: dict[str, Any] = {}
@@ -62,7 +67,13 @@ class Scope(MutableMapping[str, jax.Array]):
 
     def __getitem__(self, name: str) -> jax.Array:
         self._check_name(name)
-        return jnp.array(self.arrays[name], copy=True)
+        with self.lock:
+            return jnp.array(self.arrays[name], copy=True)
+
+    def copies(self, names: Iterable[str] | None = None) -> dict[str, jax.Array]:
+        """Copies of several arrays, or of all, as they were together between two training steps."""
+        with self.lock:
+            return {name: self[name] for name in (self.arrays if names is None else names)}
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._check_name(name)
@@ -74,7 +85,8 @@ class Scope(MutableMapping[str, jax.Array]):
                 f"{name!r} is {spec.dtype}{list(spec.shape)}, found {array.dtype}{list(array.shape)}; "
                 f"assign an array of that shape: scope[{name!r}] = array.reshape({list(spec.shape)})"
             )
-        self.arrays[name] = self._place(jnp.array(array, spec.dtype, copy=True))
+        with self.lock:
+            self.arrays[name] = self._place(jnp.array(array, spec.dtype, copy=True))
 
     def __delitem__(self, name: str) -> None:
         raise errors.ArgumentError(f"{name!r} belongs to a program and cannot be deleted; assign to it instead")

@@ -1,4 +1,4 @@
-"""SequenceBatch: rows of different lengths in one padded array."""
+"""SequenceBatch: rows of different lengths in one padded array; where the padding is, and how to replace it."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core.padding import filled
 
 # What has no value, or no slope, at the zeros that padding often is; there padding counts as ones.
 _SINGULAR = (operator.truediv, operator.floordiv, operator.mod, operator.pow)
@@ -156,6 +155,12 @@ class SequenceBatch:
     __eq__, __ne__ = _binary(operator.eq)[0], _binary(operator.ne)[0]
     __hash__ = object.__hash__  # a class that says what is equal loses it; batches are told apart by identity
 
+    def __bool__(self) -> bool:
+        raise errors.ArgumentTypeError(
+            "a sequence batch is neither true nor false: a condition such as `x > 0` holds one truth for each step; "
+            "choose with layers.where(condition, x, y), or reduce it: layers.reduce_any(condition)"
+        )
+
     def __abs__(self) -> "SequenceBatch":
         return self.with_data(abs(self.data))
 
@@ -177,3 +182,23 @@ class SequenceBatch:
                 f"multiplied by a matrix [size of a step, columns]"
             )
         return self.with_data(_steps(self, operator.matmul) @ weight)
+
+
+def spread_mask(batch: Any, ndim: int) -> Any:
+    """Which steps are real, with dimensions of 1 behind, so that it fits arrays of `ndim` dimensions."""
+    mask = batch.mask
+    return mask.reshape(*mask.shape, *[1] * (ndim - mask.ndim))
+
+
+def filled(batch: Any, fill: Any) -> Any:
+    """The data of a sequence batch with its padding replaced.
+
+    Args:
+      batch: a SequenceBatch or NestedSequenceBatch.
+      fill: a number.
+
+    Returns:
+      An array of the shape and dtype of the data.
+    """
+    data = jnp.asarray(batch.data)
+    return jnp.where(spread_mask(batch, data.ndim), data, jnp.asarray(fill, data.dtype))

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core.frame import TRAIN, Frame, Minimization, ParameterSpec, current_frame, user_site
+from fluid.core.frame import TRAIN, Frame, Minimization, ParameterSpec, Probabilities, current_frame, user_site
 from fluid.core.nested import NestedSequenceBatch
-from fluid.core.padding import filled
-from fluid.core.sequence import SequenceBatch
+from fluid.core.sequence import SequenceBatch, filled
 
 
 def fold_name(key: jax.Array, name: str) -> jax.Array:
@@ -166,6 +165,13 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
     frame.declared.feeds[name] = replace(spec, limits=(low, high, also))
 
 
+def expect_probabilities(layer: str, value: Any) -> None:
+    """Note that a layer takes an array for probabilities, so that discovery can warn if it can be any numbers."""
+    frame = current_frame("core.expect_probabilities")
+    if frame.discovering and not frame.inside_loop:
+        frame.made.probabilities.append(Probabilities(layer, user_site(), value))
+
+
 def record_minimize(
     loss: Any, optimizer: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
 ) -> None:
@@ -192,7 +198,7 @@ def record_minimize(
         )
     names = None if parameter_list is None else _parameter_names(frame, parameter_list)
     excluded = _parameter_names(frame, no_grad_set or ())
-    frame.made.minimizations.append(Minimization(jnp.reshape(loss, ()), optimizer, names, excluded))
+    frame.made.minimizations.append(Minimization(loss, jnp.reshape(loss, ()), optimizer, names, excluded))
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:

@@ -1,81 +1,31 @@
-"""Handlers that test while training goes on, and act upon what is measured."""
+"""Handlers that act upon what is measured: stop, save, ask for a checkpoint; and one that measures learning rates."""
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
 from fluid import errors
-from fluid.handlers.nan import spoilt
-from fluid.handlers.values import Averaging, Every, Interval, known_values, number, scalar_outputs
-from fluid.metrics import MetricBase
-from fluid.session.step import rate_names
+from fluid.core import whole_number
+from fluid.handlers.values import Averaging, Every, Interval, by_name, known_values, number
+from fluid.session.names import rate_names
+from fluid.storage import PathLike
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler, MeasuredEvent
-
-
-class TestEvery(Handler):
-    """Tests now and then, and announces the scalars of the result as `test_loss` and so on.
-
-    Args:
-      reader: as in `Trainer.test`.
-      every: a number of steps, or "epoch", "2 epochs" ...
-      metrics: as in `Trainer.test`; those that give more than one number are not announced.
-      feed_order: as in `Trainer.test`.
-      name: what stands before the names of the values.
-
-    Example:
-      >>> import fluid
-      >>> handlers = [fluid.handlers.EarlyStopping("test_loss"), fluid.handlers.TestEvery(reader=[])]
-    """
-
-    __test__ = False  # pytest takes classes of such a name for tests
-
-    def __init__(
-        self,
-        reader: Any,
-        every: Interval = "epoch",
-        metrics: Mapping[str, MetricBase] | None = None,
-        feed_order: Sequence[str] | Mapping[str, int] | None = None,
-        name: str = "test",
-    ):
-        self._reader, self._metrics, self._feed_order, self._name = reader, metrics, feed_order, name
-        self._every = Every(every, "TestEvery")
-
-    def measures(self) -> list[str]:
-        """The scalars of the program, or the metrics, behind the name."""
-        names = self._metrics if self._metrics is not None else scalar_outputs(self.trainer.program)
-        return [f"{self._name}_{name}" for name in names]
-
-    def end_step(self, event: EndStepEvent) -> None:
-        """Test, if it is due."""
-        if self._every.at_step(self.done):
-            self._test(event.epoch, event.step)
-
-    def end_epoch(self, event: EndEpochEvent) -> None:
-        """Test, if it is due."""
-        if self._every.at_epoch(event):
-            self._test(event.epoch, event.steps - 1)
-
-    def _test(self, epoch: int, step: int) -> None:
-        found = self.trainer.test(self._reader, self._feed_order, self._metrics)
-        places = scalar_outputs(self.trainer.program)
-        if self._metrics is not None:
-            places = {name: i for i, name in enumerate(self._metrics) if np.size(found[i]) == 1}
-        self.announce(epoch, step, {f"{self._name}_{n}": np.reshape(found[i], ()) for n, i in places.items()})
+from fluid.trainer.health import Health
 
 
 class Monitor(Averaging):
-    """What follows one scalar: an output of the program, as its mean over each epoch, or what a handler announces.
+    """A handler that follows one scalar: an output of the program, as its mean over each epoch, or an announced value.
 
     Args:
-      monitor: its name, such as "loss" or "test_loss".
+      monitor: the name of the scalar, such as "loss" or "test_loss".
       mode: "min" or "max": which way is better.
       min_delta: by how much a value must be better than the best to count as better.
 
     Attributes:
+      monitor: the same.
       best: the best value so far, or None.
     """
 
@@ -86,14 +36,13 @@ class Monitor(Averaging):
             raise errors.ArgumentError(f'{kind}(mode={mode!r}): expected "min" or "max"')
         if not min_delta >= 0:
             raise errors.ArgumentError(f"{kind}(min_delta={min_delta!r}): expected a number from 0 on")
-        self.monitor, self.best = monitor, None
-        self._sign, self._min_delta = (1 if mode == "min" else -1), min_delta
-
-    monitor: str
-    best: float | None
+        self.monitor = monitor
+        self.best: float | None = None
+        self._sign = 1 if mode == "min" else -1
+        self._min_delta = min_delta
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Check that there is such a value."""
+        """Refuse a name that belongs to no value of this training."""
         super().begin_train(event)
         known = known_values(self)
         if self.monitor not in known:
@@ -111,15 +60,16 @@ class Monitor(Averaging):
 
     def measured(self, event: MeasuredEvent) -> None:
         """Judge what was announced."""
-        if self.monitor in (event.metrics.names or ()):
-            self._judge(number(event.metrics[self.monitor]))
+        announced = by_name(event.metrics)
+        if self.monitor in announced:
+            self._judge(number(announced[self.monitor]))
 
     def state(self) -> dict[str, Any]:
         """The best value so far, and the mean over the steps of this epoch."""
         return {"best": self.best, "mean": super().state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue with the best value and the mean of a checkpoint."""
         super().restore(state["mean"])
         self.best = state["best"]
 
@@ -132,6 +82,7 @@ class Monitor(Averaging):
         return self.best is None or self._sign * (self.best - value) > self._min_delta
 
     def _judge(self, value: float) -> None:
+        """Act upon a new value."""
         raise NotImplementedError
 
 
@@ -149,23 +100,28 @@ class EarlyStopping(Monitor):
       best: the best value so far, or None.
 
     Raises:
-      ArgumentError: an argument makes no sense. UnknownNameError: nothing measures such a value; when training begins.
+      ArgumentError: an argument makes no sense.
+      UnknownNameError: nothing measures such a value; raised when training begins.
 
     Example:
-      >>> import fluid
-      >>> stopping = fluid.handlers.EarlyStopping("test_accuracy", patience=5, mode="max")
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.zeros((8, 2), "float32"),), batch_size=4)
+      >>> stopping = fluid.handlers.EarlyStopping("loss", patience=3, mode="max")
+      >>> trainer = fluid.train(program, reader, num_epochs=100, handlers=[stopping])  # its loss cannot grow
+      >>> int(trainer.session.scope.step)  # two steps in the best epoch, and in each of three that were no better
+      8
     """
 
     def __init__(self, monitor: str, patience: int = 3, mode: str = "min", min_delta: float = 0.0):
         super().__init__(monitor, mode, min_delta)
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise errors.ArgumentError(
-                f"EarlyStopping(patience={patience!r}): expected a number of measurements from 1 on"
-            )
-        self._patience, self._worse, self._restored = patience, 0, False
+        self._patience = whole_number("EarlyStopping", "patience", patience)
+        self._worse = 0  # how many measurements in a row were no better
+        self._restored = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Stop at once if a training goes on that was stopped; one that is begun again has its patience back."""
+        """Stop at once when this continues a training that was stopped; another call of `train` is patient again."""
         super().begin_train(event)
         if self._worse >= self._patience:
             if self._restored:
@@ -175,17 +131,19 @@ class EarlyStopping(Monitor):
         self._restored = False
 
     def state(self) -> dict[str, Any]:
-        """The best value, and how many were no better since."""
+        """The best value, and how many measurements since were no better."""
         return {**super().state(), "worse": self._worse}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a checkpoint."""
         super().restore(state)
-        self._worse, self._restored = state["worse"], True
+        self._worse = state["worse"]
+        self._restored = True
 
     def _judge(self, value: float) -> None:
         if self._better(value):
-            self.best, self._worse = value, 0
+            self.best = value
+            self._worse = 0
             return
         self._worse += 1
         if self._worse >= self._patience:
@@ -193,43 +151,50 @@ class EarlyStopping(Monitor):
 
 
 class SaveBest(Monitor):
-    """Saves the parameters whenever a value is the best so far. Parameters that are not finite are never saved.
+    """Saves the parameters whenever a value is the best so far, unless they are not finite.
 
     Args:
       path: as in `Trainer.save_params`.
-      monitor: name of the value, as for EarlyStopping. That of a test belongs to the parameters that were tested;
-        the mean of an output over an epoch to those along the way.
+      monitor: name of the value, as for EarlyStopping. The value of a test was measured with the parameters that are
+        saved; the mean of an output over an epoch with those of all its steps.
       mode: "min" or "max": which way is better.
 
     Attributes:
       best: the best value so far, that of the saved parameters; or None.
 
     Raises:
-      ArgumentError: an argument makes no sense. UnknownNameError: nothing measures such a value; when training begins.
+      ArgumentError: an argument makes no sense.
+      UnknownNameError: nothing measures such a value; raised when training begins.
 
     Example:
-      >>> import fluid
-      >>> saving = fluid.handlers.SaveBest("best.params", "test_accuracy", mode="max")
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
+      >>> saving = fluid.handlers.SaveBest("best.params", "test_loss")
+      >>> handlers = [saving, fluid.handlers.TestEvery(reader)]
+      >>> trainer = fluid.train(program, reader, num_epochs=3, handlers=handlers)
+      >>> best = fluid.Trainer(program, fluid.optimizer.Adam(), param_path="best.params")
+      >>> float(best.test(reader)[0]) == saving.best
+      True
     """
 
-    def __init__(self, path: Any, monitor: str, mode: str = "min"):
+    def __init__(self, path: PathLike, monitor: str, mode: str = "min"):
         super().__init__(monitor, mode)
         self._path = path
-        self._exempt: set[str] = set()
+        self._health = Health()
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """What the program itself makes infinite, a mask for example, is saved as it is."""
+        """Note which arrays are not finite from the beginning; they do not keep the others from being saved."""
         super().begin_train(event)
-        self._exempt = spoilt(self.trainer.session.scope.arrays)
+        self._health = Health.at_start(self.trainer.session.scope.arrays)
 
     def _judge(self, value: float) -> None:
         if not self._better(value):
             return
-        names = sorted(spoilt(self.trainer.session.scope.arrays) - self._exempt)
-        if names:
+        if complaint := self._health.complaint(self.trainer.session.scope.arrays):
             warnings.warn(
-                f"{self.monitor} is the best so far, {value:.6g}, but {', '.join(names[:5])} "
-                f"{'are' if len(names) > 1 else 'is'} not finite; nothing was saved",
+                f"{self.monitor} is the best so far, {value:.6g}, but {complaint}; nothing was saved",
                 errors.FluidWarning,
                 stacklevel=2,
             )
@@ -245,12 +210,19 @@ class Checkpoint(Handler):
       every: a number of steps, or "epoch", "2 epochs" ...
 
     Raises:
-      CheckpointError: the Trainer has no `checkpoint_config`; when the first one is due.
+      CheckpointError: the Trainer has no `checkpoint_config`; raised when the first checkpoint is due.
 
     Example:
-      >>> import fluid
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
       >>> config = fluid.CheckpointConfig("checkpoints", epoch_interval=None, step_interval=None)
-      >>> handlers = [fluid.handlers.Checkpoint(every="5 epochs")]
+      >>> saving = fluid.handlers.Checkpoint(every="2 epochs")
+      >>> trainer = fluid.train(program, reader, num_epochs=5, handlers=[saving], checkpoint_config=config)
+      >>> import os
+      >>> sorted(name for name in os.listdir("checkpoints") if name.isdigit())  # the end of training is always saved
+      ['10', '4', '8']
     """
 
     def __init__(self, every: Interval = "epoch"):
@@ -268,17 +240,26 @@ class Checkpoint(Handler):
 
 
 class LearningRateMonitor(Handler):
-    """Announces the learning rate with which each step was made, as `learning_rate_0`, one for each `minimize`.
+    """Announces the learning rate of each step: `learning_rate_0`, and one more for each further `minimize`.
 
     Args:
       every: a number of steps.
 
     Raises:
-      UnknownNameError: the optimizer is a bare optax transformation, which does not say its rate; when training begins.
+      UnknownNameError: the optimizer is a bare optax transformation, which does not tell its learning rate; raised when
+        training begins.
 
     Example:
-      >>> import fluid
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
       >>> handlers = [fluid.handlers.CSVLogger("log.csv"), fluid.handlers.LearningRateMonitor()]
+      >>> adam = fluid.optimizer.Adam(lambda updates_done: 0.5 ** updates_done)
+      >>> trainer = fluid.train(program, reader, optimizer=adam, num_epochs=2, handlers=handlers)
+      >>> import pathlib
+      >>> [row.split(",")[-1] for row in pathlib.Path("log.csv").read_text().split()]  # the last rate of each epoch
+      ['learning_rate_0', '0.5', '0.125']
     """
 
     def __init__(self, every: Interval = 1):
@@ -294,14 +275,15 @@ class LearningRateMonitor(Handler):
         """Find out how the rates are computed."""
         optimizers = [minimize.optimizer for minimize in self.trainer.program.minimizes]
         self._current = jax.jit(lambda slots: [o.current_rate(s) for o, s in zip(optimizers, slots, strict=True)])
-        self._current(self._slots())
+        # What this raises, of an optimizer that does not tell its rate, is raised before the first step.
+        self._rates = self._current(self._slots())
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Compute the rates of this step, on the device."""
+        """Compute the rates of this step on the device, if they are due."""
         self._rates = self._current(self._slots()) if self._every.at_step(self.done + 1) else None
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Announce them."""
+        """Announce the rates of this step."""
         if self._rates is not None:
             self.announce(event.epoch, event.step, dict(zip(self.measures(), self._rates, strict=True)))
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from fluid.core import TRAIN, NestedSequenceBatch, Program, SequenceBatch, filled
 from fluid.session import Request, Session
-from fluid.session.step import GRAD, Step, rate_names
+from fluid.session.names import GRAD, rate_names
+from fluid.session.step import Step
 
 # How often the step is done again, at most, to find rows where the value itself does not show them.
 _TRIALS = 64
@@ -26,17 +27,18 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class NonFiniteReport:
-    """What was found out about a step that gave something infinite or no number; `str(report)` tells it.
+    """What was found out about a step with an infinity or a NaN; `str(report)` is the text for a person.
 
     Attributes:
       epoch: from 0.
       step: from 0, within the epoch.
-      kind: "feed", "value", "gradient" or "update"; "unknown" when nothing was found.
-      name: of the first feed or value (in program order), gradient (backwards) or parameter that is not finite.
-      layer: the name of the layer that made it, as in `fc_0`; or None.
-      site: the user's line, as `file:line in function`.
-      found: what is in it.
-      rows: of the minibatch, those that did it; empty when no single rows did.
+      kind: of what is not finite: "feed", "value", "gradient" or "update"; "unknown" when nothing was found.
+      name: the first feed, value (in program order), gradient (from the loss backwards) or parameter that is not
+        finite.
+      layer: the name of the layer that made it, such as `fc_0`; or None.
+      site: the line of the user's program, as `file:line in function`.
+      found: how many infinities and NaNs there are, and where the first one is.
+      rows: the rows of the minibatch that are the cause; empty when no single rows are.
       batch: number of rows of the minibatch.
 
     Example:
@@ -77,15 +79,15 @@ class NonFiniteReport:
 
 
 _STORIES = {
-    "feed": ("The data is not, the feed {name!r}:", "No layer made it so."),
+    "feed": ("The data itself is not finite, in the feed {name!r}:", "No layer made it so."),
     "value": ("The first such value is {name!r}{layer}:", "All named values before it are finite."),
     "gradient": (
-        "The loss is, and the gradient with respect to {name!r}{layer} is not:",
-        "All named values and the gradients of those behind it are finite, so what is computed from it has no slope "
-        "there, as sqrt(x) at 0.",
+        "The loss is finite, and the gradient with respect to {name!r}{layer} is not:",
+        "All named values are finite, and so are the gradients of those after it: what is computed from it has no "
+        "slope there, as sqrt(x) at 0.",
     ),
     "update": (
-        "The loss and all gradients are, and the update made the parameter {name!r} infinite or no number:",
+        "The loss and all gradients are finite, and the update made the parameter {name!r} infinite or NaN:",
         "The learning rate may be too large, or the optimizer divide by zero.",
     ),
     "unknown": ("The cause was not found: with every named value computed, all are finite.", ""),
@@ -102,7 +104,8 @@ def investigate(
       program: the program.
       before: the state before the step.
       feed: its minibatch.
-      epoch: and step, for the report.
+      epoch: the epoch of the step, for the report.
+      step: its number in the epoch, for the report.
     """
     replay = _Replay(session, program, before, feed)
     for find in (_in_feeds, _in_values, _in_gradients, _in_update):
@@ -116,14 +119,18 @@ class _Replay:
     """A step that can be done again and again, fetching this or that, and changes nothing."""
 
     def __init__(self, session: Session, program: Program, before: State, feed: Mapping[str, Any]):
-        self.session, self.program, self.before = session, program, before
+        self.session = session
+        self.program = program
+        self.before = before
         self.feed = dict(feed)
         self.batch = max((v.shape[0] for v in self.feed.values() if v.shape), default=0)
         self.values = [n for n, v in program.values.items() if jnp.issubdtype(jnp.dtype(v.dtype), jnp.inexact)]
 
     def fetching(self, names: list[str]) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:
         """A compiled function from a feed to the arrays after the step, and the named values."""
-        program, before, scope = self.program, self.before, self.session.scope
+        program = self.program
+        before = self.before
+        scope = self.session.scope
         step = Step(program, self.session.rules[program.name], Request(TRAIN, tuple(names), tuple(program.feeds)))
         carry = {"arrays": {n: before.arrays[n] for n in step.carried}, "slots": before.slots, "step": before.step}
         kept = {"arrays": {n: scope.arrays[n] for n in step.kept}, "root": scope.root if program.random else None}
@@ -136,16 +143,17 @@ class _Replay:
         return run
 
     def rows(self, fetch: str, value: Any, follows_batch: bool) -> tuple[int, ...]:
-        """The rows of the minibatch because of which a value is not finite."""
+        """The rows of the minibatch that are the cause of a value that is not finite."""
         if follows_batch and _is_batch(value, self.batch):
             bad = _bad_rows(value)
-            if not bad.all():  # else rows may have spoilt each other, as in a batch norm
+            if not bad.all():  # otherwise one row may have spoilt the others, as in a batch norm
                 return tuple(np.flatnonzero(bad).tolist())
         return self._rows_by_trial(fetch)
 
     def _rows_by_trial(self, fetch: str) -> tuple[int, ...]:
-        """Halve the minibatch as long as the halves do it too, keeping its size by repeating their rows."""
-        run, trials = self.fetching([fetch]), 0
+        """Search by halves: a part of the rows, repeated to the size of the minibatch, that gives the value too."""
+        run = self.fetching([fetch])
+        trials = 0
 
         def bad(rows: np.ndarray) -> bool:
             nonlocal trials
@@ -159,7 +167,7 @@ class _Replay:
 
         def search(rows: np.ndarray) -> list[int]:
             if trials >= _TRIALS:
-                return rows.tolist()  # under suspicion still
+                return rows.tolist()  # not cleared, as far as was looked
             if not bad(rows):
                 return []
             if len(rows) == 1:
@@ -212,7 +220,7 @@ def _in_update(replay: _Replay) -> dict[str, Any] | None:
 
 
 def _rates(replay: _Replay) -> str:
-    """The learning rates of the step, where the optimizers say them."""
+    """The learning rates of the step, of the optimizers that tell them."""
     told = []
     for name, minimize, slots in zip(
         rate_names(replay.program), replay.program.minimizes, replay.before.slots, strict=True
@@ -239,11 +247,11 @@ def _is_batch(value: Any, batch: int) -> bool:
 
 
 def _real(value: Any) -> np.ndarray:
-    """The numbers of a value, zeros where there is padding."""
+    """A value as an array, with zeros in the padding."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = filled(value, 0)
     array = np.asarray(value)
-    return array if array.dtype.kind == "f" else array.astype(np.float32)  # NumPy's own functions do not know bfloat16
+    return array if array.dtype.kind == "f" else array.astype(np.float32)  # NumPy's functions do not know bfloat16
 
 
 def _spoilt(value: Any) -> bool:
@@ -251,7 +259,7 @@ def _spoilt(value: Any) -> bool:
 
 
 def _told(value: Any) -> str:
-    """What is not finite in a value: how many of what, and where the first is."""
+    """The infinities and NaNs in a value: how many of each, and where the first one is."""
     array = _real(value)
     bad = ~np.isfinite(array)
     kinds = {"nan": np.isnan(array), "inf": np.isposinf(array), "-inf": np.isneginf(array)}

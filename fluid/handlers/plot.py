@@ -9,6 +9,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.handlers.values import Interval, Recorder, number
+from fluid.storage import PathLike
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndTrainEvent
 from fluid.trainer.progress import in_notebook
 
@@ -17,15 +18,15 @@ _WIDE = 20
 
 
 class LivePlot(Recorder):
-    """Draws the scalars of the program and what other handlers announce, over the steps; one figure, kept up to date.
+    """Draws the scalars of the program and what other handlers announce over the steps, in one figure that grows.
 
-    Values that end in the same name, such as `loss` and `test_loss`, share one set of axes. It starts anew with each
-    call of `train`.
+    Values that end in the same name, such as `loss` and `test_loss`, share one set of axes. Each call of `train` begins
+    a new figure.
 
     Args:
-      path: of a PNG file to write. None shows the figure in a notebook, and elsewhere writes `training.png`.
-      every: a number of steps, or "epoch": means over so many steps make one point.
-      interval: seconds between two drawings; the last one comes when training ends.
+      path: of the PNG file to write. None shows the figure in a notebook, and elsewhere writes `training.png`.
+      every: a number of steps, or "epoch"; the mean over these steps is one point.
+      interval: at least so many seconds lie between two drawings; the last one is made when training ends.
 
     Raises:
       ArgumentError: the package matplotlib is not installed.
@@ -35,7 +36,7 @@ class LivePlot(Recorder):
       >>> handlers = [fluid.handlers.LivePlot("curves.png"), fluid.handlers.TestEvery(reader=[])]
     """
 
-    def __init__(self, path: Any = None, every: Interval = 10, interval: float = 1.0):
+    def __init__(self, path: PathLike | None = None, every: Interval = 10, interval: float = 1.0):
         super().__init__(every)
         self._path = None if path is None else os.fspath(path)
         if path is None and not in_notebook():
@@ -50,7 +51,9 @@ class LivePlot(Recorder):
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Start with no curves."""
         super().begin_train(event)
-        self._curves, self._handle, self._new = {}, None, False
+        self._curves = {}
+        self._handle = None
+        self._new = False
         self._next = time.monotonic()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
@@ -64,8 +67,8 @@ class LivePlot(Recorder):
         self._draw_if_due()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Draw all of it."""
-        if self._mean.read():  # what is left of the last interval
+        """Draw everything, with the steps since the last point as a point of their own."""
+        if self._mean.read():
             self._close(event.epochs)
         super().end_train(event)
         if self._curves:
@@ -74,9 +77,10 @@ class LivePlot(Recorder):
     def _draw_if_due(self) -> None:
         if self._new and time.monotonic() >= self._next:
             self._draw()
-            self._next = time.monotonic() + self._interval  # counted from the end: drawing takes its time
+            self._next = time.monotonic() + self._interval  # from the end of the drawing, which takes a while
 
     def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
+        """Add a point to each curve."""
         self._new = True
         for name, value in values.items():
             steps, numbers = self._curves.setdefault(name, ([], []))
@@ -84,7 +88,8 @@ class LivePlot(Recorder):
             numbers.append(number(value))
 
     def _draw(self) -> None:
-        picture, self._new = self._render(), False
+        picture = self._render()
+        self._new = False
         if self._path is not None:
             partial = f"{self._path}.partial"
             with open(partial, "wb") as file:
@@ -108,7 +113,7 @@ class LivePlot(Recorder):
             axes = figure.add_subplot(rows, columns, i + 1)
             for name in names:
                 steps, numbers = self._curves[name]
-                # What is measured rarely is marked where it was measured.
+                # Few points are marked, so that a curve of one point can be seen.
                 marker = "o" if len(steps) <= 40 else ""
                 axes.plot(steps, numbers, label=name, linewidth=1.5, marker=marker, markersize=3)
             axes.set(xlabel="step", title=title, yscale=_scale([v for n in names for v in self._curves[n][1]]))
@@ -121,7 +126,7 @@ class LivePlot(Recorder):
 
 
 def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
-    """Put what ends in the name of an output beside it."""
+    """The names of curves by title of their axes: what ends in the name of an output is drawn beside it."""
     groups: dict[str, list[str]] = {output: [output] for output in outputs if output in names}
     for name in (n for n in names if n not in groups):
         fitting = [output for output in outputs if name == output or name.endswith(f"_{output}")]
@@ -130,6 +135,7 @@ def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
 
 
 def _scale(values: list[float]) -> str:
+    """Which axis suits the values: "log" where they are positive and span much, else "linear"."""
     positive = all(v > 0 for v in values if math.isfinite(v))
     finite = [v for v in values if math.isfinite(v)]
     return "log" if finite and positive and max(finite) > _WIDE * min(finite) else "linear"

@@ -8,18 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.handlers.values import Interval, Recorder, known_values, number
+from fluid.handlers.values import Interval, Recorder, by_name, known_values, number
+from fluid.storage import PathLike
 from fluid.trainer import BeginTrainEvent, EndTrainEvent, MeasuredEvent
 
 
 class CSVLogger(Recorder):
-    """Writes a table: one row for each epoch, or for each so many steps.
+    """Writes a table with a row for each epoch, or for every so many steps.
 
-    Its columns are `epoch`, `step` (steps done, those before a resume included), the scalars of the program, as means
-    over the steps since the row before, and what other handlers announce: the last of each since the row before.
+    The columns are `epoch`, `step` (steps done, those before a resume included), the scalars of the program, as means
+    over the steps since the row before, and what other handlers announce: the last value since the row before.
 
-    A file that is there is continued: rows up to the step at which this training begins are kept, later ones, which
-    are trained again, are replaced.
+    A file that exists is continued. Its rows up to the step at which this training begins are kept; later rows belong
+    to steps that are trained again, and are replaced.
 
     Args:
       path: of the file.
@@ -29,11 +30,18 @@ class CSVLogger(Recorder):
       ArgumentError: the file has other columns, or two columns have one name; when training begins.
 
     Example:
-      >>> import fluid
-      >>> handlers = [fluid.handlers.CSVLogger("log.csv"), fluid.handlers.TestEvery(reader=[])]
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
+      >>> handlers = [fluid.handlers.CSVLogger("log.csv"), fluid.handlers.TestEvery(reader)]
+      >>> trainer = fluid.train(program, reader, num_epochs=2, handlers=handlers)
+      >>> import pathlib
+      >>> [row.split(",")[:2] for row in pathlib.Path("log.csv").read_text().split()]
+      [['epoch', 'step'], ['0', '2'], ['1', '4']]
     """
 
-    def __init__(self, path: Any, every: Interval = "epoch"):
+    def __init__(self, path: PathLike, every: Interval = "epoch"):
         super().__init__(every)
         self._path = os.fspath(path)
         self._columns: list[str] = []
@@ -59,13 +67,14 @@ class CSVLogger(Recorder):
         self._file = open(self._path, "a", newline="", encoding="utf-8")
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Keep the value for the row of this step, or else for the next one."""
-        row = self._waiting[-1][2] if self._waiting and self._waiting[-1][1] == self.done else self._announced
-        target = row[1] if isinstance(row, tuple) else row
-        target.update(zip(event.metrics.names or (), event.metrics, strict=True))
+        """Add the values to the row of this step, if that is closed but not written yet, or else to the next row."""
+        announced = self._announced
+        if self._waiting and self._waiting[-1][1] == self.done:
+            _, announced = self._waiting[-1][2]
+        announced.update(by_name(event.metrics))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write what waits, and close the file."""
+        """Write everything that was gathered, and close the file."""
         if self._file is not None:
             with contextlib.closing(self._file):
                 super().end_train(event)
@@ -85,6 +94,7 @@ class CSVLogger(Recorder):
         self._file.flush()
 
     def _rows_to_keep(self) -> list[list[str]]:
+        """The rows of an earlier training up to the step at which this one begins."""
         try:
             with open(self._path, newline="", encoding="utf-8") as file:
                 header, *rows = list(csv.reader(file)) or [self._columns]
@@ -102,8 +112,8 @@ class CSVLogger(Recorder):
 class TensorBoard(Recorder):
     """Writes scalars for TensorBoard; `tensorboard --logdir LOGDIR` shows them.
 
-    Of the scalars of the program, means over the steps since the last time; of what other handlers announce, each.
-    A training that resumes takes the place of what was written behind the step at which it begins.
+    These are the scalars of the program, as means over the steps since the last time, and every value that another
+    handler announces. A training that resumes replaces what was written after the step at which it begins.
 
     Args:
       logdir: directory of the run.
@@ -117,7 +127,7 @@ class TensorBoard(Recorder):
       >>> handlers = [fluid.handlers.TensorBoard("logs/first"), fluid.handlers.LearningRateMonitor(every=10)]
     """
 
-    def __init__(self, logdir: Any, every: Interval = 10):
+    def __init__(self, logdir: PathLike, every: Interval = 10):
         super().__init__(every)
         self._logdir = os.fspath(logdir)
         self._writer: Any = None
@@ -128,19 +138,19 @@ class TensorBoard(Recorder):
         super().begin_train(event)
         make_writer, proto = _tensorboard()
         self._writer = make_writer(self._logdir)
-        # Tells readers to forget what an earlier run wrote behind this step.
+        # Tells TensorBoard to forget what an earlier run wrote after this step.
         start = proto.SessionLog(status=proto.SessionLog.START)
         self._writer.add_event(proto.Event(wall_time=time.time(), step=self.done + 1, session_log=start))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write what waits, and close the file."""
+        """Write everything that was gathered, and close the file."""
         if self._writer is not None:
             with contextlib.closing(self._writer):
                 super().end_train(event)
             self._writer = None
 
     def state(self) -> dict[str, Any]:
-        """See Recorder; what was written is on the disk then."""
+        """The means that are not complete yet; everything else is on the disk when this returns."""
         state = super().state()
         if self._writer is not None:
             self._writer.flush()

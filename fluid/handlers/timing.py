@@ -7,16 +7,17 @@ import jax
 
 from fluid import errors
 from fluid.handlers.values import Every, Interval
+from fluid.storage import PathLike
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndStepEvent, EndTrainEvent, Handler
 
 
 class Timer(Handler):
-    """Announces how long steps take, and whether data or the device is waited for.
+    """Announces how long steps take, and whether the loop waits for data or for the device.
 
-    In milliseconds, as means over the steps since the last time: `step_ms`, from the end of one step to that of the
-    next; `data_ms`, reading and converting a minibatch, which the device's work hides as long as that takes longer;
-    and `device_ms`, the time for which the loop had nothing to do but to wait for the device. Where `device_ms` is
-    near zero, the reader is the bottleneck. Put it first, so that it is around all other handlers.
+    Three times are announced, in milliseconds, as means over the steps since the last time: `step_ms`, from the end of
+    one step to the end of the next; `data_ms`, for reading and converting a minibatch, which happens while the device
+    works; and `device_ms`, for which the loop did nothing but wait for the device. Where `device_ms` is near zero, the
+    reader is the bottleneck. Put this handler first, so that it surrounds all others.
 
     The first step of each call of `train`, which may compile, is left out.
 
@@ -26,30 +27,32 @@ class Timer(Handler):
     Example:
       >>> import fluid
       >>> handlers = [fluid.handlers.Timer(every=100), fluid.handlers.TensorBoard("logs")]
+      >>> handlers[0].measures()
+      ['step_ms', 'data_ms', 'device_ms']
     """
 
     def __init__(self, every: Interval = 50):
         self._every = Every(every, "Timer")
         self._first = True
-        self._mark: float | None = None
-        self._begin = self._step = self._data = self._device = 0.0
-        self._count = 0
+        self._mark: float | None = None  # when the last step of this epoch ended, once there was one
+        self._begin = 0.0
+        self._reset()
 
     def measures(self) -> list[str]:
-        """See the class."""
+        """The names of the three times."""
         return ["step_ms", "data_ms", "device_ms"]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Forget what was before."""
+        """Forget the times of an earlier training."""
         self._first = True
         self._reset()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """What comes between epochs, such as tests, is not counted."""
+        """Leave out what comes between epochs, such as tests."""
         self._mark = None
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """The wait for the device, if there was one, is over."""
+        """Count the time since the last step as waiting for the device."""
         self._begin = time.perf_counter()
         self._data += event.seconds
         if self._mark is None:  # the first minibatch of an epoch is read before its step
@@ -58,7 +61,7 @@ class Timer(Handler):
             self._device += self._begin - self._mark
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Announce, if it is due."""
+        """Count the step, and announce the means if they are due."""
         now = time.perf_counter()
         self._step += now - (self._begin if self._mark is None else self._mark)
         self._mark = now
@@ -72,7 +75,9 @@ class Timer(Handler):
             self._reset()
 
     def _reset(self) -> None:
-        self._step = self._data = self._device = 0.0
+        self._step = 0.0
+        self._data = 0.0
+        self._device = 0.0
         self._count = 0
 
 
@@ -80,34 +85,35 @@ class Profiler(Handler):
     """Writes a profile of some steps, to be looked at with TensorBoard's profile plugin, XProf or Perfetto.
 
     Args:
-      steps: the first step and the one behind the last, counted from 0 in each call of `train`. The first few steps
-        compile and are best left out.
+      steps: the first step and the one after the last, counted from 0 in each call of `train`. The first steps
+        compile, and are best left out.
       logdir: directory for the profile.
 
     Raises:
-      ArgumentError: there is no step between these.
+      ArgumentError: `steps` are no such pair.
 
     Example:
       >>> import fluid
       >>> profiler = fluid.handlers.Profiler(steps=(10, 13), logdir="logs")
     """
 
-    def __init__(self, steps: tuple[int, int] = (10, 13), logdir: Any = "logs"):
+    def __init__(self, steps: tuple[int, int] = (10, 13), logdir: PathLike = "logs"):
         if len(steps) != 2 or not 0 <= steps[0] < steps[1]:
             raise errors.ArgumentError(
-                f"Profiler(steps={steps!r}): expected the first step and the one behind the last, as in steps=(10, 13)"
+                f"Profiler(steps={steps!r}): expected the first step and the one after the last, as in steps=(10, 13)"
             )
-        self._steps, self._logdir = steps, logdir
+        self._steps = steps
+        self._logdir = logdir
         self._count = 0
         self._running = False
         self._annotation: Any = None
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Count from here."""
+        """Count steps from here on."""
         self._count = 0
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Start with the first of these steps; mark each in the profile."""
+        """Start the profile at the first of the steps, and mark each step in it."""
         if self._count == self._steps[0]:
             jax.profiler.start_trace(str(self._logdir))
             self._running = True
@@ -116,7 +122,7 @@ class Profiler(Handler):
             self._annotation.__enter__()
 
     def end_step(self, event: EndStepEvent) -> None:
-        """End with the last of these steps, when the device has done it."""
+        """End the profile after the last of the steps, when the device has done it."""
         self._count += 1
         if self._running and self._count == self._steps[1]:
             jax.block_until_ready(list(event.metrics))
@@ -125,7 +131,7 @@ class Profiler(Handler):
             self._stop()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """End, if training was shorter."""
+        """End the profile of a training that was shorter."""
         self._leave_step()
         self._stop()
 

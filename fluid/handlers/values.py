@@ -1,14 +1,14 @@
-"""What handlers share: when something is due, which outputs are scalars, and reading them late."""
+"""What handlers share: when something is due, which outputs are scalars, and how they are read without waiting."""
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program
+from fluid.core import Program, whole_number
 from fluid.session import Results
 from fluid.trainer import (
     BeginEpochEvent,
@@ -23,10 +23,11 @@ from fluid.trainer import (
 from fluid.trainer.loop import IN_FLIGHT
 
 Interval = int | str
+"""What `every=` takes: a number of steps, or a string such as "epoch", "2 epochs" or "100 steps"."""
 
 
 class Every:
-    """When something is due, from what a user writes as `every=`.
+    """Tells when something is due, from what a user writes as `every=`.
 
     Args:
       value: a number of steps, or "epoch", "2 epochs", "step", "100 steps".
@@ -42,16 +43,15 @@ class Every:
     """
 
     def __init__(self, value: Interval, owner: str):
-        found = re.fullmatch(r"(?:([1-9]\d*) )?(step|epoch)s?", str(value) if isinstance(value, str) else "")
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            self._count, self._unit = value, "step"
-        elif found:
-            self._count, self._unit = int(found[1] or 1), found[2]
-        else:
+        words = re.fullmatch(r"(?:([1-9]\d*) )?(step|epoch)s?", value) if isinstance(value, str) else None
+        try:
+            self._count = int(words[1] or 1) if words else whole_number(owner, "every", value)
+        except errors.ArgumentError:
             raise errors.ArgumentError(
                 f"{owner}(every={value!r}): expected a number of steps, or one of epochs; "
                 f'write every=100, every="epoch" or every="2 epochs"'
-            )
+            ) from None
+        self._unit = words[2] if words else "step"
 
     def at_step(self, done: int) -> bool:
         """Whether it is due after so many steps."""
@@ -65,7 +65,7 @@ class Every:
 def scalar_outputs(program: Program) -> dict[str, int]:
     """The scalars that a program returns: their places among its outputs, by name.
 
-    Without names, the first is `loss` and the others are `output_1`, `output_2` ...
+    Outputs that have no names are called `loss`, `output_1`, `output_2` and so on.
     """
     names = program.output_names or ["loss", *(f"output_{i}" for i in range(1, len(program.outputs)))]
     return {n: i for i, (n, o) in enumerate(zip(names, program.outputs, strict=True)) if o.shape in ((), (1,))}
@@ -73,7 +73,7 @@ def scalar_outputs(program: Program) -> dict[str, int]:
 
 def known_values(handler: Handler) -> list[str]:
     """The names of all scalars that a training has: outputs of its program, then what its handlers announce."""
-    return [*scalar_outputs(handler.trainer.program), *handler._onion.measures()]
+    return [*scalar_outputs(handler.trainer.program), *handler._dispatcher.measures()]
 
 
 def number(value: Any) -> float:
@@ -82,28 +82,34 @@ def number(value: Any) -> float:
 
 
 class Mean:
-    """The means of a program's scalars over steps, each read when so many later ones run that nothing waits for it.
+    """The means of a program's scalars over steps.
+
+    A scalar is read from the device some steps later, when it is computed and nothing has to wait for it.
 
     Args:
       places: from `scalar_outputs`.
+
+    Attributes:
+      sums: of the scalars that were read, by name.
+      count: how many steps these are.
     """
 
     def __init__(self, places: Mapping[str, int]):
         self._places = dict(places)
-        self._late: deque[list[Any]] = deque()
+        self._unread: deque[list[Any]] = deque()
         self.sums = dict.fromkeys(self._places, 0.0)
         self.count = 0
 
     def add(self, metrics: Results) -> None:
         """Count one more step."""
-        self._late.append([metrics[place] for place in self._places.values()])
-        if len(self._late) > IN_FLIGHT + 1:  # the loop has waited for that step
-            self._fold()
+        self._unread.append([metrics[place] for place in self._places.values()])
+        if len(self._unread) > IN_FLIGHT + 1:  # the loop itself has waited for the first of them
+            self._read_first()
 
     def read(self) -> dict[str, float]:
         """The means by name; nothing when there was no step."""
-        while self._late:
-            self._fold()
+        while self._unread:
+            self._read_first()
         return {name: total / self.count for name, total in self.sums.items()} if self.count else {}
 
     def state(self) -> dict[str, Any]:
@@ -116,14 +122,14 @@ class Mean:
         self.sums = {name: state["sums"].get(name, 0.0) for name in self._places}
         self.count = state["count"]
 
-    def _fold(self) -> None:
-        for name, value in zip(self._places, self._late.popleft(), strict=True):
+    def _read_first(self) -> None:
+        for name, value in zip(self._places, self._unread.popleft(), strict=True):
             self.sums[name] += number(value)
         self.count += 1
 
 
 class Averaging(Handler):
-    """What keeps the means of some outputs of the program, also over an interruption."""
+    """A handler that keeps the means of some outputs of the program, also over an interruption."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
@@ -132,41 +138,43 @@ class Averaging(Handler):
         self._begun = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Find out what the program returns."""
+        """Choose the outputs."""
         self._places = self._chosen(scalar_outputs(self.trainer.program))
         self._begun = True
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Begin anew, unless it is an interrupted epoch that goes on."""
+        """In the first epoch of a call of `train`, begin new means, unless an interrupted epoch continues."""
         if self._begun and (event.first_step == 0 or self._resumed is not None):
             self._mean = Mean(self._places)
             if self._resumed is not None:
                 self._mean.restore(self._resumed)
-        self._begun, self._resumed = False, None
+        self._begun = False
+        self._resumed = None
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Count the step."""
+        """Add the outputs of the step to the means."""
         self._mean.add(event.metrics)
 
     def state(self) -> dict[str, Any]:
-        """The means that are not yet complete."""
+        """The means that are not complete yet, as JSON."""
         return self._mean.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on with these means."""
+        """Continue with these means in the next epoch."""
         self._resumed = state
 
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
         return places
 
     def _take(self) -> Mean:
-        """The means up to here; the next ones begin."""
-        mean, self._mean = self._mean, Mean(self._places)
+        """The means up to here; new ones begin."""
+        mean = self._mean
+        self._mean = Mean(self._places)
         return mean
 
 
 class Recorder(Averaging):
-    """Gathers scalars, and hands them to `_write` a few steps later, when reading them waits for nothing.
+    """A handler that gathers scalars, and hands them to `_write` some steps later, when reading them takes no waiting.
 
     Args:
       every: how often the outputs of the program are recorded: their means since the last time. What other handlers
@@ -176,38 +184,38 @@ class Recorder(Averaging):
     def __init__(self, every: Interval):
         super().__init__()
         self._every = Every(every, type(self).__name__)
-        self._waiting: deque[tuple[int, int, Any]] = deque()
+        self._waiting: deque[tuple[int, int, Any]] = deque()  # epoch, steps done, and a Mean or values by name
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Write all that waits."""
+        """Write everything that was gathered."""
         super().begin_epoch(event)
         self._flush()
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Write what is old enough."""
+        """Write the records of steps that the loop itself has waited for."""
         self._flush(self.done - IN_FLIGHT)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Count the step, and close a record that is due."""
+        """Add the step to the means, and close the record if it is due."""
         super().end_step(event)
         if self._every.at_step(self.done):
             self._close(event.epoch)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Close a record that is due."""
+        """Close the record if it is due."""
         if self._every.at_epoch(event):
             self._close(event.epoch)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Take what another handler announced."""
-        self._waiting.append((event.epoch, self.done, _by_name(event.metrics)))
+        """Gather what another handler announced."""
+        self._waiting.append((event.epoch, self.done, by_name(event.metrics)))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write all that waits."""
+        """Write everything that was gathered."""
         self._flush()
 
     def state(self) -> dict[str, Any]:
-        """See Averaging; all else is written now, as a resumed training will not repeat it."""
+        """The means that are not complete yet; complete records, which are not part of it, are written before."""
         self._flush()
         return super().state()
 
@@ -215,16 +223,15 @@ class Recorder(Averaging):
         self._waiting.append((epoch, self.done, self._take()))
 
     def _flush(self, until: float = float("inf")) -> None:
-        for epoch, done, values in self._ripe(until):
-            self._write(epoch, done, values.read() if isinstance(values, Mean) else values)
-
-    def _ripe(self, until: float) -> Iterator[tuple[int, int, Any]]:
+        """Write the records of at most so many steps done."""
         while self._waiting and self._waiting[0][1] <= until:
-            yield self._waiting.popleft()
+            epoch, done, values = self._waiting.popleft()
+            self._write(epoch, done, values.read() if isinstance(values, Mean) else values)
 
     def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
 
-def _by_name(metrics: Results) -> dict[str, Any]:
+def by_name(metrics: Results) -> dict[str, Any]:
+    """The values of an announcement by name."""
     return dict(zip(metrics.names or (), metrics, strict=True))

@@ -106,10 +106,12 @@ from fluid.layers.norm.dropout import dropout
 from fluid.layers.norm.layer_norm import group_norm, instance_norm, layer_norm
 from fluid.layers.norm.rescale import affine_channel, l2_normalize, lrn
 from fluid.layers.norm.spectral import spectral_norm
-from fluid.layers.recurrent.blocks import DynamicRNN, StaticRNN
+from fluid.layers.recurrent.dynamic_rnn import DynamicRNN
 from fluid.layers.recurrent.gru import dynamic_gru, gru_unit
-from fluid.layers.recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm, lstm_unit
+from fluid.layers.recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm_unit
 from fluid.layers.recurrent.rnn import rnn
+from fluid.layers.recurrent.stacked_lstm import lstm
+from fluid.layers.recurrent.static_rnn import StaticRNN
 from fluid.layers.sequence.conv import row_conv, sequence_conv
 from fluid.layers.sequence.index import sequence_enumerate, sequence_erase, sequence_scatter
 from fluid.layers.sequence.lod import lod_append, lod_reset

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid.core import is_size
 from fluid.layers.base import Layer, axis_of, dense, describe, is_sequence, row_dims
 
 
@@ -112,6 +113,6 @@ def shape_of(caller: str, shape: Any) -> list[int]:
     Raises:
       ArgumentTypeError: it is something else.
     """
-    if not isinstance(shape, list | tuple) or not all(isinstance(d, int | np.integer) for d in shape):
+    if not isinstance(shape, list | tuple) or not all(map(is_size, shape)):
         raise errors.ArgumentTypeError(f"{caller}: shape={shape!r}; expected a list of integers, as in shape=[-1, 10]")
-    return [int(d) for d in shape]
+    return [int(d) if isinstance(d, int | np.integer) else d for d in shape]

@@ -1,4 +1,4 @@
-"""Optimizers that divide by the size of past gradients: Adagrad and its kin."""
+"""Optimizers that divide by the size of past gradients: Adagrad, Adadelta, RMSProp, FTRL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Adagrad(Optimizer):
     """Adagrad (Duchi et al., 2011): `m += g * g; p -= rate * g / (sqrt(m) + epsilon)`.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
+      learning_rate: and the keyword arguments, as for Optimizer.
       epsilon: keeps the divisor from 0.
       initial_accumulator_value: of m.
 
@@ -33,7 +33,7 @@ class Adagrad(Optimizer):
     initial_accumulator_value: float = 0.0
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """Divide gradients by the root of the sum of their squares."""
 
         def init(params: Any) -> optax.ScaleByRssState:
             return optax.ScaleByRssState(optax.tree.full_like(params, self.initial_accumulator_value))
@@ -48,10 +48,10 @@ class Adagrad(Optimizer):
 
 @dataclass(frozen=True)
 class DecayedAdagrad(Optimizer):
-    """Adagrad that forgets: `m = decay * m + (1 - decay) * g * g; p -= rate * g / (sqrt(m) + epsilon)`.
+    """Adagrad with a moving mean: `m = decay * m + (1 - decay) * g * g; p -= rate * g / (sqrt(m) + epsilon)`.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
+      learning_rate: and the keyword arguments, as for Optimizer.
       decay: share of m that stays.
       epsilon: keeps the divisor from 0.
 
@@ -65,7 +65,7 @@ class DecayedAdagrad(Optimizer):
     epsilon: float = 1e-6
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """Divide gradients by the root of a moving mean of their squares."""
         scale = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=False)
         return with_rate(scale, self.learning_rate)
 
@@ -77,7 +77,7 @@ class Adadelta(Optimizer):
     `m = rho m + (1 - rho) g g; d = g sqrt(u + epsilon) / sqrt(m + epsilon); u = rho u + (1 - rho) d d; p -= rate * d`.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer. The original takes one and ignores it; here it counts.
+      learning_rate: and the keyword arguments, as for Optimizer. The original ignores its rate; here it counts.
       epsilon: keeps the first steps from being 0.
       rho: share of both averages that stays.
 
@@ -92,7 +92,7 @@ class Adadelta(Optimizer):
     rho: float = 0.95
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """The rule of `optax.adadelta`."""
         return optax.adadelta(self.learning_rate, self.rho, self.epsilon)
 
 
@@ -104,11 +104,11 @@ class RMSProp(Optimizer):
     mean of g, it divides by `sqrt(m - a a + epsilon)`.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
+      learning_rate: and the keyword arguments, as for Optimizer.
       rho: share of the averages that stays.
       epsilon: keeps the divisor from 0.
       momentum: share of the velocity that stays.
-      centered: divide by the deviation rather than by the mean square.
+      centered: divide by the standard deviation rather than by the root of the mean square.
 
     Example:
       >>> import fluid
@@ -122,14 +122,14 @@ class RMSProp(Optimizer):
     centered: bool = False
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """The rule of `optax.rmsprop`."""
         return optax.rmsprop(
             self.learning_rate, self.rho, self.epsilon, centered=self.centered, momentum=self.momentum or None
         )
 
 
 class FtrlState(NamedTuple):
-    """Updates done, sums of squares, and the linear terms."""
+    """State of FTRL: the number of updates done, the sums of squares n, and the linear terms z."""
 
     count: Any
     squared: Any
@@ -141,13 +141,13 @@ class Ftrl(Optimizer):
     """FTRL-Proximal (McMahan et al., 2013): sparse weights under an L1 penalty.
 
     `n' = n + g g; z += g - (n' ** -lr_power - n ** -lr_power) / rate * p`, then p is 0 where `|z| <= l1`, else
-    `(sign(z) * l1 - z) / (n' ** -lr_power / rate + l2)`. What never had a gradient stays as it is.
+    `(sign(z) * l1 - z) / (n' ** -lr_power / rate + l2)`. A weight that never had a gradient stays as it is.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
-      l1: penalty on the sum of the weights' sizes.
-      l2: penalty on their squares.
-      lr_power: how the rate of a weight falls with its n.
+      learning_rate: and the keyword arguments, as for Optimizer.
+      l1: factor of the penalty on the absolute values of the weights.
+      l2: factor of the penalty on their squares.
+      lr_power: the power of n by which the rate of a weight falls.
 
     Example:
       >>> import fluid
@@ -161,15 +161,15 @@ class Ftrl(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """See Minimizer: a new rate moves every weight, whatever its gradient."""
+        """Whether rows without a gradient change too: where the rate changes, every weight does."""
         return callable(self.learning_rate) or self.accumulate_steps > 1
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """The rule with one learning rate for all parameters."""
         return self.scaled_rule({})
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
-        """See Optimizer; here the rate cannot be multiplied afterwards."""
+        """The rule with a learning rate for each parameter, which stands inside its formula."""
 
         def init(params: Any) -> FtrlState:
             return FtrlState(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params), optax.tree.zeros_like(params))
@@ -186,8 +186,10 @@ class Ftrl(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _step(self, g: Any, p: Any, squared: Any, linear: Any, rate: Any) -> tuple[Any, Any, Any]:
-        # A rate of 0, as at the start of a warm-up, must not divide: that step does nothing at all.
-        moving, rate = jnp.asarray(rate > 0), jnp.asarray(jnp.where(rate > 0, rate, 1), p.dtype)
+        """The update of one parameter, its next sum of squares and its next linear term, all of its shape."""
+        # The formula divides by the rate. At a rate of 0, as a warm-up starts with, nothing changes.
+        moving = jnp.asarray(rate > 0)
+        rate = jnp.asarray(jnp.where(moving, rate, 1), p.dtype)
         total = squared + g * g
         strength = total**-self.lr_power / rate
         pull = linear + g - (strength - squared**-self.lr_power / rate) * p

@@ -1,4 +1,4 @@
-"""Adam and its kin: a moving mean of gradients, divided by a measure of their size."""
+"""Adam, AdamW, Adamax and LAMB: a moving mean of gradients, divided by a measure of their size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Adam(Optimizer):
     `m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; p -= rate * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + epsilon)`.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
+      learning_rate: and the keyword arguments, as for Optimizer.
       beta1: decay of the mean.
       beta2: decay of the mean square.
       epsilon: keeps the divisor from 0.
@@ -40,7 +40,7 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """The corrected mean divided by the root of the mean square."""
 
         def step(m: Any, v: Any, count: Any) -> Any:
             correction = jnp.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
@@ -54,15 +54,16 @@ class AdamW(Optimizer):
     """Adam with weight decay beside the gradient, not in it (Loshchilov and Hutter, 2019); it is `optax.adamw`.
 
     `p -= rate * (m' / (sqrt(v') + epsilon) + weight_decay * p)` with the corrected averages m' and v' of Adam. The
-    learning rate of a ParamAttr multiplies the decay, too.
+    learning rate of a ParamAttr multiplies the decay too.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
+      learning_rate: and the keyword arguments, as for Optimizer.
       beta1: decay of the mean.
       beta2: decay of the mean square.
       epsilon: keeps the divisor from 0.
-      weight_decay: share of each weight that goes with a step of rate 1.
-      exclude_from_weight_decay_fn: says of a parameter (its `name`, `shape` and `dtype`) whether it shall not decay.
+      weight_decay: share of each weight that a step with rate 1 subtracts.
+      exclude_from_weight_decay_fn: called with each parameter (its `name`, `shape` and `dtype`); returns whether it is
+        left out of the decay.
 
     Example:
       >>> import fluid
@@ -77,7 +78,7 @@ class AdamW(Optimizer):
     exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """The rule of `optax.adamw`."""
         decayed = unless(self.exclude_from_weight_decay_fn)
         betas = (self.beta1, self.beta2, self.epsilon)
         return optax.adamw(self.learning_rate, *betas, weight_decay=self.weight_decay, mask=decayed)
@@ -90,7 +91,7 @@ class Adamax(Optimizer):
     `m = b1 m + (1 - b1) g; n = max(|g|, b2 n + epsilon); p -= rate / (1 - b1^t) * m / n`.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
+      learning_rate: and the keyword arguments, as for Optimizer.
       beta1: decay of the mean.
       beta2: decay of the largest gradient.
       epsilon: keeps the divisor from 0.
@@ -106,7 +107,7 @@ class Adamax(Optimizer):
     epsilon: float = 1e-8
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """The corrected mean divided by the largest gradient."""
 
         def largest(n: Any, g: Any) -> Any:
             return jnp.maximum(jnp.abs(g), self.beta2 * n + self.epsilon)
@@ -126,7 +127,7 @@ class Lamb(Optimizer):
     corrected for their start; `fluid.optimizer.Optax(optax.lamb(rate))` does so.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
+      learning_rate: and the keyword arguments, as for Optimizer.
       lamb_weight_decay: weight decay.
       beta1: decay of the mean.
       beta2: decay of the mean square.
@@ -147,11 +148,11 @@ class Lamb(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """See Minimizer: the norms are those of whole parameters."""
+        """True: the norms are those of whole parameters."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """Mean and mean square, weight decay, and the ratio of the norms, in one chain."""
 
         def step(m: Any, v: Any, count: Any) -> Any:
             return m / (jnp.sqrt(v) + self.epsilon)
@@ -169,7 +170,13 @@ def _mean_square(decay: float) -> Size:
 
 
 def _moments(beta1: float, size: Size, step: Step) -> optax.GradientTransformation:
-    """Update the mean with `beta1` and the size with `size(old, gradient)`; the step is `step(mean, size, count)`."""
+    """The rules of Adam's kind, before the learning rate.
+
+    Args:
+      beta1: decay of the moving mean of gradients.
+      size: gives the next measure of their size, from the old one and a gradient.
+      step: gives the update, from mean, size and the number of updates.
+    """
 
     def init(params: Any) -> optax.ScaleByAdamState:
         zeros = optax.tree.zeros_like

@@ -1,23 +1,24 @@
 """Averages of parameters over the course of training: ExponentialMovingAverage, ModelAverage.
 
-An average is kept among the optimizer's slots and follows each change of the parameters; it is saved and restored with
-the slots, and neither `save_params` nor the list of parameters knows it.
+An average is kept among the optimizer's slots and follows each change of the parameters. It is saved and restored with
+the slots; `save_params` does not write it, and it is not among the parameters of the program.
 """
 
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import whole_number
 from fluid.lazy import optax
-from fluid.optimizer.base import Minimizer
+from fluid.optimizer.base import Minimizer, OptimizerLike
+from fluid.optimizer.parts import Accumulated
 from fluid.optimizer.wrapper import Wrapped, Wrapper
 
 
@@ -25,17 +26,16 @@ from fluid.optimizer.wrapper import Wrapped, Wrapper
 class Average:
     """What averages of parameters have in common.
 
-    An average is known by what it says, not by which object it is: equal ones are the same average.
+    Averages with equal settings are the same average; the setting `name` tells two of them apart. The objects hold no
+    state: averaged values lie in the slots, and what `apply` has replaced lies in the Session.
     """
-
-    _replaced: Any = field(default_factory=weakref.WeakKeyDictionary, init=False, repr=False, compare=False)
 
     def start(self, params: Any) -> Any:
         """The average's state before the first update."""
         raise NotImplementedError
 
     def step(self, state: Any, params: Any) -> Any:
-        """The average's next state, when an update has given the parameters these values."""
+        """The average's next state, after an update has given the parameters these values."""
         raise NotImplementedError
 
     def value(self, state: Any, params: Any) -> dict[str, Any]:
@@ -69,8 +69,8 @@ class Average:
             )
         frame.made.minimizations[:] = [m._replace(optimizer=self.track(m.optimizer)) for m in frame.made.minimizations]
 
-    def track(self, optimizer: Any) -> Minimizer:
-        """An optimizer that does what the given one does, and keeps this average of its parameters.
+    def track(self, optimizer: OptimizerLike) -> Minimizer:
+        """An optimizer that updates like the given one, and keeps this average of its parameters.
 
         Args:
           optimizer: a fluid optimizer or an optax transformation.
@@ -92,7 +92,7 @@ class Average:
             for minimize, slots in zip(program.minimizes, session.scope.slots[program.name], strict=True):
                 state = _find(minimize.optimizer, slots, self)
                 if state is not None:
-                    # Where two minimize one parameter, the later one sees what the step ends with.
+                    # Where two optimizers update one parameter, the later one sees the value at the end of the step.
                     found |= self.value(state, {n: session.scope.arrays[n] for n in minimize.parameters})
         if not found:
             raise errors.ArgumentError(
@@ -103,13 +103,11 @@ class Average:
 
     @contextlib.contextmanager
     def apply(self, target: Any, need_restore: bool = True) -> Iterator[None]:
-        """Put the averaged parameters in the place of the parameters while a block runs.
-
-        The block may test, infer and save; training goes on after it.
+        """Replace the parameters by their averages while a block runs, which may test, infer and save.
 
         Args:
           target: a Session, or a Trainer.
-          need_restore: False to leave them there at the end, until `restore`.
+          need_restore: False leaves the averages in place after the block, until `restore` is called.
 
         Raises:
           ArgumentError: no program of it keeps this average.
@@ -118,8 +116,8 @@ class Average:
         values = self.values(session)
         replaced = {n: session.scope.arrays[n] for n in values}
         session.scope.arrays.update(values)
-        if not need_restore:
-            self._replaced.setdefault(session, replaced)
+        if not need_restore:  # applied twice, the first time has replaced the parameters
+            session.replaced.setdefault(self, replaced)
         try:
             yield
         finally:
@@ -127,22 +125,31 @@ class Average:
                 session.scope.arrays.update(replaced)
 
     def restore(self, target: Any) -> None:
-        """Put the parameters back that `apply(target, need_restore=False)` has replaced.
+        """Put back the parameters that `apply(target, need_restore=False)` of this average, or an equal one, replaced.
+
+        Args:
+          target: a Session, or a Trainer.
 
         Raises:
           ArgumentError: nothing is replaced.
         """
         session = _session(target)
-        if session not in self._replaced:
+        if self not in session.replaced:
             raise errors.ArgumentError(
                 "there is nothing to restore: `with average.apply(trainer):` restores at its end; restore() belongs to "
                 "average.apply(trainer, need_restore=False)"
             )
-        session.scope.arrays.update(self._replaced.pop(session))
+        session.scope.arrays.update(session.replaced.pop(self))
 
 
 class ExponentialState(NamedTuple):
-    """Updates done, how much all of them weigh, and the sums weighed so."""
+    """State of an exponential moving average.
+
+    Attributes:
+      count: updates done.
+      weight: the sum of the weights of all updates.
+      total: for each parameter the weighted sum of its values.
+    """
 
     count: Any
     weight: Any
@@ -151,19 +158,19 @@ class ExponentialState(NamedTuple):
 
 @dataclass(frozen=True)
 class ExponentialMovingAverage(Average):
-    """The exponential moving average of parameters, of which the start at 0 is corrected.
+    """The exponential moving average of parameters, corrected for its start at 0.
 
-    `total = d * total + (1 - d) * p`, and the average is total divided by the weight of the parameters in it, which is
+    `total = d * total + (1 - d) * p`, and the average is the total divided by the sum of the weights in it, which is
     `1 - d ** n` after n updates with one d.
 
     Args:
-      decay: d, from 0 up to 1.
-      thres_steps: d is at most `(1 + n) / (10 + n)`, so that the average forgets the beginning quickly: True takes n as
-        the number of updates, this one counted; a function makes another n of that number; None leaves d as it is.
+      decay: d, at least 0 and below 1.
+      thres_steps: limits d to at most `(1 + n) / (10 + n)`, so that the average forgets the beginning quickly. True
+        takes the number of updates, with this one, for n; a function computes n from that number; None sets no limit.
       name: tells averages with equal settings apart.
 
     Raises:
-      ArgumentError: the decay is not in 0..1, or is 1.
+      ArgumentError: the decay is below 0, or not below 1.
 
     Example:
       >>> import fluid, numpy as np
@@ -191,29 +198,38 @@ class ExponentialMovingAverage(Average):
             )
 
     def start(self, params: Any) -> ExponentialState:
-        """See Average."""
+        """No updates, and sums of zero."""
         return ExponentialState(jnp.zeros([], jnp.int32), jnp.zeros([], jnp.float32), optax.tree.zeros_like(params))
 
     def step(self, state: ExponentialState, params: Any) -> ExponentialState:
-        """See Average."""
+        """Add the parameters to the sums, after these were multiplied by the decay."""
         count = state.count + 1
         decay = jnp.float32(self.decay)
         if self.thres_steps:
             n = self.thres_steps(count) if callable(self.thres_steps) else count
             decay = jnp.minimum(decay, jnp.asarray((1 + n) / (10 + n), jnp.float32))
-        # The weight is summed up like the parameters, so that its rounding cancels theirs.
+        # The weights are summed like the parameters, so that the division cancels the rounding of both.
         weight = decay * state.weight + (1 - decay)
         total = jax.tree.map(lambda t, p: (decay * t + (1 - decay) * p).astype(t.dtype), state.total, params)
         return ExponentialState(count, weight, total)
 
     def value(self, state: ExponentialState, params: Any) -> dict[str, Any]:
-        """See Average."""
-        some, weight = state.count > 0, jnp.where(state.count > 0, state.weight, 1)
-        return {n: jnp.where(some, state.total[n] / weight, p).astype(p.dtype) for n, p in params.items()}
+        """The sums divided by the sum of the weights."""
+        begun = state.count > 0
+        weight = jnp.where(begun, state.weight, 1)
+        return {n: jnp.where(begun, state.total[n] / weight, p).astype(p.dtype) for n, p in params.items()}
 
 
 class WindowState(NamedTuple):
-    """Updates done; then, for the current window and for the one before: how many updates, and their mean."""
+    """State of an average over windows.
+
+    Attributes:
+      count: updates done.
+      size: updates in the current window.
+      mean: for each parameter the mean of its values in the current window; 0 while that is empty.
+      old_size: updates in the window before.
+      old_mean: for each parameter the mean of its values in the window before; 0 while there is none.
+    """
 
     count: Any
     size: Any
@@ -226,18 +242,18 @@ class WindowState(NamedTuple):
 class ModelAverage(Average):
     """The plain average of parameters over a window at the end of training (Polyak and Juditsky, 1992).
 
-    A window is closed when it holds at least `min_average_window` updates and at least the smaller of
-    `max_average_window` and `average_window_rate` times all updates; then the next one begins. The average is over the
-    current window and the one before. `update()` after `minimize`, or `track`, says which parameters are averaged.
+    A window ends, and the next one begins, when it holds at least `min_average_window` updates, and at least
+    `average_window_rate` times all updates so far or `max_average_window`, whichever is smaller. The average is over
+    the current window and the one before. `update()` after `minimize`, or `track`, chooses the parameters.
 
     Args:
       average_window_rate: share of all updates that a window shall hold.
-      min_average_window: updates that a window holds at least.
-      max_average_window: updates from which it is closed whatever the rate says.
+      min_average_window: a window holds at least so many updates.
+      max_average_window: a window with so many updates need not hold the share.
       name: tells averages with equal settings apart.
 
     Raises:
-      ArgumentError: a window is not positive.
+      ArgumentError: the rate is below 0, or a window below 1.
 
     Example:
       >>> import fluid
@@ -252,30 +268,39 @@ class ModelAverage(Average):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if self.average_window_rate < 0 or self.min_average_window < 1 or self.max_average_window < 1:
+        for name in ("min_average_window", "max_average_window"):
+            whole_number("ModelAverage", name, getattr(self, name))
+        if not self.average_window_rate >= 0:
             raise errors.ArgumentError(
-                f"{self}: expected a rate from 0 on and windows of at least 1; "
-                f"write ModelAverage(0.15, min_average_window=10000, max_average_window=10000)"
+                f"ModelAverage(average_window_rate={self.average_window_rate!r}): expected a share of all updates, "
+                f"from 0 on, as in average_window_rate=0.15"
             )
 
     def start(self, params: Any) -> WindowState:
-        """See Average."""
-        # Arrays of their own each, since a step takes the buffers of its slots over.
-        empty = [(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params)) for _ in range(2)]
-        return WindowState(jnp.zeros([], jnp.int32), *empty[0], *empty[1])
+        """Two empty windows."""
+        # No array is in two places: a step takes the buffers of its slots over.
+        return WindowState(
+            count=jnp.zeros([], jnp.int32),
+            size=jnp.zeros([], jnp.int32),
+            mean=optax.tree.zeros_like(params),
+            old_size=jnp.zeros([], jnp.int32),
+            old_mean=optax.tree.zeros_like(params),
+        )
 
     def step(self, state: WindowState, params: Any) -> WindowState:
-        """See Average."""
-        count, size = state.count + 1, state.size + 1
+        """Add the parameters to the mean of the current window; if that is full now, begin the next one."""
+        count = state.count + 1
+        size = state.size + 1
         mean = jax.tree.map(lambda m, p: (m + (p - m) / size).astype(m.dtype), state.mean, params)
         wanted = jnp.minimum(self.max_average_window, jnp.floor(count * self.average_window_rate))
         full = (size >= self.min_average_window) & (size >= wanted)
-        old_size, old_mean = _choose(full, (size, mean), (state.old_size, state.old_mean))
-        # A mean over no updates does not count, whatever it is.
-        return WindowState(count, jnp.where(full, 0, size), mean, old_size, old_mean)
+        # An empty window has the mean 0 and not that of the window before: a NaN in it would never go away.
+        ended = WindowState(count, jnp.zeros_like(size), optax.tree.zeros_like(mean), size, mean)
+        continued = WindowState(count, size, mean, state.old_size, state.old_mean)
+        return jax.tree.map(lambda a, b: jnp.where(full, a, b), ended, continued)
 
     def value(self, state: WindowState, params: Any) -> dict[str, Any]:
-        """See Average."""
+        """The mean over both windows."""
         total = jnp.maximum(state.size + state.old_size, 1)
         share = state.size / total
 
@@ -293,24 +318,24 @@ class Averaged(Wrapper):
     average: Average
 
     def start(self, params: Any) -> Any:
-        """See Wrapper."""
+        """The average's state before the first update."""
         return self.average.start(params)
 
     def after(self, own: Any, before: Any, params: Any) -> tuple[Any, Any]:
-        """See Wrapper."""
+        """The parameters as they are, and the average's next state."""
         return params, self.average.step(own, params)
 
 
-def _choose(condition: Any, first: Any, second: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), first, second)
-
-
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:
-    slots = getattr(slots, "inner", slots) if optimizer.accumulate_steps > 1 else slots
+    """The state of an average among the slots of an optimizer, or None."""
+    # With accumulate_steps > 1 the slots of all wrappers lie inside those that gather gradients.
+    if isinstance(slots, Accumulated):
+        slots = slots.inner
     while isinstance(optimizer, Wrapper) and isinstance(slots, Wrapped):
         if isinstance(optimizer, Averaged) and optimizer.average == average:
             return slots.own
-        optimizer, slots = optimizer.inner_optimizer, slots.inner
+        optimizer = optimizer.inner_optimizer
+        slots = slots.inner
     return None
 
 

@@ -1,28 +1,42 @@
-"""What all optimizers have in common, and optax transformations as optimizers."""
+"""What all optimizers have in common; optax transformations as optimizers; what is accepted as one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import whole_number
 from fluid.lazy import optax
 from fluid.optimizer.parts import Rate, accumulate, add_decay, clip_each, multiply, updates_done
 from fluid.param_attr import ParamAttr
 
 
+class Transformation(Protocol):
+    """An optax transformation, as far as it is looked at before it is used."""
+
+    @property
+    def init(self) -> Callable[..., Any]:
+        """From parameters to the state."""
+
+    @property
+    def update(self) -> Callable[..., Any]:
+        """From gradients, state and parameters to updates and the next state."""
+
+
 class Minimizer:
-    """What can minimise a loss: an Optimizer, or something around one, such as Lookahead.
+    """What can minimise a loss: an Optimizer, or a Wrapper around one, such as Lookahead.
 
     Attributes:
-      parameter_list: names of the parameters to change when `minimize` is not told; None for all trainable ones.
+      parameter_list: names of the parameters to change, where `minimize` is given none; None for all trainable ones.
       accumulate_steps: over how many steps gradients are gathered for one update.
-      lazy_mode: whether rows of tables without a gradient may be left alone although the rule would age their slots.
-      whole_tables: whether an update needs whole tables, so that rows alone would give something else, even lazily.
+      lazy_mode: whether rows of tables that have no gradient may stay as they are, although the rule would change their
+        slots.
+      whole_tables: whether an update needs whole tables, because the rows that have a gradient do not tell all.
 
     Example:
       >>> isinstance(Optax(optax.sgd(0.1)), Minimizer)
@@ -31,22 +45,22 @@ class Minimizer:
 
     @property
     def parameter_list(self) -> Sequence[Any] | None:
-        """See the class."""
+        """Names of the parameters to change; None for all trainable ones."""
         return None
 
     @property
     def accumulate_steps(self) -> int:
-        """See the class."""
+        """Over how many steps gradients are gathered for one update."""
         return 1
 
     @property
     def lazy_mode(self) -> bool:
-        """See the class."""
+        """Whether rows without a gradient may stay as they are."""
         return False
 
     @property
     def whole_tables(self) -> bool:
-        """See the class."""
+        """Whether an update needs whole tables, as it does where gradients are gathered."""
         return self.accumulate_steps > 1
 
     def rule(self) -> optax.GradientTransformation:
@@ -54,22 +68,26 @@ class Minimizer:
         raise NotImplementedError
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """The optax transformation for parameters of these names, accumulation left out; see `transformation`."""
+        """The optax transformation of one update, once gradients are gathered.
+
+        Args:
+          settings: the ParamAttr of each parameter, or None, by name.
+        """
         raise NotImplementedError
 
     def current_rate(self, slots: Any) -> Any:
         """The learning rate of the next update, a scalar.
 
         Args:
-          slots: state of the optax transformation.
+          slots: the state of the optax transformation.
 
         Raises:
-          UnknownNameError: the rule does not say its rate.
+          UnknownNameError: the rule does not tell its learning rate.
         """
         raise NotImplementedError
 
     def transformation(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """The whole optax transformation for parameters of these names.
+        """The optax transformation of one step: it gathers gradients, if asked to, and updates.
 
         Args:
           settings: the ParamAttr of each parameter, or None, by name.
@@ -80,13 +98,13 @@ class Minimizer:
     def minimize(
         self, loss: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
     ) -> None:
-        """Inside a program function: record that this optimizer minimises the loss.
+        """Inside a program function: record that this optimizer minimises a loss.
 
         Args:
-          loss: a scalar.
+          loss: a scalar, `[]` or `[1]`.
           parameter_list: names or values of the parameters to change; by default the optimizer's own `parameter_list`,
             or else every trainable parameter of the program.
-          no_grad_set: names or values of parameters to leave alone.
+          no_grad_set: names or values of parameters that stay as they are.
 
         Raises:
           OutsideProgramError: no program function is running.
@@ -109,21 +127,21 @@ class Minimizer:
 
 @dataclass(frozen=True)
 class Optimizer(Minimizer):
-    """What all optimizers have in common; a subclass says its `rule`.
+    """What all optimizers have in common; a subclass defines its `rule`.
 
-    Gradients are clipped, then the decay of the regularizer is added, then the rule makes an update of them, which the
-    `learning_rate` of each ParamAttr multiplies.
+    Gradients are clipped, then the decay of the regularizer is added, then the rule makes updates of them. Each update
+    is multiplied by the `learning_rate` of its parameter's ParamAttr.
 
     Args:
       learning_rate: a number, or a schedule: a function of the number of updates done.
-      regularization: of `fluid.regularizer`; that of a ParamAttr takes its place.
-      grad_clip: of `fluid.clip`.
-      parameter_list: names of the parameters to change when `minimize` is not told; all trainable ones by default.
-      name: not used; accepted for programs that give one.
-      lazy_mode: rows of tables (`embedding(is_sparse=True)`) without a gradient stay as they are, even though the rule
-        would age their slots.
-      accumulate_steps: one update for so many steps, of the mean of their gradients: where the loss is a mean over
-        examples, the same update as of one step with all these batches in one.
+      regularization: a decay of `fluid.regularizer`, for parameters whose ParamAttr has none.
+      grad_clip: a clip of `fluid.clip`, applied to the gradients of all parameters.
+      parameter_list: names of the parameters to change, where `minimize` is given none; all trainable ones by default.
+      name: accepted for programs written for Fluid; not used.
+      lazy_mode: rows of tables (`embedding(is_sparse=True)`) that have no gradient stay as they are, although the rule
+        would change their slots.
+      accumulate_steps: one update for so many steps, with the mean of their gradients. Where the loss is a mean over
+        examples, that is the update of a single step with all these minibatches in one.
 
     Example:
       >>> import optax
@@ -143,24 +161,25 @@ class Optimizer(Minimizer):
     accumulate_steps: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
-        rate, steps, kind = self.learning_rate, self.accumulate_steps, type(self).__name__
+        kind = type(self).__name__
+        rate = self.learning_rate
         if not callable(rate) and (isinstance(rate, bool) or not isinstance(rate, Real) or not 0 <= rate):
             raise errors.ArgumentError(
                 f"{kind}(learning_rate={rate!r}): expected a number from 0 on, or a schedule; "
                 f"write fluid.optimizer.{kind}(learning_rate=0.001)"
             )
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise errors.ArgumentError(
-                f"{kind}(accumulate_steps={steps!r}): expected a whole number from 1 on; "
-                f"write fluid.optimizer.{kind}(learning_rate=0.001, accumulate_steps=4)"
-            )
+        whole_number(kind, "accumulate_steps", self.accumulate_steps)
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
-        """The rule with learning rates that are multiplied by a factor for each parameter, by name."""
+        """The rule, with the learning rate of each parameter multiplied by a factor.
+
+        Args:
+          factors: by name of parameter.
+        """
         return optax.chain(self.rule(), multiply(factors))
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """See Minimizer."""
+        """Clip, decay and rule in one chain."""
         attrs = {name: attr or ParamAttr() for name, attr in settings.items()}
         clips = {n: a.gradient_clip for n, a in attrs.items() if a.gradient_clip is not None}
         stages = [clip_each(clips)] if clips else []
@@ -174,20 +193,20 @@ class Optimizer(Minimizer):
         return optax.chain(*stages) if len(stages) > 1 else stages[0]
 
     def current_rate(self, slots: Any) -> Any:
-        """See Minimizer."""
+        """The learning rate, or the schedule's value for the number of updates done."""
         rate = self.learning_rate
         return jnp.asarray(rate(updates_done(slots)) if callable(rate) else rate, jnp.float32)
 
 
 @dataclass(frozen=True)
 class Optax(Optimizer):
-    """Any optax transformation as an optimizer, so that it has `minimize` and heeds every ParamAttr.
+    """Any optax transformation as an optimizer, so that it has `minimize` and follows every ParamAttr.
 
-    `fluid.Trainer` accepts the bare transformation too; this form is for programs that call `minimize`.
+    `fluid.Trainer` accepts the bare transformation too; this class is for programs that call `minimize`.
 
     Args:
       tx: an `optax.GradientTransformation` whose updates are added to the parameters.
-      regularization: and the other keyword arguments, see Optimizer.
+      regularization: and the other keyword arguments, as for Optimizer.
 
     Raises:
       ArgumentTypeError: it is no optax transformation.
@@ -209,23 +228,26 @@ class Optax(Optimizer):
             )
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """The transformation itself."""
         return self.tx
 
     def current_rate(self, slots: Any) -> Any:
-        """See Minimizer."""
+        """Raise UnknownNameError: an optax transformation does not tell its learning rate."""
         raise errors.UnknownNameError(
             "an optax transformation does not say its learning rate; write the optimizer with the schedule itself: "
             "fluid.optimizer.Adam(learning_rate=schedule)"
         )
 
 
-def as_optimizer(value: Any) -> Minimizer:
-    """Understand what is accepted as an optimizer.
+OptimizerLike = Minimizer | Transformation | Callable[[], Minimizer | Transformation]
+"""What is accepted as an optimizer: one of fluid, an optax transformation, or a function that returns one of them."""
+
+
+def as_optimizer(value: OptimizerLike) -> Minimizer:
+    """Make an optimizer of what is accepted as one.
 
     Args:
-      value: an Optimizer (or Lookahead and the like), an optax transformation, or a function without arguments that
-        returns one of them.
+      value: an Optimizer or Wrapper, an optax transformation, or a function without arguments that returns one of them.
 
     Raises:
       ArgumentTypeError: it is none of those.

@@ -1,4 +1,4 @@
-"""Optimizers that remember at most a direction: SGD, Momentum, LarsMomentum, Lion, Muon."""
+"""Optimizers that keep at most a moving mean of gradients: SGD, Momentum, LarsMomentum, Lion, Muon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SGD(Optimizer):
     """Gradient descent: `p -= rate * g`.
 
     Args:
-      learning_rate: and the other arguments, see Optimizer.
+      learning_rate: and the keyword arguments, as for Optimizer.
 
     Example:
       >>> import fluid
@@ -29,7 +29,7 @@ class SGD(Optimizer):
     """
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """The rule of `optax.sgd`."""
         return optax.sgd(self.learning_rate)
 
 
@@ -38,9 +38,9 @@ class Momentum(Optimizer):
     """Gradient descent with momentum: `v = momentum * v + g; p -= rate * v`.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
+      learning_rate: and the keyword arguments, as for Optimizer.
       momentum: share of the velocity that stays.
-      use_nesterov: look ahead: `p -= rate * (g + momentum * v)`.
+      use_nesterov: Nesterov's momentum: `p -= rate * (g + momentum * v)`.
 
     Example:
       >>> import fluid
@@ -52,7 +52,7 @@ class Momentum(Optimizer):
     use_nesterov: bool = False
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """The rule of `optax.sgd` with momentum."""
         return optax.sgd(self.learning_rate, self.momentum, self.use_nesterov)
 
 
@@ -62,13 +62,13 @@ class LarsMomentum(Optimizer):
 
     `v = momentum * v + rate * ratio * (g + lars_weight_decay * p); p -= v`, where the ratio is
     `lars_coeff * |p| / (|g| + lars_weight_decay * |p|)`, or 1 where the parameter or its gradient is all zeros, so that
-    what starts at zero is trained too.
+    a parameter that starts at zero is trained too.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
+      learning_rate: and the keyword arguments, as for Optimizer.
       momentum: share of the velocity that stays.
-      lars_coeff: how much to trust the ratio.
-      lars_weight_decay: weight decay within it.
+      lars_coeff: factor of the ratio, the paper's trust coefficient.
+      lars_weight_decay: weight decay, added to the gradient and counted in the ratio.
 
     Example:
       >>> import fluid
@@ -82,14 +82,15 @@ class LarsMomentum(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """See Minimizer: the norms are those of whole parameters."""
+        """True: the norms are those of whole parameters."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """Gradient and decay, multiplied by the ratio of the norms and by the rate, then momentum."""
 
         def scale(g: Any, p: Any) -> Any:
-            p_norm, g_norm = optax.safe_norm(p, 0.0), optax.safe_norm(g, 0.0)
+            p_norm = optax.safe_norm(p, 0.0)
+            g_norm = optax.safe_norm(g, 0.0)
             divisor = g_norm + self.lars_weight_decay * p_norm
             known = (p_norm > 0) & (g_norm > 0)
             ratio = jnp.where(known, self.lars_coeff * p_norm / jnp.where(known, divisor, 1), 1)
@@ -106,12 +107,12 @@ class LarsMomentum(Optimizer):
 class Lion(Optimizer):
     """Lion (Chen et al., 2023): `p -= rate * (sign(b1 m + (1 - b1) g) + weight_decay * p); m = b2 m + (1 - b2) g`.
 
-    Its rate wants to be three to ten times smaller than Adam's, its weight decay as many times larger.
+    The paper advises a rate three to ten times smaller than for Adam, and a weight decay as many times larger.
 
     Args:
-      learning_rate: and the keyword arguments, see Optimizer.
-      beta1: share of the mean in the direction of the step.
-      beta2: decay of the mean.
+      learning_rate: and the keyword arguments, as for Optimizer.
+      beta1: share of the moving mean in the step; the rest is the gradient.
+      beta2: decay of the moving mean.
       weight_decay: decoupled from the gradient.
       exclude_from_weight_decay_fn: as for AdamW.
 
@@ -127,7 +128,7 @@ class Lion(Optimizer):
     exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """The rule of `optax.lion`."""
         decayed = unless(self.exclude_from_weight_decay_fn)
         return optax.lion(self.learning_rate, self.beta1, self.beta2, weight_decay=self.weight_decay, mask=decayed)
 
@@ -136,20 +137,20 @@ class Lion(Optimizer):
 class Muon(Optimizer):
     """Muon (Jordan et al., 2024): momentum whose step, for a matrix, is made orthogonal by Newton-Schulz iterations.
 
-    What is no matrix, and what `use_adam_fn` names, is updated by Adam.
+    Adam updates the parameters that are no matrices, and those for which `use_adam_fn` returns True.
 
     Args:
-      learning_rate: of the matrices; and the keyword arguments, see Optimizer.
+      learning_rate: of the matrices; and the keyword arguments, as for Optimizer.
       momentum: share of the velocity that stays.
-      use_nesterov: look ahead.
+      use_nesterov: Nesterov's momentum.
       ns_steps: Newton-Schulz iterations.
       weight_decay: of the matrices, decoupled from the gradient.
       adam_learning_rate: of all others; a number or a schedule.
       beta1: of Adam.
       beta2: of Adam.
       epsilon: of Adam, and in Muon's own division.
-      use_adam_fn: says of a parameter (its `name`, `shape` and `dtype`) whether Adam shall update it although it is a
-        matrix, as is usual for embeddings and for the last layer.
+      use_adam_fn: called with each parameter (its `name`, `shape` and `dtype`); returns whether Adam updates it
+        although it is a matrix, as is usual for embeddings and for the last layer.
 
     Example:
       >>> import fluid
@@ -171,11 +172,11 @@ class Muon(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """See Minimizer: a matrix is made orthogonal as a whole."""
+        """True: a matrix is made orthogonal as a whole."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """See Optimizer."""
+        """Muon for matrices, Adam for everything else."""
         by_adam = self.use_adam_fn or (lambda parameter: False)
 
         def labels(params: Any) -> Any:

@@ -14,7 +14,7 @@ Rate = float | Callable[[Any], Any]
 
 
 class Parameter(NamedTuple):
-    """What functions such as `exclude_from_weight_decay_fn` are told of a parameter."""
+    """A parameter, as functions such as `exclude_from_weight_decay_fn` get it."""
 
     name: str
     shape: tuple[int, ...]
@@ -22,7 +22,7 @@ class Parameter(NamedTuple):
 
 
 class Accumulated(NamedTuple):
-    """State of `accumulate`: how many gradients came since the last update, their mean, and the rule's own state."""
+    """State of `accumulate`: the number of gradients since the last update, their mean, and the state of the rule."""
 
     gathered: Any
     mean: Any
@@ -30,12 +30,12 @@ class Accumulated(NamedTuple):
 
 
 def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.GradientTransformation:
-    """Follow a rule by the learning rate and the sign of descent."""
+    """A rule whose results are multiplied by the learning rate and subtracted."""
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
 
 
 def described(name: str, value: Any) -> Parameter:
-    """What is told of the parameter with this name and value."""
+    """The description of the parameter with this name and value."""
     return Parameter(name, tuple(value.shape), str(value.dtype))
 
 
@@ -51,14 +51,14 @@ def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
     rules = {n: clip.transformation() for n, clip in clips.items()}
 
     def clip(grads: Any, params: Any) -> Any:
-        done = {n: rule.update({n: grads[n]}, rule.init({n: grads[n]}))[0][n] for n, rule in rules.items()}
-        return {**grads, **done}
+        clipped = {n: rule.update({n: grads[n]}, rule.init({n: grads[n]}))[0][n] for n, rule in rules.items()}
+        return {**grads, **clipped}
 
     return optax.stateless(clip)
 
 
 def add_decay(decays: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Add to each gradient what its regularizer of `fluid.regularizer` says, if it has one."""
+    """Add to each gradient that of its regularizer of `fluid.regularizer`, if it has one."""
     return optax.stateless(
         lambda grads, params: {n: g + decays[n].gradient(params[n]) if decays[n] else g for n, g in grads.items()}
     )
@@ -70,7 +70,7 @@ def multiply(factors: Mapping[str, float]) -> optax.GradientTransformation:
 
 
 def accumulate(rule: optax.GradientTransformation, steps: int) -> optax.GradientTransformation:
-    """Gather gradients, and give their mean to a rule every so many steps; between, nothing moves and nothing ages."""
+    """Gather gradients, and give their mean to a rule every so many steps; parameters and slots change only then."""
 
     def init(params: Any) -> Accumulated:
         return Accumulated(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params), rule.init(params))
@@ -94,7 +94,7 @@ def accumulate(rule: optax.GradientTransformation, steps: int) -> optax.Gradient
 
 
 def updates_done(slots: Any) -> Any:
-    """How many updates an optimizer state has seen: every `count` in the states of optax and of fluid says so."""
+    """How many updates an optimizer state has seen: the first field `count`, in the states of optax and of fluid."""
     return next(v for path, v in jax.tree_util.tree_leaves_with_path(slots) if path[-1] == _COUNT)
 
 

@@ -1,4 +1,4 @@
-"""Wrappers: what stands around an optimizer and sees the parameters after its update. Lookahead is one."""
+"""Wrappers: optimizers around another one, which see the parameters after its update. Lookahead is one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
+from fluid.core import whole_number
 from fluid.lazy import optax
 from fluid.optimizer.base import Minimizer, as_optimizer
 
 
 class Wrapped(NamedTuple):
-    """State of a wrapper: that of the optimizer inside, and its own."""
+    """State of a wrapper: the state of the optimizer inside, and the wrapper's own."""
 
     inner: Any
     own: Any
@@ -23,30 +24,30 @@ class Wrapped(NamedTuple):
 
 @dataclass(frozen=True)
 class Wrapper(Minimizer):
-    """An optimizer around another one, which it leaves as it is but for what `after` changes.
+    """An optimizer around another one: it lets that one update, and then changes the parameters by `after`.
 
     Args:
       inner_optimizer: a fluid optimizer or an optax transformation.
     """
 
-    inner_optimizer: Any
+    inner_optimizer: Any  # what was given, an OptimizerLike, becomes a Minimizer
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inner_optimizer", as_optimizer(self.inner_optimizer))
 
     @property
     def parameter_list(self) -> Sequence[Any] | None:
-        """That of the optimizer inside."""
+        """The parameters of the optimizer inside."""
         return self.inner_optimizer.parameter_list
 
     @property
     def accumulate_steps(self) -> int:
-        """That of the optimizer inside: a wrapper counts updates, not the steps between."""
+        """The number of the optimizer inside: a wrapper acts after an update, not after each step."""
         return self.inner_optimizer.accumulate_steps
 
     @property
     def whole_tables(self) -> bool:
-        """See Minimizer: a wrapper moves on whatever the gradients are."""
+        """True: a wrapper may change rows that have no gradient."""
         return True
 
     def start(self, params: Any) -> Any:
@@ -54,21 +55,21 @@ class Wrapper(Minimizer):
         raise NotImplementedError
 
     def after(self, own: Any, before: Any, params: Any) -> tuple[Any, Any]:
-        """The parameters to go on with, and the wrapper's own next state.
+        """The parameters to continue with, and the wrapper's own next state.
 
         Args:
-          own: its state.
+          own: the wrapper's own state.
           before: the parameters before the update, by name.
           params: the parameters as the optimizer inside has updated them.
         """
         raise NotImplementedError
 
     def rule(self) -> optax.GradientTransformation:
-        """See Minimizer."""
+        """The rule of the optimizer inside, followed by `after`."""
         return self.one_update({})
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """See Minimizer."""
+        """The update of the optimizer inside, followed by `after`."""
         rule = self.inner_optimizer.one_update(settings) if settings else self.inner_optimizer.rule()
 
         def init(params: Any) -> Wrapped:
@@ -85,12 +86,12 @@ class Wrapper(Minimizer):
         return optax.GradientTransformation(init, update)
 
     def current_rate(self, slots: Any) -> Any:
-        """That of the optimizer inside."""
+        """The learning rate of the optimizer inside."""
         return self.inner_optimizer.current_rate(slots)
 
 
 class LookaheadState(NamedTuple):
-    """Updates done, and the slow weights."""
+    """State of Lookahead: the number of updates done, and the slow weights by name."""
 
     count: Any
     slow: Any
@@ -100,17 +101,17 @@ class LookaheadState(NamedTuple):
 class Lookahead(Wrapper):
     """Lookahead (Zhang et al., 2019): slow weights follow the optimizer inside, which starts again from them.
 
-    Every k updates `slow += alpha * (p - slow); p = slow`. The slow weights are at first the parameters as they are
-    before the first update.
+    Every k updates `slow += alpha * (p - slow); p = slow`. At first the slow weights are the parameters before any
+    update.
 
     Args:
       inner_optimizer: a fluid optimizer or an optax transformation.
-      alpha: how far the slow weights go towards the others.
-      k: how many updates lie between.
+      alpha: how far the slow weights go towards the parameters, from 0 to 1.
+      k: the slow weights move once in so many updates, at least 1.
 
     Raises:
-      ArgumentError: alpha is not in 0..1 or k is no positive whole number.
-      ArgumentTypeError: the optimizer inside is none.
+      ArgumentError: alpha or k is out of range.
+      ArgumentTypeError: `inner_optimizer` is no optimizer.
 
     Example:
       >>> import fluid
@@ -123,24 +124,24 @@ class Lookahead(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.alpha <= 1 or isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
+        whole_number("Lookahead", "k", self.k)
+        if not 0 <= self.alpha <= 1:
             raise errors.ArgumentError(
-                f"Lookahead takes alpha in 0..1 and a positive whole number k, found alpha={self.alpha!r}, "
-                f"k={self.k!r}; write fluid.optimizer.Lookahead(fluid.optimizer.SGD(0.1), alpha=0.5, k=5)"
+                f"Lookahead(alpha={self.alpha!r}): expected a number from 0 to 1, as in alpha=0.5"
             )
 
     def start(self, params: Any) -> LookaheadState:
-        """See Wrapper."""
+        """No updates; what the slow weights are is found out by the first one."""
         return LookaheadState(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params))
 
     def after(self, own: LookaheadState, before: Any, params: Any) -> tuple[Any, LookaheadState]:
-        """See Wrapper."""
+        """Move the slow weights every k updates, and the parameters to them."""
         count = own.count + 1
-        # Parameters may be loaded after the slots were made, so the first update finds out where the slow weights are.
+        # Parameters may be loaded after the slots were made, so only the first update knows where they start.
         slow = jax.tree.map(lambda s, p: jnp.where(own.count == 0, p, s), own.slow, before)
-        meet = count % self.k == 0
-        slow = jax.tree.map(lambda s, p: jnp.where(meet, s + self.alpha * (p - s), s), slow, params)
-        return jax.tree.map(lambda s, p: jnp.where(meet, s, p), slow, params), LookaheadState(count, slow)
+        due = count % self.k == 0
+        slow = jax.tree.map(lambda s, p: jnp.where(due, s + self.alpha * (p - s), s), slow, params)
+        return jax.tree.map(lambda s, p: jnp.where(due, s, p), slow, params), LookaheadState(count, slow)
 
 
 LookaheadOptimizer = Lookahead

@@ -1,4 +1,4 @@
-"""What users give as `reader=`, made one: NumPy arrays, and any loader, as minibatches in passes."""
+"""Readers of what users have already: NumPy arrays, and any loader or iterable of minibatches."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.reader.base import Pass, Reader, Rows, Source, as_reader, exhausted, whole
+from fluid.core import whole_number
+from fluid.reader.base import Pass, Reader, ReaderLike, Rows, Source, as_reader, exhausted
 
 
 def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, drop_last: bool = False) -> Reader:
@@ -16,16 +17,16 @@ def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, d
     Args:
       arrays: an array `[n, ...]`, a tuple of columns `[n, ...]`, or a dict of columns by name.
       batch_size: at least 1.
-      shuffle: whether each pass has another order, which depends on the seed and the number of the pass alone.
-      seed: 0 or more.
+      shuffle: whether each pass has an order of its own, which depends on the seed and the number of the pass alone.
+      seed: at least 0.
       drop_last: whether a last, shorter minibatch is left out.
 
     Returns:
-      A Reader of tuples of columns `[batch, ...]` (of one for a single array), or of dicts of columns.
+      A Reader of tuples of columns `[batch, ...]` (of one column for a single array), or of dicts of columns.
 
     Raises:
-      ArgumentError: the columns differ in length, or are empty.
-      ArgumentTypeError: that is no array, tuple or dict.
+      ArgumentError: the columns differ in length, or are empty; or a number is out of range.
+      ArgumentTypeError: the data is no array, tuple or dict.
 
     Example:
       >>> import numpy as np
@@ -34,7 +35,8 @@ def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, d
       [{'x': [[0, 1], [2, 3]], 'y': [0, 1]}, {'x': [[4, 5]], 'y': [2]}]
     """
     names, columns = _columns(arrays)
-    size, seed = whole("reader.arrays", "batch_size", batch_size, 1), whole("reader.arrays", "seed", seed, 0)
+    size = whole_number("reader.arrays", "batch_size", batch_size)
+    seed = whole_number("reader.arrays", "seed", seed, least=0)
     count = _common_length(names, columns)
     end = count - count % size if drop_last else count
     by_name = isinstance(arrays, Mapping)
@@ -54,7 +56,7 @@ def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, d
 
 
 class Minibatches:
-    """Whatever was given as `reader=`, as minibatches in passes: call it for the next one. Made by `minibatches`.
+    """What a user gives as `reader=`, as passes over minibatches. Made by `minibatches`; each call starts a pass.
 
     Example:
       >>> passes = minibatches([[1, 2], [3]])
@@ -66,12 +68,18 @@ class Minibatches:
       [[3]]
     """
 
-    def __init__(self, source: Any):
+    def __init__(self, source: ReaderLike):
         self._reader = as_reader("reader=", source)
+
+    @property
+    def reads_once(self) -> bool:
+        """Whether what the user gave is an iterator, which cannot be started anew."""
+        source = self._reader.source if isinstance(self._reader, Source) else None
+        return hasattr(source, "__next__")
 
     def __call__(self) -> Iterator[Any]:
         """Start the next pass, or continue the one that `restore` named."""
-        # A Pass is made here and now, so that `state()` speaks of it before its first minibatch.
+        # The Pass is made now, and not with the first minibatch, so that `state()` already tells its position.
         rows = self._reader()
         return self._checked(rows)
 
@@ -79,11 +87,11 @@ class Minibatches:
         return self()
 
     def state(self) -> dict[str, Any]:
-        """The position behind the minibatch that was given last, as JSON."""
+        """The position after the minibatch that was given last, as JSON."""
         return self._reader.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue exactly behind a position; see `Reader.restore`."""
+        """Make the next pass continue exactly after a position; see `Reader.restore`."""
         self._reader.restore(state)
 
     def _checked(self, rows: Pass) -> Rows:
@@ -94,19 +102,19 @@ class Minibatches:
                 yield from nonempty(rows, self._reader.source if isinstance(self._reader, Source) else self._reader)
 
 
-def minibatches(source: Any) -> Minibatches:
-    """Make passes over minibatches of whatever a user gives as `reader=`.
+def minibatches(source: ReaderLike | Minibatches) -> Minibatches:
+    """Make passes over minibatches of what a user gives as `reader=`.
 
     Args:
       source: a Reader, a function that returns an iterable, or an iterable: a list of minibatches, a torch
         `DataLoader`, a Grain loader (its own iterator state is used), a Hugging Face data set.
 
     Returns:
-      Something to call once for each pass, with `state()` and `restore()`. A pass without any minibatch is an error.
+      Minibatches: called once for each pass, with `state()` and `restore()`. A pass without any minibatch is an error.
 
     Raises:
       ArgumentTypeError: that is no reader.
-      ReaderError: (while reading) there is nothing to read, or an iterator is used up.
+      ReaderError: raised while reading: there is nothing to read, or an iterator has ended in an earlier pass.
 
     Example:
       >>> passes = minibatches(lambda: iter([[(1, 2)], [(3, 4)]]))
@@ -124,14 +132,14 @@ def minibatches(source: Any) -> Minibatches:
 
 
 def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
-    """Pass rows on, and refuse a pass that gives none.
+    """Give the rows of a pass, and refuse a pass that has none.
 
     Args:
       rows: of one pass.
       source: what they come from, for the message.
 
     Raises:
-      ReaderError: there is not a single one.
+      ReaderError: there is no row.
 
     Example:
       >>> list(nonempty(iter([1, 2])))
@@ -151,21 +159,23 @@ def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
 
 
 def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
+    """The names of columns, numbers where they have none, and the columns."""
     if isinstance(data, Mapping):
-        names, values = list(data.keys()), list(data.values())
+        columns = dict(data)
     elif isinstance(data, tuple):
-        names, values = list(range(len(data))), list(data)
+        columns = dict(enumerate(data))
     elif hasattr(data, "shape"):
-        names, values = [0], [data]
+        columns = {0: data}
     else:
         raise errors.ArgumentTypeError(
             f"reader.arrays needs an array, a tuple of columns or a dict of columns, found {type(data).__name__}; "
             f"for example reader.arrays((np.asarray(images), np.asarray(labels)), batch_size=32)"
         )
-    return names, [np.asarray(value) for value in values]
+    return list(columns), [np.asarray(column) for column in columns.values()]
 
 
 def _common_length(names: list[Any], columns: list[np.ndarray]) -> int:
+    """The number of rows that all columns have."""
     lengths = {name: len(column) if column.ndim else None for name, column in zip(names, columns, strict=True)}
     if len(set(lengths.values())) == 1 and (count := lengths[names[0]]):
         return count

@@ -1,8 +1,9 @@
-"""Reading ahead in threads, so that nothing is lost: not the order, not an exception, and no thread stays behind.
+"""Reading ahead in threads. Rows keep their order, exceptions reach the consumer, and no thread is left behind.
 
-Workers take a ticket, read the next row, and put it, numbered, into a queue; the consumer sorts by number and hands a
-ticket back for each row that it receives. Both queues are `SimpleQueue`s, whose `put` may be called while an object is
-being destroyed: that is when a forgotten iterator tells its threads to end. Threads know the queues, not the iterator.
+Worker threads take a ticket, read the next row, and put it with its number into a queue. The consumer gives rows in the
+order of their numbers, and hands a ticket back for each. Both queues are `SimpleQueue`s: `put` may be called while an
+object is being destroyed, which is when an iterator that nobody holds any more tells its threads to end. The threads
+refer to the queues only, so that they do not keep the iterator alive.
 """
 
 import itertools
@@ -14,9 +15,11 @@ from typing import Any
 
 from fluid.reader.base import Rows
 
-_ROW, _END, _FAILED = "row", "end", "failed"
-# How long a pass that is given up waits for its threads, so that files are closed when `close` returns. A thread that
-# hangs in the user's own code longer than that ends as soon as that code returns.
+_ROW = "row"
+_END = "end"
+_FAILED = "failed"
+# For so many seconds a pass that is given up waits for its threads, so that files are closed when `close` returns. A
+# thread that is in the user's own code for longer ends as soon as that code returns.
 _PATIENCE = 1.0
 
 
@@ -24,18 +27,21 @@ class _Workers:
     """The threads of one pass and what they share."""
 
     def __init__(self, open_rows: Callable[[], Rows], size: int, mapper: Callable[[Any], Any] | None, count: int):
-        self.open_rows, self.mapper = open_rows, mapper
+        self.open_rows = open_rows
+        self.mapper = mapper
         self.done: queue.SimpleQueue[tuple[int, str, Any]] = queue.SimpleQueue()
         self.tickets: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.rows: Rows | None = None
-        self.taken, self.active, self.stopped = 0, count, False
+        self.taken = 0
+        self.active = count
+        self.stopped = False
         for _ in range(size):
             self.tickets.put(True)
         self.threads = [threading.Thread(target=self.work, name=f"fluid-reader-{i}", daemon=True) for i in range(count)]
 
     def work(self) -> None:
-        """What each thread does."""
+        """Read and map rows, as long as there are tickets; each thread runs this."""
         try:
             while self.tickets.get() and not self.stopped:
                 number, kind, value = self.take()
@@ -43,7 +49,8 @@ class _Workers:
                     try:
                         value = self.mapper(value)
                     except BaseException as error:
-                        kind, value = _FAILED, error
+                        kind = _FAILED
+                        value = error
                 self.done.put((number, kind, value))
                 del value
         finally:
@@ -52,7 +59,8 @@ class _Workers:
     def take(self) -> tuple[int, str, Any]:
         """Read one row; the end and an exception are numbered like rows, and nothing is read after them."""
         with self.lock:
-            number, self.taken = self.taken, self.taken + 1
+            number = self.taken
+            self.taken += 1
             if self.stopped:
                 return number, _END, None
             try:
@@ -73,7 +81,7 @@ class _Workers:
             self.tickets.put(False)
 
     def leave(self) -> None:
-        """The last thread to end closes the rows: no other one can be reading them."""
+        """Close the rows when this thread is the last one: no other can be reading them then."""
         with self.lock:
             self.active -= 1
             last = self.active == 0
@@ -118,7 +126,8 @@ def read_ahead(
 
 
 def _not_the_end(error: BaseException) -> BaseException:
-    if isinstance(error, StopIteration):  # raised by a mapper; in an iterator it would mean that all is well
+    """The exception to raise for one that a thread met: StopIteration of a mapper would end the pass quietly."""
+    if isinstance(error, StopIteration):
         stopped = RuntimeError("the mapper of reader.xmap raised StopIteration")
         stopped.__cause__ = error
         return stopped

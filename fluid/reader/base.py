@@ -1,32 +1,34 @@
 """Reader: rows that can be read again and again, and that know how far the consumer has come.
 
-What a pass gives depends on the number of the pass (the epoch) alone. So a position is a few numbers, and a reader
-built afresh from the same parts continues exactly behind it: `iterate(epoch, start)` is all that a decorator needs of
-the reader it wraps, and the counting is done once, at the outermost one. A function handed over as reader is called
-once for each pass; for an exact continuation it must give the same rows again when it is called in another process.
+The rows of a pass depend on the number of the pass (the epoch) alone. So a position is two numbers, and a reader that
+is built again from the same parts continues exactly after it. A decorator only needs `iterate(epoch, start)` of the
+reader that it wraps; rows are counted once, by the outermost reader. A function that a user gives as reader is called
+once for each pass; to be continued exactly, it must give the same rows again when it is called in another process.
 """
 
 import contextlib
 import itertools
 import operator
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from fluid import errors
 
 Rows = Generator[Any, None, None]
 Position = tuple[int, int]
+ReaderLike = Callable[[], Iterable[Any]] | Iterable[Any]
+"""What every `reader=` takes: a Reader, a function that returns an iterable, or an iterable."""
 
 
 class Reader:
-    """Rows in passes: each call starts the next pass and gives its iterator.
+    """Rows in passes: each call starts the next pass and returns its iterator.
 
     Decorators and `arrays` make readers; `Reader` itself is for those who write a decorator of their own.
 
     Args:
-      iterate: called with `(epoch, start)`; a generator function of the rows of that pass from number `start` on.
-      plan: what the order of the rows depends on, as JSON; a position is only taken back by a reader of equal plan.
+      iterate: a generator function of `(epoch, start)`: it gives the rows of that pass from number `start` on.
+      plan: what the order of the rows depends on, as JSON; a reader restores only positions of readers with this plan.
 
     Example:
       >>> from fluid.reader import batch
@@ -51,14 +53,15 @@ class Reader:
     def __call__(self) -> "Pass":
         """Start the next pass: epoch 0, 1, 2, ...; after `restore`, the rest of the pass that was interrupted."""
         epoch, start = self._next
-        self._next, self._position = (epoch + 1, 0), (epoch, start)
+        self._next = (epoch + 1, 0)
+        self._position = (epoch, start)
         return Pass(self, epoch, start)
 
     def __iter__(self) -> "Pass":
         return self()
 
     def state(self) -> dict[str, Any]:
-        """The position: how much of which pass the consumer has received, whatever threads have read ahead.
+        """The position: how many rows of which pass the consumer has received, however many were read ahead.
 
         Returns:
           A dict that JSON can hold, for `restore`. It follows the pass that was started last.
@@ -67,16 +70,17 @@ class Reader:
         return {"epoch": epoch, "given": given, "reader": self.plan}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next call continue exactly behind a position.
+        """Make the next call continue exactly after a position.
 
         Args:
-          state: what `state()` of an equal reader returned.
+          state: what `state()` of a reader with the same plan returned.
 
         Raises:
           ArgumentError: that is no position, or the position in another reader.
         """
         try:
-            epoch, given = operator.index(state["epoch"]), operator.index(state["given"])
+            epoch = operator.index(state["epoch"])
+            given = operator.index(state["given"])
         except (TypeError, KeyError) as error:
             raise errors.ArgumentError(
                 f"restore needs what reader.state() returned, found {state!r}: reader.restore(saved_state)"
@@ -87,16 +91,17 @@ class Reader:
                 f"{state.get('reader')}; expected {self.plan}. Build the reader with the same decorators, sizes and "
                 f"seeds as when the position was saved, or start anew without restore"
             )
-        self._next = self._position = (epoch, given)
+        self._next = (epoch, given)
+        self._position = (epoch, given)
         self._latest = None
 
 
 class Pass(Iterator[Any]):
-    """One pass over a reader; counts what the consumer receives.
+    """One pass over a reader; counts the rows that the consumer receives.
 
     Attributes:
       epoch: number of the pass.
-      given: how many items have been given, those before a restored position included.
+      given: how many rows have been given, those before a restored position included.
 
     Example:
       >>> from fluid.reader import firstn
@@ -107,12 +112,15 @@ class Pass(Iterator[Any]):
     """
 
     def __init__(self, reader: Reader, epoch: int, start: int):
-        self.epoch, self.given = epoch, start
+        self.epoch = epoch
+        self.given = start
         self._reader = reader
         self._rows = reader.iterate(epoch, start)
         self._failed = False
-        # Not the pass itself: the reader must not keep an abandoned pass, and its threads, alive.
-        self._turn = reader._latest = object()
+        # Only the latest pass moves the position. The reader knows it by a token and not by the pass itself, since it
+        # must not keep an abandoned pass, and its threads, alive.
+        self._token = object()
+        reader._latest = self._token
 
     def __next__(self) -> Any:
         try:
@@ -134,7 +142,7 @@ class Pass(Iterator[Any]):
         self._rows.close()
 
     def _tell(self, position: Position) -> None:
-        if self._reader._latest is self._turn:
+        if self._reader._latest is self._token:
             self._reader._position = position
 
 
@@ -153,7 +161,7 @@ class Source(Reader):
         self._resume: tuple[Position, Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        """The position; with what the source itself says about it."""
+        """The position, together with the source's own account of it, if it keeps one."""
         state = super().state()
         if self._resume is not None and self._resume[0] == self._position:
             state["source"] = self._resume[1]
@@ -166,13 +174,14 @@ class Source(Reader):
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next call continue exactly behind a position."""
+        """Make the next call continue exactly after a position."""
         super().restore(state)
         self._keeper = None
         self._resume = (self._next, state["source"]) if state.get("source") else None
 
     def _read(self, epoch: int, start: int) -> Rows:
-        resume, self._resume = self._resume, None
+        resume = self._resume
+        self._resume = None
         inner = resume[1] if resume is not None and resume[0] == (epoch, start) else {}
         if "reader" in inner:
             self.source.restore(inner["reader"])
@@ -191,11 +200,12 @@ class Source(Reader):
                 if number >= start or inner:
                     yield row
         finally:
-            # What restarts itself whenever it is iterated belongs to the user; anything else was made for this pass.
-            if hasattr(iterator, "close") and (iterator is not self.source or isinstance(iterator, Generator)):
+            # What the user handed over is the user's, who may read on; other iterators were made for this pass.
+            if hasattr(iterator, "close") and iterator is not self.source:
                 iterator.close()
 
     def _open(self) -> tuple[Any, bool]:
+        """An iterator of the source, and whether it is the same object as in the pass before."""
         rows = self.source() if callable(self.source) else self.source
         if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
             found = "another function; call it first: reader()" if callable(rows) else f"{rows!r}; yield or return rows"
@@ -212,11 +222,11 @@ class Source(Reader):
         return iterator, again
 
 
-def as_reader(caller: str, source: Any) -> Reader:
-    """What a user gave as reader, as a Reader.
+def as_reader(caller: str, source: ReaderLike) -> Reader:
+    """Make a Reader of what a user gives as one.
 
     Args:
-      caller: the public name to blame.
+      caller: the public function that was called, for the message.
       source: a Reader, a callable that returns an iterable, or an iterable.
 
     Raises:
@@ -246,32 +256,16 @@ def exhausted(source: Any) -> errors.ReaderError:
     )
 
 
-def whole(caller: str, name: str, value: Any, least: int) -> int:
-    """A whole number that is large enough, or the error that says so.
+def function(caller: str, value: Any) -> Callable[..., Any]:
+    """Check that an argument is a function.
 
     Args:
-      caller: the public name to blame.
-      name: of the argument.
+      caller: the public function that was called, for the message.
       value: what was given.
-      least: the smallest number that makes sense.
+
+    Raises:
+      ArgumentTypeError: it cannot be called.
     """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise errors.ArgumentTypeError(
-            f"{caller} needs a whole number as {name}, found {type(value).__name__} {value!r}; for example {name}=32"
-        )
-    if number < least:
-        raise errors.ArgumentError(
-            f"{caller} needs {name} >= {least}, found {name}={number}; for example {name}={max(least, 32)}"
-        )
-    return number
-
-
-def function(caller: str, value: Any) -> Callable[..., Any]:
-    """A callable, or the error that says so."""
     if not callable(value):
         raise errors.ArgumentTypeError(
             f"{caller} needs a function of a row, found {type(value).__name__} {value!r}; for example "
@@ -282,7 +276,7 @@ def function(caller: str, value: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def opened(readers: list[Reader], epoch: int, start: int) -> Iterator[list[Rows]]:
-    """The rows of several readers, which are closed at the end, whatever ends it."""
+    """Open the rows of several readers, and close them at the end of the block."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(contextlib.closing(r.iterate(epoch, start))) for r in readers]
 

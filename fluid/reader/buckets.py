@@ -1,9 +1,9 @@
-"""To which sizes sequences are padded: few, since each is a compilation, and close to what the rows need.
+"""Chooses the sizes to which sequences are padded: few, since each is a compilation, and close to what the rows need.
 
-Compiled shapes are kept in a list. A minibatch goes into the cheapest of them that holds it. What none holds grows a
-new one, for everything seen so far, up to powers of two, so that growing ends soon. A finer one is compiled once it
-would have saved as much padding as compiling is thought to be worth, as long as the budget allows. So data without
-much variation has one shape, and data that is grouped by length gets those that serve it best.
+Compiled shapes are kept in a list, and a minibatch is padded to the cheapest of them that holds it. Where none does, a
+larger one is added that holds everything seen so far; its sizes are powers of two, so that this happens rarely. A finer
+shape is added once it would have saved as much padding as a compilation is taken to cost, as long as the budget allows.
+So data whose lengths vary little has one shape, and data that is grouped by length gets a shape for each group.
 """
 
 import operator
@@ -14,25 +14,26 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.core import FeedSpec
+from fluid.core import FeedSpec, whole_number
 from fluid.reader.ragged import Sizes, longest_rows, padded, sizes_of, steps_of
 from fluid.reader.values import complaint
 
 Places = Sequence[tuple[str, int]]
 Ladders = Sequence[int] | tuple[Sequence[int], Sequence[int]] | Mapping[str, Any] | None
+"""What `buckets=` takes: increasing sizes, a pair of such lists for both levels, or a dict of these by feed."""
 
 MAX_COMPILATIONS = 8
 _SHORTEST = 4
-# A finer shape is worth its compilation when it would have saved the padding of this many steps of the largest shape.
+# A finer shape is worth its compilation once it would have saved as much as so many minibatches of the largest shape.
 _PRICE = 2.0
-# It is only looked for while the longest row of all is not news: after this many times the batches before the last one.
+# It is added no sooner than after this multiple of the minibatches that there were when the largest shape was made.
 _SETTLED = 3
-# More candidates for a finer shape than this are not followed.
+# So many candidates for a finer shape are followed at most.
 _CANDIDATES = 256
 
 
 def padded_time(longest: int) -> int:
-    """To how many steps sequences are padded where no history is kept: powers of two.
+    """The number of steps to which sequences are padded where no history is kept: powers of two.
 
     Args:
       longest: length of the longest row.
@@ -49,14 +50,14 @@ class _Seen:
     """What the choices depend on.
 
     Attributes:
-      shapes: compiled ones: the sizes that are not for us to choose, as text, and those that are.
-      counts: how many minibatches had which sizes that are not for us to choose.
+      shapes: the compiled shapes: as text the sizes that are given, such as the batch size, and the chosen ones.
+      counts: the number of minibatches, by the sizes that are given.
       longest: the largest need of all minibatches, by feed and level.
       grown: number of the minibatch for which the largest shape was made.
       growths: how often a shape was made because none held the minibatch.
-      savings: what finer shapes would have saved since the last choice, in steps of the largest shape.
-      real: steps that were data, since `take_padding`.
-      fed: steps that were fed, since then.
+      savings: what finer shapes would have saved since the last choice, in minibatches of the largest shape.
+      real: steps of data since the last `take_padding`.
+      fed: steps of data and padding since then.
     """
 
     shapes: list[tuple[str, Sizes]] = field(default_factory=list)
@@ -76,17 +77,17 @@ class Buckets:
 
     Args:
       specs: the declarations by name.
-      buckets: sizes to pad to: a list for all sequences, or a dict of lists by name; of nested sequences the list is
-        that of the inner ones, and a pair of lists that of both levels. None chooses by itself.
-      max_compilations: how many shapes there may be, where they are chosen. Minibatches whose lengths grow and grow, as
-        those of sorted data do, may take some more. None keeps no history: then sizes are powers of two.
+      buckets: sizes to pad to: a list for all sequences, or a dict of lists by name. For nested sequences a list is for
+        the inner ones, and a pair of lists for both levels. None chooses sizes by what is fed.
+      max_compilations: how many shapes may be chosen, at least 1. Minibatches whose lengths keep growing, as those of
+        sorted data do, may take some more. None keeps no history: then sizes are powers of two.
 
     Raises:
-      ArgumentError: the buckets are no increasing sizes.
+      ArgumentError: the buckets are no increasing sizes, or the number of compilations is below 1.
       UnknownNameError: no sequence has that name.
 
     Example:
-      >>> from fluid.core import FeedSpec
+      >>> from fluid.core import FeedSpec, whole_number
       >>> from fluid.reader.columns import read_feed
       >>> spec = FeedSpec("words", (None, 1), "int64", lod_level=1)
       >>> buckets = Buckets({"words": spec}, buckets=[16, 64])
@@ -100,15 +101,16 @@ class Buckets:
         self._specs = {name: spec for name, spec in specs.items() if spec.lod_level}
         self._ladders = {name: _ladders(spec, buckets) for name, spec in self._specs.items()}
         check_names(buckets, self._specs)
-        self._budget = _checked_budget(max_compilations)
+        limit = max_compilations
+        self._budget = None if limit is None else whole_number("Buckets", "max_compilations", limit)
         self._seen = _Seen()
 
     def pad(self, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-        """Pad what `read_feed` left unpadded; what lies on a device is left as it is.
+        """Pad the sequences that `read_feed` returned; those on a device stay as they are.
 
         Args:
-          values: of one minibatch, by name.
-          where: "batch 7", or empty.
+          values: those of one minibatch, by name.
+          where: the place for messages, "batch 7", or empty.
 
         Raises:
           FeedError: a row is longer than the largest of the given buckets.
@@ -123,14 +125,16 @@ class Buckets:
         filled = {n: padded(v, sizes[n]) if n in sizes else v for n, v in values.items()}
         for name in needs:
             real, fed = steps_of(filled[name])
-            self._seen.real, self._seen.fed = self._seen.real + real, self._seen.fed + fed
+            self._seen.real += real
+            self._seen.fed += fed
         return filled
 
     def take_padding(self) -> float | None:
-        """Which share of the steps fed since the last call was padding; None when there were none."""
+        """The share of padding among the steps fed since the last call; None when there were none."""
         seen = self._seen
         share = 1 - seen.real / seen.fed if seen.fed else None
-        seen.real = seen.fed = 0
+        seen.real = 0
+        seen.fed = 0
         return share
 
     def state(self) -> dict[str, Any]:
@@ -138,10 +142,10 @@ class Buckets:
         return asdict(self._seen) | {"savings": [[list(s), x] for s, x in self._seen.savings.items()]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly behind a state.
+        """Continue as after the minibatches before a state.
 
         Raises:
-          ArgumentError: that is none.
+          ArgumentError: it is nothing that `state` returned.
         """
         try:
             shapes = [(str(key), tuple(sizes)) for key, sizes in state["shapes"]]
@@ -152,7 +156,7 @@ class Buckets:
             raise errors.ArgumentError(f"restore needs what buckets.state() returned, found {state!r}") from error
 
     def _sizes(self, needs: Mapping[str, Sizes], values: Mapping[str, Any], where: str) -> dict[str, Sizes]:
-        """Sizes by name: from the ladder where there is one, else chosen all together."""
+        """Sizes by name: from the given buckets where there are some; the others are chosen together."""
         sizes: dict[str, list[Any]] = {
             n: [self._rung(n, i, values[n], need, where) for i, need in enumerate(needs[n])] for n in needs
         }
@@ -165,6 +169,7 @@ class Buckets:
         return {n: tuple(found) for n, found in sizes.items()}
 
     def _rung(self, name: str, level: int, value: Any, need: int, where: str) -> int | None:
+        """The smallest given bucket that holds what a value needs at a level; None where none are given."""
         ladder = self._ladders[name][level]
         if ladder is None:
             return None
@@ -172,7 +177,8 @@ class Buckets:
             if size >= need:
                 return size
         what = "steps" if level == len(self._ladders[name]) - 1 else "sequences"
-        found, expected = f"a row of {need} {what}", f"at most {ladder[-1]}, the largest bucket"
+        found = f"a row of {need} {what}"
+        expected = f"at most {ladder[-1]}, the largest bucket"
         fix = f"Give larger buckets: buckets=[..., {need}]; or cut rows that are longer: row[:{ladder[-1]}]"
         raise complaint(self._specs[name], where, longest_rows(value)[level], found, fix, expected)
 
@@ -180,9 +186,9 @@ class Buckets:
         """Sizes that hold a minibatch.
 
         Args:
-          key: what else its shapes consist of, the batch size above all.
+          key: the other sizes of its shapes, above all the batch size, as text.
           need: the sizes that it needs at least.
-          places: of which feed and level each of them is.
+          places: feed and level of each of these sizes.
         """
         if self._budget is None:
             return tuple(map(padded_time, need))
@@ -201,10 +207,11 @@ class Buckets:
         return self._refine(key, need, best, places, _cost(tuple(map(padded_time, longest)), places))
 
     def _grow(self, key: str, need: Sizes, longest: Sizes, places: Places, usual: bool) -> Sizes:
-        """A new shape, which holds everything so far."""
-        seen, budget = self._seen, self._budget or 0
+        """A new shape, which holds everything seen so far."""
+        seen = self._seen
+        budget = self._budget or 0
         sizes = tuple(map(padded_time, longest))
-        if not usual:  # such as a short last minibatch: one shape must do for all of them
+        if not usual:  # such as a short last minibatch, which gets one shape only
             large = [known for _, known in seen.shapes if _holds(known, longest)]
             sizes = min(large, key=lambda known: _cost(known, places), default=sizes)
         elif not seen.shapes and budget > 2:
@@ -212,14 +219,17 @@ class Buckets:
         elif seen.growths >= budget // 2:
             sizes = tuple(padded_time(2 * n) for n in longest)
         if usual:
-            seen.grown, seen.growths, seen.savings = sum(seen.counts.values()), seen.growths + 1, {}
+            seen.grown = sum(seen.counts.values())
+            seen.growths += 1
+            seen.savings = {}
         seen.shapes.append((key, sizes))
         return sizes
 
     def _refine(self, key: str, need: Sizes, best: Sizes, places: Places, whole: int) -> Sizes:
-        """Note what each finer shape would have saved; compile the one that would have saved most, if it is time."""
-        seen, budget = self._seen, self._budget or 0
-        # Left over: one shape to grow, and one for a short last minibatch, until there is one.
+        """Note what each finer shape would have saved; add the one that would have saved most, once it is worth it."""
+        seen = self._seen
+        budget = self._budget or 0
+        # Kept back: one shape for longer rows, and one for a short last minibatch until there was one.
         reserve = 1 + (len({known for known, _ in seen.shapes}) == 1)
         if len(seen.shapes) >= budget - reserve:
             return best
@@ -233,14 +243,14 @@ class Buckets:
         if seen.savings[finest] < _PRICE or sum(seen.counts.values()) < _SETTLED * seen.grown:
             return best
         seen.savings = {}
-        if len(finest) != len(need):  # from when another number of feeds was on the host
+        if len(finest) != len(need):  # noted when another number of feeds was on the host
             return best
         seen.shapes.append((key, finest))
         return finest if _holds(finest, need) and _cost(finest, places) < cost else best
 
 
 def _fixed_shape(value: Any, sizes: Sequence[int | None] | None) -> list[Any]:
-    """What is given of the shape that a value will have."""
+    """The sizes of the shape of a value that are not chosen here."""
     if sizes is None:
         return list(np.shape(value))
     return [value.shape[0], *sizes]
@@ -251,7 +261,7 @@ def _holds(sizes: Sizes, need: Sizes) -> bool:
 
 
 def _cost(sizes: Sizes, places: Places) -> int:
-    """Steps of one sample: those of all feeds; of nested ones the sequences times their steps."""
+    """Steps of one sample, summed over feeds; for nested ones the number of sequences times their steps."""
     steps: dict[str, int] = {}
     for (name, _), size in zip(places, sizes, strict=False):
         steps[name] = steps.get(name, 1) * size
@@ -259,7 +269,7 @@ def _cost(sizes: Sizes, places: Places) -> int:
 
 
 def _fine(need: Sizes) -> Sizes:
-    """The next rungs of a finer ladder: four from each power of two to the next, fewer for more than two sizes."""
+    """The next larger sizes of a finer grid: four from each power of two to the next, fewer for more than two sizes."""
     parts = max(4 >> max(len(need) - 2, 0), 1)
     return tuple(-(-n // step) * step for n, step in ((max(n, _SHORTEST), _step(n, parts)) for n in need))
 
@@ -268,11 +278,8 @@ def _step(need: int, parts: int) -> int:
     return max((padded_time(need) // 2) // parts, 1)
 
 
-# What users give
-
-
 def check_names(buckets: Ladders, names: Iterable[str]) -> None:
-    """Refuse buckets for sequences that are not there.
+    """Refuse buckets for sequences that no program has.
 
     Raises:
       UnknownNameError: no sequence has that name.
@@ -286,7 +293,7 @@ def check_names(buckets: Ladders, names: Iterable[str]) -> None:
 
 
 def _ladders(spec: FeedSpec, buckets: Ladders) -> list[list[int] | None]:
-    """The sizes of each level, None where there are none."""
+    """The given sizes of each level of a feed; None for a level without."""
     mine = buckets.get(spec.name) if isinstance(buckets, Mapping) else buckets
     nothing: list[list[int] | None] = [None] * (spec.lod_level - 1)
     if mine is None:
@@ -316,9 +323,3 @@ def _no_ladder(spec: FeedSpec, buckets: Ladders) -> errors.ArgumentError:
         f"buckets={buckets!r}: expected increasing sizes from 1 on for {spec.name!r}, as in buckets=[16, 64, 400] or "
         f"buckets={{{spec.name!r}: [16, 64, 400]}}{pair}"
     )
-
-
-def _checked_budget(count: Any) -> int | None:
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise errors.ArgumentError(f"max_compilations={count!r}: expected a whole number from 1 on, such as 8")
-    return count

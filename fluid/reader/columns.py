@@ -1,4 +1,4 @@
-"""One field of one minibatch: checked against its declaration, and given the declared dtype and shape."""
+"""Checks one field of a minibatch against its declaration, and gives it the declared dtype and shape."""
 
 from typing import Any
 
@@ -31,10 +31,10 @@ def check_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
       spec: the declaration.
       value: for dense data `[batch, ...]`: a NumPy array, nested lists, or a `jax.Array`, which stays on its device;
         for sequences: a list of rows of any length, a SequenceBatch or NestedSequenceBatch, or a LoDTensor.
-      where: what else a message shall say about the place, such as "batch 7".
+      where: the place for messages, such as "batch 7", or empty.
 
     Returns:
-      The array or sequence batch, the very same one when there is nothing to change. Rows are padded to powers of two.
+      The array or sequence batch, the same object when there is nothing to change. Rows are padded to powers of two.
 
     Raises:
       FeedError: shape, range or structure do not fit.
@@ -79,21 +79,18 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
 
 
 def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
-    """The array when it is plain to see that it fits, as nearly every array does; else None."""
+    """The array, if a quick look shows that it fits, as nearly every array does; else None, and it is checked."""
     row = spec.shape[1:]
     if array.dtype != spec.held or spec.lod_level or spec.shape[:1] != (None,) or not array.size:
         return None
     if spec.limits is not None:
         unsigned = _UNSIGNED.get(array.dtype)
-        # Read as unsigned, negative numbers are large: one pass tells both bounds.
+        # Viewed as unsigned, negative numbers are large, so that one pass checks both bounds.
         if spec.limits[0] != 0 or unsigned is None or array.view(unsigned).max() >= spec.limits[1]:
             return None
     if array.shape[1:] == row:
         return array
     return array[:, None] if row == (1,) and array.ndim == 1 else None
-
-
-# Shapes
 
 
 def _reshaped(spec: FeedSpec, array: Any, declared: tuple[int | None, ...], where: str) -> Any:
@@ -127,6 +124,7 @@ def _wrong_shape(
 
 
 def _stacked(spec: FeedSpec, rows: Any, where: str) -> np.ndarray:
+    """The rows as one array; rows that differ in shape are reshaped to the declared one, if they can be."""
     try:
         return np.asarray(rows)
     except ValueError:

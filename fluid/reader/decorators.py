@@ -1,4 +1,4 @@
-"""Decorators: readers made of readers. Each takes functions, iterables or readers, and gives a Reader."""
+"""Decorators: functions that make a Reader of other readers, iterables, or functions that return iterables."""
 
 import contextlib
 import itertools
@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
+from fluid.core import whole_number
 from fluid.reader.ahead import read_ahead
-from fluid.reader.base import Reader, Rows, as_reader, function, opened, skip, whole
+from fluid.reader.base import Reader, ReaderLike, Rows, as_reader, function, opened, skip
 
 _MISSING = object()
 
 
-def batch(reader: Any, batch_size: int, drop_last: bool = False) -> Reader:
+def batch(reader: ReaderLike, batch_size: int, drop_last: bool = False) -> Reader:
     """Group rows into minibatches: lists of `batch_size` rows.
 
     Args:
@@ -32,7 +33,8 @@ def batch(reader: Any, batch_size: int, drop_last: bool = False) -> Reader:
       >>> list(batch([1, 2, 3, 4, 5], batch_size=2))
       [[1, 2], [3, 4], [5]]
     """
-    rows, size = as_reader("reader.batch", reader), whole("reader.batch", "batch_size", batch_size, 1)
+    rows = as_reader("reader.batch", reader)
+    size = whole_number("reader.batch", "batch_size", batch_size)
 
     def iterate(epoch: int, start: int) -> Rows:
         with contextlib.closing(rows.iterate(epoch, start * size)) as inner:
@@ -44,11 +46,11 @@ def batch(reader: Any, batch_size: int, drop_last: bool = False) -> Reader:
     return Reader(iterate, {"batch": size, "drop_last": bool(drop_last), "of": rows.plan})
 
 
-def shuffle(reader: Any, buf_size: int, seed: int = 0) -> Reader:
+def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
     """Shuffle rows: fill a buffer, give its rows in random order, fill it again.
 
-    The order depends on the seed and the number of the pass, on nothing else: each pass has another one, and two
-    readers with one seed have the same.
+    The order depends on the seed and the number of the pass alone: each pass has an order of its own, and two readers
+    with the same seed have the same orders.
 
     Args:
       reader: gives rows.
@@ -67,8 +69,9 @@ def shuffle(reader: Any, buf_size: int, seed: int = 0) -> Reader:
       >>> list(shuffle(range(5), buf_size=5, seed=7)) == list(shuffle(range(5), buf_size=5, seed=7))
       True
     """
-    rows, size = as_reader("reader.shuffle", reader), whole("reader.shuffle", "buf_size", buf_size, 1)
-    seed = whole("reader.shuffle", "seed", seed, 0)
+    rows = as_reader("reader.shuffle", reader)
+    size = whole_number("reader.shuffle", "buf_size", buf_size)
+    seed = whole_number("reader.shuffle", "seed", seed, least=0)
 
     def iterate(epoch: int, start: int) -> Rows:
         first, dropped = divmod(start, size)
@@ -77,7 +80,7 @@ def shuffle(reader: Any, buf_size: int, seed: int = 0) -> Reader:
                 window = list(itertools.islice(inner, size))
                 if not window:
                     return
-                # Each window has its own random numbers, so that a position can be found without those before it.
+                # Each window has random numbers of its own, so that a reader can continue at any of them.
                 order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(window))
                 yield from (window[i] for i in order[dropped:])
                 dropped = 0
@@ -85,7 +88,7 @@ def shuffle(reader: Any, buf_size: int, seed: int = 0) -> Reader:
     return Reader(iterate, {"shuffle": size, "seed": seed, "of": rows.plan})
 
 
-def map(func: Callable[..., Any], *readers: Any) -> Reader:
+def map(func: Callable[..., Any], *readers: ReaderLike) -> Reader:
     """Apply a function to each row, or to the rows of several readers side by side.
 
     Args:
@@ -112,11 +115,11 @@ def map(func: Callable[..., Any], *readers: Any) -> Reader:
     return Reader(iterate, many[0].plan if len(many) == 1 else {"map": [r.plan for r in many]})
 
 
-def buffered(reader: Any, size: int) -> Reader:
+def buffered(reader: ReaderLike, size: int) -> Reader:
     """Read ahead in a background thread: for readers that wait for disks or networks.
 
-    Rows, their order and the reader's exceptions stay what they are. The thread ends with the pass, also when its
-    iterator is closed or forgotten.
+    Rows, their order and the reader's exceptions stay as they are. The thread ends with the pass, also when its
+    iterator is closed or dropped.
 
     Args:
       reader: gives rows.
@@ -129,11 +132,14 @@ def buffered(reader: Any, size: int) -> Reader:
       >>> list(buffered([1, 2, 3], size=2))
       [1, 2, 3]
     """
-    rows, size = as_reader("reader.buffered", reader), whole("reader.buffered", "size", size, 1)
+    rows = as_reader("reader.buffered", reader)
+    size = whole_number("reader.buffered", "size", size)
     return Reader(lambda epoch, start: read_ahead(lambda: rows.iterate(epoch, start), size), rows.plan)
 
 
-def xmap(mapper: Callable[[Any], Any], reader: Any, process_num: int, buffer_size: int, order: bool = False) -> Reader:
+def xmap(
+    mapper: Callable[[Any], Any], reader: ReaderLike, process_num: int, buffer_size: int, order: bool = False
+) -> Reader:
     """Apply a function to each row in several threads: for functions that decode, read or wait.
 
     Args:
@@ -141,7 +147,8 @@ def xmap(mapper: Callable[[Any], Any], reader: Any, process_num: int, buffer_siz
       reader: gives rows.
       process_num: how many threads, at least 1.
       buffer_size: how many rows are read ahead, at least 1.
-      order: as in Fluid. Rows come in the order of the reader either way: a position could not be kept otherwise.
+      order: accepted for programs written for Fluid. Rows always come in the order of the reader, since positions could
+        not be kept otherwise.
 
     Returns:
       A Reader of what the function returns.
@@ -153,13 +160,13 @@ def xmap(mapper: Callable[[Any], Any], reader: Any, process_num: int, buffer_siz
     del order
     function("reader.xmap", mapper)
     rows = as_reader("reader.xmap", reader)
-    threads = whole("reader.xmap", "process_num", process_num, 1)
-    size = whole("reader.xmap", "buffer_size", buffer_size, 1)
+    threads = whole_number("reader.xmap", "process_num", process_num)
+    size = whole_number("reader.xmap", "buffer_size", buffer_size)
     return Reader(lambda epoch, start: read_ahead(lambda: rows.iterate(epoch, start), size, mapper, threads), rows.plan)
 
 
-def chain(*readers: Any) -> Reader:
-    """Give the rows of one reader after those of another.
+def chain(*readers: ReaderLike) -> Reader:
+    """Give the rows of several readers, one reader after the other.
 
     Args:
       readers: at least one.
@@ -185,7 +192,7 @@ def chain(*readers: Any) -> Reader:
     return Reader(iterate, {"chain": [r.plan for r in many]})
 
 
-def compose(*readers: Any, check_alignment: bool = True) -> Reader:
+def compose(*readers: ReaderLike, check_alignment: bool = True) -> Reader:
     """Join the rows of several readers, side by side, into one flat tuple.
 
     Args:
@@ -196,7 +203,7 @@ def compose(*readers: Any, check_alignment: bool = True) -> Reader:
       A Reader of tuples.
 
     Raises:
-      ReaderError: one reader ends before another (while reading).
+      ReaderError: raised while reading: one reader ends before another.
 
     Example:
       >>> list(compose([1, 2], [("a", "b"), ("c", "d")]))
@@ -222,12 +229,12 @@ def compose(*readers: Any, check_alignment: bool = True) -> Reader:
     return Reader(iterate, {"compose": [r.plan for r in many], "check_alignment": bool(check_alignment)})
 
 
-def firstn(reader: Any, n: int) -> Reader:
+def firstn(reader: ReaderLike, n: int) -> Reader:
     """Give the first rows of each pass only.
 
     Args:
       reader: gives rows; it is not read further than the last row that is given.
-      n: how many.
+      n: how many rows, at least 0.
 
     Returns:
       A Reader of at most `n` rows.
@@ -237,7 +244,8 @@ def firstn(reader: Any, n: int) -> Reader:
       >>> list(firstn(itertools.count, n=3))
       [0, 1, 2]
     """
-    rows, n = as_reader("reader.firstn", reader), whole("reader.firstn", "n", n, 0)
+    rows = as_reader("reader.firstn", reader)
+    n = whole_number("reader.firstn", "n", n, least=0)
 
     def iterate(epoch: int, start: int) -> Rows:
         if start < n:
@@ -247,7 +255,7 @@ def firstn(reader: Any, n: int) -> Reader:
     return Reader(iterate, {"firstn": n, "of": rows.plan})
 
 
-def cache(reader: Any) -> Reader:
+def cache(reader: ReaderLike) -> Reader:
     """Keep the rows of the first whole pass in memory and give them in every later one.
 
     Args:
@@ -269,7 +277,7 @@ def cache(reader: Any) -> Reader:
         if kept is not None:
             yield from itertools.islice(kept, start, None)
             return
-        # Always the first pass of the reader: what a later pass gives must not depend on which one filled the cache.
+        # Always the first pass of the reader, so that the rows do not depend on which pass has filled the cache.
         filling: list[Any] = []
         with contextlib.closing(rows.iterate(0, 0)) as inner:
             for row in inner:
@@ -281,8 +289,8 @@ def cache(reader: Any) -> Reader:
     return Reader(iterate, {"cache": rows.plan})
 
 
-def shard(reader: Any, num_shards: int, index: int) -> Reader:
-    """Give each of several workers its part: every `num_shards`-th row, from number `index` on.
+def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
+    """Give the part of one of several workers: every `num_shards`-th row, from number `index` on.
 
     Args:
       reader: gives rows, the same to every worker.
@@ -299,8 +307,9 @@ def shard(reader: Any, num_shards: int, index: int) -> Reader:
       >>> list(shard(range(5), num_shards=2, index=0)), list(shard(range(5), num_shards=2, index=1))
       ([0, 2, 4], [1, 3])
     """
-    rows, shards = as_reader("reader.shard", reader), whole("reader.shard", "num_shards", num_shards, 1)
-    index = whole("reader.shard", "index", index, 0)
+    rows = as_reader("reader.shard", reader)
+    shards = whole_number("reader.shard", "num_shards", num_shards)
+    index = whole_number("reader.shard", "index", index, least=0)
     if index >= shards:
         raise errors.ArgumentError(
             f"reader.shard found index={index} with num_shards={shards}, expected an index from 0 to {shards - 1}: "
@@ -315,7 +324,7 @@ def shard(reader: Any, num_shards: int, index: int) -> Reader:
     return Reader(iterate, {"shard": [shards, index], "of": rows.plan})
 
 
-def map_readers(func: Callable[..., Any], *readers: Any) -> Reader:
+def map_readers(func: Callable[..., Any], *readers: ReaderLike) -> Reader:
     """Fluid's name for `map`.
 
     Example:
@@ -326,7 +335,7 @@ def map_readers(func: Callable[..., Any], *readers: Any) -> Reader:
 
 
 def xmap_readers(
-    mapper: Callable[[Any], Any], reader: Any, process_num: int, buffer_size: int, order: bool = False
+    mapper: Callable[[Any], Any], reader: ReaderLike, process_num: int, buffer_size: int, order: bool = False
 ) -> Reader:
     """Fluid's name for `xmap`.
 
@@ -337,13 +346,14 @@ def xmap_readers(
     return xmap(mapper, reader, process_num, buffer_size, order)
 
 
-def _readers(caller: str, readers: tuple[Any, ...]) -> list[Reader]:
+def _readers(caller: str, readers: tuple[ReaderLike, ...]) -> list[Reader]:
     if not readers:
         raise errors.ArgumentError(f"{caller} needs at least one reader, found none; for example {caller}(..., rows)")
     return [as_reader(caller, reader) for reader in readers]
 
 
 def _until_missing(rows: list[Rows]) -> list[Any]:
+    """One row of each reader, up to the first reader that has none."""
     found = []
     for reader in rows:
         found.append(next(reader, _MISSING))

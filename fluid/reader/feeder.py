@@ -1,4 +1,4 @@
-"""Minibatches to feeds: rows or columns, in any order, become checked arrays by name."""
+"""Makes feeds of minibatches: rows or columns, in any order, become checked arrays by name."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,13 @@ class Feeder:
     Args:
       specs: the declarations by name, for example `program.feeds`.
       feed_order: which field of a row is which feed: names in the order of the fields, or positions by name. By
-        default the order of declaration, where `layers.data(column=...)` does not say otherwise.
+        default the order of declaration, except for feeds with `layers.data(column=...)`.
       aligned: whether all columns must hold the same number of samples.
       buckets: pads sequences; by default to powers of two.
 
     Raises:
-      ArgumentError: the order names nothing, a feed is missing from it, or two feeds share a position.
-      UnknownNameError: the order names what is not declared.
+      ArgumentError: the order is empty, a feed is missing from it, or two feeds share a position.
+      UnknownNameError: the order contains a name that is not declared.
 
     Example:
       >>> from fluid.core import FeedSpec
@@ -46,7 +46,7 @@ class Feeder:
         self.buckets = Buckets(specs, max_compilations=None) if buckets is None else buckets
         self.positions = _positions(self.specs, feed_order)
         self._aligned = aligned and len(self.specs) > 1
-        # Positions that somebody wrote down may pick some fields of longer rows; an order names every field.
+        # Positions, given or declared, may pick some fields of longer rows; an order of names lists every field.
         self._exact = not isinstance(feed_order, Mapping) and (
             feed_order is not None or all(spec.column is None for spec in self.specs.values())
         )
@@ -101,7 +101,8 @@ class Feeder:
             return False
         if len(self.specs) > 1:  # rows of several fields would be tuples
             return len(minibatch) == self._width or (len(minibatch) > self._width and not self._exact)
-        (spec,), shape = self.specs.values(), tuple(minibatch[0].shape)
+        (spec,) = self.specs.values()
+        shape = tuple(minibatch[0].shape)
         return (
             len(minibatch) == 1 and shape[1 + spec.lod_level :] == spec.shape[1:] and len(shape) > len(spec.shape) - 1
         )
@@ -114,7 +115,7 @@ class Feeder:
                 self._check_names(row, sample, where)
             return {name: [row[name] for row in rows] for name in self.specs}
         if len(self.specs) == 1:
-            # A list may be the value of the only field. A tuple is a row, and so is a list if positions are written.
+            # A tuple is a row. A list may be the value of the only field, unless positions were given or declared.
             fields: Any = tuple if self._exact else (tuple, list)
             (name,) = self.specs
             position = self.positions[name]
@@ -135,10 +136,8 @@ class Feeder:
     def _picked(self, fields: Sequence[Any], what: str, sample: int | None, where: str) -> dict[str, Any]:
         if len(fields) < self._width or (self._exact and len(fields) > self._width):
             order = ", ".join(repr(n) for n, _ in sorted(self.positions.items(), key=operator.itemgetter(1)))
-            least, positions = (
-                "" if self._exact else "at least ",
-                ", ".join(f"{n!r}: {i}" for n, i in self.positions.items()),
-            )
+            least = "" if self._exact else "at least "
+            positions = ", ".join(f"{n!r}: {i}" for n, i in self.positions.items())
             raise errors.FeedError(
                 f"{_at(where, sample)}found {len(fields)} {what}, expected {least}{self._width}: {order}. Give one for "
                 f"each feed, or say which is which: feed_order={{{positions}}}"
@@ -175,11 +174,11 @@ class Feeder:
 
 
 class DataFeeder:
-    """Turns minibatches into feeds, in Fluid's spelling.
+    """Turns minibatches into feeds, under Fluid's name and with its arguments.
 
     Args:
       feed_list: names of feeds, in the order of the fields of a row.
-      place: accepted and ignored; arrays are placed by who runs the program.
+      place: accepted for programs written for Fluid and not used: a Session places the arrays of its feeds.
       program: the Program, or program function, that declares the feeds.
 
     Raises:
@@ -243,7 +242,7 @@ def _positions(specs: Mapping[str, FeedSpec], feed_order: FeedOrder) -> dict[str
 
 
 def _declared_positions(specs: Mapping[str, FeedSpec]) -> dict[str, int]:
-    """Written columns first; the other feeds take the free positions in order of declaration."""
+    """Positions by name: declared columns, and for the other feeds the free positions in order of declaration."""
     taken = {spec.column for spec in specs.values() if spec.column is not None}
     free = (i for i in range(2 * len(specs)) if i not in taken)
     return {name: next(free) if spec.column is None else spec.column for name, spec in specs.items()}

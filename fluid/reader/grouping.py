@@ -1,4 +1,4 @@
-"""Rows of like length side by side, so that their minibatches need little padding."""
+"""Minibatches of rows of similar length, which need little padding."""
 
 import contextlib
 import itertools
@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.reader.base import Reader, Rows, as_reader, function, whole
+from fluid.core import whole_number
+from fluid.reader.base import Reader, ReaderLike, Rows, as_reader, function
 
 _NAME = "reader.bucket_by_length"
 _MINIBATCHES = 100
 
 
 def bucket_by_length(
-    reader: Any,
+    reader: ReaderLike,
     batch_size: int,
     boundaries: Sequence[int] | None = None,
     key: Callable[[Any], Any] | None = None,
@@ -25,20 +26,22 @@ def bucket_by_length(
     seed: int = 0,
     drop_last: bool = False,
 ) -> Reader:
-    """Group rows of like length into minibatches, which come in random order.
+    """Group rows of similar length into minibatches, which come in random order.
 
-    A buffer is filled, its rows are grouped, its minibatches given, and it is filled again; so no row waits longer, and
-    a position is found again without reading what lies before. Only the last minibatch of a pass may be short.
+    A buffer is filled, its rows are grouped, its minibatches are given, and it is filled again. So no row waits longer
+    than one buffer, and a position is found again without grouping the rows before it. Only the last minibatch of a
+    pass may be short.
 
     Args:
       reader: gives rows; shuffle them first, or each pass groups the same rows.
       batch_size: at least 1.
-      boundaries: increasing lengths: rows up to the first are grouped in the order in which they come, then those up to
-        the second, and so on; what is left of all groups is merged. By default rows are sorted by length.
-      key: the length of a row, or anything that can be sorted when there are no boundaries. By default the longest of
-        its fields.
+      boundaries: increasing lengths. Rows up to the first length form one group, in the order in which they come, rows
+        up to the second length the next one, and so on; rows that fill no minibatch of their group are put together. By
+        default there are no groups, and rows are sorted by length.
+      key: a function of a row that returns its length, or, without boundaries, anything that can be sorted. By default
+        the length of its longest field.
       buf_size: how many rows are grouped at once, rounded up to whole minibatches; 100 minibatches by default.
-      seed: of the order of the minibatches, with the number of the pass; 0 or more.
+      seed: of the order of the minibatches, together with the number of the pass; at least 0.
       drop_last: whether a last, shorter minibatch is left out.
 
     Returns:
@@ -46,17 +49,19 @@ def bucket_by_length(
 
     Raises:
       ArgumentError: a size is too small, or the boundaries do not increase.
-      ReaderError: (while reading) a row has no length, and there is no key.
+      ReaderError: raised while reading: a row has no length, and there is no key.
 
     Example:
       >>> sentences = [[1, 2, 3], [4], [5, 6, 7, 8], [9, 10]]
       >>> list(bucket_by_length(sentences, batch_size=2))
       [[[4], [9, 10]], [[1, 2, 3], [5, 6, 7, 8]]]
     """
-    rows, size = as_reader(_NAME, reader), whole(_NAME, "batch_size", batch_size, 1)
-    window = whole(_NAME, "buf_size", _MINIBATCHES * size if buf_size is None else buf_size, 1)
+    rows = as_reader(_NAME, reader)
+    size = whole_number(_NAME, "batch_size", batch_size)
+    window = whole_number(_NAME, "buf_size", _MINIBATCHES * size if buf_size is None else buf_size)
     per_window = -(-window // size)
-    seed, length = whole(_NAME, "seed", seed, 0), _length if key is None else function(_NAME, key)
+    seed = whole_number(_NAME, "seed", seed, least=0)
+    length = _length if key is None else function(_NAME, key)
     bounds = None if boundaries is None else _increasing(boundaries)
 
     def iterate(epoch: int, start: int) -> Rows:
@@ -66,7 +71,7 @@ def bucket_by_length(
                 held = list(itertools.islice(inner, per_window * size))
                 grouped = _sorted(held, length) if bounds is None else _grouped(held, length, bounds, size)
                 cut = [grouped[i : i + size] for i in range(0, len(grouped), size)]
-                # The short one comes last, whatever the order of the others.
+                # The short minibatch is not shuffled: it comes last.
                 short = cut[len(held) // size :]
                 order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(held) // size)
                 given = [*(cut[i] for i in order), *([] if drop_last else short)]
@@ -84,12 +89,20 @@ def _sorted(rows: list[Any], length: Callable[[Any], Any]) -> list[Any]:
 
 
 def _grouped(rows: list[Any], length: Callable[[Any], Any], bounds: list[int], size: int) -> list[Any]:
-    """Rows so that whole minibatches of each group come first, and then what is left of all groups, by length."""
+    """Rows in the order of their minibatches: first those that fill minibatches of their group, then the others.
+
+    Args:
+      rows: those of the buffer.
+      length: of a row.
+      bounds: the greatest length in each group but the last.
+      size: of a minibatch.
+    """
     groups: list[list[Any]] = [[] for _ in range(len(bounds) + 1)]
     for row in rows:
         groups[bisect_left(bounds, length(row))].append(row)
-    whole_ones = [row for group in groups for row in group[: len(group) // size * size]]
-    return whole_ones + _sorted([row for group in groups for row in group[len(group) // size * size :]], length)
+    filling = [row for group in groups for row in group[: len(group) // size * size]]
+    others = [row for group in groups for row in group[len(group) // size * size :]]
+    return filling + _sorted(others, length)
 
 
 def _length(row: Any) -> int:

@@ -1,10 +1,10 @@
-"""Pulling one minibatch ahead of need, without a thread.
+"""Reading one minibatch ahead, without a thread.
 
 JAX returns from a step as soon as it is dispatched, while the device still works. The loop uses that time itself: right
-after dispatching step k it calls `advance()`, which reads minibatch k+1, converts it and starts its transfer. So data
-and device overlap, and the reader runs in the caller's thread: its exceptions need no forwarding, nothing must be
-stopped or locked, and what it does with thread-local state just works. A reader that waits for disks or networks,
-longer than a step takes, reads further ahead in a thread of its own: `fluid.reader.buffered`.
+after dispatching step k it calls `advance()`, which reads minibatch k+1, converts it and starts its transfer. Reading
+overlaps with the work of the device, and the reader still runs in the caller's thread: its exceptions are raised there,
+there is nothing to stop or to lock, and readers may use thread-local state. A reader that waits for disks or networks
+longer than a step takes can read further ahead in a thread: `fluid.reader.buffered`.
 """
 
 import time
@@ -17,7 +17,7 @@ class Prefetched(NamedTuple):
 
     Attributes:
       feed: what `convert` returned.
-      state: position of the reader right behind this minibatch, or None.
+      state: position of the reader right after this minibatch, or None.
       seconds: how long reading and converting it took.
 
     Example:
@@ -31,10 +31,10 @@ class Prefetched(NamedTuple):
 
 
 class Prefetcher(Iterator[Prefetched]):
-    """Converted minibatches, the next one pulled when the caller has time for it.
+    """Converted minibatches, of which the next one is read when the caller has time for it.
 
-    An exception that the reader or `convert` raises ahead of need is kept, and raised, the same object, where its
-    minibatch is due. KeyboardInterrupt and SystemExit pass through at once; a minibatch that had been read is not lost.
+    An exception of the reader or of `convert` is kept, and the same object is raised when its minibatch is due.
+    KeyboardInterrupt and SystemExit pass through at once; a minibatch that was read already is not lost.
 
     Args:
       minibatches: one pass of a reader.
@@ -60,7 +60,8 @@ class Prefetcher(Iterator[Prefetched]):
         first: int = 0,
     ):
         self._iterator = iter(minibatches)
-        self._convert, self._state = convert, state
+        self._convert = convert
+        self._state = state
         self._index = first
         self._read: tuple[Any, dict[str, Any] | None] | None = None
         self._ready: Prefetched | BaseException | None = None
@@ -68,11 +69,11 @@ class Prefetcher(Iterator[Prefetched]):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come, as far as has been read."""
+        """Whether the reader has ended and every minibatch was given."""
         return self._ended and self._ready is None
 
     def advance(self) -> None:
-        """Pull the next minibatch and convert it, if that has not been done; raises nothing but interrupts."""
+        """Read and convert the next minibatch, if that has not been done; raises interrupts only."""
         if self._ready is not None or self._ended:
             return
         begun = time.perf_counter()
@@ -94,13 +95,14 @@ class Prefetcher(Iterator[Prefetched]):
 
     def __next__(self) -> Prefetched:
         self.advance()
-        ready, self._ready = self._ready, None
+        ready = self._ready
+        self._ready = None
         if ready is None:
             raise StopIteration
         if isinstance(ready, Prefetched):
             return ready
         try:
-            if isinstance(ready, StopIteration):  # from convert; here it would mean that all is well
+            if isinstance(ready, StopIteration):  # of `convert`; it would end the pass quietly
                 raise RuntimeError("StopIteration was raised while a minibatch was converted") from ready
             raise ready
         finally:
@@ -108,6 +110,8 @@ class Prefetcher(Iterator[Prefetched]):
 
     def close(self) -> None:
         """End the pass: `finally` blocks of readers run, threads end, and nothing more is given."""
-        self._ended, self._read, self._ready = True, None, None
+        self._ended = True
+        self._read = None
+        self._ready = None
         if hasattr(self._iterator, "close"):
             self._iterator.close()

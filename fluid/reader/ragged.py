@@ -1,4 +1,4 @@
-"""Rows of any length: checked and joined in one array, and padded once it is known to which size."""
+"""Rows of any length: checked, joined in one array, and padded when the size to pad to is chosen."""
 
 import itertools
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Ragged:
     Attributes:
       steps: `[steps of all sequences, ...]`.
       lengths: `[batch]`: steps in each row; of nested rows, sequences in each.
-      inner_lengths: of nested rows, the steps in each sequence, one row behind the other; else None.
+      inner_lengths: of nested rows, the steps in each sequence, one row after the other; else None.
     """
 
     steps: np.ndarray
@@ -31,29 +31,29 @@ class Ragged:
 
     @property
     def shape(self) -> Sizes:
-        """As far as it is known: `[batch]`."""
+        """The sizes that are known before padding: `[batch]`."""
         return self.lengths.shape
 
 
 def sizes_of(value: Any) -> Sizes | None:
-    """What the rows of a value need: the most steps, or the most sequences and the most steps.
+    """The sizes that the rows of a value need: the most steps, or the most sequences and the most steps.
 
     Returns:
-      None when the value is no sequence, or lies on a device, where nobody looks at lengths.
+      The sizes; None when the value is no sequence, or lies on a device, where lengths are not looked at.
     """
     found = _lengths_of(value)
     return None if found is None else tuple(int(lengths.max(initial=0)) for lengths in found)
 
 
 def longest_rows(value: Any) -> Sizes:
-    """Which rows need the sizes that `sizes_of` tells."""
+    """The indices of the rows that need the sizes of `sizes_of`."""
     lengths, *inner = _lengths_of(value) or ()
     owners = np.repeat(np.arange(len(lengths)), lengths)
     return (int(lengths.argmax()), *(int(owners[n.argmax()]) for n in inner))
 
 
 def _lengths_of(value: Any) -> tuple[np.ndarray, ...] | None:
-    """Lengths of the rows; of nested rows also those of all sequences, one row behind the other."""
+    """Lengths of the rows; of nested rows also those of all sequences, one row after the other."""
     if isinstance(value, Ragged):
         return (value.lengths,) if value.inner_lengths is None else (value.lengths, value.inner_lengths)
     if not isinstance(value, SequenceBatch | NestedSequenceBatch) or not isinstance(value.data, np.ndarray):
@@ -71,7 +71,7 @@ def steps_of(value: Any) -> tuple[int, int]:
 
 
 def padded(value: Any, sizes: Sizes) -> Any:
-    """Rows padded with zeros to given sizes; batches that are padded otherwise are padded anew.
+    """Pad rows with zeros to given sizes; batches of other sizes are padded anew.
 
     Args:
       value: a Ragged, SequenceBatch or NestedSequenceBatch, on the host.
@@ -89,7 +89,7 @@ def padded(value: Any, sizes: Sizes) -> Any:
 
 
 def _mask(value: SequenceBatch | NestedSequenceBatch) -> np.ndarray:
-    """Which steps are real, without asking the device."""
+    """Which steps are data, for batches on the host: bool `[batch, time]` or `[batch, sequences, time]`."""
     real = _real(value.shape[1], np.asarray(value.lengths))
     if isinstance(value, SequenceBatch):
         return real
@@ -97,6 +97,7 @@ def _mask(value: SequenceBatch | NestedSequenceBatch) -> np.ndarray:
 
 
 def _real(room: int, lengths: np.ndarray) -> np.ndarray:
+    """Which of so many places are data: bool `[..., room]` for lengths `[...]`."""
     return np.arange(room) < lengths[..., None]
 
 
@@ -114,7 +115,7 @@ def _laid_out(rows: Ragged, sizes: Sizes) -> SequenceBatch | NestedSequenceBatch
 
 
 def _resized(array: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Cut or extended with zeros behind the batch dimension."""
+    """An array `[batch, ...]` whose next dimensions are cut, or extended with zeros, to these sizes."""
     new = np.zeros((len(array), *sizes, *array.shape[1 + len(sizes) :]), array.dtype)
     part = (slice(None), *(slice(min(a, b)) for a, b in zip(array.shape[1:], sizes, strict=False)))
     new[part] = array[part]
@@ -126,11 +127,11 @@ def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
 
     Args:
       spec: the declaration, of lod_level 1 or 2.
-      value: a list of rows of any length; a batch or LoDTensor; an array, of rows that are equally long.
-      where: "batch 7", or empty.
+      value: a list of rows of any length; a batch or LoDTensor; an array of rows of equal length.
+      where: the place for messages, "batch 7", or empty.
 
     Returns:
-      A Ragged; or what was padded already, as SequenceBatch or NestedSequenceBatch.
+      A Ragged; or a SequenceBatch or NestedSequenceBatch for a value that was padded already.
 
     Raises:
       FeedError, FeedTypeError: as for `check_feed`.
@@ -144,15 +145,18 @@ def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
     rows = [_row(row) for row in value] if np.iterable(value) else [value]
     if not rows:
         raise empty(spec, where)
+    counts: np.ndarray | None = None
+    owners: Sequence[int] = range(len(rows))
     if spec.lod_level == 2:
         counts, rows, owners = _unnested(spec, rows, where)
-    else:
-        counts, owners = None, range(len(rows))
     flat = _joined(spec, rows, owners, where)
     lengths = np.array([len(row) for row in rows], np.int32)
     ends = np.cumsum(lengths)
-    blamed = lambda step: owners[int(np.searchsorted(ends, step, "right"))]  # noqa: E731
-    flat = typed(spec, flat, where, rows, blamed, owners)
+
+    def owner(step: int) -> int:
+        return owners[int(np.searchsorted(ends, step, "right"))]
+
+    flat = typed(spec, flat, where, rows, owner, owners)
     target = fit(flat.shape, (None, *spec.shape[1:])) if flat.size else (0, *(d or 0 for d in spec.shape[1:]))
     if target is None:
         raise _wrong_steps(spec, rows, owners, where)
@@ -165,7 +169,7 @@ def _row(row: Any) -> Any:
 
 
 def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, list[Any], Sequence[int]]:
-    """How many sequences each row has; all of them, one row behind the other; and which row each belongs to."""
+    """The number of sequences in each row; all sequences, one row after the other; and the row of each sequence."""
     for index, row in enumerate(rows):
         if not np.iterable(row) or isinstance(row, str) or not all(np.iterable(_row(s)) for s in row):
             found = f"{short(row)} as a row"
@@ -176,7 +180,7 @@ def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, 
 
 
 def _joined(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) -> np.ndarray:
-    """All steps of all rows, one behind the other."""
+    """All steps of all rows, one after the other, as one array."""
     try:
         filled = [row for row in rows if len(row)]
         if filled and all(isinstance(row, np.ndarray) for row in filled):
@@ -188,6 +192,7 @@ def _joined(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) 
 
 
 def _wrong_steps(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) -> errors.FeedError:
+    """The error about rows whose steps do not have the declared shape; names the first such row."""
     step = list(spec.shape[1:])
     for owner, row in zip(owners, rows, strict=True):
         array = array_or_none(row)
@@ -205,14 +210,11 @@ def _wrong_steps(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: 
     return complaint(spec, where, None, "rows whose steps differ in shape", f"Each step has the shape {step}")
 
 
-# Batches that are padded already
-
-
 def _batch_of(spec: FeedSpec, tensor: LoDTensor, where: str) -> SequenceBatch | NestedSequenceBatch:
     levels = len(tensor.recursive_sequence_lengths())
     if levels != spec.lod_level or not tensor.has_valid_recursive_sequence_lengths():
         example = "[[2, 3]]" if spec.lod_level == 1 else "[[2, 1], [3, 1, 2]]"
-        fix = f"Lengths of {spec.lod_level} levels look so: create_lod_tensor(data, {example}, place)"
+        fix = f"Give lengths of {spec.lod_level} levels: create_lod_tensor(data, {example}, place)"
         raise complaint(spec, where, None, str(tensor), fix)
     return tensor.batch()
 
@@ -226,8 +228,10 @@ def _equal_rows(spec: FeedSpec, array: Any) -> SequenceBatch | NestedSequenceBat
 
 
 def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, where: str) -> Any:
+    """A batch that is padded already, with the declared dtype and shape."""
     level = spec.lod_level
-    data, lengths = value.data, [value.lengths, getattr(value, "inner_lengths", None)][:level]
+    data = value.data
+    lengths = [value.lengths, getattr(value, "inner_lengths", None)][:level]
     # A step of one value may do without its own dimension: [batch, time].
     shape = (*data.shape, 1) if data.ndim == 1 + level and spec.shape[1:] == (1,) else tuple(data.shape)
     expected = isinstance(value, NestedSequenceBatch if level == 2 else SequenceBatch)
@@ -237,7 +241,7 @@ def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, w
         sizes = " and ".join(str(list(np.shape(n))) for n in lengths)
         found = f"{kind} of shape {list(data.shape)} with lengths of shape {sizes}"
         name = "NestedSequenceBatch" if level == 2 else "SequenceBatch"
-        raise complaint(spec, where, None, found, f"Rows of any length become such: {name}.from_rows(rows)")
+        raise complaint(spec, where, None, found, f"Make one of rows of any length: {name}.from_rows(rows)")
     if isinstance(data, jax.Array):
         data = typed_on_device(spec, data, where)
     else:

@@ -1,6 +1,6 @@
-"""Values of fed data: what may become which dtype, which range they have, and what is said about those that do not fit.
+"""Checks of the values of fed data: their dtype, their range, and the errors about those that do not fit.
 
-Checks look at a whole column at once; the sample to blame is searched for only when a check has failed.
+Checks look at a whole column at once; the sample to name in an error is searched for only when a check has failed.
 """
 
 import functools
@@ -15,7 +15,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import Array, FeedSpec
 
-# What may be fed to what: class of the declared dtype, to the classes of data that lose nothing on the way.
+# For each class of declared dtypes the classes of data that can be converted to it.
 _ACCEPTS = {
     "float": {"float", "int", "bool"},
     "int": {"int", "bool"},
@@ -32,8 +32,8 @@ def complaint(
 
     Args:
       spec: the declaration.
-      where: "batch 7", or empty.
-      sample: index in the batch, or None when it is none in particular.
+      where: the place, "batch 7", or empty.
+      sample: index in the batch, or None when no single sample is to blame.
       found: what was found.
       fix: a sentence, or the corrected call.
       expected: what was expected; the declaration by default.
@@ -73,15 +73,15 @@ def typed(
     owner: Callable[[int], int] = int,
     owners: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """The array in the dtype that the feed is held in.
+    """Convert an array to the dtype in which its feed is held.
 
     Args:
       spec: the declaration.
       array: the values of all samples.
-      where: "batch 7", or empty.
+      where: the place for messages, "batch 7", or empty.
       rows: the samples, to search for the one to blame.
-      owner: tells which sample an index of the first dimension belongs to.
-      owners: which sample each of the rows belongs to, when they are parts of samples.
+      owner: gives the sample of an index of the first dimension.
+      owners: the sample of each of the rows, when these are parts of samples.
 
     Raises:
       FeedError: a value does not fit.
@@ -131,7 +131,7 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
 
 @functools.lru_cache(maxsize=256)
 def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, float, int | None]:
-    """What fits into the wanted dtype, and within that what a layer allows."""
+    """The range of the wanted dtype; the limits of a layer within it; and one more value that the layer allows."""
     fits: tuple[float, float] = (0, 2) if want == np.bool_ else (-math.inf, math.inf)
     if class_of(want) == "int":
         fits = int(jnp.iinfo(want).min), int(jnp.iinfo(want).max) + 1
@@ -145,11 +145,13 @@ def wrong_dtype(
     """The error about data whose dtype does not fit; `rows` are searched for the first sample that is to blame."""
     want = spec.held
     accepted = _ACCEPTS.get(class_of(want), set())
-    sample, shown = None, f"{found} data"
+    sample: int | None = None
+    shown = f"{found} data"
     for index, row in enumerate(rows if isinstance(rows, Sequence) or np.ndim(rows) else ()):
         array = array_or_none(row)
         if array is None or (array.size and class_of(array.dtype) not in accepted):
-            sample, shown = index, described(row, array)
+            sample = index
+            shown = described(row, array)
             break
     else:
         if class_of(want) == "int" and isinstance(rows, Sequence):  # NumPy turns lists with huge numbers into floats
@@ -198,7 +200,7 @@ def array_or_none(row: Any) -> np.ndarray | None:
 
 
 def typed_on_device(spec: FeedSpec, value: jax.Array, where: str) -> jax.Array:
-    """The same for an array on a device, where values are not looked at."""
+    """Convert an array on a device to the dtype in which its feed is held; its values are not checked."""
     want = spec.held
     if value.dtype == want:
         return value
@@ -209,7 +211,15 @@ def typed_on_device(spec: FeedSpec, value: jax.Array, where: str) -> jax.Array:
 
 
 def fit(shape: tuple[int, ...], declared: tuple[int | None, ...]) -> tuple[int, ...] | None:
-    """What to reshape to: the shape itself, or the declared one when only flattening or sizes of 1 tell them apart."""
+    """The shape to reshape data to: its own if that fits, the declared one if only flattening or sizes of 1 differ.
+
+    Args:
+      shape: of the data.
+      declared: with None for sizes that may be any.
+
+    Returns:
+      The shape, or None if the data does not fit.
+    """
     if len(shape) == len(declared):
         for found, size in zip(shape, declared, strict=True):
             if found != size and size is not None:
@@ -217,7 +227,8 @@ def fit(shape: tuple[int, ...], declared: tuple[int | None, ...]) -> tuple[int, 
         else:
             return shape
     head = 1 if declared[:1] == (None,) else 0
-    row, want = shape[head:], declared[head:]
+    row = shape[head:]
+    want = declared[head:]
     if len(shape) < head or None in want or math.prod(row) != math.prod(w for w in want if w is not None):
         return None
     if len(row) > 1 and len(want) > 1 and [d for d in row if d != 1] != [d for d in want if d != 1]:

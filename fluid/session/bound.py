@@ -54,8 +54,14 @@ class BoundStep:
         self._checked = not self._missing
         self._shapes: list[str] = []
         self._alone = set(self._step.kept) == set(scope.arrays)
+        scope.trained |= self._step.training
         self._train = jax.jit(self._traced(self._step.train, 2), donate_argnums=0)
         self._test = jax.jit(self._traced(self._step.test, 1))
+
+    @property
+    def loss_output(self) -> int:
+        """The position of the loss among the outputs."""
+        return self._program.loss_output
 
     @property
     def compiled(self) -> int:
@@ -73,10 +79,15 @@ class BoundStep:
             self._check_missing(feeds, overrides)
         scope = self._scope
         if not self._step.training:
-            return self._test(self._kept(), feeds, *self._rest(overrides))
-        carry, kept = self._carry(), {"arrays": self._kept(), "root": self._root()}
-        # The call takes the scope's buffers over, so an interrupt must not come before its results are in their place.
-        with self._guard:
+            if not scope.trained:
+                return self._test(self._kept(), feeds, *self._rest(overrides))
+            with scope.lock:  # a step in another thread takes these arrays over
+                return self._test(self._kept(), feeds, *self._rest(overrides))
+        # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
+        # results are in their place.
+        with scope.lock, self._guard:
+            carry = self._carry()
+            kept = {"arrays": self._kept(), "root": self._root()}
             after, results = self._train(carry, kept, feeds, overrides)
             scope.arrays.update(after["arrays"])
             scope.slots[self._program.name] = after["slots"]

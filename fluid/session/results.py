@@ -11,8 +11,9 @@ from fluid import errors
 class Results(Sequence[Any]):
     """Values in the order of the program's outputs (or of `fetch`), by name as well.
 
-    Values stay on the device until somebody reads one; scalars are 0-d, so `float(r[0])`, `"%f" % r[0]` and
-    `r[0] < 0.1` work.
+    A sequence of values, which unpacks like a tuple. With names it is also read like a dict: `r["loss"]`, `r.loss`,
+    `"loss" in r`, `dict(r)`, `f(**r)`. Values stay on the device until somebody reads one; scalars are 0-d, so
+    `float(r[0])`, `"%f" % r[0]` and `r[0] < 0.1` work. `float(r)` is the only value there is.
 
     Args:
       values: arrays.
@@ -20,14 +21,17 @@ class Results(Sequence[Any]):
 
     Example:
       >>> r = Results([0.5, 0.9], ["loss", "accuracy"])
-      >>> r[0], r["accuracy"], len(r), r
-      (0.5, 0.9, 2, {loss: 0.5, accuracy: 0.9})
+      >>> r[0], r["accuracy"], r.accuracy, len(r), r
+      (0.5, 0.9, 0.9, 2, {loss: 0.5, accuracy: 0.9})
+      >>> "loss" in r, dict(r)
+      (True, {'loss': 0.5, 'accuracy': 0.9})
+      >>> loss, accuracy = r
     """
 
-    __slots__ = ("names", "values")
+    __slots__ = ("_values", "names")
 
     def __init__(self, values: Sequence[Any], names: Sequence[str] | None = None):
-        self.values = values
+        self._values = values
         self.names = names
 
     @overload
@@ -38,21 +42,64 @@ class Results(Sequence[Any]):
 
     def __getitem__(self, index: int | str | slice) -> Any:
         if not isinstance(index, str):
-            return self.values[index]
+            return self._values[index]
         names = self.names or ()
         if index not in names:
             hint = errors.nearest(index, names) if names else 'Return a dict to name outputs: return {"loss": loss}.'
             raise errors.UnknownNameError(f"no result is called {index!r}. {hint}")
-        return self.values[list(names).index(index)]
+        return self._values[list(names).index(index)]
+
+    def __getattr__(self, name: str) -> Any:
+        names = () if name == "names" or name.startswith("_") else self.names or ()  # a copy has no names at first
+        if name not in names:
+            hint = errors.nearest(name, names)
+            raise AttributeError(f"results have no attribute {name!r}, and none of them is called so. {hint}")
+        return self[name]
+
+    def __contains__(self, item: object) -> bool:
+        if isinstance(item, str):
+            return item in (self.names or ())
+        return any(item is value for value in self._values)
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self._values)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.values)
+        return iter(self._values)
+
+    def __float__(self) -> float:
+        if len(self._values) != 1:
+            raise errors.ArgumentTypeError(
+                f"there are {len(self._values)} results, {self!r}; say which one: float(results[0])"
+            )
+        return float(self._values[0])
+
+    def keys(self) -> list[str]:
+        """The names.
+
+        Raises:
+          UnknownNameError: the results have none.
+        """
+        if self.names is None:
+            raise errors.UnknownNameError(
+                'these results have no names; return a dict from the program to name its outputs: return {"loss": loss}'
+            )
+        return list(self.names)
+
+    def values(self) -> list[Any]:
+        """The values in order."""
+        return list(self._values)
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Names and values in order; an error as for `keys` when there are no names."""
+        return list(zip(self.keys(), self._values, strict=True))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name, or a default when there is no such name."""
+        return self[name] if name in self else default
 
     def __repr__(self) -> str:
-        shown = [_shown(v) for v in self.values]
+        shown = [_shown(v) for v in self._values]
         if self.names is None:
             return f"[{', '.join(shown)}]"
         return "{" + ", ".join(f"{n}: {v}" for n, v in zip(self.names, shown, strict=True)) + "}"

@@ -1,22 +1,25 @@
 """Session: one Scope, any number of Programs, a device, and the compiled steps."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors, io
+from fluid import errors, storage
 from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
 from fluid.session.bound import BoundStep, Compilation
 from fluid.session.interrupts import InterruptGuard
+from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.results import Results
-from fluid.session.step import Request, Rule, as_array, check_fetch, rules_of, split_names
+from fluid.session.step import Request, Rule, rules_of
+from fluid.storage import PathLike
 
 
 class Session:
@@ -30,11 +33,13 @@ class Session:
       buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
         what is fed.
       max_compilations: how many compilations of a step that choice may lead to.
+      mode: of runs that do not name one; None for "train" when the program minimises, else "test".
 
     Attributes:
       programs: Program by name.
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
+      replaced: parameters that an average has replaced in the scope, by that average, until its `restore`.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
 
@@ -60,7 +65,9 @@ class Session:
         precision: str | None = None,
         buckets: Ladders = None,
         max_compilations: int = MAX_COMPILATIONS,
+        mode: str | None = None,
     ):
+        self._mode = None if mode is None else _checked_mode(mode)
         self.device = device_of(place)
         self.precision = precision
         self._sharding = jax.sharding.SingleDeviceSharding(self.device)
@@ -68,6 +75,7 @@ class Session:
         self.rules: dict[str, list[Rule]] = {}
         self.compilations: list[Compilation] = []
         self.scope = Scope(seed, self.place)
+        self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}
         self.guard = InterruptGuard()
         self._closed = False
@@ -112,7 +120,7 @@ class Session:
         self,
         program: str | Callable[[], Any] | Program | None = None,
         feed: Mapping[str, Any] | None = None,
-        fetch: Sequence[str] | None = None,
+        fetch: Fetch | None = None,
         mode: str | None = None,
     ) -> Results:
         """Run a program once.
@@ -123,8 +131,8 @@ class Session:
             does not depend on need not be given.
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
             run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised).
-          mode: "train" updates parameters and states; "test" changes nothing. By default "train" when the program
-            minimises, else "test".
+          mode: "train" updates parameters and states; "test" changes nothing. None for that of the session: for one
+            that you made, "train" when the program minimises; for a Trainer's, "test".
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
@@ -134,9 +142,7 @@ class Session:
         """
         self._check_open()
         found = self._program(program)
-        mode = mode or (TRAIN if found.minimizes else TEST)
-        if mode not in (TRAIN, TEST):
-            raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
+        mode = _checked_mode(mode or self._mode or (TRAIN if found.minimizes else TEST))
         feed = feed or {}
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
@@ -184,11 +190,13 @@ class Session:
             return self.place(dict(feed))
         return {n: v.copy() if type(v) is np.ndarray else jax.tree.map(_own, v) for n, v in feed.items()}
 
-    def save(self, path: Any) -> None:
+    def save(self, path: PathLike) -> None:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
-        io.save_arrays(path, self.state(), kind="session")
+        with self.scope.lock:
+            state = jax.tree.map(jnp.copy, self.state())
+        storage.save_arrays(path, state, kind="session")
 
-    def load(self, path: Any) -> None:
+    def load(self, path: PathLike) -> None:
         """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
 
         Raises:
@@ -196,45 +204,49 @@ class Session:
           ParameterError: names, shapes or dtypes differ; nothing is changed then.
         """
         self._check_open()
-        arrays, kind = io.load_arrays(path)
+        arrays, kind = storage.load_arrays(path)
         if kind == "session":
             wanted = self.state()
-            io.check_match(arrays, {n: (v.shape, str(v.dtype)) for n, v in wanted.items()}, path)
+            storage.check_match(arrays, {n: (v.shape, str(v.dtype)) for n, v in wanted.items()}, path)
             self.restore(arrays)
         else:
             self.load_params(path)
 
-    def save_params(self, path: Any, names: Sequence[str] | None = None) -> None:
+    def save_params(self, path: PathLike, names: Sequence[str] | None = None) -> None:
         """Write parameters and states, all or the named ones, to one file; see `fluid.io.save_arrays`."""
         self._check_open()
-        for name in names or ():
-            self.scope[name]
-        chosen = self.scope.arrays if names is None else {n: self.scope.arrays[n] for n in names}
-        io.save_arrays(path, chosen, kind="parameters")
+        storage.save_arrays(path, self.scope.copies(names), kind="parameters")
 
-    def load_params(self, source: Any, strict: bool = True) -> None:
+    def load_params(
+        self, source: PathLike | Mapping[str, Any], strict: bool = True, rename: storage.Rename = None
+    ) -> None:
         """Set parameters and states from a file of `save_params`, or from arrays by name.
 
         Args:
-          source: a path or a mapping.
+          source: a path or a mapping. A path that ends in ".safetensors" may come from another framework.
           strict: whether names that no program here has are an error.
+          rename: names there to names here, with globs and `{n}` for numbers, as in
+            `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
 
         Raises:
           ParameterFileError, ParameterError: as in `load`; nothing is changed then.
         """
         self._check_open()
         if isinstance(source, Mapping):
-            arrays, where = {n: np.asarray(v) for n, v in source.items()}, "the given parameters"
+            arrays = {n: np.asarray(v) for n, v in source.items()}
+            where = "the given parameters"
         else:
-            arrays, where = io.load_arrays(source)[0], source
+            arrays, _ = storage.load_arrays(source)
+            where = os.fspath(source)
+        arrays = storage.renamed(arrays, rename, where)
         wanted = {n: (s.shape, s.dtype) for n, s in self.scope.specs.items()}
-        io.check_match(arrays, wanted, where, allow_extra=not strict)
+        storage.check_match(arrays, wanted, where, allow_extra=not strict)
         self.scope.arrays |= self.place({n: jnp.array(arrays[n]) for n in wanted})
 
     def params(self) -> dict[str, jax.Array]:
         """Parameters and states by name: copies, which stay valid while training goes on."""
         self._check_open()
-        return dict(self.scope)
+        return self.scope.copies()
 
     def state(self) -> dict[str, Any]:
         """All that a later run needs, by name: parameters and states, and `@slots/...`, `@step` and `@root`.
@@ -258,7 +270,8 @@ class Session:
         # Copied, so that steps can take the buffers over; and all of it before anything changes.
         new = self.place({name: jnp.array(state[name]) for name in self.state()})
         self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
-        self.scope.step, self.scope.root = new["@step"], new["@root"]
+        self.scope.step = new["@step"]
+        self.scope.root = new["@root"]
         self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
 
     def close(self) -> None:
@@ -267,6 +280,7 @@ class Session:
         self._steps.clear()
         self.scope.arrays.clear()
         self.scope.slots.clear()
+        self.replaced.clear()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -284,6 +298,12 @@ class Session:
             f"this session has no program {shown!r}. {errors.nearest(str(shown), self.programs)} "
             f"Hand program functions over at the start: fluid.Session(f, g)"
         )
+
+
+def _checked_mode(mode: str) -> str:
+    if mode not in (TRAIN, TEST):
+        raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
+    return mode
 
 
 def _slot_name(path: Any) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, Applied, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TRAIN, Applied, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core.equations import last_values
 from fluid.lazy import optax
+from fluid.session.names import GRAD, is_line, rate_names
 from fluid.session.rows import keeps_other_rows, merge, update
-
-GRAD = "@GRAD"
 
 
 @dataclass(frozen=True)
@@ -28,73 +27,14 @@ class Request:
       fetch: names of the values to return, or None for the program's outputs.
       feeds: names of the feeds that are given.
       overrides: names of the values that are replaced.
-      weighed: also return what each scalar output weighs in a mean over batches.
+      weighted: also return the weight of each scalar output in a mean over batches.
     """
 
     mode: str
     fetch: tuple[str, ...] | None
     feeds: tuple[str, ...]
     overrides: tuple[str, ...] = ()
-    weighed: bool = False
-
-
-def rate_names(program: Program) -> list[str]:
-    """The names under which a training step gives the learning rates of the `minimize` of a program, in order."""
-    return [f"learning_rate_{i}" for i in range(len(program.minimizes))]
-
-
-def check_fetch(program: Program, fetch: Sequence[str], mode: str = TEST) -> tuple[str, ...]:
-    """Names that can be fetched from a program, as a tuple.
-
-    Args:
-      program: the program.
-      fetch: names.
-      mode: "train" or "test"; only a training step has learning rates.
-
-    Raises:
-      UnknownNameError: the program has no such value, or `NAME@GRAD` asks for the gradient of what has none.
-    """
-    if isinstance(fetch, str):
-        fetch = [fetch]
-    known = {**program.values, **program.feeds, **program.parameters, **program.states}
-    known |= {n: None for n in (*(program.output_names or ()), *(rate_names(program) if mode == TRAIN else ()))}
-    for name in fetch:
-        if not isinstance(name, str):
-            raise errors.ArgumentTypeError(
-                f'fetch is a list of names such as ["fc_0.tmp_0"], found {type(name).__name__}; '
-                f'name a value with fluid.layers.identity(x, name="h")'
-            )
-        base = name.removesuffix(GRAD)
-        if base not in known:
-            raise errors.UnknownNameError(
-                f"the program {program.name} has no value {base!r}. {errors.nearest(base, known)}"
-            )
-        if name != base and not _differentiable(program, base):
-            raise errors.UnknownNameError(
-                f"{name!r}: gradients exist of parameters, float feeds and float named values, and {base!r} is none"
-            )
-    return tuple(fetch)
-
-
-def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which of the names that a feed gives are feeds of the program, and which replace other values of it.
-
-    Raises:
-      UnknownNameError: the program has no such name.
-    """
-    known = {**program.feeds, **program.values, **program.parameters, **program.states}
-    for name in names:
-        if name not in known:
-            hint = errors.nearest(name, known)
-            raise errors.UnknownNameError(f"the program {program.name} has no feed {name!r}. {hint}")
-    return tuple(n for n in names if n in program.feeds), tuple(n for n in names if n not in program.feeds)
-
-
-def as_array(value: Any) -> Any:
-    """An override as a step takes it: a sequence batch, a JAX array or a NumPy array."""
-    if isinstance(value, LoDTensor):
-        return value.batch()
-    return value if isinstance(value, SequenceBatch | NestedSequenceBatch | jax.Array) else np.asarray(value)
+    weighted: bool = False
 
 
 class Rule(NamedTuple):
@@ -167,6 +107,7 @@ class Step:
         self.carried = (*self.updated, *program.states) if self.training else ()
         self.kept = tuple(n for n in (*program.parameters, *program.states) if n not in self.carried)
         self.gradients = tuple(n for n in request.fetch or () if n.endswith(GRAD))
+        self._lines = tuple(n for n in request.fetch or () if is_line(n))
         self._tables = tuple(dict.fromkeys(n for r in self.rules for n in r.tables))
 
     def train(
@@ -204,6 +145,9 @@ class Step:
         self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], key: Any
     ) -> tuple[Applied, Callable[[int], Any]]:
         def forward(variables: Mapping[str, Any]) -> Applied:
+            return with_lines(apply, variables, self._lines) if self._lines else apply(variables)
+
+        def apply(variables: Mapping[str, Any]) -> Applied:
             return self.program.apply(
                 {**arrays, **variables.get("arrays", {})},
                 feeds,
@@ -220,7 +164,8 @@ class Step:
 
         def losses(variables: Mapping[str, Any]) -> tuple[list[Any], Any]:
             applied = forward(variables)
-            return applied.losses or [jnp.reshape(_data(applied.outputs[0]), ())], applied
+            first = _data(applied.outputs[self.program.loss_output])
+            return applied.losses or [jnp.reshape(first, ())], applied
 
         found, pull, applied = jax.vjp(losses, variables, has_aux=True)
         cotangents = [jnp.ones((), v.dtype) for v in found]
@@ -232,7 +177,7 @@ class Step:
 
     def _variables(self, arrays: Mapping[str, Any], forward: Callable[[Any], Applied]) -> dict[str, Any] | None:
         """What to differentiate with respect to: parameters, looked-up rows, and zeros added to named values."""
-        wanted = [n.removesuffix(GRAD) for n in self.gradients]
+        wanted = [self._canonical(n.removesuffix(GRAD)) for n in self.gradients]
         whole = [n for n in self.updated if n not in self._tables]
         names = dict.fromkeys((*whole, *(n for n in wanted if n in self.program.parameters)))
         inner = [n for n in wanted if n not in self.program.parameters]
@@ -254,14 +199,18 @@ class Step:
 
     def _results(self, applied: Applied, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
         if self.request.fetch is None:
-            return (tuple(applied.outputs), tuple(applied.weights)) if self.request.weighed else tuple(applied.outputs)
-        named = dict(zip(self.program.output_names or (), applied.outputs, strict=False))
+            return (tuple(applied.outputs), tuple(applied.weights)) if self.request.weighted else tuple(applied.outputs)
+        known = {**values, **dict(zip(self.program.output_names or (), applied.outputs, strict=False))}
         return tuple(
-            self._gradient(name.removesuffix(GRAD), gradients, values)
+            self._gradient(self._canonical(name.removesuffix(GRAD)), gradients, values)
             if name.endswith(GRAD)
-            else {**values, **named}[name]
+            else known[name if name in known else self._canonical(name)]
             for name in self.request.fetch
         )
+
+    def _canonical(self, name: str) -> str:
+        """The name under which a value is recorded: that of its alias, or itself."""
+        return self.program.aliases.get(name, name)
 
     def _rates(self, slots: Sequence[Any]) -> dict[str, Any]:
         every = zip(rate_names(self.program), self.program.minimizes, slots, strict=True)
@@ -276,6 +225,26 @@ class Step:
         gradient, value = found["nudges"][name], values[name]
         # Lengths have no gradient; those of the value say which steps of it are real.
         return gradient if gradient is _data(gradient) else value.with_data(gradient.data)
+
+
+def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[str]) -> Applied:
+    """Apply a program, and name the last values that some of its lines make.
+
+    Args:
+      apply: pure.
+      variables: its argument.
+      lines: keys of `Program.lines`.
+
+    Returns:
+      What it returns, with the values of the lines among the named values.
+    """
+    closed, shapes = jax.make_jaxpr(apply, return_shape=True)(variables)
+    made = last_values(closed.jaxpr)
+    longer = closed.jaxpr.replace(outvars=[*closed.jaxpr.outvars, *(made[line] for line in lines)])
+    # Evaluated equation by equation inside the trace that is going on, which differentiates and compiles them.
+    results = jax.core.eval_jaxpr(longer, closed.consts, *jax.tree.leaves(variables))
+    applied = jax.tree.unflatten(jax.tree.structure(shapes), results[: -len(lines)])
+    return replace(applied, values={**applied.values, **dict(zip(lines, results[-len(lines) :], strict=True))})
 
 
 def _step_key(root: Any, step: Any) -> Any:
@@ -309,13 +278,6 @@ def _memoized(function: Callable[[int], Any]) -> Callable[[int], Any]:
         return known[i]
 
     return call
-
-
-def _differentiable(program: Program, name: str) -> bool:
-    if name in program.parameters:
-        return True
-    dtype = program.values[name].dtype if name in program.values else getattr(program.feeds.get(name), "dtype", "int32")
-    return jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
 
 
 def _data(value: Any) -> Any:

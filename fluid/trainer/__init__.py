@@ -12,8 +12,9 @@ from fluid.trainer.events import (
     MeasuredEvent,
 )
 from fluid.trainer.handlers import Handler
+from fluid.trainer.one_call import train
 from fluid.trainer.progress import ProgressBar
-from fluid.trainer.trainer import Trainer, train
+from fluid.trainer.trainer import Trainer
 
 __all__ = [
     "BeginEpochEvent",

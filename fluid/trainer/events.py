@@ -14,7 +14,7 @@ epoch, which did not end. EndTrainEvent carries the exception, and it is raised.
 Between these come MeasuredEvents: handlers announce what they measured, such as the loss of a test, to all handlers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ class BeginTrainEvent:
     """Training begins.
 
     Attributes:
-      num_epochs: how many epochs it is asked for.
+      num_epochs: how many epochs `train` was asked for, those included that were done before an interruption.
 
     Example:
       >>> BeginTrainEvent(num_epochs=2)
@@ -41,7 +41,7 @@ class BeginEpochEvent:
     """One pass over the reader begins.
 
     Attributes:
-      epoch: from 0, within this call of `train`.
+      epoch: from 0 within a call of `train`; a call that continues an interrupted one counts on from where that was.
       first_step: its first step; not 0 when an epoch that was interrupted is continued.
 
     Example:
@@ -58,7 +58,7 @@ class BeginStepEvent:
     """A minibatch is ready and its step about to run.
 
     Attributes:
-      epoch: from 0.
+      epoch: as in BeginEpochEvent.
       step: from 0, within the epoch.
       feed: the minibatch by name of feed, as the step gets it.
       seconds: how long reading and converting it took.
@@ -76,10 +76,10 @@ class BeginStepEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndStepEvent:
-    """A step is on its way: its metrics can be read, and reading one waits for it.
+    """A step was handed to the device: its metrics can be read, and reading one waits for the device.
 
     Attributes:
-      epoch: from 0.
+      epoch: as in BeginEpochEvent.
       step: from 0, within the epoch.
       metrics: the program's outputs for this minibatch, in order and by name.
 
@@ -98,11 +98,11 @@ class EndEpochEvent:
     """One pass over the reader ended.
 
     Attributes:
-      epoch: from 0.
+      epoch: as in BeginEpochEvent.
       steps: how many steps it had.
       completed: False when `stop()` ended it before the reader did.
-      compiled: how many programs were compiled for its steps.
-      padding: which share of the sequence steps that were fed was padding; None without sequences.
+      compiled: how many times its steps made XLA compile.
+      padding: the share of padding among the sequence steps that were fed, from 0 to 1; None without sequences.
 
     Example:
       >>> EndEpochEvent(epoch=0, steps=10).completed
@@ -117,17 +117,21 @@ class EndEpochEvent:
 
     @property
     def feeding(self) -> str:
-        """How feeding went, such as "2 programs compiled, 12% padding"; empty when there is nothing to say."""
-        compiled = f"{self.compiled} program{'s' * (self.compiled > 1)} compiled" if self.compiled else ""
-        return ", ".join(filter(None, (compiled, "" if self.padding is None else f"{self.padding:.0%} padding")))
+        """Compilations and padding, as in "2 programs compiled, 12% padding"; empty when there were none."""
+        parts = []
+        if self.compiled:
+            parts.append(f"{self.compiled} {'program' if self.compiled == 1 else 'programs'} compiled")
+        if self.padding is not None:
+            parts.append(f"{self.padding:.0%} padding")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class EndTrainEvent:
-    """Training ended, in whatever way.
+    """Training ended: after all epochs, by `stop()`, or by an exception.
 
     Attributes:
-      epochs: how many epochs were completed.
+      epochs: how many epochs are completed, those included that were done before an interruption.
       stopped: whether `stop()` ended it.
       error: the exception that ended it and will be raised, or None.
 
@@ -146,7 +150,7 @@ class MeasuredEvent:
     """A handler measured something, see `Handler.announce`.
 
     Attributes:
-      epoch: from 0.
+      epoch: as in BeginEpochEvent.
       step: the last step that was done, from 0 within the epoch.
       metrics: scalars by name, such as `test_loss`.
 
@@ -163,4 +167,7 @@ class MeasuredEvent:
 Event = (
     BeginTrainEvent | BeginEpochEvent | BeginStepEvent | EndStepEvent | EndEpochEvent | EndTrainEvent | MeasuredEvent
 )
-"""Any of the seven."""
+"""What a handler can be told."""
+
+EventHandler = Callable[[Event], Any]
+"""A function that is told of every event; what it returns is ignored."""

@@ -1,8 +1,8 @@
-"""Handlers: rings around the training loop."""
+"""Handlers: objects and functions around the training loop that are told of its events."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
@@ -15,6 +15,7 @@ from fluid.trainer.events import (
     EndStepEvent,
     EndTrainEvent,
     Event,
+    EventHandler,
     MeasuredEvent,
 )
 
@@ -27,39 +28,46 @@ _METHODS: dict[type, str] = {
     EndTrainEvent: "end_train",
     MeasuredEvent: "measured",
 }
-_ENDS = (EndStepEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent)
-# How alike a method must be to one of these to be taken for a misspelling of it.
-_ALIKE = 0.8
+# These reach the innermost handler first, all other events the outermost one.
+_OUTWARDS = (EndStepEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent)
 
 
 class Handler:
-    """One ring of the onion: override the methods that matter. All do nothing by default.
+    """Is told of the events of a training: override the methods of those that matter; the others do nothing.
 
-    Begin events enter the rings in the order of `handlers=[...]`, end events leave in reverse, so that each wraps
-    those after it; `event_handler=` is the innermost. `end_train` comes on every way out, once for each ring that
-    `begin_train` entered.
+    Handlers are nested like the layers of an onion. A begin event passes through `handlers=[...]` from the first to the
+    last, an end event and an announcement from the last to the first, so that each handler surrounds those after it;
+    `event_handler=` is the innermost. `end_train` comes on every way out, once for each handler that `begin_train`
+    reached.
 
     Attributes:
       trainer: the Trainer whose training this is, set before `begin_train`.
 
     Example:
-      >>> import fluid
+      >>> import fluid, numpy as np
       >>> class CountSteps(fluid.Handler):
       ...     count = 0
       ...     def end_step(self, event):
       ...         self.count += 1
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> counting = CountSteps()
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
+      >>> trainer = fluid.train(program, reader, num_epochs=3, handlers=[counting])
+      >>> counting.count
+      6
     """
 
     trainer: Any = None
-    _onion: "Onion"
+    _dispatcher: "Dispatcher"
 
     @property
     def done(self) -> int:
         """Steps done since the parameters were new: also those of earlier calls of `train` and before a resume."""
-        return self._onion.done
+        return self._dispatcher.done
 
     def measures(self) -> Sequence[str]:
-        """The names of the values that this handler announces, asked before training begins."""
+        """The names of the values that this handler announces; other handlers ask for them before the first step."""
         return ()
 
     def announce(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
@@ -73,14 +81,15 @@ class Handler:
         Raises:
           ArgumentError: `measures()` does not list one of the names.
         """
-        unknown = [name for name in values if name not in self.measures()]
+        listed = self.measures()
+        unknown = [name for name in values if name not in listed]
         if unknown:
             kind = type(self).__name__
             raise errors.ArgumentError(
                 f"{kind} announces {unknown[0]!r}, which {kind}.measures() does not list; "
-                f"def measures(self): return {[*self.measures(), *unknown]}"
+                f"def measures(self): return {[*listed, *unknown]}"
             )
-        self._onion(MeasuredEvent(epoch, step, Results(list(values.values()), list(values))))
+        self._dispatcher(MeasuredEvent(epoch, step, Results(list(values.values()), list(values))))
 
     def state(self) -> dict[str, Any]:
         """What a resumed training needs of this handler, as JSON; kept in every checkpoint."""
@@ -111,8 +120,12 @@ class Handler:
         """After a handler announced values, such as those of a test."""
 
 
-class Onion:
-    """Delivers events to handlers and to plain functions, inwards at begins and outwards at ends.
+Handlers = Sequence[Handler | EventHandler]
+"""What `trainer.train(handlers=...)` takes, the outermost first."""
+
+
+class Dispatcher:
+    """Delivers events to handlers and to plain functions.
 
     Args:
       handlers: Handler objects or functions of one event, outermost first.
@@ -122,37 +135,65 @@ class Onion:
       done: training steps done.
 
     Raises:
-      ArgumentTypeError: one is neither, cannot be called with one event, or has a method that no event calls.
+      ArgumentTypeError: one is neither, or cannot be called with one event.
+
+    Warns of methods whose names begin like those of events, and that no event calls.
     """
 
-    def __init__(self, handlers: Sequence[Any], trainer: Any = None):
-        self._rings = [_ring(h) for h in handlers]
-        self._handlers = [h for h in handlers if isinstance(h, Handler)]
+    def __init__(self, handlers: Handlers, trainer: Any = None):
+        self._handlers = [handler for handler in handlers if isinstance(handler, Handler)]
         for handler in self._handlers:
-            handler.trainer, handler._onion = trainer, self
-        self._trainer = trainer
-        self.done = 0
-        # A ring without a method for an event costs nothing when that event comes.
+            handler.trainer = trainer
+            handler._dispatcher = self
+        for kind in dict.fromkeys(map(type, self._handlers)):
+            _check_names(kind)
+        # The methods of each handler by event; an event for which a handler has none costs it nothing.
+        self._methods = [_methods_of(handler) for handler in handlers]
         self._order: dict[type, list[Callable[[Any], Any]]] = {
-            e: [r[e] for r in (reversed(self._rings) if e in _ENDS else self._rings) if e in r] for e in _METHODS
+            kind: [methods[kind] for methods in self._in_order_of(kind) if kind in methods] for kind in _METHODS
         }
-        self._entered = 0
+        self._trainer = trainer
+        self._entered = 0  # how many handlers the beginning has reached
+        self.done = 0
 
     def __call__(self, event: Event) -> None:
-        """Deliver one event to all rings."""
+        """Deliver one event to all handlers."""
         if type(event) is EndStepEvent:
             self.done += 1
         for deliver in self._order[type(event)]:
             deliver(event)
 
     def enter(self, event: BeginTrainEvent) -> None:
-        """Deliver the beginning, and count the rings that it reached."""
+        """Deliver the beginning, and count the handlers that it reached."""
         self._entered = 0
         self.done = 0 if self._trainer is None else int(self._trainer.session.scope.step)
-        for ring in self._rings:
+        for methods in self._methods:
             self._entered += 1
-            if BeginTrainEvent in ring:
-                ring[BeginTrainEvent](event)
+            if BeginTrainEvent in methods:
+                methods[BeginTrainEvent](event)
+
+    def leave(self, event: EndTrainEvent) -> None:
+        """Deliver the end to every handler that the beginning reached; one that fails does not keep it from the others.
+
+        Raises:
+          Exception: the first one that a handler raised, unless the event holds the error that ended the training:
+            that one gets a note then.
+        """
+        entered = self._methods[: self._entered]
+        self._entered = 0
+        failures: list[Exception] = []
+        for methods in reversed(entered):
+            try:
+                if EndTrainEvent in methods:
+                    methods[EndTrainEvent](event)
+            except Exception as error:
+                failures.append(error)
+        if not failures:
+            return
+        if event.error is None:
+            raise failures[0]
+        for failure in failures:
+            event.error.add_note(f"while a handler was told of this, it raised {failure!r}")
 
     def measures(self) -> list[str]:
         """The names of all values that handlers announce."""
@@ -163,7 +204,7 @@ class Onion:
         return [{"handler": type(h).__name__, "state": h.state()} for h in self._handlers]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Hand back what `state` returned, to the first handler of the same class that has none yet."""
+        """Hand back what `state` returned, each part to the first handler of its class that has got none yet."""
         waiting = list(self._handlers)
         for entry in states:
             handler = next((h for h in waiting if type(h).__name__ == entry["handler"]), None)
@@ -171,31 +212,19 @@ class Onion:
                 waiting.remove(handler)
                 handler.restore(entry["state"])
 
-    def leave(self, event: EndTrainEvent) -> None:
-        """Deliver the end to every ring that was entered; one that fails does not keep it from the others."""
-        failures: list[Exception] = []
-        for ring in reversed(self._rings[: self._entered]):
-            try:
-                if EndTrainEvent in ring:
-                    ring[EndTrainEvent](event)
-            except Exception as error:
-                failures.append(error)
-        if not failures:
-            return
-        if event.error is None:
-            raise failures[0]
-        for failure in failures:
-            event.error.add_note(f"while a handler was told of this, it raised {failure!r}")
+    def _in_order_of(self, kind: type) -> Iterable[dict[type, Callable[[Any], Any]]]:
+        return reversed(self._methods) if kind in _OUTWARDS else self._methods
 
 
-def _ring(handler: Any) -> dict[type, Callable[[Any], Any]]:
+def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], Any]]:
+    """What to call for each kind of event: the methods that a Handler overrides; a function for all of them."""
     if isinstance(handler, Handler):
-        _check_names(type(handler))
-        overridden = {e: m for e, m in _METHODS.items() if getattr(type(handler), m) is not getattr(Handler, m)}
-        ring = {event: getattr(handler, method) for event, method in overridden.items()}
-        for method in ring.values():
-            _check_signature(method, f"the method {type(handler).__name__}.{method.__name__}", "(self, event)")
-        return ring
+        kind = type(handler)
+        names = {event: name for event, name in _METHODS.items() if getattr(kind, name) is not getattr(Handler, name)}
+        methods = {event: getattr(handler, name) for event, name in names.items()}
+        for method in methods.values():
+            _check_signature(method, f"the method {kind.__name__}.{method.__name__}", "(self, event)")
+        return methods
     if isinstance(handler, type) or not callable(handler):
         raise errors.ArgumentTypeError(
             f"a handler is a function of one event or a fluid.Handler object, found {handler!r}; "
@@ -220,20 +249,14 @@ def _check_signature(function: Callable[..., Any], what: str, wanted: str) -> No
 
 
 def _check_names(kind: type) -> None:
-    """Complain of methods that look as if they were meant to be called with events, and never would be."""
-    own = {n for base in kind.__mro__[: kind.__mro__.index(Handler)] for n, v in vars(base).items() if callable(v)}
-    for name in sorted(own - set(vars(Handler))):
-        meant = max(_METHODS.values(), key=lambda method: _likeness(name, method))
-        prefix = name.startswith(("begin_", "end_", "on_"))
-        if not name.startswith("_") and (prefix or _likeness(name, meant) >= _ALIKE):
-            raise errors.ArgumentTypeError(
-                f"{kind.__name__} has a method {name!r}, which no event calls. Did you mean {meant!r}? The methods of "
-                f"a handler are {', '.join(_METHODS.values())}; begin the name of any other with an underscore"
+    """Warn of methods that look as if they were meant to be called with events, and never will be."""
+    bases = kind.__mro__[: kind.__mro__.index(Handler)]
+    own = {name for base in bases for name, value in vars(base).items() if callable(value)} - set(vars(Handler))
+    for name in sorted(own):
+        if name.startswith(("begin_", "end_", "on_")):
+            warnings.warn(
+                f"{kind.__name__} has a method {name!r}, which no event calls; events call "
+                f"{', '.join(_METHODS.values())}. Rename it, to _{name} if it is a method of your own",
+                errors.FluidWarning,
+                stacklevel=4,  # where train was called
             )
-
-
-def _likeness(name: str, method: str) -> float:
-    """How much a name looks like a method: from 0 to 1, whatever the order of its words."""
-    words = sorted(name.removeprefix("on_").split("_"))
-    straight = difflib.SequenceMatcher(None, name.removeprefix("on_"), method).ratio()
-    return max(straight, difflib.SequenceMatcher(None, words, sorted(method.split("_"))).ratio())

@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from fluid.core import NestedSequenceBatch, SequenceBatch
+from fluid.core import NestedSequenceBatch, SequenceBatch, warn
 from fluid.metrics import MetricBase
+from fluid.reader.prefetch import Prefetcher
 from fluid.session import BoundStep
-from fluid.trainer.checkpoint import NoCheckpoints
+from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -22,13 +23,15 @@ from fluid.trainer.events import (
     EndStepEvent,
     EndTrainEvent,
 )
-from fluid.trainer.handlers import Onion
+from fluid.trainer.handlers import Dispatcher
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
 # Steps that may be under way on the device before the loop waits: enough to keep it busy, few enough that memory and
 # the delay of an error stay small.
 IN_FLIGHT = 8
+# Seconds that reading a minibatch may take for the loop to do it before it tells handlers of the end of a step.
+_SLOW = 0.02
 
 log = logging.getLogger("fluid")
 
@@ -39,20 +42,22 @@ class Run:
 
     Attributes:
       step: the compiled step.
-      progress: where training is, kept up to date.
-      convert: makes a feed of a minibatch.
-      handlers: told of every event.
-      stopping: asked after each step whether to end.
-      checkpoints: told when something can be saved.
-      signals: hold what interrupts training until it can do no harm.
+      progress: the position of training; the loop keeps it up to date.
+      convert: makes a feed of a minibatch and its number in the epoch.
+      handlers: deliver every event.
+      stopping: asked after each step whether training shall end.
+      pausing: whether it shall then be possible to continue with the next minibatch, in this process.
+      checkpoints: are told when something can be saved.
+      signals: hold back Ctrl-C and SIGTERM until they can do no harm.
     """
 
     step: BoundStep
     progress: Progress
     convert: Callable[[Any, int], Any]
-    handlers: Onion
+    handlers: Dispatcher
     stopping: Callable[[], bool]
-    checkpoints: NoCheckpoints
+    pausing: Callable[[], bool]
+    checkpoints: CheckpointHooks
     signals: Signals
 
 
@@ -60,28 +65,27 @@ def train(run: Run, num_epochs: int) -> None:
     """Run epochs of steps, tell the handlers, save checkpoints.
 
     Args:
-      run: what there is.
-      num_epochs: how many passes, those included that were done before.
+      run: the step, the handlers, and whatever else this call of `train` has.
+      num_epochs: how many passes over the reader, those included that were done before an interruption.
     """
-    progress, handlers, error = run.progress, run.handlers, None
+    progress = run.progress
+    handlers = run.handlers
+    losses = Losses()
+    error: BaseException | None = None
     try:
         with run.checkpoints:
             handlers.enter(BeginTrainEvent(num_epochs))
             while progress.epoch < num_epochs and not run.stopping():
                 handlers(BeginEpochEvent(progress.epoch, progress.step))
-                compiled = run.step.compiled
-                _epoch(run)
-                completed, compiled = not run.stopping(), run.step.compiled - compiled
-                event = EndEpochEvent(
-                    progress.epoch, progress.step, completed, compiled, run.step.buckets.take_padding()
-                )
+                event = _epoch(run, losses)
                 if event.feeding:
                     log.info("epoch %d: %s", event.epoch, event.feeding)
                 handlers(event)
-                if completed:
+                if event.completed:
                     progress.next_epoch()
                     run.checkpoints.after_epoch()
                 run.signals.check()
+            losses.wait_for_all()
     except BaseException as raised:
         error = raised
         if "RESOURCE_EXHAUSTED" in str(raised):
@@ -91,9 +95,13 @@ def train(run: Run, num_epochs: int) -> None:
         handlers.leave(EndTrainEvent(progress.epoch, stopped=run.stopping(), error=error))
 
 
-def _epoch(run: Run) -> None:
-    progress, handlers, signals = run.progress, run.handlers, run.signals
-    under_way: deque[Any] = deque()
+def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
+    """Run the steps of one epoch, or of what an interruption has left of it; returns the event of its end."""
+    progress = run.progress
+    handlers = run.handlers
+    signals = run.signals
+    compiled_before = run.step.compiled
+    loss_output = run.step.loss_output
     with signals.at_once:
         batches = progress.start_pass(run.convert)
         batches.advance()
@@ -101,38 +109,94 @@ def _epoch(run: Run) -> None:
         for batch in batches:
             handlers(BeginStepEvent(progress.epoch, progress.step, batch.feed, batch.seconds))
             metrics = run.step(batch.feed)
-            under_way.append(metrics[0])
+            losses.add(metrics[loss_output], progress.epoch, progress.step)
             progress.advance(batch)
-            if not run.stopping() and signals.arrived is None:
-                with signals.reading_ahead:  # while the device works
-                    batches.advance()
-            progress.last = batches.ended
+            quick = batch.seconds < _SLOW and not progress.reads_once
+            if quick:  # while the device works
+                _read_ahead(run, batches)
             handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics))
+            if not quick:  # who waits for the end of this step need not wait for a slow reader as well
+                _read_ahead(run, batches)
+            progress.last = batches.ended
             run.checkpoints.after_step(metrics)
             signals.check()
             if run.stopping():
                 break
-            if len(under_way) > IN_FLIGHT:
-                _wait_for_half(under_way)
+            losses.wait_for_half()
     finally:
-        batches.close()
+        if run.pausing():
+            progress.keep_pass(batches)
+        else:
+            batches.close()
+    return EndEpochEvent(
+        progress.epoch,
+        progress.step,
+        completed=not run.stopping(),
+        compiled=run.step.compiled - compiled_before,
+        padding=run.step.buckets.take_padding(),
+    )
 
 
-def _wait_for_half(under_way: deque[Any]) -> None:
-    """Wait for the older half of the steps at once: to be woken for each would take a CPU from the device each time."""
-    while len(under_way) > IN_FLIGHT // 2 + 1:
-        under_way.popleft()
-    jax.block_until_ready(under_way.popleft())
+def _read_ahead(run: Run, batches: Prefetcher) -> None:
+    """Read the next minibatch, unless training ends here: then it would be lost to readers that are read once only."""
+    if not run.stopping() and run.signals.arrived is None:
+        with run.signals.reading_ahead:
+            batches.advance()
+
+
+class Losses:
+    """The losses of the steps that the device still works on; waits for them, and warns when one is not finite.
+
+    Example:
+      >>> losses = Losses()
+      >>> losses.add(jax.numpy.float32(0.5), epoch=0, step=0)
+      >>> losses.wait_for_all()
+    """
+
+    def __init__(self) -> None:
+        self._under_way: deque[tuple[Any, int, int]] = deque()
+        self._warned = False
+
+    def add(self, loss: Any, epoch: int, step: int) -> None:
+        """Note the loss of a step that was started."""
+        self._under_way.append((loss, epoch, step))
+
+    def wait_for_half(self) -> None:
+        """When too many steps are under way, wait for the older half at once.
+
+        Waking up for each would take CPU time from the device. Only the loss that was waited for is looked at.
+        """
+        if len(self._under_way) > IN_FLIGHT:
+            while len(self._under_way) > IN_FLIGHT // 2 + 1:
+                self._under_way.popleft()
+            self._settle(*self._under_way.popleft())
+
+    def wait_for_all(self) -> None:
+        """Wait for the last step."""
+        if self._under_way:
+            self._settle(*self._under_way[-1])
+            self._under_way.clear()
+
+    def _settle(self, loss: Any, epoch: int, step: int) -> None:
+        jax.block_until_ready(loss)
+        if not self._warned and not np.isfinite(loss).all():
+            self._warned = True
+            warn(
+                f"the loss is {np.ravel(loss)[0]} in step {step} of epoch {epoch}, so training computes with numbers "
+                f"that are not finite; handlers=[fluid.handlers.TerminateOnNaN(report=True)] ends it at the step that "
+                f"made the first one, and says which layer, line and rows it came from"
+            )
 
 
 def evaluate(step: BoundStep, batches: Iterable[Any]) -> list[Any]:
     """Combine the outputs of a program over all minibatches.
 
-    Scalars are weighed by what each was a mean over, and added up in float64; other outputs are concatenated in order.
+    The mean of a scalar is weighted by the number of elements that each minibatch's value was a mean over, and summed
+    in float64; other outputs are concatenated in order.
 
     Args:
-      step: the compiled step of a weighed request.
-      batches: with an attribute `feed` each.
+      step: the compiled step of a request with `weighted=True`.
+      batches: converted minibatches, each with an attribute `feed`.
 
     Returns:
       One NumPy array for each output.
@@ -157,15 +221,15 @@ def evaluate(step: BoundStep, batches: Iterable[Any]) -> list[Any]:
 
 
 def measure(step: BoundStep, batches: Iterable[Any], metrics: Mapping[str, MetricBase]) -> list[Any]:
-    """Feed metrics with the values they read, one minibatch after another.
+    """Feed metrics with the values that they read, one minibatch after another.
 
     Args:
       step: the compiled step of a request that fetches `names_of(metrics)`.
-      batches: with an attribute `feed` each.
-      metrics: by name; fresh ones are made of them.
+      batches: converted minibatches, each with an attribute `feed`.
+      metrics: by name; copies of them are used, so that they stay as they are.
 
     Returns:
-      One result for each.
+      The result of each metric.
     """
     fresh = [metric.of(**metric.inputs) for metric in metrics.values()]
     for batch in batches:

@@ -18,15 +18,20 @@ from fluid.trainer.handlers import Handler
 
 
 class ProgressBar(Handler):
-    """Shows epoch, steps, speed, the first metric and what other handlers announce; silent when nobody is watching.
+    """Shows epoch, steps, speed, the first metric and what other handlers announce, on a terminal or in a notebook.
 
     Args:
-      interval: seconds between two redraws. Metrics are read only then, so that the bar costs no waiting in between.
-      show: True or False to force it; None shows it on a terminal and in a notebook.
+      interval: seconds between two redraws. Metrics are read only then, so that the steps in between need not wait.
+      show: True shows the bar, False does not, None shows it on a terminal and in a notebook only.
 
     Example:
-      >>> import fluid
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
       >>> bar = fluid.ProgressBar(show=False)
+      >>> fluid.train(program, reader, handlers=[bar]).session.scope.step.item()
+      2
     """
 
     def __init__(self, interval: float = 0.2, show: bool | None = None):
@@ -41,7 +46,9 @@ class ProgressBar(Handler):
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Remember how many epochs there will be."""
-        self._epochs, self._total, self._announced = event.num_epochs, None, {}
+        self._epochs = event.num_epochs
+        self._total = None
+        self._announced = {}
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Open a bar for the epoch; its length is known from the second epoch on."""
@@ -51,7 +58,7 @@ class ProgressBar(Handler):
             self._next = 0.0
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Count the step; now and then show the first metric."""
+        """Count the step, and redraw when the interval is over."""
         if self._bar is None:
             return
         now = time.monotonic()
@@ -66,14 +73,14 @@ class ProgressBar(Handler):
         self._announced.update(zip(event.metrics.names or (), event.metrics, strict=True))
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Close the bar of the epoch; say in it how much was compiled and how much of the sequences was padding."""
+        """Close the bar of the epoch, with what was compiled and how much of the sequences was padding."""
         self._total = event.steps if event.completed else self._total
         if self._bar is not None and event.steps:
             self._say(self._last, f" ({event.feeding})" if event.feeding else "")
         self._close()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Close what an error left open."""
+        """Close the bar, which an error may have left open."""
         self._close()
 
     def _say(self, metrics: Results, more: str = "") -> None:
@@ -90,13 +97,13 @@ class ProgressBar(Handler):
 def _tqdm() -> Any:
     if in_notebook() and importlib.util.find_spec("ipywidgets"):
         from tqdm.notebook import tqdm
-    else:  # tqdm.auto would warn of what is missing
+    else:  # tqdm.auto would warn that ipywidgets is missing
         from tqdm.std import tqdm
     return tqdm
 
 
 def interactive() -> bool:
-    """Whether somebody watches: standard error is a terminal, or this is a notebook."""
+    """Whether standard error is a terminal, or this is a notebook."""
     return in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
 
 

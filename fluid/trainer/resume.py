@@ -1,4 +1,4 @@
-"""Where training is, so that it can go on exactly there: in this process after an interruption, or in another one."""
+"""The position of training, from which this process or another one continues exactly after an interruption."""
 
 import hashlib
 import json
@@ -14,23 +14,23 @@ from fluid.core import NestedSequenceBatch, SequenceBatch
 from fluid.reader.adapters import Minibatches
 from fluid.reader.buckets import Buckets
 from fluid.reader.prefetch import Prefetched, Prefetcher
-from fluid.trainer.handlers import Onion
+from fluid.trainer.handlers import Dispatcher
 
 log = logging.getLogger("fluid")
 
 
 class Progress:
-    """How far training has come.
+    """The position of training: which call of `train`, epoch and step, and where the reader is.
 
-    The position of the reader is kept as of before the minibatch that was trained on last: whoever continues reads that
-    one again, and sees from its checksum whether the data still comes in the same order.
+    The reader's position is the one before the minibatch that was trained on last. A training that continues reads that
+    minibatch again, and sees from its checksum whether the data still comes in the same order.
 
     Attributes:
       call: which call of `train` this is, from 0; a program that is run again makes the same calls.
-      epoch: from 0.
+      epoch: from 0 within the call.
       step: minibatches trained on in this epoch.
       resuming: whether the next pass continues an interrupted one.
-      last: whether the reader has nothing more in this epoch, as far as is known.
+      last: whether the minibatch that was trained on last is the last one of its epoch, as far as is known.
 
     Example:
       >>> progress = Progress()
@@ -39,31 +39,45 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self.call = self.epoch = self.step = 0
-        self.resuming = self.last = False
-        self._finished: list[Any] = []
+        self.call = 0
+        self.epoch = 0
+        self.step = 0
+        self.resuming = False
+        self.last = False
         self._source: Minibatches | None = None
-        self._before: Any = None  # position of the reader before the last minibatch, or at the beginning of the pass
-        self._behind: Any = None
-        self._sizes: Any = None  # what the padding of that minibatch depended on
-        self._batch: Any = None
-        self._print: dict[str, Any] | None = None
-        self._rings: Onion | None = None
+        self._handlers: Dispatcher | None = None
         self._buckets: Buckets | None = None
-        self._told: list[Any] = []
+        # The position of the reader before the last minibatch, or at the beginning of the pass; and the one after it.
+        self._before: Any = None
+        self._after: Any = None
+        # The last minibatch, what its padding depended on, and its checksum, if that is known already.
+        self._batch: Any = None
+        self._sizes: Any = None
+        self._print: dict[str, Any] | None = None
+        # For each earlier call of `train`: the position of the reader after it, and its num_epochs, if that is known.
+        self._finished: list[Any] = []
+        self._finished_epochs: list[int | None] = []
+        self._live: Prefetcher | None = None  # the pass of a call that was paused
+        self._handler_states: list[Any] = []  # what handlers have told a checkpoint, until it is handed back
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "Progress":
-        """What a snapshot says."""
+        """The position that a snapshot holds."""
         progress = cls()
-        progress.call, progress.epoch, progress.step = saved["call"], saved["epoch"], saved["step"]
-        progress._before, progress._sizes, progress._print = saved["reader"], saved["buckets"], saved["batch"]
-        progress._finished, progress._told = list(saved["finished"]), saved["handlers"]
+        progress.call = saved["call"]
+        progress.epoch = saved["epoch"]
+        progress.step = saved["step"]
+        progress._before = saved["reader"]
+        progress._sizes = saved["buckets"]
+        progress._print = saved["batch"]
+        progress._finished = list(saved["finished"])
+        progress._finished_epochs = list(saved.get("finished_epochs", [None] * len(progress._finished)))
+        progress._handler_states = saved["handlers"]
         return progress
 
     @classmethod
     def done(cls, num_epochs: int) -> "Progress":
-        """That of a call that has nothing left to do."""
+        """The position of a call of `train` that has nothing left to do."""
         progress = cls()
         progress.epoch = num_epochs
         return progress
@@ -73,18 +87,36 @@ class Progress:
         """Whether this call has a position that can be continued."""
         return self._before is not None
 
-    def begin(self, source: Minibatches, rings: Onion, buckets: Buckets | None = None) -> None:
+    @property
+    def reads_once(self) -> bool:
+        """Whether the reader is an iterator of the user's, which nobody can start anew."""
+        return self._source is not None and self._source.reads_once
+
+    @property
+    def place(self) -> str:
+        """The position in words."""
+        return f"in epoch {self.epoch} after {self.step} steps" if self.step else f"before epoch {self.epoch}"
+
+    def epochs_of(self, call: int) -> int | None:
+        """The `num_epochs` of an earlier call of `train`; None when that was not recorded."""
+        return self._finished_epochs[call]
+
+    def begin(self, source: Minibatches, handlers: Dispatcher, buckets: Buckets | None = None) -> None:
         """Begin a call of `train`, or continue it.
 
         Args:
           source: what the passes go over.
-          rings: the handlers; they are given back what they told a checkpoint.
+          handlers: they get back what they have told a checkpoint.
           buckets: what pads the sequences, if there are any.
         """
-        self._source, self._rings, self._buckets = source, rings, buckets
-        self.resuming, self.last = self.begun, False
-        rings.restore(self._told)
-        self._told = []
+        if self._live is None:
+            self._source = source
+        self._handlers = handlers
+        self._buckets = buckets
+        self.resuming = self.begun
+        self.last = False
+        handlers.restore(self._handler_states)
+        self._handler_states = []
 
     def start_pass(self, convert: Callable[[Any, int], Any]) -> Prefetcher:
         """Start a pass, or continue the one that was interrupted.
@@ -93,12 +125,17 @@ class Progress:
           ReaderError: the reader has fewer minibatches than were trained on, or of another size.
         """
         assert self._source is not None
+        if self._live is not None:
+            batches = self._live
+            self._live = None
+            self.resuming = False
+            return batches
         if self.resuming:
             self._go_back(self._source)
         rows = self._source()
         if not self.resuming:
             self._note_pass()
-        self._behind = self._before
+        self._after = self._before
         batches = Prefetcher(rows, convert, self._position, first=max(self.step - 1, 0))
         if self.resuming and self.step:
             self._compare(batches)
@@ -108,36 +145,68 @@ class Progress:
     def advance(self, batch: Prefetched) -> None:
         """Note that a minibatch was trained on."""
         assert batch.state is not None
-        self._before, self._behind = self._behind, batch.state["reader"]
-        self._sizes, self._batch, self._print = batch.state["buckets"], batch.feed, None
+        self._before = self._after
+        self._after = batch.state["reader"]
+        self._batch = batch.feed
+        self._sizes = batch.state["buckets"]
+        self._print = None
         self.step += 1
 
     def next_epoch(self) -> None:
         """Note that a pass has ended."""
-        self.epoch, self.step, self.last = self.epoch + 1, 0, False
+        self.epoch += 1
+        self.step = 0
+        self.last = False
         self._note_pass()
 
-    def finish(self) -> None:
-        """Note that this call of `train` has ended."""
+    def keep_pass(self, batches: Prefetcher) -> None:
+        """Keep a pass that is paused, with the minibatch that was read ahead, for whoever continues in this process."""
+        self._live = batches
+
+    def drop_live_pass(self) -> None:
+        """Let go of a pass that was paused; whoever continues reads from its own."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def finish(self, num_epochs: int | None) -> None:
+        """Note that this call of `train` has ended; `num_epochs` is what it was asked for, if it did all of that."""
+        self.drop_live_pass()
         self._finished.append(None if self._source is None else self._source.state())
-        self.call, self.epoch, self.step = self.call + 1, 0, 0
-        self._before, self._batch, self._print = None, None, None
+        self._finished_epochs.append(num_epochs)
+        self.call += 1
+        self.epoch = 0
+        self.step = 0
+        self._before = None
+        self._batch = None
+        self._print = None
 
     def skip(self, call: int, source: Minibatches) -> None:
-        """Bring a reader to where an earlier call of `train`, which is done, had left it."""
+        """Bring a reader to the position in which an earlier call of `train`, which is done, had left it."""
         if self._finished[call] is not None:
             source.restore(_without_plan(self._finished[call]))
 
     def skip_to_end(self, source: Minibatches) -> None:
-        """Bring a reader to where this call, which is done, had left it."""
+        """Bring a reader to the position in which this call, which is done, had left it."""
         source.restore(_without_plan(self._before))
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """The position as it is now, for `of`: a function that gives it as JSON, and does the slow part of the work."""
-        batch, known = self._batch, self._print
-        position = {"call": self.call, "epoch": self.epoch, "step": self.step, "reader": self._before}
-        position |= {"buckets": self._sizes, "finished": list(self._finished)}
-        position["handlers"] = self._rings.state() if self._rings else []
+        """The position as it is now: a function that gives it as JSON, for `of`.
+
+        The slow part, the checksum of the last minibatch, is left to that function.
+        """
+        batch = self._batch
+        known = self._print
+        position = {
+            "call": self.call,
+            "epoch": self.epoch,
+            "step": self.step,
+            "reader": self._before,
+            "buckets": self._sizes,
+            "finished": list(self._finished),
+            "finished_epochs": list(self._finished_epochs),
+            "handlers": self._handlers.state() if self._handlers else [],
+        }
         return lambda: {**position, "batch": known if batch is None else fingerprint(batch)}
 
     def _position(self) -> dict[str, Any]:
@@ -145,15 +214,19 @@ class Progress:
         return {"reader": self._source.state(), "buckets": self._buckets.state() if self._buckets else None}
 
     def _note_pass(self) -> None:
-        """The position at the beginning of a pass."""
-        self._before, self._sizes = self._position().values()
-        self._batch, self._print = None, None
+        """Note the position at the beginning of a pass."""
+        position = self._position()
+        self._before = position["reader"]
+        self._sizes = position["buckets"]
+        self._batch = None
+        self._print = None
 
     def _go_back(self, source: Minibatches) -> None:
+        """Bring the reader, and what pads its sequences, to the position before the last minibatch."""
         state = self._before
         if self._buckets is not None and self._sizes is not None:
             self._buckets.restore(self._sizes)
-        if not self.step:  # between two epochs it matters which one comes next, not how the reader is built
+        if not self.step:  # between two epochs only the number of the next one counts, so the reader may be another
             source.restore(_without_plan(state))
             return
         if "source" not in state and _counts_rows(state.get("reader")) and state["given"]:
@@ -166,12 +239,13 @@ class Progress:
             source.restore(state)
         except errors.ArgumentError as error:
             error.add_note(
-                f"training continues behind minibatch {self.step - 1} of epoch {self.epoch}; to start anew instead, "
+                f"training continues after minibatch {self.step - 1} of epoch {self.epoch}; to start anew instead, "
                 f"give a new Trainer another checkpoint_dir"
             )
             raise
 
     def _compare(self, batches: Prefetcher) -> None:
+        """Read the minibatch again that was trained on last, and compare its checksum."""
         again = next(batches, None)
         if again is None:
             raise errors.ReaderError(
@@ -180,9 +254,10 @@ class Progress:
             )
         if self._print is None:
             self._print = fingerprint(self._batch)
-        found, expected = fingerprint(again.feed), self._print
+        found = fingerprint(again.feed)
+        expected = self._print
         assert again.state is not None
-        self._behind = again.state["reader"]
+        self._after = again.state["reader"]
         if found["samples"] != expected["samples"]:
             raise errors.ReaderError(
                 f"the reader gives other minibatches than those trained on: number {self.step - 1} of epoch "
@@ -214,7 +289,8 @@ def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
       >>> fingerprint({"x": np.zeros((2, 3))})["samples"]
       2
     """
-    digest, samples = hashlib.blake2b(digest_size=16), 0
+    digest = hashlib.blake2b(digest_size=16)
+    samples = 0
     for name in sorted(feed):
         value = feed[name]
         samples = max(samples, value.shape[0] if value.shape else 0)
@@ -225,7 +301,11 @@ def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_storable(source: Minibatches) -> None:
-    """Raise, before the first step, when the position of a reader is nothing that JSON can hold."""
+    """Refuse a reader whose position JSON cannot hold, before the first step.
+
+    Raises:
+      ArgumentTypeError: it is such a reader.
+    """
     try:
         json.dumps(source.state())
     except (TypeError, ValueError) as error:
@@ -236,7 +316,7 @@ def check_storable(source: Minibatches) -> None:
 
 
 def _valid(value: Any) -> list[Any]:
-    """The arrays that a value of a feed holds beside padding."""
+    """The arrays of a value of a feed, without its padding."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = value.rows()
     return [part for row in value for part in _valid(row)] if isinstance(value, list) else [value]
@@ -247,7 +327,7 @@ def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts_rows(plan: Any) -> bool:
-    """Whether a plan has rows of the user's own at its bottom, which can only be counted."""
+    """Whether the rows of a reader come from a function or an iterable of the user, which can only be counted."""
     if isinstance(plan, Mapping):
         return any(_counts_rows(v) for v in plan.values())
     return any(map(_counts_rows, plan)) if isinstance(plan, list) else plan == "rows"

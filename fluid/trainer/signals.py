@@ -11,16 +11,21 @@ log = logging.getLogger("fluid")
 
 
 class Signals:
-    """Lets SIGINT, and SIGTERM if asked, wait until training is between two steps.
+    """Holds back SIGINT, and SIGTERM if asked, until training is between two steps.
 
-    While `with signals:` holds them, the first signal is remembered, and `check()` raises what it means:
-    KeyboardInterrupt, or SystemExit(143). Inside `with signals.at_once:`, where nothing can break, it is raised right
-    away; so it is inside `with signals.reading_ahead:`, but not beyond that block: `check()` follows. The second signal
-    ends the process (where a person types commands, it raises at once). Signal handlers that the user has installed
-    stay in charge, and elsewhere than in the main thread, which alone receives signals, nothing is done.
+    Inside `with signals:` the first signal is remembered, and `check()` raises its exception: KeyboardInterrupt, or
+    SystemExit(143). Two blocks inside say where it is raised at once, since nothing can break there: `signals.at_once`,
+    and `signals.reading_ahead`, which swallows it at its end, for the `check()` that follows. The second signal ends
+    the process; in an interactive interpreter it raises at once. Signal handlers that the user has installed are left
+    in place, and in other threads than the main one, which alone receives signals, nothing is done.
 
     Args:
-      terminate: whether SIGTERM is held as well.
+      terminate: whether SIGTERM is held back as well.
+
+    Attributes:
+      arrived: the number of the signal that has arrived, or None.
+      at_once: a block in which a signal raises at once.
+      reading_ahead: a block that a signal ends at once, without an exception.
 
     Example:
       >>> done = []
@@ -37,8 +42,9 @@ class Signals:
 
     def __init__(self, terminate: bool = False):
         self.arrived: int | None = None
-        self.at_once, self.reading_ahead = _AtOnce(self, quietly=False), _AtOnce(self, quietly=True)
-        self._free = False
+        self.at_once = _AtOnce(self, quietly=False)
+        self.reading_ahead = _AtOnce(self, quietly=True)
+        self._free = False  # whether a signal raises at once now
         self._held: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             self._held = {signal.SIGINT: signal.default_int_handler}
@@ -57,16 +63,16 @@ class Signals:
             self.check()
 
     def check(self) -> None:
-        """Raise what has arrived, if anything has."""
+        """Raise the exception of the signal that has arrived, if one has."""
         if self.arrived is not None:
             raise self._meaning(self.arrived)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.arrived is not None:  # possible only where a person types commands
+        if self.arrived is not None:  # possible only in an interactive interpreter, see below
             raise self._meaning(number)
         self.arrived = number
         if not hasattr(sys, "ps1"):
-            # In C code (a compilation, say) Python handlers have to wait, the system's own need not.
+            # The next one shall end the process even in C code, such as a compilation, where Python handlers wait.
             for held in self._held:
                 signal.signal(held, signal.SIG_DFL)
         log.warning("%s: training ends after this step; once more ends it now", signal.Signals(number).name)
@@ -79,10 +85,16 @@ class Signals:
 
 
 class _AtOnce:
-    """A block in which signals need not wait: reading data."""
+    """A block in which signals need not wait, such as reading data.
+
+    Args:
+      signals: whose block it is.
+      quietly: whether the exception of a signal ends with the block.
+    """
 
     def __init__(self, signals: Signals, quietly: bool):
-        self._signals, self._quietly = signals, quietly
+        self._signals = signals
+        self._quietly = quietly
 
     def __enter__(self) -> None:
         self._signals._free = True

@@ -1,31 +1,31 @@
 """Trainer: a program function and an optimizer, trained, tested and saved."""
 
-import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, Program
+from fluid.core import TEST, TRAIN, Program, whole_number
 from fluid.metrics import MetricBase, names_of
-from fluid.optimizer import Adam, as_optimizer
+from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
-from fluid.reader.adapters import Minibatches, minibatches
+from fluid.reader.adapters import minibatches
+from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
-from fluid.reader.feeder import Feeder
+from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import Request, Results, Session, check_fetch
+from fluid.session.names import Fetch
+from fluid.storage import PathLike
 from fluid.trainer import loop
-from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints, NoCheckpoints
-from fluid.trainer.handlers import Onion
+from fluid.trainer.calls import Calls
+from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
+from fluid.trainer.events import EventHandler
+from fluid.trainer.handlers import Dispatcher, Handlers
+from fluid.trainer.minimizing import minimizing
 from fluid.trainer.progress import ProgressBar
-from fluid.trainer.resume import Progress, check_storable
 from fluid.trainer.signals import Signals
-
-log = logging.getLogger("fluid")
-Handlers = Sequence[Any]
 
 
 class Trainer:
@@ -41,9 +41,9 @@ class Trainer:
       optimizer_func: another spelling of optimizer.
       seed: of initial values and of random layers.
       precision: "bfloat16" to compute in it, see `fluid.Program`; parameters and optimizer slots stay float32.
-      buckets: to which sizes sequences are padded: a list such as `[16, 64, 400]` for all of them, or a dict of lists
-        by feed. None chooses them by what is fed.
-      max_compilations: how many programs that choice may lead to.
+      buckets: sizes to pad sequences to: a list such as `[16, 64, 400]` for all of them, or a dict of lists by feed.
+        None chooses sizes by what is fed.
+      max_compilations: how many shapes may be chosen, each of which is a compilation.
       checkpoint_config: a CheckpointConfig: save while training, and continue from the newest checkpoint that is there.
 
     Attributes:
@@ -51,7 +51,7 @@ class Trainer:
       program: the discovered Program.
 
     Raises:
-      FluidError: whatever mistake the program's shapes show; nothing waits for the first step.
+      FluidError: the program has a mistake that its shapes show; it is found here and not in the first step.
       CheckpointError: the folder of checkpoints cannot be used, or holds damaged ones only.
       ParameterError: the checkpoint is that of another program or optimizer.
 
@@ -72,12 +72,12 @@ class Trainer:
     def __init__(
         self,
         program_func: Callable[[], Any] | None = None,
-        optimizer: Any = None,
-        param_path: Any = None,
+        optimizer: OptimizerLike | None = None,
+        param_path: PathLike | None = None,
         place: Place = None,
         *,
         train_func: Callable[[], Any] | None = None,
-        optimizer_func: Any = None,
+        optimizer_func: OptimizerLike | None = None,
         seed: int = 0,
         precision: str | None = None,
         buckets: Ladders = None,
@@ -90,22 +90,22 @@ class Trainer:
             raise errors.ArgumentTypeError(
                 "a Trainer needs a program function: fluid.Trainer(train_program, optimizer)"
             )
-        program = Program(function if optimizer is None else _minimizing(function, optimizer), precision=precision)
+        program = Program(function if optimizer is None else minimizing(function, optimizer), precision=precision)
         if not program.minimizes:
             raise errors.ArgumentTypeError(
                 "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
                 "or a program function that calls optimizer.minimize(loss)"
             )
-        self.session = Session(program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations)
+        self.session = Session(
+            program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, mode=TEST
+        )
         self.program = program
         self._stopping = False
         self._training = False
         if param_path is not None:
             self.session.load_params(param_path)
-        self._progress = Progress()
-        self._calls = 0  # of train() that have ended
+        self._pausing = False
         self._signals = Signals()
-        self._interrupted: Any = None  # the reader over which training was interrupted
         self._checkpoints: Checkpoints | None = None
         if checkpoint_config is not None:
             if not isinstance(checkpoint_config, CheckpointConfig):
@@ -113,7 +113,7 @@ class Trainer:
                     f"checkpoint_config={checkpoint_config!r}: expected fluid.CheckpointConfig('checkpoints')"
                 )
             self._checkpoints = Checkpoints(checkpoint_config, self.session, program)
-            self._progress = self._checkpoints.restore() or self._progress
+        self._calls = Calls(self._checkpoints)
 
     @property
     def params(self) -> dict[str, jax.Array]:
@@ -122,97 +122,95 @@ class Trainer:
 
     def train(
         self,
-        reader: Any = None,
+        reader: ReaderLike | None = None,
         num_epochs: int = 1,
-        event_handler: Callable[[Any], Any] | None = None,
-        feed_order: Sequence[str] | Mapping[str, int] | None = None,
+        event_handler: EventHandler | None = None,
+        feed_order: FeedOrder = None,
         handlers: Handlers = (),
         progress: bool | None = None,
+        resume: bool | None = None,
     ) -> None:
         """Train for some passes over a reader. May be called again, and goes on from the parameters as they are.
 
-        After Ctrl-C, which takes effect between two steps, the next call with the same reader continues at the next
-        minibatch. With a `checkpoint_config`, so does whichever call comes next, and a program that is run again: there
-        each call of `train` stands for the same call of the first run, and does only what that had not done. SIGTERM
-        then saves as well; the exit status is 143, or 130 after Ctrl-C.
+        Ctrl-C and `pause` take effect between two steps; the next call with the same reader continues at the next
+        minibatch, and its `num_epochs` counts the epochs that were done.
+
+        With a `checkpoint_config` any next call continues, and so does the same program when it is run again: each of
+        its calls of `train` then stands for the same call of the first run, and does only what that had left to do.
+        SIGTERM is treated like Ctrl-C there; the exit status is 143, or 130 after Ctrl-C. What is continued, or was
+        done already, is logged.
 
         Args:
           reader: minibatches: a callable that returns an iterable of them, or an iterable. A minibatch is a list of
             rows, a tuple of columns, or a dict of columns.
-          num_epochs: how many passes, those included that a continued call has done already.
+          num_epochs: how many passes, those included that were done before an interruption; at least 0.
           event_handler: called with every event, see `fluid.trainer.events`.
           feed_order: which field of a row is which feed: a list of names, or a dict of name to position; None for the
             order in which the program declares its data.
           handlers: Handler objects around the loop, outermost first.
-          progress: whether to show a progress bar; None shows it when somebody watches.
+          progress: whether to show a progress bar; None shows it on a terminal and in a notebook.
+          resume: False begins with epoch 0 from the parameters as they are, whatever was interrupted or saved; True
+            continues with this reader, and is an error when there is nothing to continue; None does as said above.
 
         Raises:
-          ReaderError: the reader gives nothing, or less than was trained on before an interruption. FeedError: data
-          does not fit, with field, sample and batch. CheckpointError: another trainer uses the folder, or it has gone.
-          Whatever the reader or a handler raises, unchanged; the parameters are those after the last completed step.
+          ArgumentError: there is nothing to resume, or a call that was done before a checkpoint had other `num_epochs`.
+          ReaderError: the reader gives nothing, or less than was trained on before an interruption.
+          FeedError: data does not fit; the message names field, sample and batch.
+          CheckpointError: another trainer uses the folder, or it has gone.
+          Exception: whatever the reader or a handler raises, unchanged. After any error the parameters are those after
+            the last completed step.
         """
-        if isinstance(num_epochs, bool) or not isinstance(num_epochs, int) or num_epochs < 0:
-            raise errors.ArgumentError(f"num_epochs={num_epochs!r}: expected a whole number that is not negative")
+        num_epochs = whole_number("train", "num_epochs", num_epochs, least=0)
         if self._training:
             raise errors.ArgumentError(
                 "train() was called by a handler of train(); call trainer.stop() and train again"
             )
-        rings = [*handlers, *([event_handler] if event_handler is not None else [])]
-        if not any(isinstance(ring, ProgressBar) for ring in rings):
-            rings.insert(0, ProgressBar(show=progress))
-        onion = Onion(rings, self)
-        source = minibatches(_given(reader, "train"))
+        told = [*handlers, *([event_handler] if event_handler is not None else [])]
+        if not any(isinstance(handler, ProgressBar) for handler in told):
+            told.insert(0, ProgressBar(show=progress))
+        dispatcher = Dispatcher(told, self)
+        reader = _given(reader, "train")
+        source = minibatches(reader)
         step = self.session.step(self.program, Request(TRAIN, None, tuple(self.program.feeds)))
-        where, checkpoints = self._continue(reader, source, num_epochs)
-        where.begin(source, onion, step.buckets if self._checkpoints is not None and self._has_sequences else None)
+        position, checkpoints = self._calls.begin(reader, source, num_epochs, resume)
+        has_sequences = any(spec.lod_level for spec in self.program.feeds.values())
+        position.begin(source, dispatcher, step.buckets if self._checkpoints is not None and has_sequences else None)
         run = loop.Run(
             step=step,
-            progress=where,
+            progress=position,
             convert=self._converter(Feeder(self.program.feeds, feed_order, buckets=step.buckets)),
-            handlers=onion,
+            handlers=dispatcher,
             stopping=lambda: self._stopping,
+            pausing=lambda: self._pausing,
             checkpoints=checkpoints,
             signals=Signals(terminate=self._checkpoints is not None),
         )
         self._train(run, num_epochs, reader)
 
-    def _train(self, run: loop.Run, num_epochs: int, reader: Any) -> None:
-        self._training, self._stopping, self._signals = True, False, run.signals
+    def _train(self, run: loop.Run, num_epochs: int, reader: ReaderLike) -> None:
+        self._training = True
+        self._stopping = False
+        self._pausing = False
+        self._signals = run.signals
         try:
             with self.session.guard.watching(), run.signals:
                 loop.train(run, num_epochs)
         except (KeyboardInterrupt, SystemExit):
-            self._interrupted = reader
+            self._calls.leave_open(reader, "interrupted")
             raise
         finally:
             self._training = False
-        self._calls += 1
-        if run.progress is self._progress:
-            self._progress.finish()
-
-    def _continue(self, reader: Any, source: Minibatches, num_epochs: int) -> tuple[Progress, NoCheckpoints]:
-        """Where this call of `train` begins, and who saves it."""
-        interrupted, self._interrupted = self._interrupted, None
-        if self._checkpoints is None:
-            if interrupted is not reader:
-                self._progress = Progress()
-            return self._progress, NoCheckpoints()
-        known = self._progress
-        if self._calls < known.call:
-            log.warning("nothing to train: call %d of train() was done before the checkpoint", self._calls)
-            known.skip(self._calls, source)
-            return Progress.done(num_epochs), NoCheckpoints()
-        if known.begun and num_epochs <= known.epoch:
-            log.warning("nothing to train: %d of %d epochs are done", known.epoch, num_epochs)
-            known.skip_to_end(source)
-        check_storable(source)
-        return known, self._checkpoints.of(known)
+        if self._pausing:
+            self._calls.leave_open(reader, "paused")
+        else:
+            self._calls.end(run.progress, num_epochs)
 
     def save_checkpoint(self) -> None:
-        """From a handler: save a checkpoint as soon as the step, or the epoch that it ends, is done by all handlers.
+        """Called by a handler: save a checkpoint when all handlers are done with this step, or with the epoch it ends.
 
         Raises:
-          CheckpointError: the Trainer has no `checkpoint_config`. ArgumentError: nothing is being trained.
+          CheckpointError: the Trainer has no `checkpoint_config`.
+          ArgumentError: no handler called it: nothing is being trained.
         """
         if self._checkpoints is None:
             raise errors.CheckpointError(
@@ -256,38 +254,40 @@ class Trainer:
                 "there is no checkpoint to go back to; they are written while a Trainer trains that has a "
                 "checkpoint_config=fluid.CheckpointConfig('checkpoints')"
             )
-        self._progress, self._calls = found, found.call
+        self._calls.go_back(found)
 
     def test(
         self,
-        reader: Any = None,
-        feed_order: Sequence[str] | Mapping[str, int] | None = None,
+        reader: ReaderLike | None = None,
+        feed_order: FeedOrder = None,
         metrics: Mapping[str, MetricBase] | None = None,
     ) -> Results:
         """Evaluate the program over one pass of a reader, in test mode.
 
-        Scalars are weighed by the number of examples (or valid time steps) that each was a mean over, so that the
-        result does not depend on the batch size; other outputs are concatenated in order.
+        The mean of a scalar is weighted by the number of examples (or valid time steps) that each minibatch's value was
+        a mean over, so that it does not depend on the batch size; other outputs are concatenated in order.
 
         Args:
           reader: as in `train`.
           feed_order: as in `train`.
           metrics: by name, metrics of `fluid.metrics` and what they read: `{"auc": Auc().of(preds=..., labels=...)}`.
-            They are fed one minibatch after another, so nothing is kept; the outputs of the program are not computed.
+            They are fed one minibatch after another, so that nothing piles up; the outputs of the program are not
+            computed.
 
         Returns:
           Results: one NumPy value for each output of the program, by name as well when it returns a dict; or one value
           for each of the metrics, by name.
 
         Raises:
-          ReaderError: the reader gives nothing. FeedError: data does not fit. UnknownNameError: a metric reads what the
-          program does not have.
+          ReaderError: the reader gives nothing.
+          FeedError: data does not fit.
+          UnknownNameError: a metric reads what the program does not have.
         """
         source = minibatches(_given(reader, "test"))
         # New ones for each pass, so that a result does not depend on what was tested before.
         feeder = Feeder(self.program.feeds, feed_order, buckets=self.session.buckets(self.program))
         names = None if metrics is None else check_fetch(self.program, names_of(metrics))
-        request = Request(TEST, names, tuple(self.program.feeds), weighed=metrics is None)
+        request = Request(TEST, names, tuple(self.program.feeds), weighted=metrics is None)
         step = self.session.step(self.program, request)
         # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
         batches = Prefetcher(source(), self._converter(feeder, self._signals if self._training else None))
@@ -306,18 +306,48 @@ class Trainer:
 
         return convert
 
-    @property
-    def _has_sequences(self) -> bool:
-        return any(spec.lod_level for spec in self.program.feeds.values())
+    def run(self, feed: Mapping[str, Any] | None = None, fetch: Fetch | None = None, mode: str = TEST) -> Results:
+        """Run the program once, to look at it: nothing is trained unless `mode` says so.
+
+        Args:
+          feed: as for `Session.run`.
+          fetch: as for `Session.run`.
+          mode: "test"; or "train" for one training step, of which no handler is told.
+
+        Returns:
+          Results: the program's outputs, or the values of `fetch` in order; on the device.
+
+        Raises:
+          FeedError: data does not fit.
+          UnknownNameError: no such feed or value.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="out"))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.run({"x": np.ones((3, 2))}, fetch=["out", "out.w_0@GRAD"])
+          {out: float32[3, 1], out.w_0@GRAD: float32[2, 1]}
+        """
+        return self.session.run(self.program, feed, fetch, mode)
+
+    def pause(self) -> None:
+        """End training after the current step, so that the next `train` with the same reader continues there.
+
+        The pass over the reader stays open meanwhile, with the minibatch that was read ahead.
+        """
+        if self._training:
+            self._pausing = True
+        self._stopping = True
 
     def stop(self) -> None:
         """End training after the current step. `train` may be called again.
 
-        With a `checkpoint_config`, a program that is run again continues here.
+        With a `checkpoint_config`, the same program continues from here when it is run again.
         """
         self._stopping = True
 
-    def save_params(self, path: Any, names: Sequence[str] | None = None) -> None:
+    def save_params(self, path: PathLike, names: Sequence[str] | None = None) -> None:
         """Write parameters and moving statistics to one file, atomically.
 
         Args:
@@ -327,70 +357,13 @@ class Trainer:
         self.session.save_params(path, names)
 
 
-def train(
-    program_func: Callable[[], Any],
-    reader: Any,
-    num_epochs: int = 1,
-    optimizer: Any = None,
-    event_handler: Callable[[Any], Any] | None = None,
-    **options: Any,
-) -> Trainer:
-    """Train a program function in one call.
-
-    Args:
-      program_func: as for Trainer.
-      reader: as for `Trainer.train`.
-      num_epochs: how many passes.
-      optimizer: as for Trainer; Adam with its defaults when the program minimises nothing itself.
-      event_handler: as for `Trainer.train`.
-      options: `feed_order`, `handlers` and `progress` go to `Trainer.train`, all others to Trainer.
-
-    Returns:
-      The Trainer, to test, save or train on.
-
-    Example:
-      >>> import fluid, numpy as np
-      >>> def program():
-      ...     x = fluid.layers.data("x", shape=[2])
-      ...     return fluid.layers.mean(fluid.layers.fc(x, size=1))
-      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
-      >>> fluid.train(program, reader, num_epochs=1, optimizer=fluid.optimizer.SGD(0.1)).program.name
-      'program'
-    """
-    call = {name: options.pop(name) for name in ("feed_order", "handlers", "progress") if name in options}
-    if optimizer is None and "optimizer_func" not in options and not Program(program_func).minimizes:
-        optimizer = Adam()
-    trainer = Trainer(program_func, optimizer, **options)
-    trainer.train(reader, num_epochs, event_handler, **call)
-    return trainer
-
-
 def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
     if value is not None and other is not None:
         raise errors.ArgumentTypeError(f"{name} and {other_name} are two spellings of one argument; give one")
     return other if value is None else value
 
 
-def _given(reader: Any, method: str) -> Any:
+def _given(reader: ReaderLike | None, method: str) -> ReaderLike:
     if reader is None:
         raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
     return reader
-
-
-def _minimizing(function: Callable[[], Any], optimizer: Any) -> Callable[[], Any]:
-    chosen = as_optimizer(optimizer)
-    if not callable(function):
-        return function  # Program says what is wrong with it
-
-    @functools.wraps(function)
-    def program() -> Any:
-        outputs = function()
-        values = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
-        first = values[0] if isinstance(values, list | tuple) and values else values
-        if first is not None and not isinstance(first, list | tuple):
-            chosen.minimize(first)
-        return outputs
-
-    if not hasattr(program, "__name__"):  # a functools.partial has none
-        program.__name__ = getattr(getattr(function, "func", None), "__name__", "program")
-    return program

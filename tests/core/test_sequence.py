@@ -91,7 +91,9 @@ def test_other_things_are_left_to_python(other):
 
 def test_equality_leaves_identity_alone():
     x, y = batch(), batch()
-    assert len({x, y, x}) == 2 and x in [y, x]
+    assert len({x, y, x}) == 2 and x in [x, y]
+    with pytest.raises(errors.ArgumentTypeError, match="neither true nor false"):
+        assert x in [y]  # y == x is one truth for each step
 
 
 def test_operators_in_jit_and_slopes_that_padding_does_not_spoil():

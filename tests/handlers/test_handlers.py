@@ -130,6 +130,71 @@ def test_test_every_with_metrics_and_a_name():
     assert recording[0].names == ["dev_auc"] and float(recording[0]["dev_auc"]) == float(want)
 
 
+def tagger():
+    """A model whose chunks and edit distances can be measured: tags are what is fed."""
+    found = fluid.layers.data("found", shape=[1], dtype="int64", lod_level=1)
+    right = fluid.layers.data("right", shape=[1], dtype="int64", lod_level=1)
+    weight = fluid.layers.create_parameter([1], "float32", "w")
+    fluid.layers.chunk_eval(found, right, chunk_scheme="IOB", num_chunk_types=2)
+    return fluid.layers.mean(fluid.layers.square(weight))
+
+
+CHUNKS = fluid.metrics.ChunkEvaluator().of(
+    num_infer_chunks="chunk_eval_0.tmp_3",
+    num_label_chunks="chunk_eval_0.tmp_4",
+    num_correct_chunks="chunk_eval_0.tmp_5",
+)
+TAGS = [[([0, 1, 2], [0, 1, 2]), ([0, 4], [2, 4])]]  # two chunks are right of three that were found and three that are
+
+
+def tagging(monitor, metrics=CHUNKS):
+    """The trainer, and the numbers that each test announced while another handler monitored one of them."""
+    trainer = fluid.Trainer(tagger, fluid.optimizer.SGD(0.1))
+    stopping = H.EarlyStopping(monitor, patience=2, mode="max")
+    told = []
+
+    def on_event(event):
+        if isinstance(event, fluid.MeasuredEvent):
+            told.append({name: float(value) for name, value in zip(event.metrics.names, event.metrics, strict=True)})
+
+    testing = H.TestEvery(TAGS, metrics={"chunks": metrics})
+    trainer.train(TAGS, num_epochs=9, handlers=[stopping, testing], event_handler=on_event)
+    return trainer, told
+
+
+def test_each_part_of_a_metric_is_announced_and_can_be_monitored():
+    trainer, told = tagging("test_chunks_f1")
+    assert told == [pytest.approx({f"test_chunks_{part}": 2 / 3 for part in ("precision", "recall", "f1")})] * 3
+    assert int(trainer.session.scope.step) == 3  # the first test is the best, two later ones are no better
+
+
+def test_a_metric_of_several_numbers_is_no_value_to_monitor():
+    with pytest.raises(errors.UnknownNameError, match="monitors 'test_chunks'.*Did you mean 'test_chunks_f1'"):
+        tagging("test_chunks")
+
+
+def test_a_metric_that_gives_other_numbers_than_its_class_names_ends_the_training():
+    class Unnamed(fluid.metrics.ChunkEvaluator):
+        parts = ()
+
+    with pytest.raises(errors.ArgumentError, match=r"gave 3 numbers, expected 1: test_chunks\. .*parts = \("):
+        tagging("test_chunks", Unnamed().of(**CHUNKS.inputs))
+
+
+def test_metrics_that_cannot_be_announced_are_refused_before_training():
+    inputs = {"preds": "scores", "labels": "label"}
+    with pytest.raises(errors.ArgumentTypeError, match=r"metrics\['auc'\] is Auc\(\); .*\.of\("):
+        H.TestEvery(reader(), metrics={"auc": fluid.metrics.Auc()})
+    both = fluid.metrics.CompositeMetric()
+    both.add_metric(fluid.metrics.Precision())
+    both.add_metric(fluid.metrics.Precision())
+    with pytest.raises(errors.ArgumentError, match="announce two numbers as 'both_Precision'"):
+        H.TestEvery(reader(), metrics={"both": both.of(**inputs)})
+    both.add_metric(fluid.metrics.Recall("precision"))
+    with pytest.raises(errors.ArgumentError, match="announce two numbers as 'both_Precision'"):
+        H.TestEvery(reader(), metrics={"recall": fluid.metrics.Recall().of(**inputs), "both": both.of(**inputs)})
+
+
 def stops_after(values, patience, sign, min_delta):
     """How many epochs pass: an independent account of early stopping."""
     best, since = math.inf, 0
@@ -376,14 +441,14 @@ def test_the_timer_adds_up(monkeypatch):
     now = 0.0
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now)
     timer, announced = H.Timer(every=2), []
-    timer._onion = type("Told", (), {"done": 0, "__call__": lambda self, event: announced.append(event.metrics)})()
+    timer._dispatcher = type("Told", (), {"done": 0, "__call__": lambda self, event: announced.append(event.metrics)})()
     timer.begin_train(fluid.BeginTrainEvent(1))
     timer.begin_epoch(fluid.BeginEpochEvent(0))
     for step in range(6):
         now += 3.0 if step == 0 else 2.0  # the first minibatch is read before its step, the others within one
         timer.begin_step(fluid.BeginStepEvent(0, step, {}, seconds=3.0))
         now += 5.0
-        timer._onion.done += 1
+        timer._dispatcher.done += 1
         timer.end_step(fluid.EndStepEvent(0, step, fluid.Results([0.0])))
     assert [dict(zip(m.names, m, strict=True)) for m in announced] == [
         {"step_ms": 7000.0, "data_ms": 3000.0, "device_ms": 2000.0}

@@ -110,7 +110,9 @@ def test_too_large_a_learning_rate_makes_parameters_infinite_first():
     told = float(re.search(r"gradient is at most ([\d.e+]+),", str(error))[1])
     assert told == pytest.approx(float(np.abs(gradient).max()), rel=5e-3)
     assert same(trainer.session, fluid.Trainer(linear, fluid.optimizer.SGD(3e38)).session)
-    assert "but not fc_0.b_0, fc_0.w_0." in str(run(linear, (X, Y), H.TerminateOnNaN(), optax.sgd(3e38))[1])
+    assert "but fc_0.b_0 and fc_0.w_0 are not finite." in str(
+        run(linear, (X, Y), H.TerminateOnNaN(), optax.sgd(3e38))[1]
+    )
 
 
 def test_a_learning_rate_that_lets_parameters_grow_until_they_overflow():
@@ -229,6 +231,28 @@ def test_what_is_infinite_from_the_start():
     trainer.session.scope["fc_0.b_0"] = [np.nan]
     with pytest.raises(errors.NonFiniteError, match=r"fc_0.b_0 is not finite before the first step"):
         trainer.train(fluid.reader.arrays((X, Y), batch_size=8), handlers=[H.TerminateOnNaN()])
+
+
+@pytest.mark.parametrize("shape", [[1], []])
+def test_a_loss_of_either_shape(shape):
+    def program():
+        return fluid.layers.reshape(linear(), shape) if shape else linear()
+
+    x = X.copy()
+    x[9] = np.nan
+    trainer, error = run(program, (x, Y), H.TerminateOnNaN())
+    assert "step 1 of epoch 0: the loss is nan." in str(error)
+    assert same(trainer.session, trained(program, (x, Y), 1))
+
+
+def test_a_slot_is_named_as_in_a_checkpoint():
+    held = optax.GradientTransformation(
+        lambda params: {"worst": np.float32(0)},
+        lambda updates, state, params=None: (updates, {"worst": state["worst"] - np.inf}),
+    )
+    trainer, error = run(linear, (X, Y), H.TerminateOnNaN(), optax.chain(held, optax.sgd(0.01)))
+    (name,) = [name for name in trainer.session.state() if name.endswith("worst")]
+    assert f"the loss is finite, but {name} is not finite." in str(error)
 
 
 def test_slots_that_begin_with_an_infinity_are_no_alarm():

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fluid import core, errors
 from fluid.layers.attention.position import rotate
@@ -274,7 +273,7 @@ def _check_heads(this: Layer, num_heads: int, size: int, rotary: bool) -> None:
 
 
 def _check_count(layer_name: str, argument: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+    if not core.is_size(value) or value < 1:
         raise errors.ArgumentError(
             f"{layer_name}: {argument}={value!r}; expected a positive integer, as in {argument}=4"
         )

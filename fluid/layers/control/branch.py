@@ -1,4 +1,4 @@
-"""Branches: `cond`, `case` and `switch_case`; what depends on data is computed where it is needed only."""
+"""Branches: `cond`, `case` and `switch_case`, which compute only the function that the data chooses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,25 +9,26 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer
-from fluid.layers.control.carry import check_alike, recorded, settled
+from fluid.layers.control.pytrees import check_same_specs, record_outputs, strongly_typed
 
 
 @layer
 def cond(
-    pred: Any,
+    pred: core.Value | bool,
     true_fn: Callable[[], Any] | None = None,
     false_fn: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """What one of two functions returns; only that one is computed.
+    """What one of two functions returns; only the function that is chosen is computed.
 
-    Both are traced, so both create their parameters. Moving averages and other states change in the branch that is
-    taken. To choose between values for each example use `layers.where`.
+    Both functions are traced, so both create their parameters. Moving averages and other states change only in the
+    branch that is taken. To choose between values for each example use `layers.where`.
 
     Args:
       pred: bool, `[]` or `[1]`.
-      true_fn: a function without arguments, which uses the values around it; None returns None.
-      false_fn: likewise, when `pred` is false. It must return the same structure, shapes and dtypes.
+      true_fn: a function without arguments for when `pred` is true. It uses the values around it. None stands for a
+        function that returns None.
+      false_fn: the same for when `pred` is false. It must return the same structure, shapes and dtypes.
       name: instead of `cond_N`.
 
     Returns:
@@ -46,28 +47,29 @@ def cond(
       float32[batch, 3]
     """
     this = Layer("cond", name)
-    taken = jnp.where(truth(this, pred, "pred"), 0, 1)
-    return _choose(this, "cond", taken, {"true_fn": true_fn or _nothing, "false_fn": false_fn or _nothing})
+    taken = jnp.where(scalar_bool(this, pred, "pred"), 0, 1)
+    functions = {"true_fn": true_fn or _return_none, "false_fn": false_fn or _return_none}
+    return _run_branch(this, "cond", taken, functions)
 
 
 @layer
 def case(
-    pred_fn_pairs: Sequence[tuple[Any, Callable[[], Any]]],
+    pred_fn_pairs: Sequence[tuple[core.Value | bool, Callable[[], Any]]],
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """What the function behind the first true condition returns; only that one is computed.
+    """What the function of the first true condition returns; only that function is computed.
 
     Args:
-      pred_fn_pairs: `(pred, fn)`: a bool `[]` or `[1]`, and a function without arguments.
-      default: when no condition is true; the last of the functions by default.
+      pred_fn_pairs: pairs of a condition, a bool `[]` or `[1]`, and a function without arguments.
+      default: the function for when no condition is true; the last of the pairs by default.
       name: instead of `case_N`.
 
     Returns:
       What the function returned: a value, or any pytree of values.
 
     Raises:
-      ArgumentTypeError: these are no such pairs.
+      ArgumentTypeError: `pred_fn_pairs` are no such pairs.
       ShapeError: the functions return different structures, shapes or dtypes.
 
     Example:
@@ -85,32 +87,33 @@ def case(
             f"{this.name}: pred_fn_pairs={pred_fn_pairs!r}; expected pairs of a condition and a function without "
             f"arguments, as in layers.case([(x < 1, lambda: a), (x < 2, lambda: b)], default=lambda: c)"
         )
-    preds = [truth(this, pred, f"condition {i}") for i, (pred, _) in enumerate(pairs)]
+    preds = [scalar_bool(this, pred, f"condition {i}") for i, (pred, _) in enumerate(pairs)]
     functions = {f"function {i}": function for i, (_, function) in enumerate(pairs)}
     functions["default"] = default or pairs[-1][1]
-    return _choose(this, "case", jnp.argmax(jnp.stack([*preds, jnp.bool_(True)])), functions)
+    return _run_branch(this, "case", jnp.argmax(jnp.stack([*preds, jnp.bool_(True)])), functions)
 
 
 @layer
 def switch_case(
-    branch_index: Any,
+    branch_index: core.Value | int,
     branch_fns: Mapping[int, Callable[[], Any]] | Sequence[Any],
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """What the function with a number returns; only that one is computed.
+    """What the function of a given number returns; only that function is computed.
 
     Args:
       branch_index: integer, `[]` or `[1]`.
-      branch_fns: functions without arguments: a dict by number, pairs `(number, function)`, or a list, counted from 0.
-      default: when there is no such number; the function with the largest number by default.
+      branch_fns: functions without arguments: a dict by number, pairs `(number, function)`, or a list, which is counted
+        from 0.
+      default: the function for every other number; the one with the largest number by default.
       name: instead of `switch_case_N`.
 
     Returns:
       What the function returned: a value, or any pytree of values.
 
     Raises:
-      ArgumentTypeError: these are no functions with numbers, or the index is no integer.
+      ArgumentTypeError: `branch_fns` are no functions with numbers, or the index is no integer.
       ArgumentError: two functions have the same number.
       ShapeError: the functions return different structures, shapes or dtypes.
 
@@ -124,8 +127,8 @@ def switch_case(
       float32[batch, 3]
     """
     this = Layer("switch_case", name)
-    numbered = _numbered(this, branch_fns)
-    index = _only(this, array_of(this, branch_index), "branch_index")
+    numbered = _by_number(this, branch_fns)
+    index = _scalar(this, array_of(this, branch_index), "branch_index")
     if not jnp.issubdtype(index.dtype, jnp.integer):
         raise errors.ArgumentTypeError(
             f"{this.name}: branch_index is {describe(branch_index)}, expected an integer; as in "
@@ -134,25 +137,31 @@ def switch_case(
     functions = {f"function {number}": function for number, function in numbered.items()}
     functions["default"] = default or numbered[max(numbered)]
     hits = [index == number for number in numbered]
-    return _choose(this, "switch_case", jnp.argmax(jnp.stack([*hits, jnp.bool_(True)])), functions)
+    return _run_branch(this, "switch_case", jnp.argmax(jnp.stack([*hits, jnp.bool_(True)])), functions)
 
 
-def truth(this: Layer, value: Any, what: str) -> jax.Array:
-    """Read one bool.
+def scalar_bool(this: Layer, value: Any, what: str) -> jax.Array:
+    """Read a value that is one bool, `[]` or `[1]`, as `[]`.
+
+    Args:
+      this: the layer, for messages.
+      value: what was given.
+      what: what it is, for messages.
 
     Raises:
-      ShapeError: there are several.
-      ArgumentTypeError: it is something else.
+      ShapeError: it holds several.
+      ArgumentTypeError: it has another dtype.
     """
     array = array_of(this, value)
     if array.dtype != bool:
         raise errors.ArgumentTypeError(
             f"{this.name}: {what} is {describe(value)}, expected a bool; compare it with something, as in {what} > 0"
         )
-    return _only(this, array, what)
+    return _scalar(this, array, what)
 
 
-def _only(this: Layer, array: Any, what: str) -> jax.Array:
+def _scalar(this: Layer, array: Any, what: str) -> jax.Array:
+    """An array of one element as `[]`."""
     if array.size != 1:
         raise errors.ShapeError(
             f"{this.name}: {what} is {describe(array)}, expected one value, [] or [1]: reduce it first, as in "
@@ -161,11 +170,12 @@ def _only(this: Layer, array: Any, what: str) -> jax.Array:
     return array.reshape(())
 
 
-def _nothing() -> None:
+def _return_none() -> None:
     return None
 
 
-def _numbered(this: Layer, given: Any) -> dict[int, Callable[[], Any]]:
+def _by_number(this: Layer, given: Any) -> dict[int, Callable[[], Any]]:
+    """Read the functions of `switch_case`, in any of its three forms, as a dict by number."""
     pairs: list[Any] = []
     if isinstance(given, Mapping):
         pairs = list(given.items())
@@ -188,8 +198,18 @@ def _numbered(this: Layer, given: Any) -> dict[int, Callable[[], Any]]:
     return numbered
 
 
-def _choose(this: Layer, kind: str, taken: Any, functions: Mapping[str, Callable[[], Any]]) -> Any:
-    """Compute the function at position `taken`; the states of all go through, changed or not."""
+def _run_branch(this: Layer, kind: str, taken: Any, functions: Mapping[str, Callable[[], Any]]) -> Any:
+    """Run one of several functions that call layers.
+
+    Args:
+      this: the layer, under whose name the results are recorded.
+      kind: the public name of the layer.
+      taken: int32 `[]`: the position of the function to run.
+      functions: without arguments, by the names that messages give them.
+
+    Returns:
+      What the function returned. The states that any of them changes are set, to their old values where it did not.
+    """
     bodies = {label: core.Body(function, [], f"layers.{kind}") for label, function in functions.items()}
     states = {name: value for body in bodies.values() for name, value in body.states().items()}
     results: dict[str, Any] = {}
@@ -197,8 +217,9 @@ def _choose(this: Layer, kind: str, taken: Any, functions: Mapping[str, Callable
     def branch(label: str) -> Callable[[Any], Any]:
         def run(states: dict[str, Any]) -> Any:
             result, changed = bodies[label](states, None)
-            first, results[label] = next(iter(results), label), settled(result)
-            check_alike(
+            results[label] = strongly_typed(result)
+            first = next(iter(results))
+            check_same_specs(
                 results[label],
                 results[first],
                 f"{this.name}: {first} returned {{expected}}, {label} returned {{found}}; all must return the same "
@@ -210,4 +231,4 @@ def _choose(this: Layer, kind: str, taken: Any, functions: Mapping[str, Callable
 
     result, states = jax.lax.switch(taken, [branch(label) for label in bodies], states)
     next(iter(bodies.values())).keep(states)
-    return recorded(this, result)
+    return record_outputs(this, result)

@@ -1,4 +1,4 @@
-"""Loops: `while_loop` and `scan`, of which each iteration is one run of a function that calls layers."""
+"""Loops: `while_loop` and `scan`, whose iterations run a function that calls layers."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,15 +9,22 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, is_sequence, layer
-from fluid.layers.control.branch import truth
-from fluid.layers.control.carry import check_alike, recorded, settled, shown
+from fluid.layers.control.branch import scalar_bool
+from fluid.layers.control.pytrees import check_same_specs, describe_tree, record_outputs, strongly_typed
 
 
 class _Loop(NamedTuple):
-    """What goes from one iteration of a while loop to the next."""
+    """What goes from one iteration of a while loop to the next.
 
-    turn: Any
-    go: Any
+    Attributes:
+      iteration: int32 `[]`: the number of iterations that are done.
+      proceed: bool `[]`: what the condition says to the values.
+      values: the loop variables.
+      states: those that the condition or the body changes, by name.
+    """
+
+    iteration: jax.Array
+    proceed: jax.Array
     values: list[Any]
     states: dict[str, Any]
 
@@ -33,23 +40,24 @@ def while_loop(
 ) -> list[Any]:
     """Run a function as long as a condition holds.
 
-    Layers inside share their parameters over all iterations, moving averages move in each, and dropout draws anew.
+    Layers inside have the same parameters in all iterations. Moving averages move in each iteration, and dropout draws
+    a new mask in each.
 
     Args:
       cond: called with the loop variables; returns a bool `[]` or `[1]`.
       body: called with the loop variables; returns their new values, of the same structure, shapes and dtypes.
       loop_vars: the values that the loop starts with: a list of values, or of pytrees of values.
-      is_test: has no effect.
+      is_test: accepted for programs written for Fluid, but has no effect: a loop runs in test mode as in training.
       name: instead of `while_loop_N`.
-      max_iterations: the loop ends after so many in any case. Only then has it a gradient, for which all of them take
-        memory.
+      max_iterations: the loop ends after so many iterations in any case. A gradient needs this number, and takes memory
+        for all of them.
 
     Returns:
-      The list of the loop variables behind the loop.
+      The list of the loop variables after the loop.
 
     Raises:
       ArgumentError: there are no loop variables, or `max_iterations` is no positive integer.
-      ShapeError: the body returns something else than it was given.
+      ShapeError: the body returns another structure, other shapes or other dtypes than it was given.
       ProgramError: a gradient is asked for without `max_iterations`.
 
     Example:
@@ -62,35 +70,38 @@ def while_loop(
       float32[batch, 3]
     """
     this = Layer("while_loop", name)
-    _check_loop(this, loop_vars, max_iterations)
-    start = settled(list(loop_vars))
-    condition, step = (core.Body(function, start, "layers.while_loop") for function in (cond, body))
+    _check_loop_vars(this, loop_vars)
+    if max_iterations is not None:
+        max_iterations = core.whole_number(this.name, "max_iterations", max_iterations)
+    start = strongly_typed(list(loop_vars))
+    condition = core.Body(cond, start, "layers.while_loop")
+    step = core.Body(body, start, "layers.while_loop")
 
-    def check(turn: Any, values: list[Any], states: dict[str, Any]) -> _Loop:
-        go, changed = condition(states, turn, *values)
-        return _Loop(turn, truth(this, go, "what cond returned"), values, {**states, **changed})
+    def check_condition(iteration: Any, values: list[Any], states: dict[str, Any]) -> _Loop:
+        proceed, changed = condition(states, iteration, *values)
+        return _Loop(iteration, scalar_bool(this, proceed, "what cond returned"), values, {**states, **changed})
 
-    def advance(loop: _Loop) -> _Loop:
-        result, changed = step(loop.states, loop.turn, *loop.values)
-        values = settled(list(result) if isinstance(result, list | tuple) else [result])
-        check_alike(
+    def iterate(loop: _Loop) -> _Loop:
+        result, changed = step(loop.states, loop.iteration, *loop.values)
+        values = strongly_typed(list(result) if isinstance(result, list | tuple) else [result])
+        check_same_specs(
             values,
             loop.values,
             f"{this.name}: the body was given {{expected}} and returned {{found}}; it returns its arguments in order, "
             f"with the same shapes and dtypes, as in body=lambda i, x: [i + 1, x * 2]",
         )
-        return check(loop.turn + 1, values, {**loop.states, **changed})
+        return check_condition(loop.iteration + 1, values, {**loop.states, **changed})
 
-    first = check(jnp.int32(0), start, {**condition.states(), **step.states()})
+    first = check_condition(jnp.int32(0), start, {**condition.states(), **step.states()})
     if max_iterations is None:
-        last = jax.lax.while_loop(lambda loop: loop.go, advance, first)
-        last = last._replace(values=_one_way(this.name, last.values))
+        last = jax.lax.while_loop(lambda loop: loop.proceed, iterate, first)
+        last = last._replace(values=_without_gradient(this.name, last.values))
     else:
         last = jax.lax.fori_loop(
-            0, max_iterations, lambda _, loop: jax.lax.cond(loop.go, advance, lambda same: same, loop), first
+            0, max_iterations, lambda _, loop: jax.lax.cond(loop.proceed, iterate, lambda same: same, loop), first
         )
     step.keep(last.states)
-    return [recorded(this, value) for value in last.values]
+    return [record_outputs(this, value) for value in last.values]
 
 
 @layer
@@ -101,17 +112,18 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     name: str | None = None,
-) -> Any:
-    """Run a function over the slices of arrays, and carry a value from one to the next.
+) -> tuple[Any, Any]:
+    """Run a function over the slices of arrays, and carry a value from one slice to the next.
 
-    Layers inside share their parameters over all steps, moving averages move in each, and dropout draws anew. For
-    sequences of different lengths there are recurrent layers, such as `layers.dynamic_gru`.
+    Layers inside have the same parameters in all steps. Moving averages move in each step, and dropout draws a new mask
+    in each. For sequences of different lengths there are recurrent layers, such as `layers.dynamic_gru`.
 
     Args:
       function: `function(carry, x) -> (carry, y)`; each is a value, None, or any pytree of values.
       init: the first carry; the function must return carries of its structure, shapes and dtypes.
-      xs: arrays `[steps, ...]`, of which the function is given one slice `[...]` at a time; None gives it None.
-      length: the number of steps, needed when there are no `xs`.
+      xs: a pytree of arrays `[steps, ...]`, of which the function is given one slice `[...]` at a time; without it the
+        function is given None.
+      length: the number of steps, which is needed when there are no `xs`.
       reverse: True runs from the last slice to the first; the `ys` stay in the order of the `xs`.
       name: instead of `scan_N`.
 
@@ -120,7 +132,7 @@ def scan(
 
     Raises:
       ShapeError: the arrays have different numbers of steps, or the carry changes its structure, shapes or dtypes.
-      ArgumentError: the number of steps is not known, or there are none.
+      ArgumentError: nothing says how many steps there are, or there are none.
       ArgumentTypeError: the function does not return a pair.
 
     Example:
@@ -134,25 +146,26 @@ def scan(
       float32[batch, 3] float32[batch, 5, 3]
     """
     this = Layer("scan", name)
-    init, xs = settled(init), settled_slices(this, xs)
+    init = strongly_typed(init)
+    xs = arrays_of_slices(this, xs)
     count = count_steps(this, xs, length)
     body = core.Body(function, [init, first_slice(xs)], "layers.scan")
 
     def step(carried: Any, given: Any) -> Any:
         carry, states = carried
-        turn, x = given
-        result, states = body(states, turn, carry, x)
-        result, y = pair_of(this, result, "scan", "lambda carry, x: (carry + x, None)")
-        return (check_carry(this, "function", result, carry), states), settled(y)
+        number, x = given
+        result, states = body(states, number, carry, x)
+        new_carry, y = check_pair(this, result, "scan", "lambda carry, x: (carry + x, None)")
+        return (check_carry(this, "function", new_carry, carry), states), strongly_typed(y)
 
-    turns = jnp.arange(count, dtype=jnp.int32)
-    (carry, states), ys = jax.lax.scan(step, (init, body.states()), (turns, xs), reverse=reverse)
+    numbers = jnp.arange(count, dtype=jnp.int32)
+    (carry, states), ys = jax.lax.scan(step, (init, body.states()), (numbers, xs), reverse=reverse)
     body.keep(states)
-    return recorded(this, carry), recorded(this, ys)
+    return record_outputs(this, carry), record_outputs(this, ys)
 
 
-def settled_slices(this: Layer, xs: Any) -> Any:
-    """The arrays that a loop takes slices of.
+def arrays_of_slices(this: Layer, xs: Any) -> Any:
+    """Read the `xs` of a loop: a pytree of arrays `[steps, ...]`.
 
     Raises:
       ShapeError: one is a sequence batch, or has no dimensions.
@@ -163,60 +176,80 @@ def settled_slices(this: Layer, xs: Any) -> Any:
                 f"{this.name}: xs holds a sequence batch {describe(value)}; its rows have different lengths: use "
                 f"layers.DynamicRNN or layers.dynamic_gru, or scan over layers.sequence_pad's array, time first"
             )
-    xs = settled(xs)
+    xs = strongly_typed(xs)
     if any(x.ndim == 0 for x in jax.tree.leaves(xs)):
-        raise errors.ShapeError(f"{this.name}: xs is {shown(xs)}; expected arrays [steps, ...]")
+        raise errors.ShapeError(f"{this.name}: xs is {describe_tree(xs)}; expected arrays [steps, ...]")
     return xs
 
 
 def count_steps(this: Layer, xs: Any, length: int | None, argument: str = "length") -> int:
-    """The number of steps that arrays and the argument agree on.
+    """The number of steps of a loop.
+
+    Args:
+      this: the layer, for messages.
+      xs: a pytree of arrays `[steps, ...]`, or None.
+      length: the number that the user gave, or None.
+      argument: what the layer calls that number.
 
     Raises:
-      ShapeError: they do not agree.
-      ArgumentError: nothing says it, or it is 0.
+      ShapeError: the arrays and the number do not agree.
+      ArgumentError: there are neither arrays nor a number, or it is no positive integer.
     """
-    counts = {x.shape[0] for x in jax.tree.leaves(xs)} | ({length} if length is not None else set())
+    counts = {x.shape[0] for x in jax.tree.leaves(xs)}
+    if length is not None:
+        counts.add(core.whole_number(this.name, argument, length))
     if len(counts) > 1:
         raise errors.ShapeError(
-            f"{this.name}: xs is {shown(xs)} and {argument} is {length}; all must have the same number of steps, "
-            f"as their first dimension"
+            f"{this.name}: xs is {describe_tree(xs)} and {argument} is {length}; all must have the same number of "
+            f"steps, as their first dimension"
         )
-    if not counts or not isinstance(count := counts.pop(), int) or count < 1:
+    if not counts or counts == {0}:
         raise errors.ArgumentError(
-            f"{this.name}: {argument}={length!r} and xs={shown(xs)} give no number of steps; expected at least one, "
-            f"as in {argument}=10"
+            f"{this.name}: {argument}={length!r} and xs={describe_tree(xs)} give no number of steps; expected at least "
+            f"one, as in {argument}=10"
         )
-    return count
+    return counts.pop()
 
 
 def first_slice(xs: Any) -> Any:
-    """What a loop over slices is given first."""
+    """The slices `[...]` that the first step of a loop is given."""
     return jax.tree.map(lambda x: jax.lax.index_in_dim(x, 0, keepdims=False), xs)
 
 
-def pair_of(this: Layer, result: Any, kind: str, example: str) -> Any:
-    """Read what a function returned as `(carry, y)`.
+def check_pair(this: Layer, result: Any, kind: str, example: str) -> Any:
+    """What the function of a loop returned, which must be a pair `(carry, y)`.
+
+    Args:
+      this: the layer, for messages.
+      result: what the function returned.
+      kind: the public name of the layer.
+      example: a function that would have been right.
 
     Raises:
       ArgumentTypeError: it is no pair.
     """
     if not isinstance(result, list | tuple) or len(result) != 2:
         raise errors.ArgumentTypeError(
-            f"{this.name}: the function returned {shown(result)}, expected a pair: what goes to the next step, and "
-            f"what is collected, as in layers.{kind}({example}, ...)"
+            f"{this.name}: the function returned {describe_tree(result)}, expected a pair: what goes to the next step, "
+            f"and what is collected, as in layers.{kind}({example}, ...)"
         )
     return result
 
 
 def check_carry(this: Layer, what: str, found: Any, given: Any) -> Any:
-    """The new carry, settled.
+    """The new carry of a loop, with a definite dtype.
+
+    Args:
+      this: the layer, for messages.
+      what: what returned it, for messages.
+      found: the new carry.
+      given: the carry before.
 
     Raises:
-      ShapeError: it has not the structure, shapes and dtypes of the one before.
+      ShapeError: the new carry has another structure, other shapes or other dtypes than the one before.
     """
-    found = settled(found)
-    check_alike(
+    found = strongly_typed(found)
+    check_same_specs(
         found,
         given,
         f"{this.name}: the {what} was given {{expected}} and returned {{found}}; what goes from one run to the next "
@@ -225,21 +258,17 @@ def check_carry(this: Layer, what: str, found: Any, given: Any) -> Any:
     return found
 
 
-def _check_loop(this: Layer, loop_vars: Any, max_iterations: Any) -> None:
+def _check_loop_vars(this: Layer, loop_vars: Any) -> None:
     if not isinstance(loop_vars, list | tuple) or not loop_vars:
         raise errors.ArgumentError(
             f"{this.name}: loop_vars={loop_vars!r}; expected a list of at least one value, as in "
             f"layers.while_loop(cond, body, [i, x])"
         )
-    known = isinstance(max_iterations, int) and not isinstance(max_iterations, bool) and max_iterations > 0
-    if max_iterations is not None and not known:
-        raise errors.ArgumentError(
-            f"{this.name}: max_iterations={max_iterations!r}; expected a positive integer, as in max_iterations=100"
-        )
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _one_way(name: str, values: Any) -> Any:
+def _without_gradient(name: str, values: Any) -> Any:
+    """The values themselves; asking for their gradient raises an error that names the loop."""
     return values
 
 
@@ -255,4 +284,4 @@ def _backward(name: str, _: Any, cotangents: Any) -> Any:
     )
 
 
-_one_way.defvjp(_forward, _backward)
+_without_gradient.defvjp(_forward, _backward)

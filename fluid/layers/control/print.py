@@ -2,21 +2,23 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
-from fluid.layers.base import Layer, is_sequence, layer
+from fluid import core, errors
+from fluid.layers.base import Layer, layer
 
 _PHASES = ("forward", "backward", "both")
 
 
 @layer
 def Print(  # noqa: N802
-    input: Any,
+    input: core.Value,
     first_n: int = -1,
     message: str | None = None,
     summarize: int = 20,
@@ -27,12 +29,12 @@ def Print(  # noqa: N802
     print_phase: str = "both",
     name: str | None = None,
 ) -> Any:
-    """The value itself, printed whenever a step computes it, and its gradient likewise.
+    """The value itself, which is printed whenever a step computes it, as is its gradient.
 
     Args:
       input: any shape, or a SequenceBatch.
-      first_n: prints so many times, for each compilation; -1 for always.
-      message: printed first.
+      first_n: how many times it prints, counted anew in each compilation; -1 for always.
+      message: what each line begins with.
       summarize: how many elements are shown; -1 for all.
       print_tensor_name: whether to show the name.
       print_tensor_type: whether to show the dtype.
@@ -42,7 +44,7 @@ def Print(  # noqa: N802
       name: instead of `print_N`.
 
     Returns:
-      The input. What is printed is what flows through it, so go on with what is returned.
+      The input. Only what is computed from the returned value is printed, so use it in the place of `input`.
 
     Raises:
       ArgumentError: there is no such phase.
@@ -61,49 +63,66 @@ def Print(  # noqa: N802
     this = Layer("print", name)
     if print_phase not in _PHASES:
         raise errors.ArgumentError(f"{this.name}: print_phase={print_phase!r}; expected one of {', '.join(_PHASES)}")
-    shows = print_tensor_name, print_tensor_type, print_tensor_shape, print_tensor_lod
-
-    def printer(suffix: str) -> Callable[..., None]:
-        turns = itertools.count()
-
-        def show(*arrays: Any) -> None:
-            if first_n < 0 or next(turns) < first_n:
-                print(_line(message, this.name + suffix, summarize, shows, *arrays), flush=True)
-
-        return show
-
-    forward = printer("") if print_phase != "backward" else None
-    backward = printer("@GRAD") if print_phase != "forward" else None
-    if not is_sequence(input):
-        return this.output(_seen(forward, backward, jax.numpy.asarray(input)))
+    line = _Line(message, summarize, print_tensor_name, print_tensor_type, print_tensor_shape, print_tensor_lod)
+    forward = _printer(line, this.name, first_n) if print_phase != "backward" else None
+    backward = _printer(line, f"{this.name}@GRAD", first_n) if print_phase != "forward" else None
+    if not isinstance(input, core.SequenceBatch | core.NestedSequenceBatch):
+        return this.output(_printed(forward, backward, jnp.asarray(input)))
     lengths = [value for value in jax.tree.leaves(input) if value is not input.data]
-    return this.output(input.with_data(_seen(forward, backward, input.data, *lengths)))
+    return this.output(input.with_data(_printed(forward, backward, input.data, *lengths)))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line shows; see the arguments of `Print`."""
+
+    message: str | None
+    summarize: int
+    with_name: bool
+    with_dtype: bool
+    with_shape: bool
+    with_lengths: bool
+
+    def format(self, name: str, data: Any, *lengths: Any) -> str:
+        """The line for an array and, of a sequence batch, its lengths."""
+        data = np.asarray(data)
+        parts = [
+            self.message,
+            name if self.with_name else None,
+            (str(data.dtype) if self.with_dtype else "") + (str(list(data.shape)) if self.with_shape else ""),
+            f"lengths {np.asarray(lengths[0]).tolist()}" if lengths and self.with_lengths else None,
+            str(data.reshape(-1)[: None if self.summarize < 0 else self.summarize]),
+        ]
+        return " ".join(part for part in parts if part)
+
+
+def _printer(line: _Line, name: str, first_n: int) -> Callable[..., None]:
+    """A function of arrays on the host that prints the first so many lines."""
+    calls = itertools.count()
+
+    def show(*arrays: Any) -> None:
+        if first_n < 0 or next(calls) < first_n:
+            print(line.format(name, *arrays), flush=True)
+
+    return show
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _seen(forward: Any, backward: Any, data: Any, *lengths: Any) -> Any:
+def _printed(forward: Any, backward: Any, data: Any, *lengths: Any) -> Any:
+    """The data itself; `forward` is called with it and its lengths, and `backward` with its gradient and lengths."""
     if forward is not None:
         jax.debug.callback(forward, data, *lengths)
     return data
 
 
-def _seen_forward(forward: Any, backward: Any, data: Any, *lengths: Any) -> Any:
-    return _seen(forward, backward, data, *lengths), lengths
+def _printed_forward(forward: Any, backward: Any, data: Any, *lengths: Any) -> Any:
+    return _printed(forward, backward, data, *lengths), lengths
 
 
-def _seen_backward(forward: Any, backward: Any, lengths: Any, gradient: Any) -> Any:
+def _printed_backward(forward: Any, backward: Any, lengths: Any, gradient: Any) -> Any:
     if backward is not None and gradient.dtype != jax.dtypes.float0:
         jax.debug.callback(backward, gradient, *lengths)
     return (gradient, *[np.zeros(v.shape, jax.dtypes.float0) for v in lengths])
 
 
-_seen.defvjp(_seen_forward, _seen_backward)
-
-
-def _line(message: str | None, name: str, summarize: int, shows: tuple[bool, ...], data: Any, *lengths: Any) -> str:
-    data = np.asarray(data)
-    named, typed, shaped, with_lengths = shows
-    kind = str(data.dtype) * typed + str(list(data.shape)) * shaped
-    sizes = f"lengths {np.asarray(lengths[0]).tolist()}" if lengths and with_lengths else ""
-    shown = data.reshape(-1)[: None if summarize < 0 else summarize]
-    return " ".join(part for part in (message, name * named, kind, sizes, str(shown)) if part)
+_printed.defvjp(_printed_forward, _printed_backward)

@@ -1,4 +1,4 @@
-"""`repeat`: identical blocks, one behind the other, compiled once."""
+"""`repeat`: identical blocks, one after the other, compiled once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid import core, errors
+from fluid import core
 from fluid.layers.base import Layer, layer
-from fluid.layers.control.carry import recorded, settled
-from fluid.layers.control.loop import check_carry, count_steps, first_slice, pair_of, settled_slices
+from fluid.layers.control.loop import arrays_of_slices, check_carry, check_pair, count_steps, first_slice
+from fluid.layers.control.pytrees import record_outputs, strongly_typed
 
 
 @layer
@@ -21,30 +21,33 @@ def repeat(
     remat: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Blocks of the same structure, one behind the other, each with parameters of its own: `x = block(x)`, `n` times.
+    """Blocks of the same structure, one after the other, each with parameters of its own: `x = block(x)`, `n` times.
 
     The block is traced and compiled once, however many there are. Each parameter and each moving average that it
     creates is one array for all blocks, `[n, ...]`, under the name scope of the layer: `repeat_0/fc_0.w_0`. Every block
-    has its own slice of it, initialised by itself, and its own dropout. An array named by `ParamAttr(name=...)` is one
-    for all blocks, as it would be in a loop of Python.
+    has its own slice of that array, which is initialised from a random key of its own, and its own dropout masks. An
+    array that is named by `ParamAttr(name=...)` is shared by all blocks, as it would be in a loop of Python.
 
     An optimizer sees the array of all blocks. Rules that look at each element alone (SGD, Momentum, Adam, ...) do the
-    same as for single parameters; those that take norms of parameters or gradients (LARS, LAMB, Muon, clips by norm in
-    ParamAttr) take that of all blocks together.
+    same as for single parameters. Rules that take norms of parameters or gradients (LARS, LAMB, Muon, clips by norm in
+    ParamAttr) take the norm of all blocks together.
 
     Args:
       block: `block(x) -> x`, or, with `xs`, `block(x, x_i) -> (x, y_i)`; each is a value, None, or a pytree of values.
-      n: how many blocks.
-      x: what the first block is given: a value, or a pytree of values. Blocks keep structure, shapes and dtypes.
-      xs: arrays `[n, ...]`, of which each block is given its slice, such as the caches of decoders.
-      remat: True keeps nothing within the blocks for the way back but computes it again: less memory, more time.
+      n: number of blocks.
+      x: what the first block is given: a value, or a pytree of values. A block returns a value of the same structure,
+        shapes and dtypes.
+      xs: a pytree of arrays `[n, ...]`, of which each block is given its slice, such as the caches of decoders.
+      remat: True computes what happens within the blocks again for the gradient instead of keeping it, which takes less
+        memory and more time.
       name: instead of `repeat_N`.
 
     Returns:
       What the last block returned; with `xs` also the `y_i` of all blocks, `[n, ...]`.
 
     Raises:
-      ShapeError: a block returns something else than it was given, or `xs` are not of `n` blocks.
+      ShapeError: a block returns another structure, other shapes or other dtypes than it was given, or `xs` do not hold
+        `n` slices.
       ArgumentError: `n` is no positive integer.
 
     Example:
@@ -57,28 +60,29 @@ def repeat(
       {'repeat_0/fc_0.w_0': (12, 8, 8), 'repeat_0/fc_0.b_0': (12, 8)}
     """
     this = Layer("repeat", name)
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise errors.ArgumentError(
-            f"{this.name}: n={n!r}; expected a positive integer, as in layers.repeat(block, 12, x)"
-        )
-    x, xs = settled(x), settled_slices(this, xs)
-    count_steps(this, xs, n, "n")
-    extra = () if xs is None else (first_slice(xs),)
-    stack = core.Stack(block, [x, *extra], "layers.repeat", n, this.name)
+    x = strongly_typed(x)
+    xs = arrays_of_slices(this, xs)
+    n = count_steps(this, xs, n, "n")
+    examples = [x] if xs is None else [x, first_slice(xs)]
+    stack = core.Stack(block, examples, "layers.repeat", n, this.name)
 
     def step(carried: Any, given: Any) -> Any:
-        value, states = carried
-        turn, slices, *extra = given
-        result, changed = stack({**slices, **states}, turn, value, *extra)
+        value, shared = carried
+        number, own, *x_i = given
+        result, changed = stack({**own, **shared}, number, value, *x_i)
         y = None
-        if extra:
-            result, y = pair_of(this, result, "repeat", "lambda x, x_i: (x + x_i, None)")
-        apart = {name: changed[name] for name in changed.keys() & slices.keys()}
-        carried = check_carry(this, "block", result, value), {name: changed[name] for name in states}
-        return carried, (apart, settled(y))
+        if x_i:
+            result, y = check_pair(this, result, "repeat", "lambda x, x_i: (x + x_i, None)")
+        new_value = check_carry(this, "block", result, value)
+        new_shared = {name: changed[name] for name in shared}
+        new_own = {name: changed[name] for name in changed.keys() & own.keys()}
+        return (new_value, new_shared), (new_own, strongly_typed(y))
 
-    step = jax.checkpoint(step, prevent_cse=False) if remat else step  # a scan keeps what it repeats apart by itself
-    given = (jnp.arange(n, dtype=jnp.int32), stack.arrays, *(() if xs is None else (xs,)))
-    (result, states), (apart, ys) = jax.lax.scan(step, (x, stack.states()), given)
-    stack.keep({**states, **apart})
-    return recorded(this, result) if xs is None else (recorded(this, result), recorded(this, ys))
+    if remat:
+        # Inside a scan the compiler cannot merge what is computed again with what was computed before.
+        step = jax.checkpoint(step, prevent_cse=False)
+    numbers = jnp.arange(n, dtype=jnp.int32)
+    given = (numbers, stack.arrays) if xs is None else (numbers, stack.arrays, xs)
+    (result, shared), (own, ys) = jax.lax.scan(step, (x, stack.states()), given)
+    stack.keep({**shared, **own})
+    return record_outputs(this, result) if xs is None else (record_outputs(this, result), record_outputs(this, ys))

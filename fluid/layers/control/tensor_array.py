@@ -1,5 +1,6 @@
-"""Arrays of arrays, of which a loop writes one at a time."""
+"""TensorArray: room for a number of arrays of one shape, which a loop writes one at a time."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer
 from fluid.layers.checks import dtype_of, known_shape
 
@@ -17,25 +18,25 @@ from fluid.layers.checks import dtype_of, known_shape
 class TensorArray:
     """Room for a number of arrays of one shape, and how many of them have been written.
 
-    Loops and branches carry it like any value.
+    Loops and branches carry it as they carry any value.
 
     Attributes:
-      data: `[max_length, ...]`; zeros where nothing was written.
+      data: `[max_length, ...]`; an array that was not written is zeros.
       length: int32 `[]`: one more than the last index that was written.
     """
 
-    data: Any
-    length: Any
+    data: jax.Array
+    length: jax.Array
 
 
 @layer
-def create_array(dtype: Any, max_length: int, shape: Any = (), name: str | None = None) -> TensorArray:
+def create_array(dtype: Any, max_length: int, shape: Sequence[int] = (), name: str | None = None) -> TensorArray:
     """Room for arrays that are written one by one, with `layers.array_write`.
 
     Args:
-      dtype: of each.
-      max_length: how many there may be.
-      shape: of each; scalars by default. For one that follows the batch use `x.shape`.
+      dtype: of each array.
+      max_length: how many arrays there may be.
+      shape: of each array; scalars by default. For one that follows the batch use `x.shape`.
       name: instead of `create_array_N`.
 
     Returns:
@@ -57,26 +58,26 @@ def create_array(dtype: Any, max_length: int, shape: Any = (), name: str | None 
       float32[4, batch, 3] int32[]
     """
     this = Layer("create_array", name)
-    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
-        raise errors.ArgumentError(
-            f"{this.name}: max_length={max_length!r}; the room must be known in advance, as in "
-            f'layers.create_array("float32", max_length=20, shape=x.shape)'
-        )
+    room = core.whole_number(this.name, "max_length", max_length)
     sizes = known_shape(this, list(shape))
-    return TensorArray(this.output(jnp.zeros([max_length, *sizes], dtype_of("create_array", dtype))), jnp.int32(0))
+    return TensorArray(this.output(jnp.zeros([room, *sizes], dtype_of("create_array", dtype))), jnp.int32(0))
 
 
 @layer
 def array_write(
-    x: Any, i: Any, array: TensorArray | None = None, max_length: int | None = None, name: str | None = None
+    x: core.Value,
+    i: core.Value | int,
+    array: TensorArray | None = None,
+    max_length: int | None = None,
+    name: str | None = None,
 ) -> TensorArray:
-    """A TensorArray in which one array is another. The one that is given does not change: use what is returned.
+    """A TensorArray in which one array is replaced. The given TensorArray does not change: use the returned one.
 
     Args:
-      x: what is written, of the shape and dtype that the array has room for.
-      i: where: an integer, or an integer value `[]` or `[1]`. Behind the end of the array nothing is written.
+      x: the array to write, of the shape and dtype that the TensorArray has room for.
+      i: its index: an integer, or an integer value `[]` or `[1]`. A value outside the TensorArray writes nothing.
       array: the TensorArray; by default a new one that fits `x`.
-      max_length: how many there may be, for a new one.
+      max_length: how many arrays a new one has room for.
       name: instead of `array_write_N`.
 
     Returns:
@@ -84,7 +85,8 @@ def array_write(
 
     Raises:
       ShapeError: `x` has another shape or dtype than there is room for.
-      ArgumentError: the index is not in the array, or there is neither `array` nor `max_length`.
+      ArgumentError: the index is an int outside the TensorArray, there is neither `array` nor `max_length`, or that is
+        no positive integer.
 
     Example:
       >>> import fluid
@@ -103,8 +105,9 @@ def array_write(
                 f"{this.name}: neither array nor max_length is given; the room must be known in advance: "
                 f"layers.array_write(x, i, array), or layers.array_write(x, i, max_length=20) for a new one"
             )
-        array = TensorArray(jnp.zeros([max_length, *value.shape], value.dtype), jnp.int32(0))
-    data = _checked(this, array).data
+        room = core.whole_number(this.name, "max_length", max_length)
+        array = TensorArray(jnp.zeros([room, *value.shape], value.dtype), jnp.int32(0))
+    data = _check_tensor_array(this, array).data
     index = _index(this, i, data.shape[0])
     if (value.shape, value.dtype) != (data.shape[1:], data.dtype):
         raise errors.ShapeError(
@@ -118,19 +121,19 @@ def array_write(
 
 
 @layer
-def array_read(array: TensorArray, i: Any, name: str | None = None) -> Any:
+def array_read(array: TensorArray, i: core.Value | int, name: str | None = None) -> jax.Array:
     """One array of a TensorArray.
 
     Args:
       array: the TensorArray.
-      i: which: an integer, or an integer value `[]` or `[1]`. What is not in it reads as NaN.
+      i: the index: an integer, or an integer value `[]` or `[1]`. Of floats, a value outside the TensorArray reads NaN.
       name: instead of `array_read_N`.
 
     Returns:
-      The array: zeros when it was not written.
+      The array; zeros if it was not written.
 
     Raises:
-      ArgumentError: the index is not in the array.
+      ArgumentError: the index is an int outside the TensorArray.
 
     Example:
       >>> import fluid
@@ -141,15 +144,15 @@ def array_read(array: TensorArray, i: Any, name: str | None = None) -> Any:
       float32[batch, 3]
     """
     this = Layer("array_read", name)
-    data = _checked(this, array).data
+    data = _check_tensor_array(this, array).data
     fill = np.nan if jnp.issubdtype(data.dtype, jnp.inexact) else None
     index = _index(this, i, data.shape[0])
     return this.output(data.at[index].get(mode="fill", fill_value=fill, wrap_negative_indices=False))
 
 
 @layer
-def array_length(array: TensorArray, name: str | None = None) -> Any:
-    """How many arrays of a TensorArray have been written: one more than the last index.
+def array_length(array: TensorArray, name: str | None = None) -> jax.Array:
+    """How many arrays of a TensorArray have been written: one more than the last index that was.
 
     Args:
       array: the TensorArray.
@@ -166,10 +169,10 @@ def array_length(array: TensorArray, name: str | None = None) -> Any:
       int32[]
     """
     this = Layer("array_length", name)
-    return this.output(jnp.asarray(_checked(this, array).length))
+    return this.output(jnp.asarray(_check_tensor_array(this, array).length))
 
 
-def _checked(this: Layer, array: Any) -> TensorArray:
+def _check_tensor_array(this: Layer, array: Any) -> TensorArray:
     if not isinstance(array, TensorArray):
         raise errors.ArgumentTypeError(
             f"{this.name}: array is a {type(array).__name__}, expected what layers.create_array or layers.array_write "
@@ -179,9 +182,9 @@ def _checked(this: Layer, array: Any) -> TensorArray:
 
 
 def _index(this: Layer, i: Any, room: int) -> Any:
-    known = isinstance(i, int | np.integer) and not isinstance(i, bool)
-    if known and not 0 <= i < room:
-        raise errors.ArgumentError(f"{this.name}: i={i}, but max_length={room}; expected 0 to {room - 1}")
+    """An index as an integer array `[]`; an int, which is known already, must lie within the room."""
+    if isinstance(i, int | np.integer):
+        i = core.whole_number(this.name, "i", i, least=0, most=room - 1)
     index = array_of(this, i)
     if not jnp.issubdtype(index.dtype, jnp.integer) or index.size != 1:
         raise errors.ShapeError(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_dims, valid_steps, wide
+from fluid.layers.base import Layer, axis_of, dense, describe, is_sequence, layer, like, row_dims, valid_steps, wide
 from fluid.layers.checks import check_same_shape
 
 _LOG_OF_ZERO = -1e20
@@ -50,6 +50,7 @@ def cross_entropy(
     axis = probabilities.ndim - 1
     logits = _logits_of(this, input, axis)
     if logits is None:
+        core.expect_probabilities("layers.cross_entropy", input.data if is_sequence(input) else input)
         zero = probabilities == 0
         logs, total = jnp.where(zero, _LOG_OF_ZERO, jnp.log(jnp.where(zero, 1, probabilities))), 0
     else:

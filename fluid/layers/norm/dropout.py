@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, layer, like
@@ -44,20 +45,46 @@ def dropout(
       float32[batch, 4]
     """
     this = Layer("dropout", name)
-    if isinstance(dropout_prob, bool) or not isinstance(dropout_prob, int | float) or not 0 <= dropout_prob <= 1:
-        raise errors.ArgumentError(
-            f"{this.name}: dropout_prob={dropout_prob!r}; expected 0 to 1, as in dropout_prob=0.5"
-        )
+    check_probability(this, dropout_prob)
     if dropout_implementation not in ("downgrade_in_infer", "upscale_in_train"):
         raise errors.ArgumentError(
             f"{this.name}: dropout_implementation={dropout_implementation!r}; "
             f"expected 'downgrade_in_infer' or 'upscale_in_train'"
         )
     array = dense(x)
-    keep, upscale = 1.0 - dropout_prob, dropout_implementation == "upscale_in_train"
+    upscale = dropout_implementation == "upscale_in_train"
     if is_test or this.frame.mode == core.TEST:
-        return this.output(like(x, array if upscale else (array * keep).astype(array.dtype)))
+        return this.output(like(x, array if upscale else (array * (1.0 - dropout_prob)).astype(array.dtype)))
     key = core.random_key(this.name) if seed is None else jax.random.key(seed)
+    return this.output(like(x, drop(array, dropout_prob, key, upscale)))
+
+
+def drop(array: jax.Array, probability: float, key: jax.Array, upscale: bool) -> jax.Array:
+    """Set each element of an array to 0 with a probability.
+
+    Args:
+      array: any shape.
+      probability: from 0 to 1.
+      key: decides, with the probability and the shape, which elements these are.
+      upscale: whether what is kept is divided by `1 - probability`.
+
+    Returns:
+      An array of the same shape and dtype.
+    """
+    keep = 1.0 - probability
     mask = jax.random.bernoulli(key, keep, array.shape)
     kept = array / keep if upscale and keep else array
-    return this.output(like(x, jnp.where(mask, kept, 0).astype(array.dtype)))
+    return jnp.where(mask, kept, 0).astype(array.dtype)
+
+
+def check_probability(this: Layer, dropout_prob: Any) -> None:
+    """Refuse what is no number from 0 to 1.
+
+    Raises:
+      ArgumentError: it is none.
+    """
+    is_number = isinstance(dropout_prob, int | float | np.floating) and not isinstance(dropout_prob, bool)
+    if not is_number or not 0 <= dropout_prob <= 1:
+        raise errors.ArgumentError(
+            f"{this.name}: dropout_prob={dropout_prob!r}; expected 0 to 1, as in dropout_prob=0.5"
+        )

@@ -1,38 +1,42 @@
-"""Long short-term memory (Hochreiter and Schmidhuber, 1997)."""
+"""Long short-term memory (Hochreiter and Schmidhuber, 1997): over sequences, with projection, and a single step."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, layer
 from fluid.layers.fc import fc
-from fluid.layers.recurrent.scan import activation, checked, clipped, initial, projected, scan_rows, scan_time, width_of
+from fluid.layers.functional import Activation
+from fluid.layers.recurrent.arguments import array_of_shape, projected, starting_state, to_activation, width_of
+from fluid.layers.recurrent.cells import LSTM, Cell, LSTMUnit, ProjectedLSTM, StateAsOutput
+from fluid.layers.recurrent.scan import unroll_rows
 from fluid.layers.tensor.concat import concat
+from fluid.param_attr import ParamSetting
 
 
 @layer
 def dynamic_lstm(
-    input: Any,
+    input: core.Value,
     size: int,
-    h_0: Any = None,
-    c_0: Any = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    h_0: core.Value | None = None,
+    c_0: core.Value | None = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     use_peepholes: bool = True,
     is_reverse: bool = False,
-    gate_activation: Any = "sigmoid",
-    cell_activation: Any = "tanh",
-    candidate_activation: Any = "tanh",
+    gate_activation: Activation = "sigmoid",
+    cell_activation: Activation = "tanh",
+    candidate_activation: Activation = "tanh",
     dtype: str = "float32",
     name: str | None = None,
-) -> Any:
-    """LSTM over the steps of sequences (Gers et al., 2002, for the peepholes); the input is projected already.
+) -> tuple[core.SequenceBatch, core.SequenceBatch]:
+    """LSTM with peepholes (Gers et al., 2002) over the steps of sequences, whose input is projected already.
 
-    With `a` the gates, `a = x + h @ weight + bias`, in the order candidate, input, forget, output:
-    `c' = sigmoid(a_f + p_f c) c + sigmoid(a_i + p_i c) tanh(a_c)`, `h' = sigmoid(a_o + p_o c') tanh(c')`.
+    With `a = x + h @ weight + bias` in the order candidate, input, forget, output, and the peepholes `p`:
+    `i = sigmoid(a_i + p_i * c)`, `f = sigmoid(a_f + p_f * c)`, `c' = f * c + i * tanh(a_g)`,
+    `o = sigmoid(a_o + p_o * c')`, `h' = o * tanh(c')`.
 
     Args:
       input: SequenceBatch `[batch, time, 4 * width]`, from `fc(x, size=4 * width)`.
@@ -40,22 +44,22 @@ def dynamic_lstm(
       h_0: hidden state to start from, `[batch, width]`; zeros by default.
       c_0: cell state to start from, `[batch, width]`; zeros by default.
       param_attr: ParamAttr of the weight `[width, 4 * width]`.
-      bias_attr: ParamAttr of the bias `[1, 7 * width]`: of the four gates, then the peepholes input, forget, output;
-        `[1, 4 * width]` without peepholes. False, possible without peepholes, for none.
+      bias_attr: ParamAttr of the bias. With peepholes it is `[1, 7 * width]`: that of the four sums, then the peepholes
+        of the input, forget and output gate. Without them it is `[1, 4 * width]`, and False stands for none.
       use_peepholes: whether the gates see the cell state.
       is_reverse: whether to run each row from its last step to its first.
       gate_activation: of the three gates: "sigmoid", "tanh", "relu", "identity", any other activation, or a function.
-      cell_activation: of the cell state in the output, likewise.
-      candidate_activation: of the candidate, likewise.
-      dtype: has no effect; the parameters have the dtype of the input.
+      cell_activation: of the cell state in the hidden state, with the same choices.
+      candidate_activation: of the candidate, with the same choices.
+      dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
       name: instead of `lstm_N`.
 
     Returns:
-      Hidden state and cell state behind each step: two SequenceBatches `[batch, time, width]`.
+      Hidden state and cell state after each step: two SequenceBatches `[batch, time, width]`.
 
     Raises:
       ShapeError: the input is no sequence of that size, or a state to start from does not fit.
-      ArgumentError: `size` is not a multiple of 4, or `bias_attr=False` with peepholes.
+      ArgumentError: `size` is no positive multiple of 4, or `bias_attr=False` with peepholes.
 
     Example:
       >>> import fluid
@@ -68,58 +72,53 @@ def dynamic_lstm(
       (1, 56)
     """
     this = Layer("lstm", name)
-    width = width_of(this, size, 4)
+    width = width_of(this, size, gates=4)
     x = projected(this, input, size)
     weight = this.weight(param_attr, [width, size], x.dtype)
-    x, peepholes = _biased(this, x, bias_attr, use_peepholes)
-    unit = _Unit(peepholes, activation(gate_activation), activation(cell_activation), activation(candidate_activation))
-
-    def cell(states: Any, x: Any) -> Any:
-        hidden, memory = states
-        return unit(jnp.split(x + hidden @ weight, 4, axis=1), memory)
-
-    start = tuple(initial(this, v, (x.shape[0], width), x.dtype, n) for v, n in ((h_0, "h_0"), (c_0, "c_0")))
-    return tuple(this.output(x.with_data(v)) for v in scan_rows(cell, start, x, is_reverse))
+    x, peepholes = _add_bias(this, x, bias_attr, use_peepholes)
+    unit = _unit(gate_activation, candidate_activation, cell_activation, peepholes)
+    return _states(this, LSTM(unit, weight), x, h_0, c_0, is_reverse)
 
 
 @layer
 def dynamic_lstmp(
-    input: Any,
+    input: core.Value,
     size: int,
     proj_size: int,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting | Sequence[ParamSetting] = None,
+    bias_attr: ParamSetting = None,
     use_peepholes: bool = True,
     is_reverse: bool = False,
-    gate_activation: Any = "sigmoid",
-    cell_activation: Any = "tanh",
-    candidate_activation: Any = "tanh",
-    proj_activation: Any = "tanh",
+    gate_activation: Activation = "sigmoid",
+    cell_activation: Activation = "tanh",
+    candidate_activation: Activation = "tanh",
+    proj_activation: Activation = "tanh",
     dtype: str = "float32",
     name: str | None = None,
-    h_0: Any = None,
-    c_0: Any = None,
+    h_0: core.Value | None = None,
+    c_0: core.Value | None = None,
     cell_clip: float | None = None,
     proj_clip: float | None = None,
-) -> Any:
+) -> tuple[core.SequenceBatch, core.SequenceBatch]:
     """LSTM whose hidden state is projected to fewer numbers (Sak, Senior and Beaufays, 2014).
 
-    As `dynamic_lstm`, with `r' = proj_activation(h' @ projection)` in the place of `h` in the next step.
+    It is `dynamic_lstm` but for the projection `r' = proj_activation(h' @ projection)`, which takes the place of `h` in
+    the next step.
 
     Args:
       input: SequenceBatch `[batch, time, 4 * width]`, from `fc(x, size=4 * width)`.
       size: 4 * width.
       proj_size: width of the projection.
-      param_attr: ParamAttr of the weight `[proj_size, 4 * width]` and the projection `[width, proj_size]`, or a list of
-        two.
+      param_attr: ParamAttr of the weight `[proj_size, 4 * width]` and of the projection `[width, proj_size]`, or a list
+        of one for each.
       bias_attr: ParamAttr of the bias, see `dynamic_lstm`.
       use_peepholes: whether the gates see the cell state.
       is_reverse: whether to run each row from its last step to its first.
       gate_activation: of the three gates, see `dynamic_lstm`.
-      cell_activation: of the cell state in the output, likewise.
-      candidate_activation: of the candidate, likewise.
-      proj_activation: of the projection, likewise.
-      dtype: has no effect; the parameters have the dtype of the input.
+      cell_activation: of the cell state in the hidden state, see `dynamic_lstm`.
+      candidate_activation: of the candidate, see `dynamic_lstm`.
+      proj_activation: of the projection, with the same choices.
+      dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
       name: instead of `lstmp_N`.
       h_0: projection to start from, `[batch, proj_size]`; zeros by default.
       c_0: cell state to start from, `[batch, width]`; zeros by default.
@@ -127,11 +126,12 @@ def dynamic_lstmp(
       proj_clip: holds the projection between `-proj_clip` and `proj_clip`.
 
     Returns:
-      Projection `[batch, time, proj_size]` and cell state `[batch, time, width]` behind each step: two SequenceBatches.
+      Projection `[batch, time, proj_size]` and cell state `[batch, time, width]` after each step: two SequenceBatches.
 
     Raises:
       ShapeError: the input is no sequence of that size, or a state to start from does not fit.
-      ArgumentError: `size` is not a multiple of 4, or `bias_attr=False` with peepholes.
+      ArgumentError: `size` is no positive multiple of 4, `proj_size` is no positive integer, there are not as many
+        `param_attr` as weights, or `bias_attr=False` with peepholes.
 
     Example:
       >>> import fluid
@@ -143,57 +143,44 @@ def dynamic_lstmp(
       {'lstmp_0.w_0': (5, 32), 'lstmp_0.w_1': (8, 5), 'lstmp_0.b_0': (1, 56)}
     """
     this = Layer("lstmp", name)
-    width = width_of(this, size, 4)
+    width = width_of(this, size, gates=4)
+    proj_size = core.whole_number(this.name, "proj_size", proj_size)
     x = projected(this, input, size)
-    attrs = param_attr if isinstance(param_attr, list | tuple) else [param_attr] * 2
-    if len(attrs) != 2:
-        raise errors.ArgumentError(
-            f"{this.name} has two weights and {len(attrs)} param_attr; give one for each: [recurrent, projection]"
-        )
-    weight = this.weight(attrs[0], [proj_size, size], x.dtype)
-    projection = this.weight(attrs[1], [width, proj_size], x.dtype)
-    x, peepholes = _biased(this, x, bias_attr, use_peepholes)
-    acts = activation(gate_activation), activation(cell_activation), activation(candidate_activation)
-    unit, project = _Unit(peepholes, *acts, cell_clip), activation(proj_activation)
-
-    def cell(states: Any, x: Any) -> Any:
-        before, memory = states
-        hidden, memory = unit(jnp.split(x + before @ weight, 4, axis=1), memory)
-        return clipped(project(hidden @ projection), proj_clip), memory
-
-    batch = x.shape[0]
-    start = (
-        initial(this, h_0, (batch, proj_size), x.dtype, "h_0"),
-        initial(this, c_0, (batch, width), x.dtype, "c_0"),
-    )
-    return tuple(this.output(x.with_data(v)) for v in scan_rows(cell, start, x, is_reverse))
+    weight_attr, projection_attr = _two_settings(this, param_attr)
+    weight = this.weight(weight_attr, [proj_size, size], x.dtype)
+    projection = this.weight(projection_attr, [width, proj_size], x.dtype)
+    x, peepholes = _add_bias(this, x, bias_attr, use_peepholes)
+    unit = _unit(gate_activation, candidate_activation, cell_activation, peepholes, cell_clip)
+    cell = ProjectedLSTM(unit, weight, projection, to_activation(proj_activation), proj_clip)
+    return _states(this, cell, x, h_0, c_0, is_reverse)
 
 
 @layer
 def lstm_unit(
-    x_t: Any,
-    hidden_t_prev: Any,
-    cell_t_prev: Any,
+    x_t: core.Value,
+    hidden_t_prev: core.Value,
+    cell_t_prev: core.Value,
     forget_bias: float = 0.0,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     name: str | None = None,
-) -> Any:
+) -> tuple[jax.Array, jax.Array]:
     """One step of an LSTM without peepholes (Zaremba, Sutskever and Vinyals, 2014).
 
-    The gates are `fc([x_t, hidden_t_prev])`, in the order input, forget, output, candidate.
+    The sums that enter the gates are `fc([x_t, hidden_t_prev])`, in the order input, forget, output, candidate;
+    `dynamic_lstm` has the equations.
 
     Args:
       x_t: input of the step, `[batch, in]`.
       hidden_t_prev: hidden state before it, `[batch, width]`.
       cell_t_prev: cell state before it, `[batch, width]`.
-      forget_bias: added to the forget gate.
+      forget_bias: a number that is added to the sum of the forget gate.
       param_attr: ParamAttr of the weight `[in + width, 4 * width]`.
       bias_attr: ParamAttr of the bias `[4 * width]`; False for none.
       name: instead of `lstm_unit_N` for the results, and of `fc_N` for the parameters.
 
     Returns:
-      Hidden state and cell state behind the step, each `[batch, width]`.
+      Hidden state and cell state after the step, each `[batch, width]`.
 
     Raises:
       ShapeError: the inputs are no matrices, or do not fit together.
@@ -208,158 +195,74 @@ def lstm_unit(
       ['fc_0.w_0', 'fc_0.b_0']
     """
     this = Layer("lstm_unit", name)
-    memory = checked(this, cell_t_prev, None, None)
-    batch, width = memory.shape
-    x, hidden = checked(this, x_t, batch, None), checked(this, hidden_t_prev, batch, width)
-    gates = fc(concat([x, hidden], axis=1, name=name), 4 * width, param_attr=param_attr, bias_attr=bias_attr, name=name)
-    into, forget, out, candidate = jnp.split(gates, 4, axis=1)
-    unit = _Unit(None, jax.nn.sigmoid, jnp.tanh, jnp.tanh)
-    hidden, memory = unit((candidate, into, forget + forget_bias, out), memory)
-    memory = this.output(memory.astype(gates.dtype))
-    return this.output(hidden.astype(gates.dtype)), memory
+    cell = array_of_shape(this, cell_t_prev, None, None)
+    batch, width = cell.shape
+    x = array_of_shape(this, x_t, batch, None)
+    hidden = array_of_shape(this, hidden_t_prev, batch, width)
+    both = concat([x, hidden], axis=1, name=name)
+    sums = fc(both, 4 * width, param_attr=param_attr, bias_attr=bias_attr, name=name)
+    new = LSTMUnit("ifog", forget_bias=forget_bias)(sums, cell)
+    # The names of the results count in this order.
+    new_cell = this.output(new.cell.astype(sums.dtype))
+    return this.output(new.hidden.astype(sums.dtype)), new_cell
 
 
-@layer
-def lstm(
-    input: Any,
-    init_h: Any,
-    init_c: Any,
-    max_len: int,
-    hidden_size: int,
-    num_layers: int,
-    dropout_prob: float = 0.0,
-    is_bidirec: bool = False,
-    is_test: bool = False,
-    name: str | None = None,
-    default_initializer: Any = None,
-    seed: int = -1,
-) -> Any:
-    """Several layers of LSTM without peepholes over dense data, with all weights in one vector, as cuDNN has them.
+def _unit(
+    gate: Activation,
+    candidate: Activation,
+    output: Activation,
+    peepholes: jax.Array | None,
+    clip: float | None = None,
+) -> LSTMUnit:
+    """The equations of `dynamic_lstm`, whose sums come in the order candidate, input, forget, output."""
+    return LSTMUnit("gifo", to_activation(gate), to_activation(candidate), to_activation(output), peepholes, clip=clip)
 
-    The vector holds first the matrices, layer by layer (and in it forward, then backward): of the gates input, forget,
-    candidate, output those `[hidden_size, in]` for the input, then those `[hidden_size, hidden_size]` for the hidden
-    state; then, in the same order, their biases, eight of `[hidden_size]` for each layer and direction. `in` is the
-    width of the input in the first layer, and `hidden_size` (twice, when bidirectional) in the others.
+
+def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> tuple[Any, Any]:
+    """The settings of the recurrent weight and of the projection, from one for both or a list of two."""
+    settings = list(given) if isinstance(given, list | tuple) else [given, given]
+    if len(settings) != 2:
+        raise errors.ArgumentError(
+            f"{this.name} has two weights and {len(settings)} param_attr; give one for each: [recurrent, projection]"
+        )
+    return settings[0], settings[1]
+
+
+def _add_bias(
+    this: Layer, x: core.SequenceBatch, attr: ParamSetting, use_peepholes: bool
+) -> tuple[core.SequenceBatch, jax.Array | None]:
+    """Create the bias of an LSTM, which holds its peepholes too.
 
     Args:
-      input: `[time, batch, in]`; every step of every row counts.
-      init_h: hidden states to start from, `[num_layers (* 2 when bidirectional), batch, hidden_size]`.
-      init_c: cell states to start from, likewise.
-      max_len: has no effect; the length is that of the input.
-      hidden_size: width of the hidden state.
-      num_layers: number of layers.
-      dropout_prob: probability of dropping a number between two layers, in training.
-      is_bidirec: whether each layer runs in both directions, and gives both hidden states.
-      is_test: True drops nothing in training either.
-      name: instead of `cudnn_lstm_N`.
-      default_initializer: of the weights; Xavier uniform by default.
-      seed: gives the same dropout at every step; by default (-1) each step draws its own.
+      this: the layer.
+      x: the projected input, `[batch, time, 4 * width]`.
+      attr: the setting of the bias.
+      use_peepholes: whether the bias is `[1, 7 * width]` or `[1, 4 * width]`.
 
     Returns:
-      Hidden states of the last layer `[time, batch, hidden_size (* 2 when bidirectional)]`; hidden states and cell
-      states behind the last step, each as `init_h`.
-
-    Raises:
-      ShapeError: an array does not have three dimensions that fit.
-
-    Example:
-      >>> import fluid
-      >>> def program():
-      ...     x = fluid.layers.data("x", shape=[7, 5, 4], append_batch_size=False)
-      ...     start = fluid.layers.zeros([2 * 2, 5, 3], "float32")
-      ...     out, h, c = fluid.layers.lstm(x, start, start, 7, hidden_size=3, num_layers=2, is_bidirec=True)
-      ...     return out, h
-      >>> program = fluid.Program(program)
-      >>> program.outputs[0].shape, program.outputs[1].shape
-      ((7, 5, 6), (4, 5, 3))
+      The projected input plus its bias, and the peepholes of the input, forget and output gate, `[3, width]`, or None.
     """
-    this = Layer("cudnn_lstm", name)
-    x = checked(this, input, None, None, None)
-    directions = 2 if is_bidirec else 1
-    sizes = [x.shape[2]] + [hidden_size * directions] * (num_layers - 1)
-    shape = (num_layers * directions, x.shape[1], hidden_size)
-    states = [initial(this, v, shape, x.dtype, n) for v, n in ((init_h, "init_h"), (init_c, "init_c"))]
-    count = sum(4 * hidden_size * directions * (size + hidden_size + 2) for size in sizes)
-    flat = this.weight(None, [count], x.dtype, default_initializer)
-    weights = _unpack(flat, sizes, hidden_size, directions)
-    dropping = dropout_prob and not is_test and this.frame.mode == core.TRAIN
-    last: list[Any] = []
-    for number in range(num_layers):
-        if dropping and number:
-            key = core.random_key(f"{this.name}.{number}") if seed == -1 else jax.random.key(seed + number)
-            keep = jax.random.bernoulli(key, 1 - dropout_prob, x.shape)
-            x = jnp.where(keep, x / (1 - dropout_prob), 0).astype(x.dtype)
-        runs = []
-        for way in range(directions):
-            at = number * directions + way
-            behind, hidden = _run(weights[at], (states[0][at], states[1][at]), x, reverse=way == 1)
-            last.append(behind)
-            runs.append(hidden)
-        x = jnp.concatenate(runs, axis=2)
-    result = this.output(x)
-    return result, *(this.output(jnp.stack(v)) for v in zip(*last, strict=True))
-
-
-class _Unit:
-    """Gates (candidate, input, forget, output) and a cell state to a hidden state and the next cell state."""
-
-    def __init__(
-        self,
-        peepholes: Any,
-        gate: Callable[[Any], Any],
-        cell: Callable[[Any], Any],
-        candidate: Callable[[Any], Any],
-        clip: float | None = None,
-    ):
-        self.peepholes, self.gate, self.cell, self.candidate, self.clip = peepholes, gate, cell, candidate, clip
-
-    def __call__(self, gates: Any, memory: Any) -> tuple[Any, Any]:
-        candidate, into, forget, out = gates
-        if self.peepholes is not None:
-            into, forget = into + self.peepholes[0] * memory, forget + self.peepholes[1] * memory
-        memory = self.gate(forget) * memory + self.gate(into) * self.candidate(candidate)
-        memory = clipped(memory, self.clip)
-        if self.peepholes is not None:
-            out = out + self.peepholes[2] * memory
-        return self.gate(out) * self.cell(memory), memory
-
-
-def _biased(this: Layer, x: core.SequenceBatch, attr: Any, peepholes: bool) -> tuple[core.SequenceBatch, Any]:
-    """The projected input with the bias of its gates, and the peepholes `[3, width]`, which are part of the bias."""
     size = x.shape[2]
-    if attr is False and peepholes:
+    if attr is False and use_peepholes:
         raise errors.ArgumentError(
             f"{this.name}: the peepholes are part of the bias, so bias_attr=False needs use_peepholes=False"
         )
-    bias = this.bias(attr, [1, size // 4 * 7 if peepholes else size], x.dtype)
+    bias = this.bias(attr, [1, size // 4 * 7 if use_peepholes else size], x.dtype)
     if bias is None:
         return x, None
     flat = bias.reshape(-1)
-    return x.with_data(x.data + flat[:size]), flat[size:].reshape(3, -1) if peepholes else None
+    return x.with_data(x.data + flat[:size]), flat[size:].reshape(3, -1) if use_peepholes else None
 
 
-def _unpack(flat: Any, sizes: list[int], width: int, directions: int) -> list[tuple[Any, Any, Any]]:
-    """For each layer and direction: the weights `[in, 4 * width]` and `[width, 4 * width]`, and the bias."""
-    found, at = [], 0
-
-    def take(rows: int, columns: int) -> Any:
-        nonlocal at
-        at += rows * columns
-        return flat[at - rows * columns : at].reshape(rows, columns).T
-
-    for size in sizes:
-        found += [(take(4 * width, size), take(4 * width, width)) for _ in range(directions)]
-    return [(w, r, take(2, 4 * width).sum(1)) for w, r in found]
-
-
-def _run(weights: tuple[Any, Any, Any], states: Any, x: Any, reverse: bool) -> tuple[Any, Any]:
-    from_input, from_hidden, bias = weights
-    unit = _Unit(None, jax.nn.sigmoid, jnp.tanh, jnp.tanh)
-
-    def step(turn: Any, states: Any, gates: Any) -> tuple[Any, Any]:
-        hidden, memory = states
-        into, forget, candidate, out = jnp.split(gates + hidden @ from_hidden, 4, axis=1)
-        new = unit((candidate, into, forget, out), memory)
-        return new, new[0]
-
-    return scan_time(step, states, x @ from_input + bias, reverse=reverse)
+def _states(
+    this: Layer,
+    cell: Cell,
+    x: core.SequenceBatch,
+    h_0: core.Value | None,
+    c_0: core.Value | None,
+    reverse: bool,
+) -> tuple[core.SequenceBatch, core.SequenceBatch]:
+    """Hidden states and cell states of an LSTM after all steps of its projected input, recorded as results."""
+    start = starting_state(this, cell, x, h_0=h_0, c_0=c_0)
+    states = unroll_rows(StateAsOutput(cell), x, start, reverse)
+    return this.output(states.hidden), this.output(states.cell)

@@ -1,6 +1,7 @@
-"""Recurrences over any function: `rnn`."""
+"""`rnn`: a recurrence whose step is any function that calls layers."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -8,7 +9,15 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer
-from fluid.layers.recurrent.scan import scan_time
+from fluid.layers.recurrent.cells import Cell
+from fluid.layers.recurrent.scan import numbered, unroll
+from fluid.layers.recurrent.steps import (
+    check_no_state_written,
+    check_same_steps,
+    hold_last_step,
+    next_state,
+    time_first,
+)
 
 
 @layer
@@ -16,12 +25,12 @@ def rnn(
     cell: Callable[..., Any],
     inputs: Any,
     initial_states: Any,
-    sequence_length: Any = None,
+    sequence_length: core.Value | None = None,
     time_major: bool = False,
     is_reverse: bool = False,
     name: str | None = None,
     **kwargs: Any,
-) -> Any:
+) -> tuple[Any, Any]:
     """Run a function over the steps of sequences: one loop on the device, whatever the number of steps.
 
     Args:
@@ -30,18 +39,19 @@ def rnn(
       inputs: a SequenceBatch, of which `cell` gets `[batch, ...]`; an array `[batch, time, ...]`; or a list, tuple or
         dict of several.
       initial_states: array `[batch, ...]`, or a list, tuple or dict of several; the states keep shapes and dtypes.
-      sequence_length: integers `[batch]` for arrays: steps behind a row's length leave its states alone.
+      sequence_length: integers `[batch]` for arrays: in the steps after its end a row keeps its states.
       time_major: whether arrays are `[time, batch, ...]`, the outputs too.
       is_reverse: whether to run each row from its last step to its first.
       name: instead of `rnn_N`.
       kwargs: handed on to `cell`.
 
     Returns:
-      The outputs of all steps, SequenceBatches where the inputs are; and the states behind the last step.
+      The outputs of all steps, SequenceBatches where the inputs are; and the states after the last step.
 
     Raises:
       ShapeError: inputs do not have the same rows and steps, or new states other shapes than the old ones.
-      ProgramError: `cell` changes a state such as the moving averages of batch_norm.
+      ArgumentError: there are no initial states.
+      ProgramError: `cell` does not return a pair, or changes a state such as the moving averages of batch_norm.
 
     Example:
       >>> import fluid
@@ -64,15 +74,11 @@ def rnn(
             f"{this.name} needs initial_states, found {initial_states!r}; start with zeros: initial_states="
             f'fluid.layers.fill_constant_batch_size_like(x, [-1, size], "float32", 0.0)'
         )
-    one = jax.tree.map(lambda v: jnp.zeros(v.shape[1:], v.dtype), x)
-    body = core.Body(lambda x, states: _called(this, cell, x, states, kwargs), [one, states], "layers.rnn")
-    refuse_changes(this.name, body.written)
-
-    def step(turn: Any, states: Any, x: Any) -> tuple[Any, Any]:
-        outputs, new = body({}, turn, x, states)[0]
-        return new, outputs
-
-    last, outputs = scan_time(step, states, x, lengths, is_reverse)
+    example = jax.tree.map(lambda v: jnp.zeros(v.shape[1:], v.dtype), x)
+    body = core.Body(lambda x, states: _checked_step(this, cell, x, states, kwargs), [example, states], "layers.rnn")
+    check_no_state_written(this.name, body.written)
+    function = FunctionCell(body, states)
+    outputs, last = unroll(function, numbered(x), function.initial_state(x), lengths, is_reverse)
     ragged = any(map(is_sequence, jax.tree.leaves(inputs, is_leaf=is_sequence)))
     if ragged or not time_major:
         outputs = jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), outputs)
@@ -82,78 +88,43 @@ def rnn(
     return outputs, jax.tree.map(this.output, last)
 
 
-def time_first(value: Any) -> Any:
-    """A sequence batch as what a scan goes over: `[time, batch, ...]`, of nested sequences a batch of the inner ones.
+@dataclass(frozen=True, eq=False)
+class FunctionCell(Cell):
+    """A function that calls layers, as a cell. Its inputs are pairs: the number of the step, and what it steps over.
 
-    Behind the end of a row its last step is repeated, so that a step of the user's makes nothing of padding that it
-    could not make of data: no division by 0 whose gradient would be no number.
+    Attributes:
+      body: the function, which takes what it steps over and the state, and returns outputs and the new state.
+      start: the state before the first step.
     """
-    if isinstance(value, core.NestedSequenceBatch):
-        each = core.SequenceBatch(value.flat().data.reshape(value.shape), value.inner_lengths)
-    else:
-        each = value.data
-    return jax.tree.map(lambda v: _hold(jnp.swapaxes(v, 0, 1), value.lengths), each)
 
+    body: core.Body
+    start: Any
 
-def refuse_changes(name: str, written: Any) -> None:
-    """Refuse a step that changes states of the program.
+    def initial_state(self, batch_ref: Any) -> Any:
+        """The state that the cell was made with."""
+        return self.start
 
-    Raises:
-      ProgramError: it does.
-    """
-    if written:
-        raise errors.ProgramError(
-            f"{name}: a layer inside changes {', '.join(map(repr, sorted(written)))} in every step, also in those "
-            f"behind the end of a row; normalise before the recurrence, or inside with fluid.layers.layer_norm"
-        )
-
-
-def next_state(name: str, which: str, old: Any, new: Any) -> Any:
-    """The new value of a state, which keeps shape and dtype of the old one.
-
-    Raises:
-      ShapeError: it has another shape, or is an integer where the old one is a float.
-    """
-    if is_sequence(new):
-        raise errors.ShapeError(f"{name}: {which} became a sequence batch {describe(new)}, expected {describe(old)}")
-    new = jnp.asarray(new)
-    same_kind = jnp.issubdtype(new.dtype, jnp.floating) == jnp.issubdtype(old.dtype, jnp.floating)
-    if new.shape != old.shape or not same_kind:
-        raise errors.ShapeError(
-            f"{name}: {which} starts as {describe(old)} and became {describe(new)}; it must keep its shape, as in "
-            f"fluid.layers.fc([x, h], size={old.shape[-1] if old.shape else 1})"
-        )
-    return new.astype(old.dtype)
-
-
-def check_together(name: str, first: Any, other: Any) -> None:
-    """Refuse sequences that do not have the same rows and padded length as the first ones.
-
-    Raises:
-      ShapeError: they do not.
-    """
-    if first.shape[:2] != other.shape[:2]:
-        raise errors.ShapeError(
-            f"{name} steps over {describe(first)} and {describe(other)} at once; the sequences must have the same "
-            f"lengths. What is the same in every step needs no stepping: use it inside as it is"
-        )
-
-
-def _hold(data: Any, lengths: Any) -> Any:
-    rows = jnp.arange(data.shape[1])
-    spread = [1] * (data.ndim - 2)
-    last = data[jnp.maximum(lengths - 1, 0), rows]
-    # A row without steps gets one of another row, and where no row has any, zeros.
-    longest = jnp.argmax(lengths)
-    other = jnp.where(lengths[longest] > 0, data[0, longest], jnp.zeros((), data.dtype))
-    last = jnp.where((lengths > 0).reshape(-1, *spread), last, other)
-    mask = jnp.arange(data.shape[0])[:, None] < lengths
-    return jnp.where(mask.reshape(*mask.shape, *spread), data, last)
+    def step(self, inputs: Any, state: Any) -> tuple[Any, Any]:
+        """Run the function once; layers in it that draw random numbers depend on the number of the step."""
+        number, x = inputs
+        (outputs, new), _ = self.body({}, number, x, state)
+        return outputs, new
 
 
 def _steps_of(this: Layer, inputs: Any, sequence_length: Any, time_major: bool) -> tuple[Any, Any]:
-    """The inputs with time first, and the lengths of the rows if they have any."""
-    leaves, shape = jax.tree.flatten(inputs, is_leaf=is_sequence)
+    """Read what `rnn` steps over.
+
+    Args:
+      this: the layer, for messages.
+      inputs: a pytree of sequence batches, or of arrays `[batch, time, ...]`.
+      sequence_length: integers `[batch]` beside arrays, or None.
+      time_major: whether arrays are `[time, batch, ...]`.
+
+    Returns:
+      The same pytree with arrays `[time, batch, ...]` (of nested sequences, with batches of the inner ones), and the
+      lengths of the rows, `[batch]`, or None when all steps count.
+    """
+    leaves, structure = jax.tree.flatten(inputs, is_leaf=is_sequence)
     if not leaves or len({is_sequence(v) for v in leaves}) != 1:
         raise errors.ShapeError(f"{this.name} takes sequence batches or arrays to step over, all of one kind")
     if not is_sequence(leaves[0]):
@@ -161,9 +132,9 @@ def _steps_of(this: Layer, inputs: Any, sequence_length: Any, time_major: bool) 
         if any(v.ndim < 2 for v in leaves):
             raise errors.ShapeError(f"{this.name} takes arrays [batch, time, ...], found {describe(leaves[0])}")
     for other in leaves[1:]:
-        check_together(this.name, leaves[0], other)
+        check_same_steps(this.name, leaves[0], other)
     if is_sequence(leaves[0]):
-        return jax.tree.unflatten(shape, [time_first(v) for v in leaves]), leaves[0].lengths
+        return jax.tree.unflatten(structure, [time_first(v) for v in leaves]), leaves[0].lengths
     if not time_major:
         leaves = [jnp.swapaxes(v, 0, 1) for v in leaves]
     lengths = None if sequence_length is None else dense(sequence_length).reshape(-1)
@@ -173,11 +144,23 @@ def _steps_of(this: Layer, inputs: Any, sequence_length: Any, time_major: bool) 
                 f"{this.name}: sequence_length is {describe(sequence_length)} and the inputs have {leaves[0].shape[1]} "
                 f"rows; give one length for each row"
             )
-        leaves = [_hold(v, lengths) for v in leaves]
-    return jax.tree.unflatten(shape, leaves), lengths
+        leaves = [hold_last_step(v, lengths) for v in leaves]
+    return jax.tree.unflatten(structure, leaves), lengths
 
 
-def _called(this: Layer, cell: Callable[..., Any], x: Any, states: Any, kwargs: Any) -> tuple[Any, Any]:
+def _checked_step(this: Layer, cell: Callable[..., Any], x: Any, states: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Call the user's function for one step.
+
+    Args:
+      this: the layer, for messages.
+      cell: the function.
+      x: what it steps over, a pytree of `[batch, ...]`.
+      states: a pytree of arrays `[batch, ...]`.
+      kwargs: further arguments of the function.
+
+    Returns:
+      Its outputs as arrays, and its new states in the dtypes of the old ones.
+    """
     result = cell(x, states, **kwargs)
     if not isinstance(result, list | tuple) or len(result) != 2:
         raise errors.ProgramError(f"{this.name}: cell(x, states) returns two things: outputs, new_states")

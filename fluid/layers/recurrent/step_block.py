@@ -1,7 +1,8 @@
 """`StepBlock`: the step of a recurrence as the body of a `with`, which is traced and then run in a loop."""
 
+import abc
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,21 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, is_sequence
-from fluid.layers.recurrent.rnn import check_together, next_state, refuse_changes
-from fluid.layers.recurrent.scan import scan_time
+from fluid.layers.recurrent.cells import Cell
+from fluid.layers.recurrent.scan import numbered, unroll
+from fluid.layers.recurrent.steps import check_no_state_written, check_same_steps, next_state
 
 
 @dataclass(eq=False)
 class Memory:
-    """What one step hands to the next: its first value, or how to make it; its value inside; and the new one."""
+    """What one step hands to the next.
+
+    Attributes:
+      value: the array that stands for it inside the block.
+      init: its value in the first step, or the number that it is filled with then.
+      site: the user's line that made it.
+      updated: its value in the next step, once the block has said so.
+    """
 
     value: Any
     init: Any
@@ -25,18 +34,50 @@ class Memory:
     updated: Any = None
 
 
-class StepBlock:
-    """What both kinds have in common: a block that is traced once and then run for every step."""
+@dataclass(frozen=True, eq=False)
+class BlockCell(Cell):
+    """A block as a cell. Its inputs are pairs: the number of the step, and the list of what the block steps over.
 
-    kind, opening = "", ""
+    Attributes:
+      staged: the block as a function of the number and of its arguments; it returns the memories, then the outputs.
+      arguments: what the block asked for, in order: memories, and the positions of its step inputs in the list.
+    """
+
+    staged: core.Staged
+    arguments: Sequence[Memory | int]
+
+    def initial_state(self, batch_ref: Any) -> list[Any]:
+        """The first values of the memories."""
+        memories = [a for a in self.arguments if isinstance(a, Memory)]
+        return [jnp.broadcast_to(jnp.asarray(m.init, m.value.dtype), m.value.shape) for m in memories]
+
+    def step(self, inputs: Any, state: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Run the block once."""
+        number, slices = inputs
+        memories = iter(state)
+        arguments = [slices[a] if isinstance(a, int) else next(memories) for a in self.arguments]
+        values = self.staged([number, *arguments])
+        return values[len(state) :], values[: len(state)]
+
+
+class StepBlock(abc.ABC):
+    """What `DynamicRNN` and `StaticRNN` have in common: a block that is traced once and then run for every step.
+
+    Attributes:
+      kind: the stem of automatic names.
+      opening: the method that opens the block, for messages.
+    """
+
+    kind: str
+    opening: str
 
     def __init__(self, name: str | None = None):
         self._frame = core.current_frame(f"layers.{type(self).__name__}")
         self._this = Layer(self.kind, name)
-        self._stages: core.Stages | None = None
-        self._child: core.Frame | None = None
+        self._stages: core.Stages | None = None  # from where the block opens
+        self._child: core.Frame | None = None  # inside the block
         self._arguments: list[Memory | int] = []
-        self._inputs: list[tuple[Any, Any]] = []
+        self._inputs: list[tuple[Any, Any]] = []  # the value inside the block, and the whole sequence
         self._outputs: list[Any] = []
         self._results: list[Any] | None = None
 
@@ -44,19 +85,19 @@ class StepBlock:
         """The outputs of all steps: one value, or a list of several."""
         if self._results is None:
             raise errors.ProgramError(
-                f"{self._this.name} has no results yet; call it behind its block:\n"
+                f"{self._this.name} has no results yet; call it after its block:\n"
                 f"    with rnn.{self.opening}():\n        ...\n    out = rnn()"
             )
         return self._results[0] if len(self._results) == 1 else list(self._results)
 
-    def update_memory(self, ex_mem: Any, new_mem: Any) -> None:
+    def update_memory(self, ex_mem: jax.Array, new_mem: core.Value) -> None:
         """Say which value a memory has in the next step.
 
         Args:
-          ex_mem: from `memory`.
+          ex_mem: what `memory` returned.
           new_mem: its next value, of the same shape.
         """
-        self._inside("update_memory")
+        self._check_inside("update_memory")
         memory = next((m for m in self._memories() if m.value is ex_mem), None)
         if memory is None:
             raise errors.ArgumentError(
@@ -67,64 +108,57 @@ class StepBlock:
             raise errors.ProgramError(f"{self._this.name}: the memory made at {memory.site} is updated twice")
         memory.updated = next_state(self._this.name, f"the memory made at {memory.site}", memory.value, new_mem)
 
-    def output(self, *outputs: Any) -> None:
+    def output(self, *outputs: core.Value) -> None:
         """Say which values of each step are results.
 
         Args:
           outputs: arrays.
         """
-        self._inside("output")
+        self._check_inside("output")
         for value in outputs:
             self._outputs.append(jnp.asarray(array_of(self._this, value)))
 
     @contextlib.contextmanager
     def _block(self) -> Iterator[None]:
+        """Trace the block while it runs, then run what was traced for every step."""
         if self._stages is not None:
             raise errors.ProgramError(f"{self._this.name} has one block; make another {type(self).__name__}()")
-        frame, self._stages = self._frame, core.Stages()
+        frame = self._frame
+        self._stages = core.Stages()
         try:
-            turn = self._stages.argument(jax.ShapeDtypeStruct((), jnp.int32))
-            self._child = core.inner_frame(frame)
-            if frame.given.key is not None:
-                self._child.given.key = jax.random.fold_in(frame.given.key, turn)
-            with core.running(self._child):
+            number = self._stages.argument(jax.ShapeDtypeStruct((), jnp.int32))
+            child = core.inner_frame(frame)
+            if child.given.key is not None:
+                child.given.key = jax.random.fold_in(child.given.key, number)
+            self._child = child
+            with core.running(child):
                 yield
-            self._check()
-            memories = self._memories()
-            results = [*(m.updated for m in memories), *self._outputs]
-            sequences = [sequence for _, sequence in self._inputs]
-            staged = self._stages.close(results, [*(m.init for m in memories), *jax.tree.leaves(sequences)])
+            self._check_whole(child)
+            results = [*(m.updated for m in self._memories()), *self._outputs]
+            staged = self._stages.close(results, self._computed_before())
         except BaseException:
             self._stages.abandon()
             raise
         finally:
-            child, self._child = self._child, None
+            self._child = None
         core.leave(frame, child, f"layers.{type(self).__name__}")
         frame.given.states.update({n: v for n, v in child.given.states.items() if n not in frame.given.states})
-        self._results = [self._this.output(v) for v in self._run(staged, memories, sequences)]
+        self._results = [self._this.output(v) for v in self._run(staged)]
 
-    def _run(self, staged: core.Staged, memories: list[Memory], sequences: list[Any]) -> list[Any]:
-        for inside, value in zip(
-            staged.inside, [*(m.init for m in memories), *jax.tree.leaves(sequences)], strict=True
-        ):
+    def _run(self, staged: core.Staged) -> list[Any]:
+        """The outputs of the traced block for all steps."""
+        for inside, value in zip(staged.inside, self._computed_before(), strict=True):
             if inside and isinstance(value, jax.core.Tracer):
-                site = next((m.site for m in memories if m.init is value), None)
-                raise self._computed_inside(site)
-        starts = [jnp.broadcast_to(jnp.asarray(m.init, m.value.dtype), m.value.shape) for m in memories]
-
-        def step(turn: Any, states: list[Any], inputs: list[Any]) -> tuple[list[Any], list[Any]]:
-            left = iter(states)
-            arguments = [inputs[a] if isinstance(a, int) else next(left) for a in self._arguments]
-            values = staged([turn, *arguments])
-            return values[: len(states)], values[len(states) :]
-
-        outputs = scan_time(step, starts, [self._steps(s) for s in sequences], self._lengths())[1]
+                raise self._computed_inside(value)
+        cell = BlockCell(staged, self._arguments)
+        steps = [self._steps(sequence) for _, sequence in self._inputs]
+        outputs, _ = unroll(cell, numbered(steps), cell.initial_state(steps), self._lengths())
         return [self._joined(v) for v in outputs]
 
     def _step_input(self, sequence: Any) -> Any:
         """The value of a sequence at the present step."""
         if self._inputs:
-            check_together(self._this.name, self._inputs[0][1], sequence)
+            check_same_steps(self._this.name, self._inputs[0][1], sequence)
         steps = jax.eval_shape(self._steps, sequence)
         one = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), steps)
         assert self._stages is not None and self._child is not None
@@ -142,19 +176,26 @@ class StepBlock:
         self._arguments.append(Memory(value, init, core.user_site()))
         return value
 
-    def _started(self, init: Any) -> Any:
-        """A memory with a given first value; that is looked at behind the block, outside of which it belongs."""
+    def _memory_from(self, init: Any) -> Any:
+        """A memory with a given first value. Whether that was computed before the block is seen when the block ends."""
         if isinstance(init, jax.Array):
             return self._memory(init, init.shape, init.dtype)
         if is_sequence(init):
             array_of(self._this, init)
         init = np.asarray(init)
-        return self._memory(init, init.shape, self._dtype(init.dtype))
+        return self._memory(init, init.shape, self._computed_dtype(init.dtype))
 
-    def _dtype(self, dtype: Any) -> Any:
+    def _computed_dtype(self, dtype: Any) -> Any:
+        """The dtype in which the program computes with such data."""
         return self._frame.compute(np.zeros((), jax.dtypes.canonicalize_dtype(dtype))).dtype
 
-    def _computed_inside(self, site: str | None) -> errors.FluidError:
+    def _computed_before(self) -> list[Any]:
+        """What must be computed before the block: the first values of its memories, and the arrays it steps over."""
+        return [*(m.init for m in self._memories()), *jax.tree.leaves([sequence for _, sequence in self._inputs])]
+
+    def _computed_inside(self, value: Any) -> errors.FluidError:
+        """The error for such a value that is computed inside the block."""
+        site = next((m.site for m in self._memories() if m.init is value), None)
         what = "the sequence of a step_input" if site is None else f"the first value of the memory made at {site}"
         return errors.ProgramError(
             f"{self._this.name}: {what} is computed inside the block, where every step computes it anew; compute it "
@@ -162,17 +203,18 @@ class StepBlock:
         )
 
     def _memories(self) -> list[Memory]:
-        return [m for m in self._arguments if isinstance(m, Memory)]
+        return [a for a in self._arguments if isinstance(a, Memory)]
 
-    def _inside(self, what: str) -> None:
+    def _check_inside(self, what: str) -> None:
+        """Refuse a method that is called outside the block."""
         if self._child is None:
             raise errors.ProgramError(
-                f"{self._this.name}: {what} belongs into the block:\n"
+                f"{self._this.name}: {what} belongs inside the block:\n"
                 f"    with rnn.{self.opening}():\n        ... rnn.{what}(...)"
             )
 
-    def _check(self) -> None:
-        assert self._child is not None
+    def _check_whole(self, child: core.Frame) -> None:
+        """Refuse a block that has no step input or no output, does not update a memory, or changes a state."""
         name = self._this.name
         if not self._inputs:
             raise errors.ProgramError(f"{name} steps over nothing; in its block, call x = rnn.step_input(sequence)")
@@ -184,13 +226,16 @@ class StepBlock:
             )
         if not self._outputs:
             raise errors.ProgramError(f"{name} has no outputs; say in its block which: rnn.output(hidden)")
-        refuse_changes(name, self._child.made.states)
+        check_no_state_written(name, child.made.states)
 
+    @abc.abstractmethod
     def _steps(self, sequence: Any) -> Any:
-        raise NotImplementedError
+        """What is stepped over, with time first."""
 
+    @abc.abstractmethod
     def _lengths(self) -> Any:
-        raise NotImplementedError
+        """The lengths of the rows, `[batch]`; None when all steps count."""
 
+    @abc.abstractmethod
     def _joined(self, steps: Any) -> Any:
-        raise NotImplementedError
+        """An output of all steps, `[time, ...]`, as the user is given it."""

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, at_places, at_steps, dense, describe, is_sequence, row_dims
@@ -148,11 +147,10 @@ def packed(batch: core.SequenceBatch, kept: Any) -> core.SequenceBatch:
 
 def shifted(data: Any, by: int, fill: Any = 0) -> Any:
     """Data `[batch, time, ...]` whose step `t` is what step `t + by` was; beyond the ends stands `fill`."""
-    amount = int(np.clip(by, -data.shape[1], data.shape[1]))
-    beyond = jnp.full((data.shape[0], abs(amount), *data.shape[2:]), fill, data.dtype)
-    if amount < 0:
-        return jnp.concatenate([beyond, data[:, :amount]], axis=1)
-    return jnp.concatenate([data[:, amount:], beyond], axis=1)
+    beyond = jnp.full((data.shape[0], abs(by), *data.shape[2:]), fill, data.dtype)
+    if by < 0:
+        return jnp.concatenate([beyond, data], axis=1)[:, : data.shape[1]]
+    return jnp.concatenate([data, beyond], axis=1)[:, by:]
 
 
 def dealt(value: Any, lengths: Any, time: int) -> core.SequenceBatch:

@@ -1,11 +1,11 @@
-"""Beam search: the most probable sequences that a step function can say."""
+"""Beam search: the most probable sequences under a function that gives the probabilities of the next id."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer
@@ -15,21 +15,22 @@ class BeamSearch(NamedTuple):
     """The hypotheses that `beam_search` found, best first.
 
     Attributes:
-      ids: int32 `[batch, beam, max_length]`, without the start, `end_id` included and behind it.
-      scores: float32 `[batch, beam]`: log-probabilities, penalised for length; minus infinity where there is none.
-      lengths: int32 `[batch, beam]`, `end_id` included; 0 where there is none.
+      ids: int32 `[batch, beam, max_length]`, without the start; from the end of a hypothesis on all ids are `end_id`.
+      scores: float32 `[batch, beam]`: log-probabilities, penalised for length; minus infinity where there is no
+        hypothesis.
+      lengths: int32 `[batch, beam]`, counting `end_id` too; 0 where there is no hypothesis.
     """
 
-    ids: Any
-    scores: Any
-    lengths: Any
+    ids: jax.Array
+    scores: jax.Array
+    lengths: jax.Array
 
 
 @layer
 def beam_search(
     step: Callable[[Any, Any], tuple[Any, Any]],
     state: Any,
-    start_id: Any,
+    start_id: core.Value | int,
     end_id: int,
     beam_size: int,
     max_length: int,
@@ -38,21 +39,22 @@ def beam_search(
 ) -> BeamSearch:
     """Search for the most probable sequences, keeping the best few at each step.
 
-    A hypothesis ends with `end_id`, or at `max_length`. Its score is the sum of what `step` gives its ids, divided by
-    `((5 + length) / 6) ** length_penalty` (Wu et al., 2016). The search ends as soon as nothing that goes on can come
-    among the best. A beam of 1 takes the best id at each step.
+    A hypothesis ends with `end_id`, or at `max_length`. Its score is the sum of the log-probabilities of its ids,
+    divided by `((5 + length) / 6) ** length_penalty` (Wu et al., 2016). The search ends as soon as no unfinished
+    hypothesis can become better than the finished ones. A beam of 1 takes the best id at each step.
 
     Args:
       step: called with the last ids `[batch * beam]` and the state; returns log-probabilities of the next id
-        `[batch * beam, ids]`, as from `layers.log_softmax`, and the new state. They are at most 0; minus infinity rules
-        an id out. What `fc(act="softmax")` gives is taken for the probabilities that it is. `step` may call layers.
-      state: a pytree of arrays and SequenceBatches `[batch, ...]`, which `step` meets as `[batch * beam, ...]`, each
-        row beside its own hypothesis. Scalars are for all alike.
+        `[batch * beam, ids]`, as from `layers.log_softmax`, and the new state. Log-probabilities are at most 0, and
+        minus infinity rules an id out. The probabilities that `fc(act="softmax")` returns are converted. `step` may
+        call layers.
+      state: a pytree of arrays and SequenceBatches `[batch, ...]`, which `step` is given as `[batch * beam, ...]`: each
+        hypothesis has a row of its own. Scalars are the same for all hypotheses.
       start_id: what comes before the first id: an integer, or integers `[batch]` or `[batch, 1]`.
       end_id: the id that ends a hypothesis.
       beam_size: how many hypotheses are kept, and returned.
-      max_length: of the longest hypothesis.
-      length_penalty: 0 for none; the larger, the longer the hypotheses that are preferred.
+      max_length: length of the longest hypothesis.
+      length_penalty: 0 for none; a larger number prefers longer hypotheses.
       name: instead of `beam_search_N`.
 
     Returns:
@@ -60,9 +62,11 @@ def beam_search(
       `[batch, beam]`, the best hypothesis of each row first. They carry no gradient.
 
     Raises:
-      ArgumentError: a number is not positive, or the batch size cannot be known.
-      ArgumentTypeError: ids are no integers, or `step` does not return a pair.
-      ShapeError: arrays do not fit.
+      ArgumentError: `beam_size` or `max_length` is no positive integer, `end_id` is negative, or nothing says how many
+        rows there are.
+      ArgumentTypeError: `start_id` is no integer, or `step` does not return a pair.
+      ShapeError: the arrays do not have the same number of rows, `step` returns scores or a state of another shape, or
+        `end_id` is none of its ids.
 
     Example:
       >>> import fluid
@@ -77,18 +81,22 @@ def beam_search(
       int32[batch, 4, 20] float32[batch, 4] int32[batch, 4]
     """
     this = Layer("beam_search", name)
-    for argument, value in (("beam_size", beam_size), ("max_length", max_length)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise errors.ArgumentError(f"{this.name}: {argument}={value!r}; expected an integer of 1 or more")
+    beam = core.whole_number(this.name, "beam_size", beam_size)
+    longest = core.whole_number(this.name, "max_length", max_length)
+    end = core.whole_number(this.name, "end_id", end_id, least=0)
     state = jax.lax.stop_gradient(jax.tree.map(jnp.asarray, state))
-    first = _first(this, state, start_id)
-    first, state = jax.tree.map(lambda leaf: _spread(leaf, beam_size), (first, state))
-    search = _Search(this, step, first, state, int(end_id), int(beam_size), int(max_length), float(length_penalty))
-    return BeamSearch(*(this.output(value) for value in search.run()))
+    first_ids = _first_ids(this, state, start_id)
+    batch = first_ids.shape[0]
+    first_ids = jnp.repeat(first_ids, beam)
+    state = jax.tree.map(lambda leaf: jnp.repeat(leaf, beam, axis=0) if leaf.ndim else leaf, state)
+    body = core.Body(_CheckedStep(this, step, end), [first_ids, state], "layers.beam_search")
+    search = _Search(body, batch, beam, longest, end, float(length_penalty))
+    found = search.run(first_ids, state)
+    return BeamSearch(*(this.output(value) for value in found))
 
 
-def _first(this: Layer, state: Any, start_id: Any) -> Any:
-    """The ids before the first step, `[batch]`."""
+def _first_ids(this: Layer, state: Any, start_id: Any) -> Any:
+    """The ids before the first step, int32 `[batch]`."""
     start = array_of(this, start_id)
     if not jnp.issubdtype(start.dtype, jnp.integer):
         raise errors.ArgumentTypeError(f"{this.name}: start_id is an integer, or one for each row, found {start_id!r}")
@@ -106,88 +114,31 @@ def _first(this: Layer, state: Any, start_id: Any) -> Any:
     return jnp.broadcast_to(start.reshape(-1), rows[0].shape[:1]).astype(jnp.int32)
 
 
-def _spread(leaf: Any, beam: int) -> Any:
-    return jnp.repeat(leaf, beam, axis=0) if leaf.ndim else leaf
+@dataclass(frozen=True, eq=False)
+class _CheckedStep:
+    """The user's step, whose results are checked.
 
+    Attributes:
+      this: the layer, for messages.
+      step: the user's function.
+      end: the id that ends a hypothesis.
+    """
 
-class _Carry(NamedTuple):
-    """What goes from step to step: hypotheses that go on and those that have ended, each `[batch, beam]` of them."""
+    this: Layer
+    step: Callable[[Any, Any], Any]
+    end: int
 
-    time: Any
-    last: Any
-    ids: Any
-    totals: Any
-    ended: BeamSearch
-    state: Any
-    states: Any
+    def __call__(self, ids: Any, state: Any) -> tuple[Any, Any, Any]:
+        """Run the step.
 
+        Args:
+          ids: `[batch * beam]`.
+          state: a pytree of `[batch * beam, ...]`.
 
-class _Search:
-    """One search: what stays the same while it runs."""
-
-    def __init__(
-        self, this: Layer, step: Any, first: Any, state: Any, end: int, beam: int, longest: int, penalty: float
-    ):
-        self.this, self.step, self.end, self.beam, self.longest, self.penalty = this, step, end, beam, longest, penalty
-        self.first, self.state, self.batch = first, state, first.shape[0] // beam
-        self.body = core.Body(self._scored, [first, state], "layers.beam_search")
-
-    def run(self) -> BeamSearch:
-        """Search, and lay out what was found."""
-        carry = jax.lax.while_loop(self._goes_on, self._turn, self._start())
-        self.body.keep(carry.states)
-        cut_off = jnp.where(carry.time == self.longest, carry.totals / self._worth(self.longest), -jnp.inf)
-        found = self._best(carry.ended, BeamSearch(carry.ids, cut_off, self._all(self.longest)))
-        lengths = jnp.where(found.scores > -jnp.inf, found.lengths, 0)
-        ids = jnp.where(jnp.arange(self.longest) < lengths[..., None], found.ids, self.end)
-        return BeamSearch(ids, found.scores, lengths)
-
-    def _start(self) -> _Carry:
-        # All hypotheses are the same at first, so that only one of each row counts.
-        one = jnp.where(jnp.arange(self.beam) == 0, 0.0, -jnp.inf).astype(jnp.float32)
-        nothing = jnp.full([self.batch, self.beam], -jnp.inf, jnp.float32)
-        ids = jnp.full([self.batch, self.beam, self.longest], self.end, jnp.int32)
-        return _Carry(
-            jnp.int32(0), self.first, ids, jnp.broadcast_to(one, nothing.shape),
-            BeamSearch(ids, nothing, self._all(0)), self.state, self.body.states(),
-        )  # fmt: skip
-
-    def _goes_on(self, carry: _Carry) -> Any:
-        # A score only falls while a hypothesis grows; what it is divided by is largest at one of the two ends.
-        most = jnp.maximum(self._worth(carry.time + 1), self._worth(self.longest))
-        decided = jnp.min(carry.ended.scores, axis=1) >= jnp.max(carry.totals, axis=1) / most
-        return (carry.time < self.longest) & ~jnp.all(decided)
-
-    def _turn(self, carry: _Carry) -> _Carry:
-        (scores, state, fixed), states = self.body(carry.states, carry.time, carry.last, carry.state)
-        totals = carry.totals[:, :, None] + scores.reshape(self.batch, self.beam, -1)
-        best, places = jax.lax.top_k(totals.reshape(self.batch, -1), self.beam)
-        parents, tokens = places // scores.shape[1], places % scores.shape[1]
-        ids = _of_parents(carry.ids, parents).at[:, :, carry.time].set(tokens)
-        over = tokens == self.end
-        worth = best / self._worth(carry.time + 1)
-        new = BeamSearch(ids, jnp.where(over, worth, -jnp.inf), self._all(carry.time + 1))
-        rows = (parents + self.beam * jnp.arange(self.batch)[:, None]).reshape(-1)
-        state = jax.tree.map(lambda leaf, same: leaf if same or not leaf.ndim else leaf[rows], state, fixed)
-        return _Carry(
-            carry.time + 1, tokens.reshape(-1), ids, jnp.where(over, -jnp.inf, best),
-            self._best(carry.ended, new), state, states,
-        )  # fmt: skip
-
-    def _best(self, first: BeamSearch, second: BeamSearch) -> BeamSearch:
-        """The best of both; the first where they are equal."""
-        ids, scores, lengths = (jnp.concatenate(pair, axis=1) for pair in zip(first, second, strict=True))
-        best, places = jax.lax.top_k(scores, self.beam)
-        return BeamSearch(_of_parents(ids, places), best, _of_parents(lengths, places))
-
-    def _worth(self, length: Any) -> Any:
-        return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** self.penalty
-
-    def _all(self, length: Any) -> Any:
-        return jnp.full([self.batch, self.beam], length, jnp.int32)
-
-    def _scored(self, ids: Any, state: Any) -> tuple[Any, Any, Any]:
-        """Run the user's step; besides its results, say which leaves of the state it hands on as they are."""
+        Returns:
+          Log-probabilities, float32 `[batch * beam, ids]`; the new state, in the dtypes of the old one; and for each
+          array of the state whether the step returned it as it was.
+        """
         result = self.step(ids, state)
         if not isinstance(result, tuple) or len(result) != 2:
             raise errors.ArgumentTypeError(
@@ -196,16 +147,17 @@ class _Search:
             )
         logits = core.current_frame("layers.beam_search").fact(result[0], "logits")
         scores = array_of(self.this, result[0]) if logits is None else jax.nn.log_softmax(logits)
-        if scores.ndim != 2 or scores.shape[0] != ids.shape[0] or not 0 <= self.end < scores.shape[1]:
+        if scores.ndim != 2 or scores.shape[0] != ids.shape[0] or self.end >= scores.shape[1]:
             raise errors.ShapeError(
                 f"{self.this.name}: step(ids, state) returned scores {describe(scores)} for {ids.shape[0]} hypotheses "
                 f"(batch * beam_size) and end_id={self.end}; expected [batch * beam, ids], with end_id among the ids"
             )
-        new = self._same_kind(state, result[1])
-        fixed = jax.tree.map(lambda a, b: a is b, state, result[1])
-        return *jax.lax.stop_gradient((scores.astype(jnp.float32), new)), fixed
+        new = self._checked_state(state, result[1])
+        unchanged = jax.tree.map(lambda a, b: a is b, state, result[1])
+        return *jax.lax.stop_gradient((scores.astype(jnp.float32), new)), unchanged
 
-    def _same_kind(self, old: Any, new: Any) -> Any:
+    def _checked_state(self, old: Any, new: Any) -> Any:
+        """The new state, which must have the structure and the shapes of the old one."""
         leaves = [jax.tree.leaves(state) for state in (old, new)]
         kinds = [[(jnp.shape(v), jnp.result_type(v).kind) for v in each] for each in leaves]
         trees: list[Any] = [jax.tree.structure(state) for state in (old, new)]
@@ -218,6 +170,122 @@ class _Search:
         return jax.tree.map(lambda a, b: jnp.asarray(b, a.dtype), old, new)
 
 
-def _of_parents(values: Any, parents: Any) -> Any:
-    """Take `[batch, beam]` of the `[batch, ..., ...]` along the second dimension."""
+class _Carry(NamedTuple):
+    """What goes from one step of the search to the next.
+
+    Attributes:
+      time: int32 `[]`: the number of steps that are done.
+      last_ids: int32 `[batch * beam]`: the last id of each unfinished hypothesis.
+      ids: int32 `[batch, beam, max_length]`: all ids of the unfinished hypotheses.
+      totals: float32 `[batch, beam]`: their log-probabilities; minus infinity where there is none.
+      finished: the best hypotheses that have ended.
+      state: what the user's step hands on, a pytree of `[batch * beam, ...]`.
+      program_states: the states of the program that the user's step changes, by name.
+    """
+
+    time: jax.Array
+    last_ids: jax.Array
+    ids: jax.Array
+    totals: jax.Array
+    finished: BeamSearch
+    state: Any
+    program_states: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """One search: what stays the same while it runs.
+
+    Attributes:
+      body: a `_CheckedStep`.
+      batch: number of rows.
+      beam: number of hypotheses that are kept for each row.
+      longest: length of the longest hypothesis.
+      end: the id that ends a hypothesis.
+      penalty: exponent of the length penalty.
+    """
+
+    body: core.Body
+    batch: int
+    beam: int
+    longest: int
+    end: int
+    penalty: float
+
+    def run(self, first_ids: Any, state: Any) -> BeamSearch:
+        """Search from the ids `[batch * beam]` and the state before the first step."""
+        carry = jax.lax.while_loop(self._undecided, self._extend, self._start(first_ids, state))
+        self.body.keep(carry.program_states)
+        at_limit = carry.time == self.longest
+        cut_off = jnp.where(at_limit, carry.totals / self._length_penalty(self.longest), -jnp.inf)
+        found = self._best(carry.finished, BeamSearch(carry.ids, cut_off, self._lengths(self.longest)))
+        lengths = jnp.where(found.scores > -jnp.inf, found.lengths, 0)
+        ids = jnp.where(jnp.arange(self.longest) < lengths[..., None], found.ids, self.end)
+        return BeamSearch(ids, found.scores, lengths)
+
+    def _start(self, first_ids: Any, state: Any) -> _Carry:
+        """What there is before the first step: hypotheses without ids, and none that has ended."""
+        # All hypotheses of a row are the same at first, so that only one of them counts.
+        only_first = jnp.where(jnp.arange(self.beam) == 0, 0.0, -jnp.inf).astype(jnp.float32)
+        no_scores = jnp.full([self.batch, self.beam], -jnp.inf, jnp.float32)
+        ids = jnp.full([self.batch, self.beam, self.longest], self.end, jnp.int32)
+        return _Carry(
+            time=jnp.int32(0),
+            last_ids=first_ids,
+            ids=ids,
+            totals=jnp.broadcast_to(only_first, no_scores.shape),
+            finished=BeamSearch(ids, no_scores, self._lengths(0)),
+            state=state,
+            program_states=self.body.states(),
+        )
+
+    def _undecided(self, carry: _Carry) -> jax.Array:
+        """Whether an unfinished hypothesis of any row may still come among the best."""
+        # Its log-probability only falls while it grows, and the penalty is largest at one of the two ends.
+        penalty = jnp.maximum(self._length_penalty(carry.time + 1), self._length_penalty(self.longest))
+        decided = jnp.min(carry.finished.scores, axis=1) >= jnp.max(carry.totals, axis=1) / penalty
+        return (carry.time < self.longest) & ~jnp.all(decided)
+
+    def _extend(self, carry: _Carry) -> _Carry:
+        """Extend each unfinished hypothesis by all ids, and keep the best of the results."""
+        result, program_states = self.body(carry.program_states, carry.time, carry.last_ids, carry.state)
+        scores, state, unchanged = result
+        totals = carry.totals[:, :, None] + scores.reshape(self.batch, self.beam, -1)
+        best, places = jax.lax.top_k(totals.reshape(self.batch, -1), self.beam)
+        parents = places // scores.shape[1]
+        tokens = places % scores.shape[1]
+        ids = _of_parents(carry.ids, parents).at[:, :, carry.time].set(tokens)
+        ended = tokens == self.end
+        penalised = best / self._length_penalty(carry.time + 1)
+        new = BeamSearch(ids, jnp.where(ended, penalised, -jnp.inf), self._lengths(carry.time + 1))
+        rows = (parents + self.beam * jnp.arange(self.batch)[:, None]).reshape(-1)
+        # What the step returns as it was is the same for all hypotheses of a row, and need not be moved between them.
+        state = jax.tree.map(lambda leaf, same: leaf if same or not leaf.ndim else leaf[rows], state, unchanged)
+        return _Carry(
+            time=carry.time + 1,
+            last_ids=tokens.reshape(-1),
+            ids=ids,
+            totals=jnp.where(ended, -jnp.inf, best),
+            finished=self._best(carry.finished, new),
+            state=state,
+            program_states=program_states,
+        )
+
+    def _best(self, first: BeamSearch, second: BeamSearch) -> BeamSearch:
+        """The best hypotheses of both; of equal ones those of the first."""
+        ids, scores, lengths = (jnp.concatenate(pair, axis=1) for pair in zip(first, second, strict=True))
+        best, places = jax.lax.top_k(scores, self.beam)
+        return BeamSearch(_of_parents(ids, places), best, _of_parents(lengths, places))
+
+    def _length_penalty(self, length: jax.Array | int) -> jax.Array:
+        """What a log-probability is divided by (Wu et al., 2016)."""
+        return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** self.penalty
+
+    def _lengths(self, length: jax.Array | int) -> jax.Array:
+        """The same length for all hypotheses, `[batch, beam]`."""
+        return jnp.full([self.batch, self.beam], length, jnp.int32)
+
+
+def _of_parents(values: jax.Array, parents: jax.Array) -> jax.Array:
+    """Those values `[batch, n, ...]` of each row that stand at `parents [batch, beam]`: `[batch, beam, ...]`."""
     return jnp.take_along_axis(values, parents.reshape(*parents.shape, *[1] * (values.ndim - 2)), axis=1)

@@ -1,7 +1,7 @@
 """Chunks: named stretches of a sequence, written as a tag for each step."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,44 +11,73 @@ from fluid.layers.base import Layer, dense, describe, layer
 from fluid.layers.loss.metrics import share
 from fluid.layers.sequence.steps import alike, sequences, shifted, step_ids
 
-# For each scheme its kinds of tags; those that begin a chunk wherever they stand; those behind which one is over.
+
+class _Scheme(NamedTuple):
+    """How tags mark chunks.
+
+    Attributes:
+      kinds: how many kinds of tags there are for each type of chunk.
+      begin: the kinds that begin a chunk wherever they stand.
+      end: the kinds after which a chunk is over.
+    """
+
+    kinds: int
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+
+
 _SCHEMES = {
-    "plain": (1, (), ()),
-    "IOB": (2, (0,), ()),
-    "IOE": (2, (), (1,)),
-    "IOBES": (4, (0, 3), (2, 3)),
+    "plain": _Scheme(1, (), ()),
+    "IOB": _Scheme(2, (0,), ()),
+    "IOE": _Scheme(2, (), (1,)),
+    "IOBES": _Scheme(4, (0, 3), (2, 3)),
 }
+
+
+class _Chunks(NamedTuple):
+    """The chunks of sequences; each array is `[batch, time]`.
+
+    Attributes:
+      begins: whether a chunk that counts begins at a step.
+      types: the type of the chunk that a step is in.
+      ends: the last step of the chunk that a step is in.
+    """
+
+    begins: jax.Array
+    types: jax.Array
+    ends: jax.Array
 
 
 @layer
 def chunk_eval(
-    input: Any,
-    label: Any,
+    input: core.Value,
+    label: core.Value,
     chunk_scheme: str,
     num_chunk_types: int,
     excluded_chunk_types: Sequence[int] | None = None,
-    seq_length: Any = None,
+    seq_length: core.Value | None = None,
     name: str | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[jax.Array, ...]:
     """Precision, recall and F1 of the chunks found in sequences of tags, such as the names in a sentence.
 
-    A tag is `type * kinds + kind`; `num_chunk_types * kinds` is outside of all chunks. The kinds of "IOB" are begin and
-    inside, of "IOE" inside and end, of "IOBES" begin, inside, end and single; "plain" has one. A chunk is right when
-    its first step, last step and type are.
+    A tag is `type * kinds + kind`, and the tag `num_chunk_types * kinds` is outside of all chunks. The kinds of "IOB"
+    are begin and inside, those of "IOE" inside and end, those of "IOBES" begin, inside, end and single; "plain" has one
+    kind. A chunk is right when its first step, its last step and its type are.
 
     Args:
       input: the tags found, of an integer dtype: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]` with
         `seq_length`.
-      label: the right tags, the same.
+      label: the right tags, in the same form.
       chunk_scheme: "IOB", "IOE", "IOBES" or "plain".
-      num_chunk_types: how many types of chunks there are.
+      num_chunk_types: number of types of chunks.
       excluded_chunk_types: types that are not counted.
       seq_length: integers `[batch]` or `[batch, 1]`, when input and label are arrays.
       name: instead of `chunk_eval_N`.
 
     Returns:
-      `(precision, recall, f1, found, labelled, right)`: three float32 scalars, 0 where there is nothing to share, and
-      three counts of chunks, int32 scalars. `trainer.test` weighs the shares so that they are exact over batches.
+      `(precision, recall, f1, found, labelled, right)`: three float32 scalars, 0 where they would be a division by 0,
+      and three counts of chunks, int32 scalars. `trainer.test` weights the first three so that they are exact over all
+      batches.
 
     Raises:
       ArgumentError: there is no such scheme or type.
@@ -66,55 +95,65 @@ def chunk_eval(
       [0.5, 0.5, 0.5, 2.0, 2.0, 1.0]
     """
     this = Layer("chunk_eval", name)
-    kinds = _check(this, chunk_scheme, num_chunk_types, excluded_chunk_types)
+    _check_types(this, chunk_scheme, num_chunk_types, excluded_chunk_types)
     alike(this, input, label)
-    found = sequences(this, input, seq_length, "seq_length")
-    if dense(label).shape not in (found.mask.shape, (*found.mask.shape, 1)):
+    batch = sequences(this, input, seq_length, "seq_length")
+    if dense(label).shape not in (batch.mask.shape, (*batch.mask.shape, 1)):
         raise errors.ShapeError(
             f"{this.name}: input {describe(input)} and label {describe(label)} do not fit; expected one tag for each "
             f'step of both, as from layers.data("label", shape=[1], dtype="int64", lod_level=1)'
         )
     for value in (input, label):
-        core.limit_feed(value, 0, num_chunk_types * kinds + 1)
-    first, second = (
-        _chunks(step_ids(this, batch, names), batch.mask, chunk_scheme, num_chunk_types, excluded_chunk_types)
-        for batch, names in ((found, "input"), (found.with_data(dense(label)), "label"))
+        core.limit_feed(value, 0, num_chunk_types * _SCHEMES[chunk_scheme].kinds + 1)
+    found, truth = (
+        _chunks(step_ids(this, tags, names), tags.mask, chunk_scheme, num_chunk_types, excluded_chunk_types)
+        for tags, names in ((batch, "input"), (batch.with_data(dense(label)), "label"))
     )
-    same = first[0] & second[0] & (first[1] == second[1]) & (first[2] == second[2])
-    inferred, labelled, correct = (jnp.sum(v, dtype=jnp.int32) for v in (first[0], second[0], same))
-    # F1 is the share of the right among the mean of the found and the labelled.
-    shares = [(correct, inferred), (correct, labelled), (2 * correct, inferred + labelled)]
-    results = [share(this, hits, count) for hits, count in shares]
-    return *results, *(this.output(count) for count in (inferred, labelled, correct))
+    right = found.begins & truth.begins & (found.types == truth.types) & (found.ends == truth.ends)
+    num_found, num_truth, num_right = (jnp.sum(v, dtype=jnp.int32) for v in (found.begins, truth.begins, right))
+    precision = share(this, num_right, num_found)
+    recall = share(this, num_right, num_truth)
+    # The harmonic mean of precision and recall.
+    f1 = share(this, 2 * num_right, num_found + num_truth)
+    return precision, recall, f1, *(this.output(count) for count in (num_found, num_truth, num_right))
 
 
-def _check(this: Layer, scheme: str, types: int, excluded: Sequence[int] | None) -> int:
+def _check_types(this: Layer, scheme: str, types: int, excluded: Sequence[int] | None) -> None:
+    """Refuse a scheme that does not exist, and types of chunks that do not."""
     if scheme not in _SCHEMES:
         raise errors.ArgumentError(
             f"{this.name}: chunk_scheme={scheme!r}; expected {', '.join(map(repr, sorted(_SCHEMES)))}"
         )
-    if not isinstance(types, int) or types < 1:
-        raise errors.ArgumentError(f"{this.name}: num_chunk_types={types!r}; expected one or more")
+    types = core.whole_number(this.name, "num_chunk_types", types)
     if any(not 0 <= kind < types for kind in excluded or ()):
         raise errors.ArgumentError(
             f"{this.name}: excluded_chunk_types={excluded!r}; expected a list of types from 0 to {types - 1}"
         )
-    return _SCHEMES[scheme][0]
 
 
-def _chunks(ids: Any, mask: Any, scheme: str, types: int, excluded: Sequence[int] | None) -> tuple[Any, Any, Any]:
-    """At each step `[batch, time]`: whether a counted chunk begins, of which type, and where the chunk there ends."""
+def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: Sequence[int] | None) -> _Chunks:
+    """Find the chunks in tags.
+
+    Args:
+      ids: the tags, integers `[batch, time]`.
+      mask: which steps are real, bool `[batch, time]`.
+      scheme: see `chunk_eval`.
+      types: the number of types.
+      excluded: types that are not counted.
+    """
     kinds, begin, end = _SCHEMES[scheme]
     outside = (ids < 0) | (ids >= types * kinds) | ~mask
-    kind, type_ = ids % kinds, jnp.where(outside, types, ids // kinds)
-    fresh = (type_ != shifted(type_, -1, types)) | _among(kind, begin) | shifted(_among(kind, end), -1)
+    kind = ids % kinds
+    type_ = jnp.where(outside, types, ids // kinds)
+    first = (type_ != shifted(type_, -1, types)) | _among(kind, begin) | shifted(_among(kind, end), -1)
     # A chunk ends where the next step is outside, of another type, or the first of another chunk.
-    last = shifted(fresh, 1, True)
+    last = shifted(first, 1, True)
     steps = jnp.arange(ids.shape[1])
     ends = jax.lax.cummin(jnp.where(last, steps, ids.shape[1]), axis=1, reverse=True)
     counted = ~outside & ~_among(type_, tuple(excluded or ()))
-    return fresh & counted, type_, ends
+    return _Chunks(first & counted, type_, ends)
 
 
-def _among(values: Any, some: tuple[int, ...]) -> Any:
+def _among(values: jax.Array, some: tuple[int, ...]) -> jax.Array:
+    """Which of the integers `[batch, time]` are among some others."""
     return jnp.isin(values, jnp.asarray(some, values.dtype))

@@ -8,28 +8,36 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer, wide
 from fluid.layers.sequence.steps import alike, sequences, step_ids
-from fluid.param_attr import to_attr
+from fluid.param_attr import ParamSetting, to_attr
 
-# Rows of the transitions: scores of the first tag, scores of the last, then those from each tag to each.
-_START, _STOP, _FROM = 0, 1, 2
+# Rows of the transitions: the scores of the tags as the first one of a sequence, and as the last one; from then on, for
+# each tag, the scores of the tags that follow it.
+_START = 0
+_STOP = 1
+_FROM = 2
 
 
 @layer
 def linear_chain_crf(
-    input: Any, label: Any, param_attr: Any = None, length: Any = None, name: str | None = None
-) -> Any:
+    input: core.Value,
+    label: core.Value,
+    param_attr: ParamSetting = None,
+    length: core.Value | None = None,
+    name: str | None = None,
+) -> jax.Array:
     """Cost of sequences of tags under a linear-chain conditional random field (Lafferty et al., 2001).
 
-    A sequence scores the sum of the inputs of its tags, of the transitions between neighbours, and of its first and
-    last tag. The cost is minus the logarithm of the share that the right one has among the exponentials of all.
+    The score of a sequence of tags is the sum of the inputs for its tags, of the transitions between neighbouring tags,
+    and of the scores of its first and last tag. The probability of a sequence is the softmax of the scores of all
+    sequences, and the cost is minus the logarithm of the probability of the right one.
 
     Args:
       input: a score for each tag: a SequenceBatch `[batch, time, tags]`, or such an array with `length`.
       label: the right tags, of an integer dtype: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]` or
         `[batch, time, 1]` with `length`.
       param_attr: ParamAttr of the transitions `[tags + 2, tags]`: row 0 scores the first tag, row 1 the last, row
-        2 + i what follows tag i. Give it a name, to decode with the same by `crf_decoding`.
-      length: of each row, integers `[batch]` or `[batch, 1]`, when the input is an array.
+        2 + i scores the tags that follow tag i. Give it a name, so that `crf_decoding` can use the same transitions.
+      length: the length of each row, integers `[batch]` or `[batch, 1]`, when the input is an array.
       name: instead of `linear_chain_crf_N`.
 
     Returns:
@@ -53,26 +61,32 @@ def linear_chain_crf(
     this = Layer("linear_chain_crf", name)
     batch = _emissions(this, input, length)
     tags = _tags(this, batch, input, label)
-    moves = wide(_transitions(this, param_attr, batch))
+    transitions = wide(_transitions(this, param_attr, batch))
     this.skip_outputs(3)
-    cost = _log_total(batch, moves) - _score(batch, tags, moves)
+    cost = _log_partition(batch, transitions) - _path_score(batch, tags, transitions)
     return this.output(jnp.where(batch.lengths > 0, cost, 0)[:, None])
 
 
 @layer
-def crf_decoding(input: Any, param_attr: Any, label: Any = None, length: Any = None, name: str | None = None) -> Any:
+def crf_decoding(
+    input: core.Value,
+    param_attr: ParamSetting,
+    label: core.Value | None = None,
+    length: core.Value | None = None,
+    name: str | None = None,
+) -> Any:
     """The best sequences of tags under a linear-chain conditional random field (Viterbi, 1967).
 
     Args:
       input: a score for each tag: a SequenceBatch `[batch, time, tags]`, or such an array with `length`.
       param_attr: ParamAttr, or name, of the transitions that `linear_chain_crf` learns.
-      label: the right tags, as `linear_chain_crf` takes them, to find the hits.
-      length: of each row, integers `[batch]` or `[batch, 1]`, when the input is an array.
+      label: the right tags, as `linear_chain_crf` takes them, when the decoded ones are to be compared with them.
+      length: the length of each row, integers `[batch]` or `[batch, 1]`, when the input is an array.
       name: instead of `crf_decoding_N`.
 
     Returns:
-      int32: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]` that is 0 behind the lengths. Tags; with a
-      label 1 where the tag is right and 0 where it is not.
+      The tags, or with a label 1 where a tag is right and 0 where it is not. Both are int32: a SequenceBatch
+      `[batch, time, 1]`, or an array `[batch, time]` that is 0 past the end of each row.
 
     Raises:
       ArgumentError: `param_attr` has no name.
@@ -92,17 +106,17 @@ def crf_decoding(input: Any, param_attr: Any, label: Any = None, length: Any = N
     if attr is None or attr.name is None:
         raise errors.ArgumentError(
             f"{this.name} decodes with transitions that linear_chain_crf learns, found no name in "
-            f"param_attr={param_attr!r}; "
-            f'give both the same: param_attr=fluid.ParamAttr(name="crfw")'
+            f'param_attr={param_attr!r}; give both the same: param_attr=fluid.ParamAttr(name="crfw")'
         )
     batch = _emissions(this, input, length)
     right = None if label is None else _tags(this, batch, input, label)
-    best = _best(batch, jax.lax.stop_gradient(wide(_transitions(this, attr, batch))))
+    best = _viterbi(batch, jax.lax.stop_gradient(wide(_transitions(this, attr, batch))))
     result = jnp.where(batch.mask, best if right is None else best == right, 0).astype(jnp.int32)
     return this.output(batch.with_data(result[..., None]) if isinstance(input, core.SequenceBatch) else result)
 
 
 def _emissions(this: Layer, value: Any, length: Any) -> core.SequenceBatch:
+    """The scores of each tag at each step, `[batch, time, tags]`."""
     batch = sequences(this, value, length)
     if batch.data.ndim != 3 or not jnp.issubdtype(batch.dtype, jnp.floating):
         raise errors.ShapeError(
@@ -113,7 +127,7 @@ def _emissions(this: Layer, value: Any, length: Any) -> core.SequenceBatch:
 
 
 def _tags(this: Layer, batch: core.SequenceBatch, value: Any, label: Any) -> Any:
-    """The right tags `[batch, time]`."""
+    """The right tags, `[batch, time]`, for the scores `batch`, which were read from the input `value`."""
     alike(this, value, label)
     shape = dense(label).shape
     if shape not in (batch.shape[:2], (*batch.shape[:2], 1)):
@@ -125,58 +139,91 @@ def _tags(this: Layer, batch: core.SequenceBatch, value: Any, label: Any) -> Any
     return step_ids(this, batch.with_data(dense(label)), "label")
 
 
-def _transitions(this: Layer, attr: Any, batch: core.SequenceBatch) -> Any:
+def _transitions(this: Layer, attr: ParamSetting, batch: core.SequenceBatch) -> jax.Array:
+    """The parameter `[tags + 2, tags]`."""
     tags = batch.shape[2]
     return this.weight(attr, [tags + _FROM, tags], batch.dtype)
 
 
-def _score(batch: core.SequenceBatch, tags: Any, moves: Any) -> Any:
-    """The score of the given tags, `[batch]`."""
+def _path_score(batch: core.SequenceBatch, tags: jax.Array, transitions: jax.Array) -> jax.Array:
+    """The score of one sequence of tags for each row.
+
+    Args:
+      batch: the score of each tag at each step, `[batch, time, tags]`.
+      tags: `[batch, time]`.
+      transitions: `[tags + 2, tags]`.
+
+    Returns:
+      `[batch]`.
+    """
     steps = jnp.arange(tags.shape[1])
-    row = jnp.where(steps == 0, _START, _FROM + jnp.roll(tags, 1, axis=1))
-    inputs = jnp.take_along_axis(wide(batch), tags[..., None], axis=2)[..., 0]
-    step = inputs + moves[row, tags] + jnp.where(steps == batch.lengths[:, None] - 1, moves[_STOP, tags], 0)
-    # What is no tag gives what is not a number, so that it shows; feeds are checked before they get here.
+    is_last = steps == batch.lengths[:, None] - 1
+    before = jnp.where(steps == 0, _START, _FROM + jnp.roll(tags, 1, axis=1))
+    emitted = jnp.take_along_axis(wide(batch), tags[..., None], axis=2)[..., 0]
+    scores = emitted + transitions[before, tags] + jnp.where(is_last, transitions[_STOP, tags], 0)
+    # What is no tag gives NaN, so that it shows; feeds are checked before they get here.
     known = (tags >= 0) & (tags < batch.shape[2])
-    return jnp.sum(jnp.where(batch.mask, jnp.where(known, step, jnp.nan), 0), axis=1)
+    return jnp.sum(jnp.where(batch.mask, jnp.where(known, scores, jnp.nan), 0), axis=1)
 
 
-def _log_total(batch: core.SequenceBatch, moves: Any) -> Any:
-    """The logarithm of the sum of the exponentials of the scores of all sequences, `[batch]`."""
+def _log_partition(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Array:
+    """The logarithm of the sum of `exp(score)` over all sequences of tags, by the forward algorithm.
 
-    # What a step needs for its gradient is a table of tags times tags for each row; it is cheaper made again than kept.
+    Args:
+      batch: the score of each tag at each step, `[batch, time, tags]`.
+      transitions: `[tags + 2, tags]`.
+
+    Returns:
+      `[batch]`.
+    """
+
+    # The gradient of a step needs a table of tags times tags for each row, which is cheaper to make twice than to keep.
     @jax.checkpoint
     def step(total: Any, now: Any) -> tuple[Any, None]:
         scores, real = now
-        moved = jax.nn.logsumexp(total[:, :, None] + moves[_FROM:], axis=1) + scores
-        return jnp.where(real[:, None], moved, total), None
+        new = jax.nn.logsumexp(total[:, :, None] + transitions[_FROM:], axis=1) + scores
+        return jnp.where(real[:, None], new, total), None
 
-    first, rest = _steps(batch)
-    total, _ = jax.lax.scan(step, moves[_START] + first, rest)
-    return jax.nn.logsumexp(total + moves[_STOP], axis=1)
+    first, rest = _time_first(batch)
+    total, _ = jax.lax.scan(step, transitions[_START] + first, rest)
+    return jax.nn.logsumexp(total + transitions[_STOP], axis=1)
 
 
-def _best(batch: core.SequenceBatch, moves: Any) -> Any:
-    """The tags with the highest score, `[batch, time]`; behind the lengths, anything."""
+def _viterbi(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Array:
+    """The sequences of tags with the highest score (Viterbi, 1967).
+
+    Args:
+      batch: the score of each tag at each step, `[batch, time, tags]`.
+      transitions: `[tags + 2, tags]`.
+
+    Returns:
+      Tags `[batch, time]`; past the end of a row they mean nothing.
+    """
 
     def forward(best: Any, now: Any) -> tuple[Any, Any]:
         scores, real = now
-        reached = best[:, :, None] + moves[_FROM:]
-        moved = jnp.max(reached, axis=1) + scores
-        came = jnp.where(real[:, None], jnp.argmax(reached, axis=1), jnp.arange(moves.shape[1]))
-        return jnp.where(real[:, None], moved, best), came
+        reached = best[:, :, None] + transitions[_FROM:]
+        new = jnp.max(reached, axis=1) + scores
+        came_from = jnp.where(real[:, None], jnp.argmax(reached, axis=1), jnp.arange(transitions.shape[1]))
+        return jnp.where(real[:, None], new, best), came_from
 
-    def backward(tag: Any, came: Any) -> tuple[Any, Any]:
-        return jnp.take_along_axis(came, tag[:, None], axis=1)[:, 0], tag
+    def backward(tag: Any, came_from: Any) -> tuple[Any, Any]:
+        return jnp.take_along_axis(came_from, tag[:, None], axis=1)[:, 0], tag
 
-    first, rest = _steps(batch)
-    best, came = jax.lax.scan(forward, moves[_START] + first, rest)
-    tag, tags = jax.lax.scan(backward, jnp.argmax(best + moves[_STOP], axis=1), came, reverse=True)
-    return jnp.concatenate([tag[None], tags]).T[:, : batch.shape[1]]
+    first, rest = _time_first(batch)
+    best, came_from = jax.lax.scan(forward, transitions[_START] + first, rest)
+    last_tag = jnp.argmax(best + transitions[_STOP], axis=1)
+    first_tag, tags = jax.lax.scan(backward, last_tag, came_from, reverse=True)
+    return jnp.concatenate([first_tag[None], tags]).T[:, : batch.shape[1]]
 
 
-def _steps(batch: core.SequenceBatch) -> tuple[Any, tuple[Any, Any]]:
-    """Scores of the first step `[batch, tags]`, and of the others, time first, with whether they are real."""
+def _time_first(batch: core.SequenceBatch) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Split scores `[batch, time, tags]` for a scan.
+
+    Returns:
+      The scores of the first step, `[batch, tags]`; and of the other steps the scores, `[time - 1, batch, tags]`, and
+      which are real, `[time - 1, batch]`.
+    """
     scores = jnp.moveaxis(wide(batch), 1, 0)
-    first = scores[0] if len(scores) else jnp.zeros(scores.shape[1:], scores.dtype)
+    first = scores[0] if scores.shape[0] else jnp.zeros(scores.shape[1:], scores.dtype)
     return first, (scores[1:], batch.mask.T[1:])

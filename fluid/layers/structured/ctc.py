@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: labels of sequences that nobody has aligned."""
+"""Connectionist temporal classification: labels of sequences that nobody has aligned with their steps."""
 
 from typing import Any
 
@@ -9,24 +9,25 @@ from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer, wide
 from fluid.layers.sequence.steps import alike, packed, sequences, shifted, step_ids
 
-# Stands for the logarithm of 0: far below any path, and yet a number, so that gradients are numbers too.
-_NEVER = -1e30
+# Stands for the logarithm of 0: far below that of any path, and finite, so that gradients are finite too.
+_LOG_ZERO = -1e30
 
 
 @layer
 def warpctc(
-    input: Any,
-    label: Any,
+    input: core.Value,
+    label: core.Value,
     blank: int = 0,
     norm_by_times: bool = False,
-    input_length: Any = None,
-    label_length: Any = None,
+    input_length: core.Value | None = None,
+    label_length: core.Value | None = None,
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Connectionist temporal classification (Graves et al., 2006): the cost of a label without an alignment.
 
-    At each step the softmax of the input chooses a class or the blank; a label is what remains when repetitions are
-    merged and blanks left out. The cost is minus the logarithm of the probability of all choices that give the label.
+    At each step the softmax of the input gives the probabilities of the classes and of the blank. A path chooses one of
+    them at each step, and stands for the label that remains when repetitions are merged and blanks are left out. The
+    cost is minus the logarithm of the probability of all paths that stand for the given label.
 
     Args:
       input: logits, blank included: a SequenceBatch `[batch, time, classes + 1]`; or an array, time first,
@@ -40,10 +41,10 @@ def warpctc(
       name: instead of `warpctc_N`.
 
     Returns:
-      `[batch, 1]`. A row with less steps than its label needs costs 0, as in Fluid, and so does not train.
+      `[batch, 1]`. A row with fewer steps than its label needs costs 0, as in Fluid, and so does not train.
 
     Raises:
-      ArgumentError: there is no such class as the blank.
+      ArgumentError: the blank is none of the classes.
       ArgumentTypeError: labels are no integers.
       ShapeError: input, label and lengths do not fit.
 
@@ -60,7 +61,8 @@ def warpctc(
     alike(this, input, label)
     if not isinstance(input, core.SequenceBatch):
         input = jnp.swapaxes(dense(input), 0, 1) if dense(input).ndim == 3 else input
-    batch = _logits(this, sequences(this, input, input_length, "input_length"), blank)
+    batch = _check_logits(this, sequences(this, input, input_length, "input_length"))
+    blank = core.whole_number(this.name, "blank", blank, least=0, most=batch.shape[2] - 1)
     truth = sequences(this, label, label_length, "label_length", "label")
     if truth.shape[0] != batch.shape[0]:
         raise errors.ShapeError(
@@ -70,22 +72,27 @@ def warpctc(
     core.limit_feed(label, 0, batch.shape[2])
     logits = wide(batch)
     if norm_by_times:
-        logits = _scaled_back(logits, 1 / jnp.maximum(batch.lengths, 1).astype(logits.dtype)[:, None, None])
-    return this.output(_cost(batch.with_data(logits), step_ids(this, truth, "label"), truth.lengths, blank)[:, None])
+        logits = _scale_gradient(logits, 1 / jnp.maximum(batch.lengths, 1).astype(logits.dtype)[:, None, None])
+    labels = step_ids(this, truth, "label")
+    return this.output(_negative_log_likelihood(batch.with_data(logits), labels, truth.lengths, blank)[:, None])
 
 
 @layer
 def ctc_greedy_decoder(
-    input: Any, blank: int, input_length: Any = None, padding_value: int = 0, name: str | None = None
+    input: core.Value,
+    blank: int,
+    input_length: core.Value | None = None,
+    padding_value: int = 0,
+    name: str | None = None,
 ) -> Any:
-    """Read the most probable class of each step, merge repetitions, leave out blanks.
+    """Take the most probable class of each step, merge repetitions, and leave out blanks.
 
     Args:
       input: probabilities or logits, blank included: a SequenceBatch `[batch, time, classes + 1]`, or such an array,
         batch first, with `input_length`.
       blank: which class is the blank.
       input_length: integers `[batch]` or `[batch, 1]`, when the input is an array.
-      padding_value: what stands behind the end of a row.
+      padding_value: what fills the rows of an array after their classes.
       name: instead of `ctc_greedy_decoder_N`.
 
     Returns:
@@ -93,7 +100,7 @@ def ctc_greedy_decoder(
       int32 `[batch, time]` and `[batch, 1]`.
 
     Raises:
-      ArgumentError: there is no such class as the blank.
+      ArgumentError: the blank is none of the classes.
       ShapeError: input and lengths do not fit.
 
     Example:
@@ -105,77 +112,92 @@ def ctc_greedy_decoder(
       int32
     """
     this = Layer("ctc_greedy_decoder", name)
-    batch = _logits(this, sequences(this, input, input_length, "input_length"), blank)
+    batch = _check_logits(this, sequences(this, input, input_length, "input_length"))
+    blank = core.whole_number(this.name, "blank", blank, least=0, most=batch.shape[2] - 1)
     best = jnp.argmax(dense(batch), axis=2).astype(jnp.int32)
-    said = batch.mask & (best != blank) & (best != shifted(best, -1, blank))
-    classes = packed(batch.with_data(best), said)
+    kept = batch.mask & (best != blank) & (best != shifted(best, -1, blank))
+    classes = packed(batch.with_data(best), kept)
     if isinstance(input, core.SequenceBatch):
         return this.output(classes.with_data(classes.data[..., None]))
     return this.output(jnp.where(classes.mask, classes.data, padding_value)), this.output(classes.lengths[:, None])
 
 
-def _logits(this: Layer, batch: core.SequenceBatch, blank: int) -> core.SequenceBatch:
+def _check_logits(this: Layer, batch: core.SequenceBatch) -> core.SequenceBatch:
+    """The input, which must be floats `[batch, time, classes + 1]`."""
     if batch.data.ndim != 3 or not jnp.issubdtype(batch.dtype, jnp.floating):
         raise errors.ShapeError(
             f"{this.name}: input {describe(batch)} is no score for each class of each step; expected floats with "
             f"the classes last, as from layers.fc(x, size=classes + 1)"
         )
-    if isinstance(blank, bool) or not isinstance(blank, int) or not 0 <= blank < batch.shape[2]:
-        raise errors.ArgumentError(
-            f"{this.name}: blank={blank!r} is none of the {batch.shape[2]} classes of the input {describe(batch)}; "
-            f"expected 0 to {batch.shape[2] - 1}"
-        )
     return batch
 
 
 @jax.custom_jvp
-def _scaled_back(x: Any, scale: Any) -> Any:
-    """The value itself; its gradient times a scale."""
+def _scale_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """The value itself, whose gradient is multiplied by a scale."""
     return x
 
 
-@_scaled_back.defjvp
-def _scaled_back_jvp(primals: Any, tangents: Any) -> Any:
+@_scale_gradient.defjvp
+def _scale_gradient_jvp(primals: Any, tangents: Any) -> Any:
     return primals[0], tangents[0] * primals[1]
 
 
-def _cost(batch: core.SequenceBatch, labels: Any, lengths: Any, blank: int) -> Any:
-    """Minus the logarithms of the probabilities of labels `[batch, label time]`, `[batch]`.
+def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengths: jax.Array, blank: int) -> jax.Array:
+    """Minus the logarithms of the probabilities of labels, by the forward variables of Graves et al. (2006).
 
-    Paths are told apart by where they stand: in a label, or in the blank before it, one more behind the last.
+    A forward variable is the logarithm of the probability of all paths that are at one place in the label after a step.
+    `at_label[:, i]` belongs to the paths that are at class `i` of the label, and `at_blank[:, i]` to those that are at
+    the blank before it; there is one more blank after the last class.
+
+    Args:
+      batch: logits, `[batch, time, classes + 1]`.
+      labels: `[batch, label time]`.
+      lengths: of the labels, `[batch]`.
+      blank: which class is the blank.
+
+    Returns:
+      `[batch]`; 0 where a row has fewer steps than its label needs.
     """
-    # A class outside the input gives what is not a number, so that it shows; feeds are checked before they get here.
-    logs = jnp.maximum(jax.nn.log_softmax(dense(batch), axis=2), _NEVER)
-    wanted = jnp.broadcast_to(labels[:, None], (*batch.shape[:2], labels.shape[1]))
-    known = (labels >= 0) & (labels < batch.shape[2])
-    said = jnp.where(known[:, None], jnp.take_along_axis(logs, jnp.where(known[:, None], wanted, 0), axis=2), jnp.nan)
+    log_probs = jnp.maximum(jax.nn.log_softmax(dense(batch), axis=2), _LOG_ZERO)
+    of_labels = _log_probs_of(labels, log_probs)
     repeated = (labels == jnp.roll(labels, 1, axis=1)) & (jnp.arange(labels.shape[1]) > 0)
 
-    def step(state: Any, now: Any) -> tuple[Any, None]:
-        in_blank, in_label = state
-        silence, speech, real = now
-        arrived = jnp.logaddexp(in_blank, _pushed(in_label))
-        new_blank = arrived + silence
-        # A label may follow the one before it without a blank, unless it is the same.
-        entered = jnp.where(repeated, in_blank[:, :-1], arrived[:, :-1])
-        new_label = jnp.logaddexp(in_label, entered) + speech
+    def step(forward: Any, now: Any) -> tuple[Any, None]:
+        at_blank, at_label = forward
+        of_blank, of_label, real = now
+        arrived = jnp.logaddexp(at_blank, _before_blanks(at_label))
+        new_blank = arrived + of_blank
+        # A class may follow the one before it without a blank between them, unless it is the same.
+        entered = jnp.where(repeated, at_blank[:, :-1], arrived[:, :-1])
+        new_label = jnp.logaddexp(at_label, entered) + of_label
         real = real[:, None]
-        return (jnp.where(real, new_blank, in_blank), jnp.where(real, new_label, in_label)), None
+        return (jnp.where(real, new_blank, at_blank), jnp.where(real, new_label, at_label)), None
 
-    never = jnp.full(labels.shape, _NEVER, said.dtype)
-    start = jnp.pad(never, ((0, 0), (1, 0))), never
-    times = (jnp.moveaxis(logs[:, :, blank, None], 1, 0), jnp.moveaxis(said, 1, 0), batch.mask.T)
-    (in_blank, in_label), _ = jax.lax.scan(step, start, times)
+    nowhere = jnp.full(labels.shape, _LOG_ZERO, log_probs.dtype)
+    at_first_blank = jnp.pad(nowhere, ((0, 0), (1, 0)))
+    steps = (jnp.moveaxis(log_probs[:, :, blank, None], 1, 0), jnp.moveaxis(of_labels, 1, 0), batch.mask.T)
+    (at_blank, at_label), _ = jax.lax.scan(step, (at_first_blank, nowhere), steps)
     ends = lengths[:, None]
     total = jnp.logaddexp(
-        jnp.take_along_axis(in_blank, ends, axis=1)[:, 0],
-        jnp.take_along_axis(_pushed(in_label), ends, axis=1)[:, 0],
+        jnp.take_along_axis(at_blank, ends, axis=1)[:, 0],
+        jnp.take_along_axis(_before_blanks(at_label), ends, axis=1)[:, 0],
     )
     inside = jnp.arange(labels.shape[1]) < ends
     needed = lengths + jnp.sum(repeated & inside, axis=1)
     return jnp.where(needed <= batch.lengths, -total, 0)
 
 
-def _pushed(in_label: Any) -> Any:
-    """The label before each blank; there is none before the first."""
-    return jnp.pad(in_label, ((0, 0), (1, 0)), constant_values=_NEVER)
+def _log_probs_of(labels: jax.Array, log_probs: jax.Array) -> jax.Array:
+    """Of log-probabilities `[batch, time, classes + 1]`, those of labels `[batch, n]`: `[batch, time, n]`."""
+    batch, time, classes = log_probs.shape
+    wanted = jnp.broadcast_to(labels[:, None], (batch, time, labels.shape[1]))
+    known = ((labels >= 0) & (labels < classes))[:, None]
+    found = jnp.take_along_axis(log_probs, jnp.where(known, wanted, 0), axis=2)
+    # A class outside the input gives NaN, so that it shows; feeds are checked before they get here.
+    return jnp.where(known, found, jnp.nan)
+
+
+def _before_blanks(at_label: jax.Array) -> jax.Array:
+    """The forward variable of the class before each blank, `[batch, n + 1]`; there is no class before the first."""
+    return jnp.pad(at_label, ((0, 0), (1, 0)), constant_values=_LOG_ZERO)

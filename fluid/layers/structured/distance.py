@@ -13,21 +13,21 @@ from fluid.layers.sequence.steps import alike, packed, sequences, step_ids
 
 @layer
 def edit_distance(
-    input: Any,
-    label: Any,
+    input: core.Value,
+    label: core.Value,
     normalized: bool = True,
     ignored_tokens: Sequence[int] | None = None,
-    input_length: Any = None,
-    label_length: Any = None,
+    input_length: core.Value | None = None,
+    label_length: core.Value | None = None,
     name: str | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[jax.Array, jax.Array]:
     """How many insertions, deletions and substitutions lead from each sequence to its label (Levenshtein, 1966).
 
     Args:
       input: integers: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]` with `input_length`.
       label: integers: a SequenceBatch `[batch, label time, 1]`, or an array `[batch, label time]` with `label_length`.
-      normalized: whether the distance is divided by the length of the label; that of an empty label counts as 1.
-      ignored_tokens: integers that are left out of both before they are compared.
+      normalized: whether the distance is divided by the length of the label; the length of an empty label counts as 1.
+      ignored_tokens: integers that are left out of both sequences before they are compared.
       input_length: integers `[batch]` or `[batch, 1]`, when the input is an array.
       label_length: integers `[batch]` or `[batch, 1]`, when the label is an array.
       name: instead of `edit_distance_N`.
@@ -59,11 +59,9 @@ def edit_distance(
             f"{this.name}: input {describe(input)} and label {describe(label)} do not fit; expected as many rows of "
             f"both, [batch, time] and [batch, label time]"
         )
-    guess, truth = (
-        _kept(batch.with_data(step_ids(this, batch, names)), ignored_tokens)
-        for batch, names in ((guess, "input"), (truth, "label"))
-    )
-    result = _distances(guess, truth).astype(jnp.float32)
+    guess = _without(ignored_tokens, guess.with_data(step_ids(this, guess, "input")))
+    truth = _without(ignored_tokens, truth.with_data(step_ids(this, truth, "label")))
+    result = _levenshtein(guess, truth).astype(jnp.float32)
     if normalized:
         result = result / jnp.maximum(truth.lengths, 1)
     if ignored_tokens:
@@ -71,24 +69,34 @@ def edit_distance(
     return this.output(result[:, None]), this.output(jnp.int32(guess.shape[0]))
 
 
-def _kept(batch: core.SequenceBatch, ignored: Sequence[int] | None) -> core.SequenceBatch:
+def _without(ignored: Sequence[int] | None, batch: core.SequenceBatch) -> core.SequenceBatch:
+    """Sequences of integers `[batch, time]` without those that are ignored."""
     if not ignored:
         return batch
     return packed(batch, batch.mask & ~jnp.isin(batch.data, jnp.asarray(ignored, batch.dtype)))
 
 
-def _distances(guess: core.SequenceBatch, truth: core.SequenceBatch) -> Any:
-    """Distances `[batch]`, by the table of Wagner and Fischer (1974), one row after the other."""
+def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> jax.Array:
+    """Edit distances, by the table of Wagner and Fischer (1974), which is computed row by row.
+
+    Args:
+      guess: integers `[batch, time]`, one row of the table for each step.
+      truth: integers `[batch, label time]`, one column of the table for each step.
+
+    Returns:
+      int32 `[batch]`.
+    """
     columns = jnp.arange(truth.shape[1] + 1)
 
     def step(row: Any, now: Any) -> tuple[Any, None]:
         token, real = now
-        changed = row[:, :-1] + (token[:, None] != truth.data)
-        above = jnp.concatenate([row[:, :1] + 1, jnp.minimum(changed, row[:, 1:] + 1)], axis=1)
-        # An insertion costs 1 more than its left neighbour, so that what counts is the least value from there on.
-        best = jax.lax.cummin(above - columns, axis=1) + columns
+        substituted = row[:, :-1] + (token[:, None] != truth.data)
+        deleted = row + 1
+        from_above = jnp.concatenate([deleted[:, :1], jnp.minimum(substituted, deleted[:, 1:])], axis=1)
+        # With insertions, a cell is the least of all cells to its left plus 1 for each column between them.
+        best = jax.lax.cummin(from_above - columns, axis=1) + columns
         return jnp.where(real[:, None], best, row), None
 
-    start = jnp.broadcast_to(columns, (guess.shape[0], len(columns)))
+    start = jnp.broadcast_to(columns, (guess.shape[0], columns.shape[0]))
     row, _ = jax.lax.scan(step, start, (guess.data.T, guess.mask.T))
     return jnp.take_along_axis(row, truth.lengths[:, None], axis=1)[:, 0]

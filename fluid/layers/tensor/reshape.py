@@ -126,7 +126,7 @@ def reshape(
     if new.count(-1) == 1:
         rest = -math.prod(new)
         new[new.index(-1)] = math.prod(old) // rest if rest > 0 else 0
-    if min(new, default=1) < 0 or math.prod(new) != math.prod(old) or (lead and new[:1] != old[:1]):
+    if any(d < 0 for d in new) or math.prod(new) != math.prod(old) or (lead and new[:1] != old[:1]):
         raise errors.ShapeError(
             f"{this.name}: {describe(x)} cannot be reshaped to {sizes}; the number of elements must be the same"
             f"{', step by step' if lead else ''}, as in reshape(x, [0, -1]), where 0 copies a size and -1 takes the "

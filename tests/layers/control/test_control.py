@@ -209,27 +209,27 @@ def newton(x, bound=None):
     )[1]
 
 
-def unrolled_newton(x, turns):
+def unrolled_newton(x, iterations):
     r = x
-    for _ in range(turns):
+    for _ in range(iterations):
         r = layers.fc(r, 3, param_attr="w", bias_attr=False) + x / r
     return r
 
 
-@pytest.mark.parametrize("bound, turns", [(None, 3), (3, 3), (8, 3), (2, 2)])
-def test_while_loop_equals_its_iterations(bound, turns):
+@pytest.mark.parametrize("bound, iterations", [(None, 3), (3, 3), (8, 3), (2, 2)])
+def test_while_loop_equals_its_iterations(bound, iterations):
     def looped():
         return newton(layers.data("x", [3]), bound)
 
     def unrolled():
-        return unrolled_newton(layers.data("x", [3]), turns)
+        return unrolled_newton(layers.data("x", [3]), iterations)
 
     agree(run(looped, {"x": X}).outputs[0], run(unrolled, {"x": X}).outputs[0])
     if bound is not None:
         agree(slopes(looped, {"x": X}), slopes(unrolled, {"x": X}), rtol=1e-4)
 
 
-def test_the_turns_that_are_left_over_divide_by_nothing():
+def test_the_iterations_that_are_left_over_divide_by_nothing():
     def program():
         x = layers.data("x", [3])
         return layers.while_loop(lambda i, v: i < 2, lambda i, v: (i + 1, v / (2.0 - i)), [0, x], max_iterations=9)[1]
@@ -352,7 +352,7 @@ def masks(program):
     return [np.asarray(draw(np.ones([2, 50], "float32"), jax.random.key(key))) for key in (0, 1, 0)]
 
 
-def test_dropout_differs_between_turns_and_is_that_of_its_step():
+def test_dropout_differs_between_iterations_and_is_that_of_its_step():
     def drop(x):
         return layers.dropout(x, 0.5)
 
@@ -489,18 +489,22 @@ TRUE = np.True_
          r"was given \[float32\[batch, 3\]\] and returned \[float32"),
         (lambda x: layers.while_loop(lambda i: i < 3, lambda i: i + 0.5, [0]),
          r"was given \[int32\[\]\] and returned \[float32\[\]\]"),
-        (lambda x: layers.while_loop(lambda v: TRUE, lambda v: v, [x], max_iterations=0), "max_iterations=100"),
+        (lambda x: layers.while_loop(lambda v: TRUE, lambda v: v, [x], max_iterations=0),
+         r"while_loop_0\(max_iterations=0\): expected a whole number from 1 on"),
         (lambda x: layers.scan(lambda c, v: c, 0, x), "expected a pair.*lambda carry, x"),
         (lambda x: layers.scan(lambda c, v: (c + v, None), 0.0, x), r"given float32\[\] and returned float32\[3\]"),
         (lambda x: layers.scan(lambda c, v: (c, None), 0), "length=None"),
-        (lambda x: layers.scan(lambda c, v: (c, None), 0, length=0), "at least one"),
+        (lambda x: layers.scan(lambda c, v: (c, None), 0, length=0),
+         r"scan_0\(length=0\): expected a whole number from 1 on"),
+        (lambda x: layers.scan(lambda c, v: (c, None), 0, jnp.zeros([0, 2])), "at least one"),
         (lambda x: layers.scan(lambda c, v: (c, None), 0, [x, x[0]]), "same number of steps"),
         (lambda x: layers.scan(lambda c, v: (c, None), 0, x, length=7), "length is 7"),
         (lambda x: layers.scan(lambda c, v: (c, None), 0, layers.reduce_sum(x)), r"expected arrays \[steps"),
-        (lambda x: layers.create_array("float32", None), "max_length=None"),
+        (lambda x: layers.create_array("float32", None), r"max_length=None\): expected a whole number from 1 on"),
         (lambda x: layers.create_array("float32", 2, shape=[-1]), "not known"),
         (lambda x: layers.array_write(x, 0), "neither array nor max_length"),
-        (lambda x: layers.array_write(x, 2, max_length=2), "expected 0 to 1"),
+        (lambda x: layers.array_write(x, 2, max_length=2), r"\(i=2\): expected a whole number from 0 to 1"),
+        (lambda x: layers.array_write(x, 0, max_length=-1), r"max_length=-1\): expected a whole number from 1 on"),
         (lambda x: layers.array_write(x, layers.reduce_sum(x), max_length=2), "expected one integer"),
         (lambda x: layers.array_write(x, 0, x), "what layers.create_array"),
         (lambda x: layers.array_write(x, 0, layers.create_array("float32", 2)), r"room for 2 of float32\[\]"),

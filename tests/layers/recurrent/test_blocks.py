@@ -167,9 +167,9 @@ def nested_block(x):
         state = outer.memory(shape=[3], value=0.5)
         inner = layers.StaticRNN()
         with inner.step():
-            turn = inner.step_input([1.0, 2.0, 3.0])
+            factor = inner.step_input([1.0, 2.0, 3.0])
             thought = inner.memory(init=state)
-            new = layers.elementwise_add(thought * 0.5, word * turn)
+            new = layers.elementwise_add(thought * 0.5, word * factor)
             inner.update_memory(thought, new)
             inner.step_output(new)
         last = inner()[-1]
@@ -184,8 +184,8 @@ def test_blocks_inside_blocks():
     for row, got, total in zip(x.rows(), found.rows(), sums.rows(), strict=True):
         state = np.full(3, 0.5, "float32")
         for t, word in enumerate(row):
-            for turn in (1, 2, 3):
-                state = state * 0.5 + word * turn
+            for factor in (1, 2, 3):
+                state = state * 0.5 + word * factor
             np.testing.assert_allclose(got[t], state, rtol=1e-5)
             np.testing.assert_allclose(total[t], state.sum(), rtol=1e-4)
 
@@ -357,16 +357,16 @@ def test_a_block_without_step_input_is_refused():
 
 
 @pytest.mark.parametrize("method", ["step_input", "static_input", "memory", "output"])
-def test_methods_belong_into_the_block(method):
+def test_methods_belong_inside_the_block(method):
     def program():
         getattr(layers.DynamicRNN(), method)(*([] if method == "memory" else [sentence()]))
 
-    with pytest.raises(errors.ProgramError, match=f"{method} belongs into the block"):
+    with pytest.raises(errors.ProgramError, match=f"{method} belongs inside the block"):
         fluid.Program(program)
 
 
 @pytest.mark.parametrize("use", [lambda h: layers.fc(h, 2), lambda h: h * 2])
-def test_values_from_inside_are_refused_behind_the_block(use):
+def test_values_from_inside_are_refused_after_the_block(use):
     def program():
         rnn = layers.DynamicRNN()
         x = sentence()

@@ -19,7 +19,7 @@ def words(size, lengths=LENGTHS):
 
 
 def spoilt(batch):
-    """The same with padding that is no number."""
+    """The same with NaN for its padding."""
     return batch.with_data(np.where(batch.mask[..., None], batch.data, np.nan))
 
 
@@ -207,6 +207,35 @@ def test_lstm_drops_between_layers_in_training_only():
     np.testing.assert_array_equal(*seeded)
 
 
+@pytest.mark.parametrize("mode", ["train", "test"])
+def test_lstm_drops_as_the_dropout_layer_does(mode):
+    """The same bits as two single layers with a dropout of that seed between them."""
+
+    def one(x, number, h, c):
+        at = slice(number, number + 1)
+        return layers.lstm(x, h[at], c[at], 5, WIDTH, 1, default_initializer=constant)[0]
+
+    def by_layers():
+        x = layers.data("x", [5, 4, 2], append_batch_size=False)
+        h, c = (layers.data(n, [2, 4, WIDTH], append_batch_size=False) for n in "hc")
+        between = layers.dropout(one(x, 0, h, c), 0.4, seed=4, dropout_implementation="upscale_in_train")
+        return one(between, 1, h, c)
+
+    constant = fluid.initializer.Constant(0.3)
+    feed = {"x": values(5, 4, 2), "h": values(2, 4, WIDTH), "c": values(2, 4, WIDTH)}
+    stack = stacked(1, dropout_prob=0.4, seed=3, default_initializer=constant)
+    got, want = (run(program, feed, mode=mode).outputs[0] for program in (stack, by_layers))
+    np.testing.assert_array_equal(got, want)
+
+
+def test_lstm_that_drops_everything_has_a_gradient():
+    program = fluid.Program(stacked(1, dropout_prob=1.0))
+    arrays = program.init(jax.random.key(0))
+    feed = {"x": values(5, 4, 2), "h": values(2, 4, WIDTH), "c": values(2, 4, WIDTH)}
+    slopes = jax.grad(lambda arrays: program.apply(arrays, feed, key=jax.random.key(0)).outputs[0].sum())(arrays)
+    assert np.isfinite(slopes["cudnn_lstm_0.w_0"]).all() and np.any(slopes["cudnn_lstm_0.w_0"])
+
+
 @pytest.mark.parametrize("layer", [layers.dynamic_lstm, layers.dynamic_gru])
 def test_padding_reaches_no_gradient(layer):
     x = words(12)
@@ -226,17 +255,23 @@ def test_padding_reaches_no_gradient(layer):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x, h: layers.dynamic_lstm(x, 10), "size=10; expected 4 times the width"),
+        (lambda x, h: layers.dynamic_lstm(x, 10), r"lstm_0\(size=10\): expected 4 times the width of .* size=12"),
         (lambda x, h: layers.dynamic_lstm(h, 12), r"takes a sequence batch \[batch, time, 12\], found an array"),
         (lambda x, h: layers.dynamic_lstm(x, 16), r"found a sequence batch .*fc\(x, size=16\)"),
         (lambda x, h: layers.dynamic_lstm(x, 12, bias_attr=False), "bias_attr=False needs use_peepholes=False"),
         (lambda x, h: layers.dynamic_lstm(x, 12, h_0=x), "takes arrays, found a sequence batch"),
         (lambda x, h: layers.dynamic_lstm(x, 12, h_0=h), r"h_0 is float32\[batch, 12\], expected \[batch, 3\]"),
         (lambda x, h: layers.dynamic_lstmp(x, 12, 2, param_attr=["a", "b", "c"]), "two weights and 3 param_attr"),
-        (lambda x, h: layers.dynamic_gru(x, 0), "size=0; expected the width"),
+        (lambda x, h: layers.dynamic_lstm(x, 2.5), r"lstm_0\(size=2.5\): expected a whole number from 4 on"),
+        (lambda x, h: layers.dynamic_lstmp(x, 12, 0), r"lstmp_0\(proj_size=0\): expected a whole number from 1 on"),
+        (lambda x, h: layers.dynamic_gru(x, 0), r"gru_0\(size=0\): expected a whole number from 1 on, as in size=1"),
+        (lambda x, h: layers.gru_unit(h, h, 13), r"gru_unit_0\(size=13\): expected 3 times the width of .* size=15"),
         (lambda x, h: layers.gru_unit(h, h, 12), r"expected \[batch, 4\]"),
         (lambda x, h: layers.lstm_unit(h, h, h[:, :2]), r"float32\[batch, 12\], expected \[batch, 2\]"),
-        (lambda x, h: layers.lstm(h, h, h, 3, 4, 1), "expected"),
+        (lambda x, h: layers.lstm(h, h, h, 3, 4, 1), r"expected \[batch, batch, batch\]"),
+        (lambda x, h: layers.lstm(h, h, h, 3, 0, 1), r"cudnn_lstm_0\(hidden_size=0\): expected a whole number"),
+        (lambda x, h: layers.lstm(h, h, h, 3, 4, True), r"cudnn_lstm_0\(num_layers=True\): expected a whole number"),
+        (lambda x, h: layers.lstm(h, h, h, 3, 4, 1, dropout_prob=50), "dropout_prob=50; expected 0 to 1"),
         (lambda x, h: layers.dynamic_lstm(x, 12, gate_activation="sigmoids"), "Did you mean 'sigmoid'"),
     ],
 )

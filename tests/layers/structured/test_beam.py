@@ -127,25 +127,26 @@ def test_a_narrow_beam_and_the_early_end_lose_nothing(seed, penalty):
 
 
 def test_it_ends_when_nothing_can_win_any_more():
-    """Counted by the step itself, which is run once for each turn of the loop."""
-    turns = []
+    """Counted by the step itself, which is run once in each iteration of the loop."""
+    iterations = []
 
     def program(sure):
         def count(ids, state):
-            jax.debug.callback(turns.append, state["turn"], ordered=True)
+            jax.debug.callback(iterations.append, state["iteration"], ordered=True)
             scores = jnp.log(jnp.where(jnp.arange(IDS) == END, sure, (1 - sure) / (IDS - 1)))
-            return jnp.broadcast_to(scores, (ids.shape[0], IDS)), {**state, "turn": state["turn"] + 1}
+            return jnp.broadcast_to(scores, (ids.shape[0], IDS)), {**state, "iteration": state["iteration"] + 1}
 
         x = layers.data("x", shape=[1])
-        return layers.beam_search(count, {"x": x, "turn": 0}, START, END, beam_size=2, max_length=50)
+        return layers.beam_search(count, {"x": x, "iteration": 0}, START, END, beam_size=2, max_length=50)
 
     for sure, most in ((0.98, 3), (0.001, 50)):
-        turns.clear()
+        iterations.clear()
         known = fluid.Program(functools.partial(program, sure))
         outputs = jax.jit(lambda feed, known=known: known.apply({}, feed, key=None, mode="test").outputs)
         jax.block_until_ready(outputs({"x": np.zeros((3, 1), "float32")}))
         jax.effects_barrier()
-        assert len(turns) == max(map(int, turns)) + 1 == (most if sure < 0.5 else len(turns)) and len(turns) <= most
+        assert len(iterations) == max(map(int, iterations)) + 1 <= most
+        assert sure > 0.5 or len(iterations) == most
 
 
 def test_rows_do_not_know_of_each_other():
@@ -241,9 +242,13 @@ def one(ids, state):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda x: layers.beam_search(one, x, 0, 1, 0, 5), "beam_size=0"),
-        (lambda x: layers.beam_search(one, x, 0, 1, 2, 2.5), "max_length=2.5"),
+        (
+            lambda x: layers.beam_search(one, x, 0, 1, 0, 5),
+            r"beam_search_0\(beam_size=0\): expected a whole number",
+        ),
+        (lambda x: layers.beam_search(one, x, 0, 1, 2, 2.5), r"max_length=2.5\): expected a whole number from 1"),
         (lambda x: layers.beam_search(one, x, 0, 4, 2, 5), "end_id=4"),
+        (lambda x: layers.beam_search(one, x, 0, -1, 2, 5), r"end_id=-1\): expected a whole number from 0"),
         (lambda x: layers.beam_search(one, x, 0.5, 1, 2, 5), "start_id is an integer"),
         (lambda x: layers.beam_search(one, (), 0, 1, 2, 5), "one start for each row"),
         (lambda x: layers.beam_search(one, x, np.zeros(29, "int32"), 1, 2, 5), "differ in their first dimension"),

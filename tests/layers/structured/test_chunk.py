@@ -86,12 +86,12 @@ def test_padded_arrays_and_sequence_batches_agree():
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7])
 def test_shares_are_exact_over_batches(batch_size):
-    """The weighed means of `test`, and the metric that is fed with counts."""
+    """The weighted means of `test`, and the metric that is fed with counts."""
     x, y = whole(5, 7, TIME), whole(5, 7, TIME, salt=1)
     y[:, 2:] = x[:, 2:]
 
     def program():
-        loss = layers.mean(layers.data("z", shape=[1]))
+        loss = layers.mean(layers.fc(layers.data("z", shape=[1]), 1))
         return loss, *layers.chunk_eval(
             *feeds(x=x, y=y), "IOB", 2, seq_length=layers.zeros_like(feeds(x=x)[0])[:, 0] + 5
         )
@@ -160,7 +160,11 @@ WIDE = {"x": X, "y": Y.with_data(np.repeat(Y.data, 2, axis=2))}
     ("build", "given", "message"),
     [
         (lambda x, y: layers.chunk_eval(x, y, "BIO", 2), {"x": X, "y": Y}, "'IOB', 'IOBES', 'IOE', 'plain'"),
-        (lambda x, y: layers.chunk_eval(x, y, "IOB", 0), {"x": X, "y": Y}, "one or more"),
+        (
+            lambda x, y: layers.chunk_eval(x, y, "IOB", 0),
+            {"x": X, "y": Y},
+            r"chunk_eval_0\(num_chunk_types=0\): expected a whole number from 1 on",
+        ),
         (lambda x, y: layers.chunk_eval(x, y, "IOB", 2, [2]), {"x": X, "y": Y}, "from 0 to 1"),
         (lambda x, y: layers.chunk_eval(x, y, "IOB", 2), WIDE, "one tag for each step"),
         (lambda x, y: layers.chunk_eval(layers.cast(x, "float32"), y, "IOB", 2), {"x": X, "y": Y}, "integers"),

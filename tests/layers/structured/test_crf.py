@@ -77,7 +77,7 @@ def test_cost_and_best_tags_are_those_of_an_enumeration(lengths, tags, seed):
 
 @functools.cache
 def differentiated(tags):
-    """Costs, and gradients of their weighed sum for inputs and transitions."""
+    """Costs, and gradients of their weighted sum for inputs and transitions."""
     known = fluid.Program(lambda: cost(*feeds(**dict(zip("xy", ragged([1], tags, 0), strict=True)))))
 
     def total(data, moves, x, y):

@@ -38,7 +38,7 @@ def ragged(times, lengths, classes, blank, seed, garbage=np.nan):
 
 @functools.cache
 def differentiated(classes, blank, norm_by_times=False):
-    """Costs, and the gradient of their weighed sum."""
+    """Costs, and the gradient of their weighted sum."""
     x, y = ragged([1], [1], classes, blank, 0)
     known = fluid.Program(lambda: layers.warpctc(*feeds(x=x, y=y), blank=blank, norm_by_times=norm_by_times))
 
@@ -197,8 +197,10 @@ ARRAYS = {"x": real(4, 2, 3), "y": whole(3, 2, 4), "n": np.array([4, 1])}
 @pytest.mark.parametrize(
     ("build", "given", "message"),
     [
-        (lambda x, y: layers.warpctc(x, y, blank=3), {"x": X, "y": Y}, "blank=3 is none of the 3"),
-        (lambda x, y: layers.ctc_greedy_decoder(x, -1), {"x": X, "y": Y}, "expected 0 to 2"),
+        (lambda x, y: layers.warpctc(x, y, blank=3), {"x": X, "y": Y},
+         r"warpctc_0\(blank=3\): expected a whole number from 0 to 2"),
+        (lambda x, y: layers.ctc_greedy_decoder(x, -1), {"x": X, "y": Y},
+         r"ctc_greedy_decoder_0\(blank=-1\): expected a whole number from 0 to 2"),
         (lambda x, y: layers.warpctc(x, layers.cast(y, "float32")), {"x": X, "y": Y}, "integers"),
         (lambda x, y: layers.warpctc(y, y), {"x": X, "y": Y}, "floats"),
         (lambda x, y: layers.warpctc(x, y, label_length=y.lengths), {"x": X, "y": Y}, "leave out label_length="),

@@ -1,7 +1,7 @@
 """Seals: checksums of all files of a folder, which tell a whole checkpoint from a damaged one.
 
-Orbax checks its indices, not the bytes of arrays: most flipped bits would come back as wrong numbers. The seal is a
-text file; `sha256sum -c fluid.seal` inside the folder checks the same as `flaw` does, but for files that were added.
+Orbax checks its indices and not the bytes of arrays, so that it reads most flipped bits as wrong numbers. The seal is a
+text file: inside the folder `sha256sum -c fluid.seal` checks what `flaw` checks, except that it ignores added files.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _FIRST = re.compile(r"# fluid checkpoint ([0-9]{1,9})")
 
 
 def seal(folder: pathlib.Path) -> None:
-    """Write all files of a folder through to the disk, then their checksums beside them.
+    """Write all files of a folder through to the disk, and their checksums into a file beside them.
 
     Example:
       >>> import tempfile
@@ -42,10 +42,10 @@ def seal(folder: pathlib.Path) -> None:
 
 
 def flaw(folder: pathlib.Path) -> str | None:
-    """What is wrong with a sealed folder, or None.
+    """What is wrong with a sealed folder, or None when it is whole.
 
     Raises:
-      CheckpointError: a newer version of fluid has written it, so nobody here can tell.
+      CheckpointError: a newer version of fluid has written it, in a format that is unknown here.
     """
     try:
         text = (folder / NAME).read_bytes().decode("utf-8")
@@ -73,7 +73,15 @@ def flaw(folder: pathlib.Path) -> str | None:
 
 
 def check_version(folder: pathlib.Path, first: str) -> None:
-    """Refuse a seal whose first line names a newer format."""
+    """Refuse a seal in a format that is unknown here.
+
+    Args:
+      folder: where the seal lies, for the message.
+      first: its first line.
+
+    Raises:
+      CheckpointError: it is such a seal.
+    """
     match = _FIRST.fullmatch(first)
     if match is None or int(match[1]) > VERSION:
         raise errors.CheckpointError(
@@ -93,7 +101,7 @@ def sync(path: pathlib.Path) -> None:
 
 
 def _files(folder: pathlib.Path) -> list[str]:
-    """Everything in a folder, at any depth, but folders and the seal; links are not followed."""
+    """The files in a folder at any depth, links included, without the seal; links are not followed."""
     found = []
     for parent, folders, files in os.walk(folder):
         here = pathlib.Path(parent)

@@ -1,16 +1,16 @@
-"""The folder of checkpoints: what is in it, and how a step gets in and out.
+"""The folder of checkpoints: what is in it, and how steps are written, read, set aside and deleted.
 
     DIR/
       40/               a whole checkpoint, after 40 training steps
         arrays/         parameters, states, slots, counters, as Orbax writes them
-        meta.json       their shapes and dtypes, and where training was
+        meta.json       their shapes and dtypes, and the position of training
         fluid.seal      checksums of all of these
-      50.writing/       a save under way; swept away when a killed one left it
+      50.writing/       a save that is not complete; removed later if its process was killed
       30.damaged/       set aside because its checksums were wrong
-      60.undone/        set aside because training went back behind it
+      60.undone/        set aside because training went back to a step before it
       fluid.lock        held by the trainer that writes here
 
-A step is written under another name, synced, sealed and then renamed: whoever reads sees all of it or nothing.
+A step is written under another name, synced, sealed and then renamed, so that a reader finds all of it or nothing.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import pathlib
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -29,14 +29,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.trainer import seal
+from fluid.trainer.checkpoint import seal
 
 try:
     import fcntl
 except ImportError:  # Windows: two trainers in one folder are not noticed there
     fcntl = None  # type: ignore[assignment]
 
-META, _ARRAYS, _LOCK = "meta.json", "arrays", "fluid.lock"
+META = "meta.json"
+_ARRAYS = "arrays"
+_LOCK = "fluid.lock"
 _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 _LEFTOVER = re.compile(rf"({_STEP.pattern})\.(writing|deleting)")
 _ASIDE = re.compile(rf"({_STEP.pattern})\.(damaged|undone)(-[0-9]+)?")
@@ -47,7 +49,7 @@ class Folder:
 
     Args:
       path: of the folder; made when it is not there.
-      read_only: only look at it; it must be there.
+      read_only: whether to change nothing; the folder must be there then.
 
     Raises:
       CheckpointError: it is no folder, or cannot be written.
@@ -77,10 +79,10 @@ class Folder:
         self._lock: int | None = None
 
     def acquire(self) -> None:
-        """Lock the folder against other trainers; nothing happens when this one has it.
+        """Lock the folder against other trainers; nothing happens when this one holds the lock already.
 
         Raises:
-          CheckpointError: another trainer has it, or the folder is gone.
+          CheckpointError: another trainer holds the lock, or the folder is gone.
         """
         if self._lock is not None:
             return
@@ -104,7 +106,7 @@ class Folder:
         self._lock = lock
 
     def release(self) -> None:
-        """Let other trainers in."""
+        """Give the lock back."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -121,7 +123,11 @@ class Folder:
                 self.release()
 
     def check_there(self) -> None:
-        """Raise CheckpointError when the folder has gone: a disk was unmounted, somebody deleted or replaced it."""
+        """Check that the folder is still there, and the same: not unmounted, deleted or replaced.
+
+        Raises:
+          CheckpointError: it is not.
+        """
         if self._stat() != self._identity:
             raise errors.CheckpointError(
                 f"the checkpoint folder {str(self.path)!r} has gone or been replaced, so nothing can be saved; "
@@ -129,12 +135,12 @@ class Folder:
             )
 
     def steps(self) -> list[int]:
-        """The steps that are here, ascending, whole or not; what is not ours is left out."""
+        """The steps in the folder, ascending, whole or damaged; folders of other programs are left out."""
         names = (entry.name for entry in os.scandir(self.path) if entry.is_dir(follow_symlinks=False))
         return sorted(int(n) for n in names if _STEP.fullmatch(n) and self._is_ours(self.path / n))
 
     def aside(self) -> list[str]:
-        """The names of what was set aside."""
+        """The names of the steps that were set aside."""
         return sorted(n for n in os.listdir(self.path) if _ASIDE.fullmatch(n))
 
     def flaw(self, step: int) -> str | None:
@@ -142,7 +148,7 @@ class Folder:
         return seal.flaw(self.path / str(step))
 
     def meta(self, step: int) -> dict[str, Any]:
-        """What `write` was given beside the arrays, with their shapes and dtypes under `arrays`."""
+        """The JSON that `write` was given, with the shapes and dtypes of the arrays under `arrays`."""
         with (self.path / str(step) / META).open(encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
         return found
@@ -158,12 +164,12 @@ class Folder:
         return {n: np.asarray(found[n]) if n in found else np.zeros(s, d) for n, (s, d) in listed.items()}
 
     def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Add a step. Whatever goes wrong, nothing of it stays, and what was here before is untouched.
+        """Add a step. If that fails, nothing of it stays, and the other steps are as they were.
 
         Args:
           step: its number.
           arrays: by name, on the host.
-          meta: JSON.
+          meta: what to keep beside the arrays, as JSON.
         """
         import orbax.checkpoint as ocp
 
@@ -175,7 +181,7 @@ class Folder:
             text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
             (temporary / META).write_text(text, encoding="utf-8")
             with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as writer:
-                # Orbax refuses arrays without elements; their shape says all about them.
+                # Orbax refuses arrays without elements. Their shapes, in `meta.json`, are enough to make them again.
                 full = {n: a for n, a in arrays.items() if a.size}
                 writer.save(temporary / _ARRAYS, args=ocp.args.StandardSave(full))
             seal.seal(temporary)
@@ -186,14 +192,14 @@ class Folder:
             raise
 
     def delete(self, step: int) -> None:
-        """Remove a step; killed meanwhile, what remains is no step any more."""
+        """Remove a step. It is renamed first, so that what a killed process leaves is no step any more."""
         doomed = self.path / f"{step}.deleting"
         _remove(doomed)
         os.rename(self.path / str(step), doomed)
         _remove(doomed)
 
     def sweep(self) -> None:
-        """Remove what killed saves have left."""
+        """Remove what killed processes have left of saves and deletions."""
         for name in os.listdir(self.path):
             if _LEFTOVER.fullmatch(name) and not (self.path / name).is_symlink():
                 _remove(self.path / name)
@@ -205,18 +211,15 @@ class Folder:
         os.rename(self.path / str(step), self.path / name)
         return name
 
-    def newest_whole(self, flawed: Callable[[int, str], None]) -> int | None:
-        """The newest step without a flaw.
-
-        Args:
-          flawed: told of each newer step, and what is wrong with it.
-        """
+    def newest_whole(self) -> tuple[int | None, dict[int, str]]:
+        """The newest step without a flaw, or None; and what is wrong with each newer one."""
+        flaws: dict[int, str] = {}
         for step in reversed(self.steps()):
             problem = self.flaw(step)
             if problem is None:
-                return step
-            flawed(step, problem)
-        return None
+                return step, flaws
+            flaws[step] = problem
+        return None, flaws
 
     def _is_ours(self, path: pathlib.Path) -> bool:
         return any((path / name).exists() for name in (seal.NAME, META, _ARRAYS))

@@ -1,16 +1,17 @@
-"""Which checkpoint is best: the mean of one output over the steps before each."""
+"""Which checkpoint is best: by the mean of one output over the training steps before each."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from fluid import errors
 from fluid.core import Program
 from fluid.session import Results
-from fluid.trainer.checkpoint_folder import Folder
+from fluid.trainer.checkpoint.folder import Folder
 
 
 class Score:
-    """The mean of one output over some steps, and how good it is.
+    """Computes the score of each checkpoint, the mean of one output over the steps before it, and compares them.
 
     Args:
       program: which has the output.
@@ -33,9 +34,11 @@ class Score:
                 f"keep_best compares scalars, and the output {output!r} is "
                 f"{list(program.outputs[self._position].shape)}; return its mean"
             )
-        self._output, self._mode = output, mode
+        self._output = output
+        self._mode = mode
         self._waiting: list[Any] = []
-        self._total, self._count = 0.0, 0
+        self._total = 0.0
+        self._count = 0
 
     def add(self, metrics: Results) -> None:
         """Count the output of a step, without waiting for it."""
@@ -44,13 +47,20 @@ class Score:
             self._fold(56)  # all but the newest are computed by now
 
     def take(self) -> dict[str, Any]:
-        """What to remember with a checkpoint; the next mean starts anew."""
+        """The score of a checkpoint, as JSON to be kept with it; a new mean begins."""
         self._fold(len(self._waiting))
         mean = self._total / self._count if self._count else math.nan
-        self._total, self._count = 0.0, 0
+        self._total = 0.0
+        self._count = 0
         return {"output": self._output, "mode": self._mode, "value": mean if math.isfinite(mean) else None}
 
-    def of(self, folder: Folder, step: int) -> float | None:
+    def best(self, folder: Folder, steps: Iterable[int]) -> int | None:
+        """Which of the checkpoints is best, the newest of equal ones; None when no score is known."""
+        scores = {step: self._of(folder, step) for step in steps}
+        known = {step: score for step, score in scores.items() if score is not None}
+        return max(known, key=lambda step: (known[step], step), default=None)
+
+    def _of(self, folder: Folder, step: int) -> float | None:
         """How good a checkpoint is, more being better; None when that is not known."""
         try:
             score = folder.meta(step)["score"] or {}

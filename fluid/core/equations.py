@@ -1,0 +1,165 @@
+"""What the equations of a traced program show: what a loss depends on, and mistakes that shapes alone do not reveal."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from fluid.core.frame import is_library
+
+# Float results of these have no slope, whatever their inputs.
+_FLAT = frozenset({"stop_gradient", "sign", "floor", "ceil", "round"})
+# These hand the numbers of their first array input on as they are.
+_LAYOUT = frozenset({"reshape", "broadcast_in_dim", "transpose", "squeeze", "convert_element_type", "copy"})
+_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
+_SUMS = frozenset({"add", "sub", "add_any"})
+
+
+def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any) -> set[str]:
+    """Which of the sources a target has a gradient with respect to, as far as equations can tell.
+
+    Loops, branches and functions with derivatives of their own count as having a slope in all of their inputs.
+
+    Args:
+      jaxpr: the equations.
+      sources: variables by name.
+      target: a variable, or a literal.
+    """
+    moving: dict[Any, frozenset[str]] = {}
+    for name, variable in sources.items():
+        moving[variable] = moving.get(variable, frozenset()) | {name}
+    _spread(jaxpr, moving)
+    return set() if _is_literal(target) else set(moving.get(target, ()))
+
+
+def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]]) -> None:
+    """Note for each variable which sources move it."""
+    for equation in jaxpr.eqns:
+        inputs = [frozenset() if _is_literal(v) else moving.get(v, frozenset()) for v in equation.invars]
+        inner = _called(equation)
+        if inner is not None:
+            inside = dict(zip(inner.invars, inputs, strict=True))
+            _spread(inner, inside)
+            results = [frozenset() if _is_literal(v) else inside.get(v, frozenset()) for v in inner.outvars]
+        else:
+            together = frozenset() if equation.primitive.name in _FLAT else frozenset().union(*inputs)
+            results = [together] * len(equation.outvars)
+        for variable, sources in zip(equation.outvars, results, strict=True):
+            if sources and variable.aval.dtype.kind not in "bui":
+                moving[variable] = moving.get(variable, frozenset()) | sources
+
+
+def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[str]:
+    """The user's lines where arithmetic laid `[batch, 1]` and `[batch]` out to `[batch, batch]`.
+
+    NumPy's rules do so without a word where a column meets a row that was meant to be one. Those who write the two
+    dimensions down, as in `x[:, None] - y[None, :]`, mean it, and are not found here.
+
+    Args:
+      jaxpr: the equations.
+      batch: the stand-in for the batch size.
+      targets: only what one of these depends on counts.
+    """
+    makers = {v: e for e in jaxpr.eqns for v in e.outvars}
+    found: dict[str, None] = {}
+    for equation in _behind(targets, makers):
+        if list(equation.outvars[0].aval.shape).count(batch) < 2:
+            continue
+        makings = [makers[v] for v in equation.invars if not _is_literal(v) and v in makers]
+        if any(m.primitive.name == "broadcast_in_dim" and _one_call(m, equation) for m in makings):
+            if all(list(v.aval.shape).count(batch) < 2 for v in equation.invars):
+                found[user_line(equation)] = None
+    return list(found)
+
+
+def ends_in_a_product(jaxpr: Any, variable: Any) -> bool:
+    """Whether a value is a matrix product or a convolution, perhaps with a bias added: nothing bounds its numbers."""
+    for equation, makers in _Makers(jaxpr).origins(variable):
+        terms = equation.invars if equation.primitive.name in _SUMS else equation.outvars
+        if any(made.primitive.name in _PRODUCTS for term in terms for made, _ in makers.origins(term)):
+            return True
+    return False
+
+
+def last_values(jaxpr: Any) -> dict[str, Any]:
+    """The variable of the last value that each of the user's lines makes, by `file:line`."""
+    lines = ((user_line(e).rpartition(" in ")[0], e.outvars[-1]) for e in jaxpr.eqns if e.outvars)
+    return {line: variable for line, variable in lines if line}
+
+
+def user_line(equation: Any) -> str:
+    """The innermost line of the user's that made an equation, as `file:line in function`."""
+    frame = next((f for f in _frames(equation) if not is_library(f.file_name)), None)
+    return "unknown line" if frame is None else f"{frame.file_name}:{frame.line_num} in {frame.function_name}"
+
+
+class _Makers:
+    """Which equation makes each variable, also inside of the functions that equations call.
+
+    Args:
+      jaxpr: the equations.
+      outer: those around a called function.
+      arguments: what the variables of that function's arguments are called outside.
+    """
+
+    def __init__(self, jaxpr: Any, outer: "_Makers | None" = None, arguments: Mapping[Any, Any] | None = None):
+        self._makers = {v: e for e in jaxpr.eqns for v in e.outvars}
+        self._outer = outer
+        self._arguments = arguments or {}
+
+    def origins(self, variable: Any) -> list[tuple[Any, "_Makers"]]:
+        """The equations that compute the numbers of a variable, behind those that lay out numbers or choose among them.
+
+        Returns:
+          Each equation, with the makers of the variables that it reads.
+        """
+        if _is_literal(variable):
+            return []
+        if variable in self._arguments and self._outer is not None:
+            return self._outer.origins(self._arguments[variable])
+        equation = self._makers.get(variable)
+        if equation is None:
+            return []
+        if equation.primitive.name in _LAYOUT:
+            return self.origins(equation.invars[0])
+        if equation.primitive.name == "select_n":
+            return [origin for case in equation.invars[1:] for origin in self.origins(case)]
+        inner = _called(equation)
+        if inner is None:
+            return [(equation, self)]
+        makers = _Makers(inner, self, dict(zip(inner.invars, equation.invars, strict=True)))
+        return makers.origins(inner.outvars[equation.outvars.index(variable)])
+
+
+def _behind(targets: Collection[Any], makers: Mapping[Any, Any]) -> Iterator[Any]:
+    """The equations that some variables depend on, each once."""
+    waiting = [v for v in targets if not _is_literal(v)]
+    seen: set[int] = set()
+    while waiting:
+        equation = makers.get(waiting.pop())
+        if equation is not None and id(equation) not in seen:
+            seen.add(id(equation))
+            waiting += [v for v in equation.invars if not _is_literal(v)]
+            yield equation
+
+
+def _called(equation: Any) -> Any:
+    """The equations of the function that one calls, if it does nothing but call it."""
+    inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit", "closed_call") else None
+    return None if inner is None else inner.jaxpr
+
+
+def _one_call(first: Any, second: Any) -> bool:
+    """Whether two equations were made by one call of the user's."""
+    return _places(first) == _places(second)
+
+
+def _places(equation: Any) -> Sequence[tuple[str, int]]:
+    return [(f.file_name, f.line_num) for f in _frames(equation)]
+
+
+def _frames(equation: Any) -> Sequence[Any]:
+    traceback = equation.source_info.traceback
+    return [] if traceback is None else traceback.frames
+
+
+def _is_literal(variable: Any) -> bool:
+    return hasattr(variable, "val")

@@ -1,0 +1,48 @@
+"""What a program function prints while it is discovered."""
+
+import contextlib
+import io
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+
+class _Watching(io.TextIOBase):
+    """Hands on what is written, and notices a number in it."""
+
+    def __init__(self, stream: TextIO, number: int):
+        self.seen = False
+        self._stream = stream
+        self._number = re.compile(rf"(?<![\d.]){number}(?![\d.])")
+
+    def write(self, text: str) -> int:
+        self.seen = self.seen or self._number.search(text) is not None
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def explained_prints(batch: int, again: bool) -> Iterator[None]:
+    """Explain the stand-in for the batch size where a program function prints it.
+
+    Standard output belongs to the whole process, so in other threads than the main one this does nothing.
+
+    Args:
+      batch: the stand-in.
+      again: whether the function has been run like this before; then its prints are left out.
+    """
+    if threading.current_thread() is not threading.main_thread() or sys.stdout is None:
+        yield
+    elif again:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    else:
+        watching = _Watching(sys.stdout, batch)
+        with contextlib.redirect_stdout(watching):
+            yield
+        if watching.seen:
+            print(f"(fluid runs a program function on stand-in data first; {batch} stands for the batch size there)")

@@ -1,0 +1,50 @@
+"""Pytrees of values, as loops and branches carry them: given definite dtypes, described, compared and recorded."""
+
+from typing import Any
+
+import jax
+
+from fluid import core, errors
+from fluid.layers.base import Layer, dense, describe
+
+
+def strongly_typed(tree: Any) -> Any:
+    """A pytree with arrays of a definite dtype for its leaves.
+
+    A Python number is weakly typed in JAX: it takes the dtype of what it meets, so that a loop would change its dtype.
+    """
+
+    def strong(leaf: Any) -> Any:
+        array = dense(leaf)
+        return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
+
+    return jax.tree.map(strong, tree)
+
+
+def describe_tree(tree: Any) -> str:
+    """A pytree for messages, with dtypes and shapes for its leaves."""
+    return str(jax.tree.map(describe, tree)).replace("'", "")
+
+
+def check_same_specs(found: Any, expected: Any, message: str) -> None:
+    """Compare two pytrees of arrays, see `strongly_typed`, by structure, shapes and dtypes.
+
+    Args:
+      found: the one that is checked.
+      expected: the one that it must be like.
+      message: of the error; `{found}` and `{expected}` stand for descriptions of the two.
+
+    Raises:
+      ShapeError: they differ.
+    """
+    specs: list[Any] = [
+        jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), tree) for tree in (found, expected)
+    ]
+    if jax.tree.flatten(specs[0]) != jax.tree.flatten(specs[1]):
+        raise errors.ShapeError(message.format(found=describe_tree(found), expected=describe_tree(expected)))
+
+
+def record_outputs(this: Layer, tree: Any) -> Any:
+    """Record each array or sequence batch of a pytree as a result of the layer."""
+    batches = core.SequenceBatch | core.NestedSequenceBatch
+    return jax.tree.map(this.output, tree, is_leaf=lambda value: isinstance(value, batches))

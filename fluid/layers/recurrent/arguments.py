@@ -1,0 +1,107 @@
+"""Arguments of the gated recurrent layers, checked and read."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers import functional
+from fluid.layers.base import Layer, array_of, dense, describe
+from fluid.layers.recurrent.cells import Cell
+
+
+def width_of(this: Layer, size: Any, gates: int) -> int:
+    """The width of the hidden state, from a size that counts all gates.
+
+    Raises:
+      ArgumentError: the size is no positive multiple of the number of gates.
+    """
+    size = core.whole_number(this.name, "size", size, least=gates)
+    if size % gates:
+        raise errors.ArgumentError(
+            f"{this.name}(size={size}): expected {gates} times the width of the hidden state, as in "
+            f"size={(size // gates + 1) * gates}"
+        )
+    return size // gates
+
+
+def projected(this: Layer, value: core.Value, size: int) -> core.SequenceBatch:
+    """The input of a recurrence over sequences `[batch, time, size]`, with zeros for its padding.
+
+    Raises:
+      ShapeError: it is no such sequence batch.
+    """
+    if not isinstance(value, core.SequenceBatch) or value.data.ndim != 3 or value.shape[2] != size:
+        found = "a sequence batch" if isinstance(value, core.SequenceBatch) else "an array"
+        raise errors.ShapeError(
+            f"{this.name} takes a sequence batch [batch, time, {size}], found {found} {describe(value)}; project it "
+            f"first: x = fluid.layers.fc(x, size={size})"
+        )
+    return value.with_data(dense(value))
+
+
+def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: core.Value | None) -> Any:
+    """The state in which a recurrence over sequences starts.
+
+    Args:
+      this: the layer, for messages.
+      cell: gives the state by default.
+      batch: the projected input, `[batch, time, ...]`.
+      given: for each array of the state, in order and under the name of the argument, what the user gave, or None.
+
+    Raises:
+      ShapeError: what was given has another shape.
+    """
+    zeros, structure = jax.tree.flatten(cell.initial_state(batch.data))
+    arrays = [
+        zero if value is None else given_state(this, value, zero.shape, zero.dtype, argument)
+        for (argument, value), zero in zip(given.items(), zeros, strict=True)
+    ]
+    return jax.tree.unflatten(structure, arrays)
+
+
+def given_state(this: Layer, value: core.Value | None, shape: tuple[int, ...], dtype: Any, argument: str) -> jax.Array:
+    """An array of the state to start from, as the user gave it; zeros for None.
+
+    Raises:
+      ShapeError: it has another shape.
+    """
+    if value is None:
+        return jnp.zeros(shape, dtype)
+    array = array_of(this, value)
+    if array.shape != shape:
+        sizes = ", ".join(["batch", *map(str, shape[1:])] if len(shape) == 2 else map(str, shape))
+        raise errors.ShapeError(
+            f"{this.name}: {argument} is {describe(array)}, expected [{sizes}], as in "
+            f"{argument}=fluid.layers.fc(context, size={shape[-1]})"
+        )
+    return array.astype(dtype)
+
+
+def array_of_shape(this: Layer, value: core.Value, *shape: int | None) -> jax.Array:
+    """The array of a value that must have this shape; None stands for any size.
+
+    Raises:
+      ShapeError: it has another shape, or is a sequence batch.
+    """
+    array = array_of(this, value)
+    if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
+        sizes = ", ".join("batch" if d in (None, this.frame.placeholder_batch) else str(d) for d in shape)
+        raise errors.ShapeError(
+            f"{this.name} was given {describe(value)}, expected [{sizes}]; project it first: "
+            f"x = fluid.layers.fc(x, size={shape[-1]})"
+        )
+    return array
+
+
+def to_activation(act: functional.Activation) -> Callable[[Any], Any]:
+    """The function behind the name of an activation; "identity" and None leave values as they are.
+
+    Raises:
+      ArgumentError: no activation has that name.
+    """
+    if act is None or act == "identity":
+        return lambda value: value
+    return functional.activation(act)

@@ -1,0 +1,115 @@
+"""Named arrays in one file: arrays and JSON only.
+
+The file is a zip archive of `.npy` entries, one for each name, and a `manifest.json` with shapes and dtypes. `np.load`
+reads it too (a dtype that NumPy lacks, such as bfloat16, appears there as raw integers). A path that ends in
+".safetensors" has that format instead, which other frameworks read and write.
+"""
+
+import json
+import os
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid.storage import safetensors
+from fluid.storage.atomic import PathLike, replaced
+from fluid.storage.npy import read_npy, size_limit, write_npy
+
+FORMAT = "fluid-arrays"
+VERSION = 1
+_MANIFEST = "manifest.json"
+_DIRECTORY_FILE = "params.fluid"
+
+
+def save_arrays(path: PathLike, arrays: Mapping[str, Any], kind: str = "parameters") -> None:
+    """Write arrays to one file, atomically: who reads the path meanwhile gets the old file or the new one, whole.
+
+    Args:
+      path: of the file; in a directory that exists already, the file `params.fluid` is written. One that ends in
+        ".safetensors" is written in that format.
+      arrays: by name.
+      kind: noted in the file and returned by `load_arrays`.
+
+    Raises:
+      ParameterFileError: the folder is not there or cannot be written.
+
+    Example:
+      >>> import tempfile, os
+      >>> path = os.path.join(tempfile.mkdtemp(), "digits.params")
+      >>> save_arrays(path, {"w": np.ones(3, "float32")})
+      >>> load_arrays(path)[0]["w"].tolist()
+      [1.0, 1.0, 1.0]
+    """
+    target = _file(path)
+    host = {name: np.asarray(value) for name, value in arrays.items()}
+    if safetensors.is_safetensors(target):
+        safetensors.save(target, host, kind)
+        return
+    listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in host.items()}
+    manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing}
+    with replaced(target) as (_, file), zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+        for name, array in host.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                write_npy(entry, name, array)  # type: ignore[arg-type]
+
+
+def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
+    """Read what `save_arrays` wrote.
+
+    Args:
+      path: of the file, or of a directory that holds `params.fluid`. One that ends in ".safetensors" may come from
+        anywhere.
+
+    Returns:
+      The arrays by name, and the kind.
+
+    Raises:
+      ParameterFileError: there is no such file, it is damaged, or it holds something else.
+
+    Example:
+      >>> load_arrays("nowhere")
+      Traceback (most recent call last):
+      fluid.errors.ParameterFileError: no parameter file at 'nowhere'; write one with trainer.save_params('nowhere')
+    """
+    target = _file(path)
+    if not target.is_file():
+        raise errors.ParameterFileError(
+            f"no parameter file at {str(target)!r}; write one with trainer.save_params({str(path)!r})"
+        )
+    if safetensors.is_safetensors(target):
+        return safetensors.load(target)
+    try:
+        with zipfile.ZipFile(target) as archive:
+            manifest = json.loads(archive.read(_MANIFEST))
+            if manifest["format"] == "fluid-artifact":
+                raise ValueError(
+                    f"it is an exported model, to be loaded without the function: fluid.Inferencer(param_path={path!r})"
+                )
+            if manifest["format"] != FORMAT or manifest["version"] > VERSION:
+                raise ValueError(f"format {manifest['format']!r}, version {manifest['version']}")
+            arrays = {name: _read(archive, name, entry) for name, entry in manifest["arrays"].items()}
+            return arrays, str(manifest["kind"])
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, OSError, NotImplementedError) as error:
+        raise errors.ParameterFileError(
+            f"{str(target)!r} is no parameter file of fluid, or is damaged: {error}; "
+            f"expected a file that trainer.save_params wrote (format {FORMAT}, version {VERSION})"
+        ) from error
+
+
+def _file(path: PathLike) -> pathlib.Path:
+    target = pathlib.Path(os.fspath(path))
+    return target / _DIRECTORY_FILE if target.is_dir() else target
+
+
+def _read(archive: zipfile.ZipFile, name: str, entry: Mapping[str, Any]) -> np.ndarray:
+    shape, dtype = [int(d) for d in entry["shape"]], str(entry["dtype"])
+    info = archive.getinfo(f"{name}.npy")
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > size_limit(shape, dtype):
+        raise ValueError(f"the entry {name!r} is larger than its declared shape {shape}")
+    with archive.open(info) as raw:
+        return read_npy(raw, name, shape, dtype)  # type: ignore[arg-type]

@@ -1,0 +1,64 @@
+"""A file that is replaced as a whole."""
+
+import contextlib
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from fluid import errors
+
+# What a path of a file or folder may be.
+PathLike = str | os.PathLike[str]
+
+
+@contextlib.contextmanager
+def replaced(
+    target: pathlib.Path, failure: type[errors.FluidError] = errors.ParameterFileError
+) -> Iterator[tuple[pathlib.Path, BinaryIO]]:
+    """Write a file; whoever reads the path meanwhile sees the old file or the new one, never a mixture.
+
+    What is written goes to a temporary file beside it. That takes the place of the old one when the block ends, and is
+    removed when the block fails.
+
+    Args:
+      target: of the file.
+      failure: what to raise when the folder is not there or cannot be written.
+
+    Yields:
+      The path of the temporary file, and the file, open for writing.
+
+    Example:
+      >>> path = pathlib.Path("notes")
+      >>> with replaced(path) as (_, file):
+      ...     _ = file.write(b"all of it")
+      >>> path.read_bytes()
+      b'all of it'
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    except OSError as error:
+        raise failure(
+            f"cannot write {str(target)!r}: {error.strerror}; its folder must exist and be writable"
+        ) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield pathlib.Path(name), file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, target)
+        _sync_folder(target.parent)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

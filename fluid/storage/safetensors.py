@@ -1,0 +1,71 @@
+"""Named arrays in the safetensors format, by the library of that name."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid.storage.atomic import replaced
+
+_SUFFIX = ".safetensors"
+
+
+def is_safetensors(path: pathlib.Path) -> bool:
+    """Whether a path asks for this format.
+
+    Example:
+      >>> is_safetensors(pathlib.Path("digits.safetensors")), is_safetensors(pathlib.Path("digits.params"))
+      (True, False)
+    """
+    return path.suffix == _SUFFIX
+
+
+def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], kind: str) -> None:
+    """Write arrays to a file, atomically.
+
+    Raises:
+      ArgumentTypeError: a dtype is none of this format. ParameterFileError: the file cannot be written.
+    """
+    library = _library(path)
+    # The library writes the memory of an array as it lies there.
+    packed = {name: np.require(array, requirements=["C"]) for name, array in arrays.items()}
+    with replaced(path) as (temporary, _):
+        try:
+            library.numpy.save_file(packed, temporary, metadata={"kind": kind})
+        except library.SafetensorError as error:
+            dtypes = ", ".join(sorted({str(array.dtype) for array in packed.values()}))
+            raise errors.ArgumentTypeError(
+                f"cannot write {str(path)!r}, whose arrays are {dtypes}: {error}; a path that does not end in "
+                f"{_SUFFIX} is written in fluid's own format"
+            ) from error
+
+
+def load(path: pathlib.Path) -> tuple[dict[str, np.ndarray], str]:
+    """Read the arrays of a file by name, and the kind that it is said to hold, "parameters" by default.
+
+    Raises:
+      ParameterFileError: it is damaged, holds something else, or has arrays of a dtype that NumPy cannot hold.
+    """
+    library = _library(path)
+    try:
+        with library.safe_open(path, framework="np") as file:
+            arrays = {name: np.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            return arrays, (file.metadata() or {}).get("kind", "parameters")
+    except (library.SafetensorError, OSError, ValueError, AttributeError) as error:
+        raise errors.ParameterFileError(
+            f"{str(path)!r} is no safetensors file, or is damaged: {error}; a file in fluid's own format does not end "
+            f"in {_SUFFIX}"
+        ) from error
+
+
+def _library(path: pathlib.Path) -> Any:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise errors.ParameterFileError(
+            f"{str(path)!r} needs the safetensors library: pip install 'fluid-jax[safetensors]'"
+        ) from error
+    return safetensors

@@ -1,0 +1,97 @@
+"""Whether a checkpoint is that of a Trainer's program and optimizers, and what has changed if it is not."""
+
+import dataclasses
+import logging
+import types
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from fluid import storage
+from fluid.core import Program
+
+log = logging.getLogger("fluid")
+
+
+def describe_optimizers(program: Program) -> list[str]:
+    """Each optimizer of a program with its settings, in words that are the same in every process.
+
+    Args:
+      program: as a Trainer has it.
+
+    Returns:
+      One text for each `minimize`, such as "SGD(learning_rate=0.1)".
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      ...     fluid.optimizer.Momentum(0.1, momentum=0.9).minimize(loss)
+      ...     return loss
+      >>> describe_optimizers(fluid.Program(program))
+      ['Momentum(learning_rate=0.1, momentum=0.9)']
+    """
+    return [_described(minimize.optimizer) for minimize in program.minimizes]
+
+
+def check_checkpoint(meta: Mapping[str, Any], state: Mapping[str, Any], program: Program, where: str) -> None:
+    """Refuse a checkpoint of another program or optimizer, and log settings of the optimizer that have changed.
+
+    Args:
+      meta: what the checkpoint says of itself.
+      state: arrays of the session by name; those that begin with "@slots/" are the optimizer's.
+      program: as the Trainer has it.
+      where: which checkpoint it is, for messages.
+
+    Raises:
+      ParameterError: names, shapes or dtypes differ.
+    """
+    found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in meta["arrays"].items()}
+    wanted = {n: (v.shape, str(v.dtype)) for n, v in state.items()}
+    before = meta.get("optimizers")
+    now = describe_optimizers(program)
+    changed = (
+        "" if before in (None, now) else f"{' and '.join(before)} when it was written, and {' and '.join(now)} now"
+    )
+    same_parameters = _parameters(found) == {n: v for n, v in wanted.items() if not n.startswith(_SLOTS)}
+    advice = _OTHER_OPTIMIZER.format(changed or "another one than now") if same_parameters else _OTHER_PROGRAM
+    storage.check_match(found, wanted, where, advice=advice)
+    if changed:
+        log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
+
+
+_SLOTS = "@slots/"
+_OTHER_PROGRAM = (
+    "the program function is another one than that which was trained; to train this one from the beginning, use "
+    "another checkpoint_dir"
+)
+_OTHER_OPTIMIZER = (
+    "the parameters are those of this program, but not the slots of its optimizer: it was {}. Use the optimizer of the "
+    "checkpoint; or keep its parameters only: trainer.save_params(path) of a Trainer with that optimizer, then "
+    "fluid.Trainer(program, new_optimizer, param_path=path) with another checkpoint_dir"
+)
+
+
+def _parameters(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype by name of all arrays that are not an optimizer's."""
+    return {n: (tuple(a.shape), str(a.dtype)) for n, a in arrays.items() if not n.startswith(_SLOTS)}
+
+
+def _described(value: Any, depth: int = 3) -> str:
+    """The class and what was set; a function by its name and what it closes over, since its address changes."""
+    if depth == 0:
+        return type(value).__name__
+    if isinstance(value, types.FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        held = {name: cell.cell_contents for name, cell in cells}
+        shown = [f"{name}={_described(inner, depth - 1)}" for name, inner in held.items()]
+        return f"{value.__qualname__}({', '.join(shown)})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        values = {f.name: (getattr(value, f.name), f.default) for f in dataclasses.fields(value) if f.repr}
+        shown = [f"{n}={_described(v, depth)}" for n, (v, default) in values.items() if v != default]
+        return f"{type(value).__name__}({', '.join(shown)})"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_described(item, depth - 1) for item in value)}]"
+    return getattr(value, "__qualname__", type(value).__name__)

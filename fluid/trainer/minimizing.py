@@ -1,0 +1,66 @@
+"""A program function that minimises what it returns first: how a Trainer joins a function and an optimizer."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fluid import errors
+from fluid.core import current_frame
+from fluid.optimizer import as_optimizer
+from fluid.optimizer.base import Minimizer, OptimizerLike
+
+
+def minimizing(function: Callable[[], Any], optimizer: OptimizerLike) -> Callable[[], Any]:
+    """A program function that does what the given one does, and then minimises its loss.
+
+    The loss is the output named "loss" of a dict, wherever it stands, or else the first output.
+
+    Args:
+      function: returns a value, or a list, tuple or dict of values. One that cannot be called, or that returns nothing
+        to minimise, is left for Program to complain of.
+      optimizer: a fluid optimizer, an optax transformation, or a function that returns one.
+
+    Raises:
+      ArgumentTypeError: the optimizer is none of these.
+      ArgumentError: when the function runs: it minimises something itself, so there would be two rules.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> fluid.Program(minimizing(program, fluid.optimizer.SGD(0.1))).minimizes[0].parameters
+      ('fc_0.w_0', 'fc_0.b_0')
+    """
+    chosen = as_optimizer(optimizer)
+    if not callable(function):
+        return function
+
+    @functools.wraps(function)
+    def program() -> Any:
+        outputs = function()
+        _refuse_two_rules(chosen)
+        loss = _loss_of(outputs)
+        if loss is not None and not isinstance(loss, list | tuple):
+            chosen.minimize(loss)
+        return outputs
+
+    if not hasattr(program, "__name__"):  # a functools.partial has none
+        program.__name__ = getattr(getattr(function, "func", None), "__name__", "program")
+    return program
+
+
+def _loss_of(outputs: Any) -> Any:
+    """What a program function returned as its loss."""
+    if isinstance(outputs, Mapping):
+        return outputs["loss"] if "loss" in outputs else next(iter(outputs.values()), None)
+    return outputs[0] if isinstance(outputs, list | tuple) and outputs else outputs
+
+
+def _refuse_two_rules(optimizer: Minimizer) -> None:
+    recorded = current_frame("optimizer.minimize").made.minimizations
+    if recorded:
+        raise errors.ArgumentError(
+            f"the program calls {type(recorded[0].optimizer).__name__}.minimize itself, and the Trainer was given "
+            f"{type(optimizer).__name__} as well, so both rules would change the parameters; leave one out: "
+            f"fluid.Trainer(program), or a program that returns its loss only"
+        )

@@ -1,0 +1,49 @@
+"""Training in one call."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fluid.core import Program
+from fluid.optimizer import Adam
+from fluid.optimizer.base import OptimizerLike
+from fluid.reader.base import ReaderLike
+from fluid.trainer.events import EventHandler
+from fluid.trainer.trainer import Trainer
+
+
+def train(
+    program_func: Callable[[], Any],
+    reader: ReaderLike,
+    num_epochs: int = 1,
+    optimizer: OptimizerLike | None = None,
+    event_handler: EventHandler | None = None,
+    **options: Any,
+) -> Trainer:
+    """Train a program function in one call.
+
+    Args:
+      program_func: as for Trainer.
+      reader: as for `Trainer.train`.
+      num_epochs: as for `Trainer.train`.
+      optimizer: as for Trainer; Adam with its defaults when the program minimises nothing itself.
+      event_handler: as for `Trainer.train`.
+      options: `feed_order`, `handlers` and `progress` are arguments of `Trainer.train`, all others of Trainer.
+
+    Returns:
+      The Trainer, to test, save or train on.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[2])
+      ...     return fluid.layers.mean(fluid.layers.fc(x, size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
+      >>> fluid.train(program, reader, num_epochs=1, optimizer=fluid.optimizer.SGD(0.1)).program.name
+      'program'
+    """
+    call = {name: options.pop(name) for name in ("feed_order", "handlers", "progress") if name in options}
+    if optimizer is None and "optimizer_func" not in options and not Program(program_func).minimizes:
+        optimizer = Adam()
+    trainer = Trainer(program_func, optimizer, **options)
+    trainer.train(reader, num_epochs, event_handler, **call)
+    return trainer

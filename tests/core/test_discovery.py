@@ -1,0 +1,199 @@
+"""What discovery finds out beyond shapes: losses that nothing influences, squared batches, logits for probabilities."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import fluid
+from fluid import errors, layers
+
+SGD = fluid.optimizer.SGD(0.1)
+
+
+def net(size=3, act="softmax", **settings):
+    return layers.fc(layers.data("x", [4]), size, act=act, **settings)
+
+
+def label():
+    return layers.data("y", [1], "int64")
+
+
+def minimized(loss):
+    """The program function that minimises what a function returns."""
+
+    def program():
+        value = loss()
+        SGD.minimize(value)
+        return value
+
+    return program
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda: layers.accuracy(net(), label()),
+        lambda: jnp.mean(jax.lax.stop_gradient(net())),
+        lambda: layers.mean(layers.floor(net())),
+        lambda: layers.mean(layers.cast(layers.argmax(net(), axis=1), "float32")),
+        lambda: layers.mean(layers.data("x", [4])) + 0 * layers.accuracy(net(), label()),
+        lambda: jax.jit(lambda p: jnp.mean((p > 0.5).astype("float32")))(net()),
+    ],
+    ids=["accuracy", "stop_gradient", "floor", "argmax", "data alone", "inside jit"],
+)
+def test_a_loss_that_no_parameter_influences_is_refused(loss):
+    with pytest.raises(
+        errors.ProgramError, match=r"no gradient with respect to any .*fc_0\.w_0.*return the loss first"
+    ):
+        fluid.Program(minimized(loss))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda: layers.mean(net()),
+        lambda: layers.reduce_max(jax.jit(lambda p: jnp.where(p > 0.5, p, 0))(net())),
+        lambda: jnp.mean(jax.nn.relu(net())),
+        lambda: layers.mean(layers.scan(lambda h, x: (h + x, h), jnp.zeros([3]), net())[0]),
+        lambda: layers.mean(
+            layers.cond(layers.reduce_sum(layers.data("x", [4])) > 0, lambda: net(1, None), lambda: net(1, None))
+        ),
+        lambda: layers.mean(layers.repeat(lambda h: layers.fc(h, 4), 3, layers.data("x", [4]))),
+        lambda: layers.mean(layers.embedding(label(), [5, 2], is_sparse=True)),
+    ],
+    ids=["mean", "jit", "custom derivative", "scan", "parameters in branches", "parameters in blocks", "rows"],
+)
+def test_a_loss_that_parameters_influence_is_taken(loss):
+    assert fluid.Program(minimized(loss)).minimizes[0].parameters
+
+
+def test_one_influence_is_enough_and_each_loss_needs_one():
+    def two(first, second):
+        def program():
+            loss = layers.mean(net(param_attr="w", bias_attr="b"))
+            SGD.minimize(loss, parameter_list=["w", "b"])
+            layers.fc(layers.data("z", [2]), 1, param_attr="other", bias_attr=False)
+            SGD.minimize(loss, parameter_list=["other", *(["w"] if second else [])])
+            return loss
+
+        return program
+
+    assert len(fluid.Program(two(True, True)).minimizes) == 2
+    with pytest.raises(errors.ProgramError, match=r"\(other\)"):
+        fluid.Program(two(True, False))
+
+
+@pytest.mark.parametrize("attr", [False, fluid.ParamAttr(trainable=False)])
+def test_a_program_without_trainable_parameters_is_refused(attr):
+    def loss():
+        x = layers.data("x", [4])
+        return layers.mean(x if attr is False else layers.fc(x, 1, param_attr=attr, bias_attr=False))
+
+    with pytest.raises(errors.ProgramError, match="no trainable parameter: it has"):
+        fluid.Program(minimized(loss))
+
+
+def squared(combine, shape=(), size=1):
+    return lambda: layers.mean(layers.square(combine(net(size, None), layers.data("y", shape))))
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [lambda p, y: p - y, lambda p, y: y - p, lambda p, y: jnp.subtract(p, y), lambda p, y: jnp.maximum(p, y) * 2],
+)
+def test_a_column_and_a_row_that_make_a_square_are_noticed(combine):
+    with pytest.warns(errors.FluidWarning, match=r"test_discovery.py:\d+ in .*\[batch, 1\].*layers.reshape"):
+        fluid.Program(minimized(squared(combine)))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        squared(lambda p, y: p - y, shape=[1]),
+        squared(lambda p, y: p[:, 0] - y),
+        squared(lambda p, y: p - y[None, :]),  # every pair is written down
+        squared(lambda p, y: p - layers.reduce_mean(y)),
+        squared(lambda p, y: p - jnp.arange(3.0), size=3),
+        lambda: layers.mean(jnp.matmul(net(), net().T)),
+    ],
+)
+def test_other_arithmetic_is_not(loss, recwarn):
+    fluid.Program(minimized(loss))
+    assert not recwarn.list
+
+
+def test_a_square_that_no_loss_depends_on_is_not(recwarn):
+    def loss():
+        prediction = net(1, None)
+        layers.identity(prediction - layers.data("y", []), name="for the eye")
+        return layers.mean(prediction)
+
+    fluid.Program(minimized(loss))
+    assert not recwarn.list
+
+
+def words():
+    return layers.data("x", [4], lod_level=1), layers.data("y", [1], "int64", lod_level=1)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: layers.cross_entropy(net(act=None), label()),
+        lambda: layers.cross_entropy(net(act=None, bias_attr=False), label()),
+        lambda: layers.cross_entropy(
+            layers.reshape(net(6, None), [-1, 3]), layers.reshape(layers.data("z", [2], "int64"), [-1, 1])
+        ),
+        lambda: layers.cross_entropy(layers.fc(words()[0], 3), words()[1]),
+        lambda: layers.cross_entropy(jnp.matmul(layers.data("x", [4]), jnp.ones([4, 3])) - 1, label()),
+        lambda: layers.cross_entropy(jax.jit(lambda x: x @ jnp.ones([4, 3]))(layers.data("x", [4])), label()),
+    ],
+    ids=["bias", "no bias", "reshaped", "sequence", "operators", "inside jit"],
+)
+def test_logits_given_for_probabilities_are_noticed(build):
+    with pytest.warns(errors.FluidWarning, match=r"test_discovery.py:\d+ in .* takes probabilities.*softmax"):
+        fluid.Program(build)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: layers.cross_entropy(net(), label()),
+        lambda: layers.cross_entropy(jax.nn.softmax(net(act=None)), label()),
+        lambda: layers.cross_entropy(layers.data("p", [3]), label()),
+        lambda: layers.cross_entropy(layers.sigmoid(net(act=None)), label()),
+        lambda: layers.softmax_with_cross_entropy(net(act=None), label()),
+        lambda: layers.cross_entropy(0.9 * net() + 0.1 / 3, label()),
+    ],
+)
+def test_probabilities_are_not(build, recwarn):
+    fluid.Program(build)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("text", ["the shape is {shape}", "x{shape[0]} or 0.37 or 370"])
+def test_a_printed_stand_in_is_explained(capsys, text):
+    def program():
+        x = layers.data("x", [4])
+        print(text.format(shape=x.shape))
+        return x
+
+    fluid.Program(program)
+    said, *rest = capsys.readouterr().out.splitlines()
+    assert said == text.format(shape=(37, 4)), "what is printed stays, and is printed once"
+    assert ["37 stands for the batch size" in line for line in rest] == [True]
+
+
+def test_other_prints_are_left_alone(capsys):
+    def program():
+        print("137 0.37 37.5")
+        return layers.data("x", [4])
+
+    fluid.Program(program)
+    assert capsys.readouterr().out == "137 0.37 37.5\n"
+
+
+def test_warnings_point_at_the_line_that_made_the_program():
+    with pytest.warns(errors.FluidWarning) as caught:
+        fluid.Trainer(squared(lambda p, y: p - y), SGD)
+    assert caught[0].filename == __file__

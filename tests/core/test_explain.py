@@ -1,0 +1,87 @@
+"""What JAX cannot do with a traced value is said in the words of a program function, with the user's line."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fluid
+from fluid import errors, layers
+
+
+def x():
+    return layers.data("x", [4])
+
+
+def words():
+    return layers.data("words", [4], lod_level=1)
+
+
+def total():
+    return layers.reduce_sum(x())
+
+
+def count():
+    return layers.cast(total(), "int32")
+
+
+@pytest.mark.parametrize(
+    ("build", "advice"),
+    [
+        (lambda: 1.0 if total() > 0 else 2.0, "layers.cond"),
+        (lambda: total() > 0 and total() < 1, "layers.where"),
+        (lambda: float(total()), "layers.Print"),
+        (lambda: total().item(), "layers.Print"),
+        (lambda: x().tolist(), "fetch"),
+        (lambda: "%f" % total(), "layers.Print"),
+        (lambda: f"{total():.3f}", "layers.Print"),
+        (lambda: np.cos(x()), "jax.numpy"),
+        (lambda: jnp.zeros(int(total())), "known in advance"),
+        (lambda: jnp.zeros(count()), "known in advance"),
+        (lambda: jnp.arange(count()), "known in advance"),
+        (lambda: [1.0, 2.0][count()], "layers.gather"),
+        (lambda: [i for i in range(count())], "layers.while_loop"),
+        (lambda: x()[x() > 0], "depends on data"),
+    ],
+)
+def test_what_needs_numbers_says_what_to_write(build, advice):
+    with pytest.raises(errors.ProgramError) as caught:
+        fluid.Program(build)
+    message = str(caught.value)
+    assert message.startswith(f"{__file__}:") and "the numbers of a value" in message and advice in message
+    assert "(lambda: " in message, "the line itself is quoted"
+    assert caught.value.__suppress_context__ and "operation a:" not in message
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: jnp.mean(words()),
+        lambda: jnp.where(words() > 0, 1, 0),
+        lambda: jax.nn.relu(words()),
+        lambda: np.mean(words()),
+        lambda: words()[0],
+        lambda: words().sum(),
+        lambda: len(words()),
+        lambda: [row for row in words()],
+    ],
+)
+def test_functions_of_arrays_on_a_sequence_say_what_to_use(build):
+    with pytest.raises(errors.ArgumentTypeError, match=r"test_explain.py:\d+ in .*layers.sequence_pool.*x\.mask"):
+        fluid.Program(build)
+
+
+@pytest.mark.parametrize("build", [lambda: 1.0 if words() > 0 else 2.0, lambda: max(words(), 0.0)])
+def test_a_sequence_is_neither_true_nor_false(build):
+    with pytest.raises(errors.ArgumentTypeError, match="layers.where"):
+        fluid.Program(build)
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), ValueError("mine"), TypeError("mine")])
+def test_errors_of_the_users_own_are_left_alone(error):
+    def program():
+        raise error
+
+    with pytest.raises(type(error), match="mine") as caught:
+        fluid.Program(program)
+    assert caught.value is error

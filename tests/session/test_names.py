@@ -1,0 +1,96 @@
+"""What can be fetched and replaced: layers by their names, globs, outputs of a dict, and lines of the program."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import fluid
+from fluid import errors, layers
+
+FEED = {"x": np.random.default_rng(0).normal(size=(4, 3)).astype("float32"), "y": np.ones((4, 1), "float32")}
+
+
+def program():
+    x, y = layers.data("x", [3]), layers.data("y", [1])
+    hidden = layers.fc(x, 5, act="relu", name="hidden")
+    shifted = hidden * 2 - 1
+    error = layers.fc(shifted, 1) - y
+    return {"loss": layers.mean(layers.square(error)), "code": hidden, "shifted": shifted, "error": error}
+
+
+def line(text):
+    """The name of the line of the program that holds some text."""
+    source, first = inspect.getsourcelines(program)
+    return f"test_names.py:{first + next(i for i, row in enumerate(source) if text in row)}"
+
+
+@pytest.fixture
+def session():
+    return fluid.Session(program)
+
+
+def run(session, fetch, feed=FEED, **settings):
+    return [np.asarray(v) for v in session.run(program, feed, fetch, **settings)]
+
+
+def test_a_layer_is_its_last_result(session):
+    first, second, third = run(session, ["hidden", "hidden.tmp_2", "fc_0"])
+    np.testing.assert_array_equal(first, second)
+    assert np.all(first >= 0) and third.shape == (4, 1)
+
+
+def test_a_layer_is_replaced_by_its_name(session):
+    given = np.full((2, 5), 3.0, "float32")
+    hidden, shifted = run(session, ["hidden", "shifted"], {"hidden": given})  # x is not needed any more
+    np.testing.assert_array_equal(hidden, given)
+    np.testing.assert_array_equal(shifted, given * 2 - 1)
+
+
+def test_an_output_of_a_dict_is_replaced(session):
+    given = np.full((2, 5), 3.0, "float32")
+    np.testing.assert_array_equal(run(session, "shifted", {"code": given})[0], given * 2 - 1)
+    with pytest.raises(errors.UnknownNameError, match=r"layers.identity\(x, name=\"shifted\"\)"):
+        run(session, None, {**FEED, "shifted": given})
+
+
+def test_gradients_go_by_the_same_names(session):
+    one, other = run(session, ["hidden@GRAD", "hidden.tmp_2@GRAD"])
+    np.testing.assert_array_equal(one, other)
+    assert np.any(one)
+
+
+def test_globs_stand_for_all_that_match(session):
+    found = session.run(program, FEED, ["fc_*.w_0", "hidden.?_0@GRAD", "loss"])
+    assert found.keys() == ["fc_0.w_0", "hidden.w_0@GRAD", "hidden.b_0@GRAD", "loss"]
+    assert found["fc_0.w_0"].shape == (5, 1) and found["hidden.b_0@GRAD"].shape == (5,)
+    everything = session.run(program, FEED, "*").keys()
+    assert len(set(everything)) == len(everything) and {"x", "loss", "hidden.tmp_0", "fc_0.b_0"} <= set(everything)
+    with pytest.raises(errors.UnknownNameError, match="matches 'conv_\\*'"):
+        session.run(program, FEED, "conv_*")
+
+
+@pytest.mark.parametrize("mode", ["train", "test"])
+def test_a_line_is_the_last_value_it_makes(session, mode):
+    operator, layer, both = line("hidden * 2"), line("act="), line("error =")
+    got = run(session, [operator, layer, both, "shifted", "hidden", "error"], mode=mode)
+    for one, other in zip(got[:3], got[3:], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_line_beside_gradients(session):
+    shifted, gradient = run(session, [line("hidden * 2"), "hidden@GRAD"])
+    np.testing.assert_array_equal(gradient, run(session, ["hidden@GRAD"])[0])
+    np.testing.assert_array_equal(shifted, run(session, ["shifted"])[0])
+
+
+def test_a_line_without_a_value_is_told(session):
+    with pytest.raises(errors.UnknownNameError, match="makes no value at 'test_names.py:1'"):
+        session.run(program, FEED, "test_names.py:1")
+    with pytest.raises(errors.UnknownNameError, match="layers.identity"):
+        session.run(program, FEED, f"{line('hidden * 2')}@GRAD")
+
+
+def test_lines_know_their_shapes():
+    known = {name.rpartition("/")[2]: str(array) for name, array in fluid.Program(program).lines.items()}
+    assert known[line("hidden * 2")] == "float32[batch, 5]" and known[line('"loss"')] == "float32[]"

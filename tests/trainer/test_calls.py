@@ -1,0 +1,314 @@
+"""Calls of train: what they minimise, what they continue, and that none does nothing without a word."""
+
+import logging
+import signal
+import threading
+
+import numpy as np
+import pytest
+from checkpointed import X, Y, arrays, assert_equal, program, seen_by, small, state, trainer
+
+import fluid
+from fluid import errors, layers
+from fluid.trainer import loop
+
+
+def steps(into):
+    return seen_by(into)
+
+
+def places(seen):
+    return [step[:2] for step in seen]
+
+
+def interrupted_after(mine, count, reader, num_epochs=3, seen=None, **settings):
+    """Train until Ctrl-C arrives in some step."""
+    with pytest.raises(KeyboardInterrupt):
+        mine.train(
+            reader,
+            num_epochs,
+            seen_by([] if seen is None else seen, count, lambda: signal.raise_signal(signal.SIGINT)),
+            **settings,
+        )
+
+
+def test_the_output_named_loss_is_the_loss_wherever_it_stands():
+    def accuracy_first():
+        found = program()
+        return {"error": layers.identity(found["loss"], name="shown") * 1, "loss": found["loss"]}
+
+    mine, other = trainer(function=accuracy_first), trainer(function=program)
+    assert mine.program.loss_output == 1 and other.program.loss_output == 0
+    for one in (mine, other):
+        one.train(arrays())
+    np.testing.assert_array_equal(mine.params["fc_0.w_0"], other.params["fc_0.w_0"])
+
+
+def test_two_rules_for_one_program_are_refused():
+    def minimising():
+        loss = small()["loss"]
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    with pytest.raises(errors.ArgumentError, match=r"calls SGD.minimize itself.*Adam.*fluid.Trainer\(program\)"):
+        fluid.Trainer(minimising, fluid.optimizer.Adam(0.1))
+    assert fluid.Trainer(minimising).program.minimizes
+
+
+def poisoned(at):
+    def read():
+        for i, (x, y) in enumerate(arrays()):
+            yield (x * np.nan if i == at else x), y
+
+    return read
+
+
+@pytest.mark.parametrize("at", [0, 5])
+def test_a_loss_that_is_not_finite_is_told_once(at):
+    with pytest.warns(errors.FluidWarning, match=r"the loss is nan in step \d+ .*TerminateOnNaN") as caught:
+        trainer(function=small).train(poisoned(at), num_epochs=4)
+    assert len(caught) == 1 and caught[0].filename == __file__
+
+
+def test_looking_never_trains():
+    mine = trainer()
+    before = state(mine)
+    batch = {"x": X[:8], "y": Y[:8]}
+    loss, gradient = mine.run(batch, fetch=["loss", "fc_0.w_0@GRAD"])
+    mine.session.run("small", batch)
+    assert_equal(state(mine), before)
+    assert np.any(np.asarray(gradient))
+    mine.run(batch, mode="train")
+    assert int(mine.session.scope.step) == 1
+    with fluid.Session(mine.program.function) as own:
+        own.run(feed=batch)
+        assert int(own.scope.step) == 1, "a session of one's own trains when the program minimises"
+
+
+class TestAfterAnInterruption:
+    def test_fewer_epochs_than_are_done_say_so_and_change_nothing(self, caplog):
+        mine, reader, seen = trainer(), arrays(), []
+        interrupted_after(mine, 15, reader)
+        assert "interrupted in epoch 2 after 3 steps; the next train() with the same reader" in caplog.text
+        for _ in range(2):
+            caplog.clear()
+            mine.train(reader, 2, event_handler=steps(seen))
+            assert not seen and "nothing to train: 2 epochs are done" in caplog.text and "resume=False" in caplog.text
+        mine.train(reader, 3, event_handler=steps(seen))
+        assert places(seen) == [(2, 3), (2, 4), (2, 5)]
+        assert "training continues in epoch 2 after 3 steps" in caplog.text
+        whole = trainer()
+        whole.train(arrays(), 3)
+        assert_equal(state(mine), state(whole))
+
+    def test_another_reader_starts_anew_and_says_so(self, caplog):
+        mine, seen = trainer(), []
+        interrupted_after(mine, 8, arrays())
+        mine.train(arrays(), 1, event_handler=steps(seen))
+        assert places(seen) == [(0, i) for i in range(6)]
+        assert "is given up" in caplog.text and "resume=True" in caplog.text
+
+    def test_resume_continues_with_another_reader_of_the_same_data(self):
+        mine, whole, seen = trainer(), trainer(), []
+        interrupted_after(mine, 8, arrays())
+        mine.train(arrays(), 2, event_handler=steps(seen), resume=True)
+        assert places(seen) == [(1, i) for i in range(2, 6)]
+        whole.train(arrays(), 2)
+        assert_equal(state(mine), state(whole))
+
+    def test_resume_false_begins_with_epoch_0(self, caplog):
+        mine, reader, seen = trainer(), arrays(), []
+        interrupted_after(mine, 8, reader)
+        mine.train(reader, 1, event_handler=steps(seen), resume=False)
+        assert places(seen) == [(0, i) for i in range(6)] and "is given up" in caplog.text
+
+    def test_nothing_to_resume_is_an_error(self):
+        mine = trainer()
+        with pytest.raises(errors.ArgumentError, match="leave resume out"):
+            mine.train(arrays(), resume=True)
+        with pytest.raises(errors.ArgumentTypeError, match="expected True, False or None"):
+            mine.train(arrays(), resume="yes")
+
+
+class TestRunAgain:
+    """A program with checkpoints makes the same calls again; these are recognised by their number and their epochs."""
+
+    def run(self, folder, *epochs, resume=None):
+        mine, seen = trainer(folder), []
+        for count in epochs:
+            mine.train(arrays(), count, event_handler=steps(seen), resume=resume)
+        return mine, seen
+
+    def test_calls_that_were_done_are_left_out(self, tmp_path, caplog):
+        first, _ = self.run(tmp_path, 1, 2)
+        again, seen = self.run(tmp_path, 1, 2)
+        assert not seen and "call 0 of train(), of 1 epochs, was done before" in caplog.text
+        assert_equal(state(again), state(first))
+
+    def test_the_last_call_goes_on_when_it_asks_for_more(self, tmp_path):
+        self.run(tmp_path, 1, 2)
+        _, seen = self.run(tmp_path, 1, 3)
+        assert places(seen) == [(2, i) for i in range(6)]
+
+    def test_an_earlier_call_with_other_epochs_is_refused(self, tmp_path):
+        self.run(tmp_path, 1, 2)
+        with pytest.raises(errors.ArgumentError, match=r"call 0 of train\(\) had num_epochs=1.*resume=False"):
+            self.run(tmp_path, 5)
+
+    def test_resume_false_trains_on_from_the_checkpoint(self, tmp_path, caplog):
+        self.run(tmp_path, 1, 2)
+        mine, seen = self.run(tmp_path, 1, resume=False)
+        assert places(seen) == [(0, i) for i in range(6)] and int(mine.session.scope.step) == 24
+        assert "starts with epoch 0" in caplog.text
+
+    def test_resume_true_needs_something_to_continue(self, tmp_path):
+        with pytest.raises(errors.ArgumentError, match="nothing to continue in"):
+            trainer(tmp_path).train(arrays(), resume=True)
+
+    def test_an_interruption_says_what_is_saved(self, tmp_path, caplog):
+        interrupted_after(trainer(tmp_path), 8, arrays())
+        assert f"saved as checkpoint 8 in '{tmp_path}'" in caplog.text and "when run again" in caplog.text
+        _, seen = self.run(tmp_path, 2)
+        assert places(seen) == [(1, i) for i in range(2, 6)]
+
+    def test_another_optimizer_is_named(self, tmp_path):
+        trainer(tmp_path, small, fluid.optimizer.Adam(0.1)).train(arrays())
+        with pytest.raises(
+            errors.ParameterError,
+            match=r"it was Adam\(learning_rate=0.1\) when it was written, and SGD\(learning_rate=0.5\) now",
+        ):
+            trainer(tmp_path, small, fluid.optimizer.SGD(0.5))
+
+    @pytest.mark.parametrize(
+        ("before", "now", "said"),
+        [
+            (fluid.optimizer.SGD(0.1), fluid.optimizer.SGD(0.5), "SGD(learning_rate=0.5) now"),
+            (
+                fluid.optimizer.SGD(layers.exponential_decay(0.2, 4, 0.5)),
+                fluid.optimizer.SGD(layers.exponential_decay(0.2, 8, 0.5)),
+                "decay_steps=8",
+            ),
+        ],
+    )
+    def test_another_rate_is_told(self, before, now, said, tmp_path, caplog):
+        trainer(tmp_path, small, before).train(arrays())
+        trainer(tmp_path, small, before)
+        assert "the optimizer was" not in caplog.text
+        trainer(tmp_path, small, now)
+        assert "the optimizer was" in caplog.text and said in caplog.text
+
+    def test_checkpoints_of_earlier_versions_tell_nothing_of_calls(self, tmp_path, monkeypatch):
+        from fluid.trainer.resume import Progress
+
+        written = Progress.snapshot
+        monkeypatch.setattr(
+            Progress,
+            "snapshot",
+            lambda self: lambda: {k: v for k, v in written(self)().items() if k != "finished_epochs"},
+        )
+        self.run(tmp_path, 1, 2)
+        _, seen = self.run(tmp_path, 5)
+        assert not seen
+
+
+def test_parameters_are_read_by_another_thread_while_training(tmp_path):
+    mine, stop, failures, read = trainer(), threading.Event(), [], []
+
+    def look():
+        try:
+            while not stop.is_set():
+                found = mine.params
+                # Both are of one step: their sum of squares is that of a state that training went through.
+                read.append({n: np.asarray(v) for n, v in found.items()})
+                mine.save_params(tmp_path / "now.params")
+                mine.run({"x": X[:8], "y": Y[:8]})
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        mine.train(arrays(), num_epochs=40)
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures and read
+
+
+@pytest.mark.parametrize(("slow", "order"), [(float("inf"), ["read", "end"]), (0.0, ["end", "read"])])
+def test_the_end_of_a_step_does_not_wait_for_a_slow_reader(slow, order, monkeypatch):
+    monkeypatch.setattr(loop, "_SLOW", slow)
+    happened = []
+
+    def reader():
+        for x, y in arrays():
+            happened.append("read")
+            yield x, y
+
+    trainer().train(
+        reader, event_handler=lambda e: happened.append("end") if isinstance(e, fluid.EndStepEvent) else None
+    )
+    assert happened[:2] == (["read", "read"] if slow else ["read", "end"])
+    assert happened[1:3] == order
+
+
+def test_stop_loses_no_minibatch_of_an_iterator():
+    mine, seen = trainer(), []
+    rows = list(arrays()())
+    stream = iter(rows)
+    mine.train(stream, event_handler=seen_by(seen, 2, lambda: mine.stop()))
+    assert len(seen) == 2
+    np.testing.assert_array_equal(next(stream)[0], rows[2][0])
+    mine.train(stream, event_handler=steps(seen))
+    assert len(seen) == 2 + 3
+
+
+def test_a_generator_of_the_users_own_is_not_closed():
+    closed = []
+
+    def read():
+        try:
+            yield from arrays()
+        finally:
+            closed.append(True)
+
+    mine, stream = trainer(), read()
+    mine.train(stream, event_handler=seen_by([], 2, lambda: mine.stop()))
+    assert not closed and len(list(stream)) == 4 and closed
+
+
+def generator():
+    yield from zip(X.reshape(-1, 4, 4), Y.reshape(-1, 4, 1), strict=True)
+
+
+@pytest.mark.parametrize(
+    "reader", [lambda: arrays(), lambda: generator, lambda: generator()], ids=["arrays", "function", "iterator"]
+)
+def test_a_paused_training_continues_in_the_same_epoch(reader, caplog):
+    mine, whole, source, seen, expected = trainer(), trainer(), reader(), [], []
+    caplog.set_level(logging.WARNING)
+    mine.train(source, event_handler=seen_by(seen, 3, lambda: mine.pause()))
+    assert len(seen) == 3 and "training was paused in epoch 0 after 3 steps" in caplog.text
+    events = []
+    mine.train(source, event_handler=lambda e: (events.append(e), steps(seen)(e)))
+    assert [e.first_step for e in events if isinstance(e, fluid.BeginEpochEvent)] == [3]
+    whole.train(reader(), event_handler=steps(expected))
+    assert places(seen) == places(expected)
+    assert_equal(state(mine), state(whole))
+
+
+def test_a_paused_training_continues_in_another_process(tmp_path):
+    mine, whole, seen = trainer(tmp_path), trainer(), []
+    mine.train(arrays(), 2, event_handler=seen_by(seen, 8, lambda: mine.pause()))
+    again = trainer(tmp_path)
+    again.train(arrays(), 2, event_handler=steps(seen))
+    whole.train(arrays(), 2)
+    assert_equal(state(again), state(whole))
+    assert len(seen) == 12
+
+
+def test_pause_outside_of_training_does_nothing():
+    mine, seen = trainer(), []
+    mine.pause()
+    mine.train(arrays(), event_handler=steps(seen))
+    assert len(seen) == 6
