@@ -176,7 +176,8 @@ def at_steps(value: Any, numbers: Any) -> Any:
         return dense(value).at[numbers].get(mode="fill", fill_value=None, wrap_negative_indices=False)
     batch = value.flat() if isinstance(value, core.NestedSequenceBatch) else value
     ends = jnp.cumsum(batch.lengths)
-    row = jnp.searchsorted(ends, numbers, side="right")
+    # Not by searchsorted, for which the batch size must not be a symbol.
+    row = jnp.sum(jnp.asarray(numbers)[..., None] >= ends, axis=-1)
     begin = (ends - batch.lengths).at[row].get(mode="clip")
     return at_places(dense(batch), row, numbers - begin)
 

@@ -185,8 +185,8 @@ INFO = np.array([[12.0, 12.0, 1.0]], "float32")
 SPREAD = [0.1, 0.1, 0.2, 0.2]
 BOXES_OF = {"x": boxes(3, 4), "n": LENGTHS}
 LISTED = {"x": boxes(3, 4), "y": positive(3, 4, 1), "n": LENGTHS}
-CODED = {"x": boxes(4), "y": boxes(5, salt=2)}
-BAD_CODED = {"x": real(4, 3), "y": real(5, 4)}
+CODED = {"x": boxes(4), "y": boxes(4, salt=2)}
+BAD_CODED = {"x": real(4, 3), "y": real(4, 4)}
 SCORED = {"x": boxes(2, 6), "y": simplex(2, 6, 3).transpose(0, 2, 1)}
 BAD_SCORED = {"x": boxes(2, 6), "y": simplex(2, 5, 3).transpose(0, 2, 1)}
 SSD = {"x": real(3, 5, 4), "y": real(3, 5, 3), "b": boxes(3, 4, salt=2), "k": 1 + whole(2, 3, 4, 1), "n": LENGTHS}

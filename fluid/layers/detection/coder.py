@@ -118,8 +118,8 @@ def box_decoder_and_assign(
     this = Layer("box_decoder_and_assign", name)
     (_, offsets, scores), restore = as_rows(this, prior_box, target_box, box_score)
     prior = boxes_of(this, prior_box, "prior_box", 2).reshape(-1, 4)
-    classes = scores.shape[-1]
-    if scores.ndim != 2 or offsets.shape != (len(prior), classes * 4) or len(scores) != len(prior):
+    count, classes = prior.shape[0], scores.shape[-1]
+    if scores.ndim != 2 or offsets.shape != (count, classes * 4) or scores.shape[0] != count:
         raise errors.ShapeError(
             f"{this.name}: prior_box {describe(prior_box)}, target_box {describe(target_box)} and box_score "
             f"{describe(box_score)} do not fit; expected [boxes, 4], [boxes, classes * 4] and [boxes, classes]"
@@ -132,7 +132,7 @@ def box_decoder_and_assign(
     else:
         best = 1 + jnp.argmax(scores[:, 1:], axis=1)
         chosen = jnp.take_along_axis(boxes, best[:, None, None], axis=1)[:, 0]
-    return this.output(restore(boxes.reshape(len(prior), -1))), this.output(restore(chosen))
+    return this.output(restore(boxes.reshape(count, -1))), this.output(restore(chosen))
 
 
 def encoded(boxes: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
@@ -159,7 +159,8 @@ def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis:
         (offsets,), restore = as_rows(this, target_box)
     prior = boxes_of(this, prior_box, "prior_box", 2)
     prior = prior.reshape(-1, 4) if is_sequence(prior_box) else prior
-    wanted = (len(prior), -1, 4) if axis == 1 else (-1, len(prior), 4)
+    count = prior.shape[0]
+    wanted = (count, -1, 4) if axis == 1 else (-1, count, 4)
     if (
         prior.ndim != 2
         or offsets.ndim != 3

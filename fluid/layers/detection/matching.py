@@ -165,17 +165,18 @@ def matched(distances: jax.Array, threshold: float | None) -> Matches:
         return Matches(chosen, jnp.zeros((batch, columns), near.dtype))
     images = jnp.arange(batch)
 
-    def take(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        chosen, free = carry
+    def take(carry: Any) -> Any:
+        chosen, free, _ = carry
         left = jnp.where((chosen < 0)[:, :, None] & free[:, None], near, -1).reshape(batch, -1)
         best = jnp.argmax(left, axis=1)
         # What lies beyond the end is dropped, so that nothing is set where nothing is left.
         some = left[images, best] > 0
         column, row = jnp.where(some, best // rows, columns), jnp.where(some, best % rows, rows)
         chosen = chosen.at[images, column].set(row.astype(jnp.int32), mode="drop")
-        return chosen, free.at[images, row].set(False, mode="drop")
+        return chosen, free.at[images, row].set(False, mode="drop"), jnp.any(some)
 
-    chosen, _ = jax.lax.fori_loop(0, min(rows, columns), take, (chosen, jnp.ones((batch, rows), bool)))
+    start = chosen, jnp.ones((batch, rows), bool), jnp.bool_(True)
+    chosen = jax.lax.while_loop(lambda carry: carry[2], take, start)[0]
     if threshold is not None:
         enough = jnp.where(near >= threshold, near, -1)
         nearest = jnp.where(jnp.max(enough, axis=2) > 0, jnp.argmax(enough, axis=2).astype(jnp.int32), -1)

@@ -11,7 +11,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer
 from fluid.layers.detection.coder import decoded
 from fluid.layers.detection.geometry import areas, clipped, exact, exact_array, ground_truth, image_sizes, sides
-from fluid.layers.detection.suppression import suppressed
+from fluid.layers.detection.suppression import largest, suppressed
 from fluid.layers.sequence.steps import packed, sequence_batch
 
 # A box is at most this many times as wide or high as its anchor: from 16 pixels to 1000.
@@ -77,12 +77,12 @@ def generate_proposals(
     limits = [core.whole_number(this.name, argument, value, least=0) for argument, value in
               (("pre_nms_top_n", pre_nms_top_n), ("post_nms_top_n", post_nms_top_n))]  # fmt: skip
     chances, offsets, around, factors = _predictions(this, scores, bbox_deltas, anchors, variances)
-    count = min(limits[0] or chances.shape[1], chances.shape[1])
-    best, places = jax.lax.top_k(chances, count)
+    best, places = largest(chances, limits[0] or None)
+    count = best.shape[1]
     offsets = jnp.take_along_axis(offsets, places[..., None], axis=1) * factors[places]
     moves = jnp.concatenate([offsets[..., :2], jnp.minimum(offsets[..., 2:], _LARGEST)], axis=-1)
     boxes = decoded(moves, around[places], jnp.ones(4, moves.dtype), 1.0)
-    height, width, scale = (v[:, None] for v in image_sizes(this, im_info, len(boxes)))
+    height, width, scale = (v[:, None] for v in image_sizes(this, im_info, boxes.shape[0]))
     boxes = jax.lax.stop_gradient(clipped(boxes, width - 1, height - 1))
     large = _large(boxes, (width, height), scale, max(float(min_size), 1.0))
     if nms_thresh > 0:
@@ -199,8 +199,8 @@ def collect_fpn_proposals(
     there = jnp.concatenate([v.mask for v in rois], axis=1)
     chances = jnp.where(there, jnp.concatenate([exact(v)[..., 0] for v in scores], axis=1), -jnp.inf)
     boxes = jnp.concatenate([dense(v) for v in rois], axis=1)
-    most = min(core.whole_number(this.name, "post_nms_top_n", post_nms_top_n), boxes.shape[1])
-    best, places = jax.lax.top_k(jax.lax.stop_gradient(chances), most)
+    most = core.whole_number(this.name, "post_nms_top_n", post_nms_top_n)
+    best, places = largest(jax.lax.stop_gradient(chances), most)
     own = jnp.take_along_axis(jax.lax.stop_gradient(boxes), places[..., None], axis=1)
     return this.output(sequence_batch(own, jnp.sum(best > -jnp.inf, axis=1)))
 

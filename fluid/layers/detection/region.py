@@ -49,12 +49,12 @@ class Regions(NamedTuple):
           `[batch, regions, channels', pooled height, pooled width]`, a SequenceBatch where the regions are one.
         """
         count = self.boxes.shape[1]
-        boxes = self.boxes if count else jnp.zeros((len(self.boxes), 1, 4), self.boxes.dtype)
+        at_once = _AT_ONCE if isinstance(count, int) and count > _AT_ONCE else None
 
         def image(features: jax.Array, boxes: jax.Array) -> jax.Array:
-            return jax.lax.map(lambda box: pool(features, box), boxes, batch_size=_AT_ONCE)
+            return jax.lax.map(lambda box: pool(features, box), boxes, batch_size=at_once)
 
-        results = jax.vmap(image)(self.features, boxes)[:, :count]
+        results = jax.vmap(image)(self.features, self.boxes)
         features, rois = self.given
         return self.this.output(like(rois, results.astype(jnp.asarray(features).dtype)))
 

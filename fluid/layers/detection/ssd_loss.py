@@ -142,11 +142,11 @@ def _objects(this: Layer, gt_box: core.Value, gt_label: core.Value, logits: jax.
 def _check_predictions(
     this: Layer, location: core.Value, confidence: core.Value, objects: _Objects, prior: jax.Array
 ) -> None:
-    wanted = (len(objects.boxes), len(prior))
+    wanted = (objects.boxes.shape[0], prior.shape[0])
     if location.shape != (*wanted, 4) or objects.logits.ndim != 3 or objects.logits.shape[:2] != wanted:
         raise errors.ShapeError(
-            f"{this.name}: location {describe(location)} and confidence {describe(confidence)} for {len(prior)} "
-            f"prior boxes; expected [batch, {len(prior)}, 4] and [batch, {len(prior)}, classes], as from "
+            f"{this.name}: location {describe(location)} and confidence {describe(confidence)} for {prior.shape[0]} "
+            f"prior boxes; expected [batch, {prior.shape[0]}, 4] and [batch, {prior.shape[0]}, classes], as from "
             f"layers.multi_box_head"
         )
 
@@ -168,4 +168,4 @@ def _hardest(loss: jax.Array, able: jax.Array, positive: jax.Array, ratio: float
     order = jnp.argsort(jnp.where(able, -jax.lax.stop_gradient(loss), jnp.inf), axis=1, stable=True)
     most = (jnp.sum(positive, axis=1, keepdims=True) * ratio).astype(jnp.int32)
     first = jnp.arange(loss.shape[1]) < most
-    return jnp.zeros_like(able).at[jnp.arange(len(loss))[:, None], order].set(first) & able
+    return jnp.zeros_like(able).at[jnp.arange(loss.shape[0])[:, None], order].set(first) & able

@@ -9,6 +9,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, is_sequence, layer
 from fluid.layers.detection.geometry import exact, overlaps
+from fluid.layers.sequence.steps import sequence_batch
 
 
 class Candidates(NamedTuple):
@@ -158,12 +159,10 @@ def candidates(
             f"say background_label=-1 if there is none"
         )
     boxes, chances = (jax.lax.stop_gradient(v) for v in (boxes, chances[:, labels]))
-    most = count_of(this, "nms_top_k", top_k)
-    count = chances.shape[2] if most is None else min(most, chances.shape[2])
-    best, places = jax.lax.top_k(jnp.where(chances > threshold, chances, -jnp.inf), count)
-    images = jnp.arange(len(boxes))[:, None, None]
+    best, places = largest(jnp.where(chances > threshold, chances, -jnp.inf), count_of(this, "nms_top_k", top_k))
+    images = jnp.arange(boxes.shape[0])[:, None, None]
     own = jnp.zeros_like(labels) if boxes.shape[1] == 1 else labels
-    return Candidates(boxes[images, own[:, None], places], best, places.astype(jnp.int32), labels)
+    return Candidates(boxes[images, own[:, None], places], best, places, labels)
 
 
 def _by_class(this: Layer, bboxes: core.Value, scores: core.Value) -> tuple[jax.Array, jax.Array]:
@@ -199,7 +198,7 @@ def suppressed(
       bool `[..., n]`.
     """
     lead, count = there.shape[:-1], there.shape[-1]
-    turns = count if limit is None else min(limit, count)
+    turns = count if limit is None else limit
 
     def free(carry: Any) -> jax.Array:
         _, waiting, _, worst, most = carry
@@ -251,21 +250,36 @@ def listed(
     Returns:
       SequenceBatches `[batch, keep, 6]` and int32 `[batch, keep, 1]`.
     """
-    batch, classes, many = scores.shape
+    batch, _, many = scores.shape
     everything = scores.reshape(batch, -1)
-    count = everything.shape[1] if keep is None else min(keep, everything.shape[1])
-    best, chosen = jax.lax.top_k(everything, count)
+    best, chosen = largest(everything, keep)
     lengths = jnp.sum(best > -jnp.inf, axis=1, dtype=jnp.int32)
     if by_class:
-        chosen = jnp.sort(jnp.where(best > -jnp.inf, chosen, everything.shape[1]), axis=1)
-    real = (jnp.arange(count) < lengths[:, None])[..., None]
-    labels = jnp.repeat(jnp.asarray(found.labels), many)[jnp.minimum(chosen, classes * many - 1)]
+        last = everything.shape[1] - 1
+        chosen = jnp.minimum(jnp.sort(jnp.where(best > -jnp.inf, chosen, last + 1), axis=1), last)
     values = jnp.concatenate([everything[..., None], found.boxes.reshape(batch, -1, 4)], axis=-1)
-    rows = jnp.take_along_axis(values, chosen[..., None], axis=1, mode="clip")
-    rows = jnp.concatenate([labels[..., None].astype(rows.dtype), rows], axis=-1)
-    places = jnp.take_along_axis(found.places.reshape(batch, -1), chosen, axis=1, mode="clip")[..., None]
-    result, indices = (core.SequenceBatch(jnp.where(real, v, 0), lengths) for v in (rows, places))
-    return result, indices
+    rows = jnp.take_along_axis(values, chosen[..., None], axis=1)
+    labels = jnp.asarray(found.labels)[chosen // many].astype(rows.dtype)
+    places = jnp.take_along_axis(found.places.reshape(batch, -1), chosen, axis=1)
+    rows = jnp.concatenate([labels[..., None], rows], axis=-1)
+    return sequence_batch(rows, lengths), sequence_batch(places[..., None], lengths)
+
+
+def largest(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
+    """The largest of `values [..., n]`, at most so many, the first of equal ones first; and where they are, int32.
+
+    Where `n` is a symbol there are `most` of them in any case, and minus infinity behind those that there are.
+    """
+    count = values.shape[-1]
+    if most is None:
+        places = jnp.argsort(-values, axis=-1, stable=True)
+        return jnp.take_along_axis(values, places, axis=-1), places.astype(jnp.int32)
+    if not isinstance(count, int):
+        room = jnp.full((*values.shape[:-1], most), -jnp.inf, values.dtype)
+        best, places = jax.lax.top_k(jnp.concatenate([values, room], axis=-1), most)
+        return best, jnp.minimum(places, count - 1).astype(jnp.int32)
+    best, places = jax.lax.top_k(values, min(most, count))
+    return best, places.astype(jnp.int32)
 
 
 def count_of(this: Layer, argument: str, value: int) -> int | None:

@@ -89,7 +89,7 @@ def yolo_box(
     everything = anchors_of(this, anchors)
     grid = grid_of(this, x, everything, list(range(len(everything))), class_num, downsample_ratio, scale_x_y)
     sizes = check_ids(this.name, array_of(this, img_size), "img_size")
-    batch = len(grid.cells)
+    batch = grid.cells.shape[0]
     if sizes.shape != (batch, 2):
         raise errors.ShapeError(
             f"{this.name}: img_size {describe(img_size)}; expected height and width of each image, [batch, 2], as from "

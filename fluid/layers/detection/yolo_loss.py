@@ -103,11 +103,11 @@ def yolov3_loss(
         )
     grid = grid_of(this, x, everything, numbers, class_num, downsample_ratio, scale_x_y)
     shapes = everything / (downsample_ratio * np.array(grid.cells.shape[:2:-1]))
-    truth = _truth(this, gt_box, gt_label, gt_score, class_num, len(grid.cells))
+    truth = _truth(this, gt_box, gt_label, gt_score, class_num, grid.cells.shape[0])
     own = _owner(truth.boxes, shapes, numbers)
     mine = truth.there & (own >= 0)
     anchor, rows, columns = _places(truth.boxes, own, grid.cells.shape)
-    batch = jnp.arange(len(grid.cells))[:, None]
+    batch = jnp.arange(grid.cells.shape[0])[:, None]
     cells = grid.cells[batch, anchor, :, rows, columns]
     weights = jnp.where(mine, truth.scores, 0)
     loss = _place_loss(cells, truth.boxes, grid, anchor) + _class_loss(cells, truth.labels, class_num, use_label_smooth)
@@ -216,7 +216,7 @@ def _objectness(
       places: anchor, row and column of each.
     """
     anchor, rows, columns = places
-    batch = jnp.arange(len(mine))
+    batch = jnp.arange(mine.shape[0])
 
     def put(wanted: jax.Array, one: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         mine, weight, anchor, row, column = one

@@ -136,7 +136,7 @@ def temporal_shift(x: Any, seg_num: int, shift_ratio: float = 0.25, name: str | 
     count = image.array.shape[0]
     if not 0 <= shift_ratio <= 0.5:
         raise errors.ArgumentError(f"{this.name}: shift_ratio={shift_ratio!r}; expected a share from 0 to 0.5")
-    if count % frames and count != this.frame.placeholder_batch:
+    if isinstance(count, int) and count % frames and count != this.frame.placeholder_batch:
         raise errors.ShapeError(
             f"{this.name}: {count} images are no whole number of films of seg_num={frames} frames; feed as many as "
             f"{count - count % frames or frames}"
