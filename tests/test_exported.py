@@ -69,7 +69,7 @@ NAMES = {
         GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue
     """,
     "fluid.metrics": """
-        Accuracy Auc ChunkEvaluator CompositeMetric EditDistance MetricBase Precision Recall names_of
+        Accuracy Auc ChunkEvaluator CompositeMetric DetectionMAP EditDistance MetricBase Precision Recall names_of
     """,
     "fluid.handlers": """
         CSVLogger Checkpoint EarlyStopping Handler LearningRateMonitor LivePlot NonFiniteReport Profiler ProgressBar

@@ -5,6 +5,7 @@ program it reads, so that `trainer.test(reader, metrics={"auc": metric.of(preds=
 over a whole data set.
 """
 
+from fluid.metrics.detection import DetectionMAP
 from fluid.metrics.metric import (
     Accuracy,
     Auc,
@@ -22,6 +23,7 @@ __all__ = [
     "Auc",
     "ChunkEvaluator",
     "CompositeMetric",
+    "DetectionMAP",
     "EditDistance",
     "MetricBase",
     "Precision",
