@@ -94,6 +94,10 @@ DECODED = {**BOXES, "y": _steps(real(3, 4, 8)), "s": _steps(simplex(3, 4, 2))}
 OBJECTS = {"x": real(3, 5, 4), "y": real(3, 5, 3), "b": _steps(boxes(3, 4, salt=2)), "k": _steps(1 + whole(2, 3, 4, 1))}
 REGIONS = {"x": real(3, 4, 6, 5), "y": _steps(boxes(3, 4, scale=12.0))}
 SCORED = {"x": _steps(boxes(3, 4, 2)), "y": _steps(simplex(3, 4, 2))}
+INFO, CROWD = np.array([[12.0, 12.0, 1.0]], "float32"), _steps(np.array([[[0], [1], [0], [0]]] * 3))
+ANCHORED = {"x": real(3, 5, 4), "y": real(3, 5, 1), "b": _steps(boxes(3, 4, scale=12.0)), "c": CROWD}
+SAMPLED = {"x": _steps(boxes(3, 4, scale=12.0), [4, 0, 3]), "c": _steps(1 + whole(2, 3, 4, 1)), "d": CROWD,
+           "b": _steps(boxes(3, 4, scale=12.0, salt=2))}  # fmt: skip
 YOLO = {"x": real(3, 14, 4, 3), "b": _steps(positive(3, 4, 4) / 2), "k": _steps(whole(2, 3, 4, 1))}
 
 
@@ -243,6 +247,12 @@ SEQUENCE_ROWS = [
     Row("psroi_pool", lambda x, y: layers.psroi_pool(x, y, 2, 0.5, 2, 1), REGIONS),
     Row("prroi_pool", lambda x, y: layers.prroi_pool(x, y, 0.5, 2, 3), REGIONS),
     Row("yolov3_loss", lambda x, b, k: layers.yolov3_loss(x, b, k, [10, 13, 16, 30], [0, 1], 2, 0.5, 16), YOLO),
+    Row("rpn_target_assign", lambda x, y, b, c: layers.rpn_target_assign(
+        x, y, 12 * PRIOR, None, b, c, INFO, 4, -1.0, use_random=False), ANCHORED),
+    Row("generate_proposal_labels", lambda x, c, d, b: layers.generate_proposal_labels(
+        x, c, d, b, INFO, 5, use_random=False, class_nums=3), SAMPLED, lengths="given"),
+    Row("retinanet_target_assign", lambda x, y, b, c: layers.retinanet_target_assign(
+        x, y, 12 * PRIOR, None, b, c + 1, c, INFO), ANCHORED),
     Row("distribute_fpn_proposals", lambda x: layers.distribute_fpn_proposals(x, 2, 4, 4, 1)[0], BOXES),
     Row("distribute_fpn_proposals", restored, BOXES, label="restored"),
     Row("collect_fpn_proposals", lambda x, y: layers.collect_fpn_proposals([x, x], [y, y * y], 2, 3, 3),

@@ -193,6 +193,10 @@ SSD = {"x": real(3, 5, 4), "y": real(3, 5, 3), "b": boxes(3, 4, salt=2), "k": 1 
 OUTPUTS = {"x": real(2, 5, 4), "y": real(2, 5, 3)}
 YOLO = {"x": real(2, 14, 4, 3), "b": positive(2, 3, 4) / 2, "c": whole(2, 2, 3)}
 PROPOSED = {"x": positive(2, 2, 6, 5), "y": real(2, 8, 6, 5)}
+ANCHORED = {"x": real(3, 5, 4), "y": real(3, 5, 1), "b": boxes(3, 4, scale=12.0), "c": whole(2, 3, 4, 1), "n": LENGTHS}
+SAMPLED = {"x": boxes(3, 4, scale=12.0), "b": boxes(3, 4, scale=12.0, salt=2), "c": 1 + whole(2, 3, 4, 1),
+           "d": np.zeros((3, 4, 1), "int64"), "n": LENGTHS}  # fmt: skip
+LEVELS = {"x": real(2, 5, 4), "y": simplex(2, 5, 3)}
 DEFORMED = {"x": real(2, 4, 6, 5), "o": real(2, 18, 6, 5), "m": positive(2, 9, 6, 5)}
 
 UNARY = "abs cos exp logsigmoid mish relu sigmoid silu sin softplus softsign square tanh tanh_shrink atan reciprocal"
@@ -496,6 +500,18 @@ ROWS = [
     Row("generate_proposals", lambda x, y, **k: padded(layers.generate_proposals(
         x, y, INFO, ANCHORS, np.full_like(ANCHORS, 0.1), 20, 5, **k)), PROPOSED, False, "float32",
         wrong={**PROPOSED, "y": real(2, 4, 6, 5)}),
+    Row("rpn_target_assign", ragged(lambda x, y, b, c, **k: layers.rpn_target_assign(
+        x, y, 12 * PRIOR, None, b, c, INFO, 4, -1.0, use_random=False, **k), 2), ANCHORED, half="float32",
+        wrong={**ANCHORED, "y": real(3, 5, 3)}),
+    Row("generate_proposal_labels", ragged(lambda x, b, c, d, **k: layers.generate_proposal_labels(
+        x, c, d, b, INFO, 5, use_random=False, class_nums=3, **k)), SAMPLED, False, "float32",
+        wrong={**SAMPLED, "x": real(3, 4, 3)}),
+    Row("retinanet_target_assign", ragged(lambda x, y, b, c, **k: layers.retinanet_target_assign(
+        x, y, 12 * PRIOR, None, b, c + 1, c, INFO, **k), 2), ANCHORED, half="float32",
+        wrong={**ANCHORED, "y": real(3, 5, 3)}),
+    Row("retinanet_detection_output", lambda x, y, **k: padded(layers.retinanet_detection_output(
+        [x, x], [y, y * y], [12 * PRIOR, 11 * PRIOR], INFO, 0.1, 6, 5, **k)), LEVELS, False, "float32",
+        wrong={**LEVELS, "x": real(2, 4, 4)}),
     Row("distribute_fpn_proposals", ragged(lambda x, **k: layers.distribute_fpn_proposals(x, 2, 3, 3, 2, **k)[0]),
         BOXES_OF, half="float32", wrong=STEPS_OF),
     Row("collect_fpn_proposals", ragged(lambda x, y, **k: layers.collect_fpn_proposals([x, x], [y, y], 2, 3, 5, **k)),

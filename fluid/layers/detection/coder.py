@@ -9,7 +9,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, as_rows, describe, is_sequence, layer, like, valid_steps, wide
-from fluid.layers.detection.geometry import Centred, boxes_of, centred, cornered, exact, exact_array
+from fluid.layers.detection.box import Centred, boxes_of, centred, cornered, exact, exact_array
 
 # What the offsets of boxes are multiplied by: one row for each prior box, four numbers for all, or None for 1.
 Variance = core.Value | Sequence[float] | None
@@ -72,8 +72,9 @@ def box_coder(
         boxes = boxes_of(this, target_box, "target_box", 2)
         if is_sequence(target_box):  # an empty box has no logarithm, and padding is empty boxes
             boxes = jnp.where(valid_steps(target_box, boxes.ndim), boxes, jnp.asarray([0, 0, 1, 1], boxes.dtype))
-        variance = variance_of(this, prior_box_var, prior)
-        return this.output(like(target_box, encoded(boxes[..., None, :], prior, variance, pixel)))
+        # Fluid takes the middle of the first and the last pixel for the centre of these, but not of the prior boxes.
+        boxes = boxes[..., None, :] - pixel / 2
+        return this.output(like(target_box, encoded(boxes, prior, variance_of(this, prior_box_var, prior), pixel)))
     prior, offsets, restore = _to_decode(this, prior_box, target_box, axis)
     variance = variance_of(this, prior_box_var, prior)
     prior, variance = (v[:, None] if axis == 1 and v.ndim == 2 else v for v in (prior, variance))
@@ -138,10 +139,9 @@ def box_decoder_and_assign(
 def encoded(boxes: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
     """The offsets `[..., 4]` of boxes from prior boxes, whose shapes are broadcast."""
     box, near = centred(boxes, pixel), centred(prior, pixel)
-    # The centre of a box of pixels is that of its first and its last, that of a prior box lies half a pixel further.
-    x, y = box.x - pixel / 2 - near.x, box.y - pixel / 2 - near.y
-    moves = x / near.width, y / near.height, jnp.log(box.width / near.width), jnp.log(box.height / near.height)
-    return jnp.stack(moves, axis=-1) / variance
+    place = (box.x - near.x) / near.width, (box.y - near.y) / near.height
+    size = jnp.log(box.width / near.width), jnp.log(box.height / near.height)
+    return jnp.stack([*place, *size], axis=-1) / variance
 
 
 def decoded(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:

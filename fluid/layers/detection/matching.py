@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, layer
 from fluid.layers.checks import check_ids
-from fluid.layers.detection.geometry import exact, exact_array
+from fluid.layers.detection.box import exact, exact_array
 
 # Pairs whose distance is less have nothing in common and are not matched.
 _NOTHING = 1e-6

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer
+from fluid.layers.detection.box import areas, clipped, exact, exact_array, ground_truth, image_sizes, sides
 from fluid.layers.detection.coder import decoded
-from fluid.layers.detection.geometry import areas, clipped, exact, exact_array, ground_truth, image_sizes, sides
 from fluid.layers.detection.suppression import largest, suppressed
 from fluid.layers.sequence.steps import packed, sequence_batch
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, like, wide
-from fluid.layers.detection.geometry import exact
+from fluid.layers.detection.box import exact
 from fluid.layers.image.spatial import image_of
 
 # So many regions are pooled at once; what lies between features and result grows with it.

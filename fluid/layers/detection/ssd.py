@@ -10,8 +10,8 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
+from fluid.layers.detection.box import boxes_of, exact_array
 from fluid.layers.detection.coder import Variance, decoded, variance_of
-from fluid.layers.detection.geometry import boxes_of, exact_array
 from fluid.layers.detection.prior import prior_box
 from fluid.layers.detection.suppression import candidates, count_of, listed, suppressed
 from fluid.layers.image.conv import conv2d

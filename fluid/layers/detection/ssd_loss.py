@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer
 from fluid.layers.checks import check_ids
+from fluid.layers.detection.box import boxes_of, exact_array, ground_truth, overlaps
 from fluid.layers.detection.coder import Variance, encoded, variance_of
-from fluid.layers.detection.geometry import boxes_of, exact_array, ground_truth, overlaps
 from fluid.layers.detection.matching import Matches, matched, threshold_of
 
 

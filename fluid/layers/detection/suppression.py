@@ -8,7 +8,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, is_sequence, layer
-from fluid.layers.detection.geometry import exact, overlaps
+from fluid.layers.detection.box import exact, overlaps
 from fluid.layers.sequence.steps import sequence_batch
 
 

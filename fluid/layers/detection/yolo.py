@@ -10,7 +10,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer, wide
 from fluid.layers.checks import check_ids
-from fluid.layers.detection.geometry import Centred, clipped, cornered
+from fluid.layers.detection.box import Centred, clipped, cornered
 from fluid.layers.detection.prior import positive_numbers
 
 

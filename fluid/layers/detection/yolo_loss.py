@@ -10,7 +10,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
 from fluid.layers.checks import check_ids
-from fluid.layers.detection.geometry import Centred, cornered, exact, overlaps
+from fluid.layers.detection.box import Centred, cornered, exact, overlaps
 from fluid.layers.detection.yolo import Grid, anchors_of, grid_of
 
 # Boxes that are less wide or high than this are none.

@@ -1,0 +1,201 @@
+"""RetinaNet (Lin et al., 2017): what its anchors shall predict, and what it found."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.layers.base import Layer, describe, layer
+from fluid.layers.detection.assignment import (
+    counts,
+    foreground_first,
+    objects_of,
+    of_owner,
+    one_for_each,
+    owners,
+    predictions_of,
+)
+from fluid.layers.detection.box import clipped, exact_array, ground_truth, image_sizes
+from fluid.layers.detection.coder import decoded, encoded
+from fluid.layers.detection.suppression import Candidates, count_of, largest, listed, suppressed
+from fluid.layers.functional import activation
+from fluid.layers.sequence.steps import sequence_batch
+
+
+@layer
+def retinanet_target_assign(
+    bbox_pred: core.Value,
+    cls_logits: core.Value,
+    anchor_box: core.Value,
+    anchor_var: core.Value,
+    gt_boxes: core.Value,
+    gt_labels: core.Value,
+    is_crowd: core.Value,
+    im_info: core.Value,
+    num_classes: int = 1,
+    positive_overlap: float = 0.5,
+    negative_overlap: float = 0.4,
+    name: str | None = None,
+) -> tuple[core.SequenceBatch | jax.Array, ...]:
+    """Choose the anchors that RetinaNet is trained with, and what they shall predict.
+
+    An anchor is positive if it overlaps an object by `positive_overlap` or more, or one more than all other anchors do;
+    it is negative if it overlaps each by less than `negative_overlap`. The others do not count.
+
+    Args:
+      bbox_pred: predicted offsets from the anchors, `[batch, anchors, 4]`.
+      cls_logits: logits of the classes without the background, `[batch, anchors, num_classes]`.
+      anchor_box: anchors in pixels, of which the last is inside, `[anchors, 4]`, or as from `anchor_generator`.
+      anchor_var: accepted for programs written for Fluid, but has no effect: these offsets are not divided.
+      gt_boxes: the objects, in pixels of the images before they were resized: a SequenceBatch `[batch, objects, 4]`.
+      gt_labels: their classes from 1 to `num_classes`, a SequenceBatch `[batch, objects, 1]`.
+      is_crowd: 1 for crowds, which are ignored, else 0, a SequenceBatch `[batch, objects, 1]`.
+      im_info: `[batch, 3]`: height and width of each image, and the factor by which it was resized to them.
+      num_classes: how many classes there are, without the background.
+      positive_overlap: see above.
+      negative_overlap: see above.
+      name: instead of `retinanet_target_assign_N`.
+
+    Returns:
+      Of the anchors that count, positive ones first, SequenceBatches: the logits `[batch, n, num_classes]`; the
+      predicted offsets `[batch, positives, 4]` of positive ones; the classes, 0 for negative ones, int32
+      `[batch, n, 1]`; what the offsets shall be, `[batch, positives, 4]`; and ones of that shape, for
+      `smooth_l1(inside_weight=)`. Then, int32 `[batch, 1]`, one more than there are positive ones in each image.
+
+    Raises:
+      ArgumentError: `num_classes` is not positive.
+      ArgumentTypeError: classes or `is_crowd` are no integers.
+      ShapeError: the inputs do not fit together.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     offsets, logits = fluid.layers.data("offsets", shape=[90, 4]), fluid.layers.data("logits", shape=[90, 3])
+      ...     anchors = fluid.layers.data("anchors", shape=[90, 4], append_batch_size=False)
+      ...     info = fluid.layers.data("info", shape=[3])
+      ...     boxes = fluid.layers.data("boxes", shape=[4], lod_level=1)
+      ...     labels, crowd = (fluid.layers.data(n, [1], "int64", lod_level=1) for n in ("labels", "crowd"))
+      ...     return fluid.layers.retinanet_target_assign(
+      ...         offsets, logits, anchors, None, boxes, labels, crowd, info, num_classes=3)
+      >>> print(*fluid.Program(program).outputs[:2])
+      float32[batch, 90, 3] float32[batch, 90, 4]
+    """
+    this = Layer("retinanet_target_assign", name)
+    classes = core.whole_number(this.name, "num_classes", num_classes)
+    offsets, logits, anchors = predictions_of(this, bbox_pred, cls_logits, anchor_box, classes)
+    objects = objects_of(this, gt_boxes, is_crowd, im_info)
+    labels = one_for_each(this, gt_labels, ground_truth(this, gt_boxes, "gt_boxes"), "gt_labels")
+    core.limit_feed(gt_labels, 1, classes + 1)
+    found = owners(anchors, jnp.ones(offsets.shape[:2], bool), objects)
+    positive = found.nearest | (found.overlaps >= positive_overlap)
+    negative = ~positive & (found.overlaps < negative_overlap)
+    lengths = counts(positive, positive | negative)
+    places = foreground_first(positive, negative, None)[..., None]
+    own = jnp.where(positive, of_owner(labels, found.objects), 0).astype(jnp.int32)
+    targets = encoded(of_owner(objects.boxes, found.objects), anchors, jnp.ones(4, anchors.dtype), 1.0)
+    targets = jnp.where(positive[..., None], targets, 0)
+    taken = [jnp.take_along_axis(v, places, axis=1) for v in (logits, offsets, own[..., None], targets)]
+    taken.append(jnp.ones_like(taken[3]))
+    results = [this.output(sequence_batch(v, lengths[n])) for v, n in zip(taken, (1, 0, 1, 0, 0), strict=True)]
+    return *results, this.output(lengths[0][:, None] + 1)
+
+
+@layer
+def retinanet_detection_output(
+    bboxes: Sequence[core.Value],
+    scores: Sequence[core.Value],
+    anchors: Sequence[core.Value],
+    im_info: core.Value,
+    score_threshold: float = 0.05,
+    nms_top_k: int = 1000,
+    keep_top_k: int = 100,
+    nms_threshold: float = 0.3,
+    nms_eta: float = 1.0,
+    name: str | None = None,
+) -> core.SequenceBatch:
+    """What RetinaNet has found: the most probable predictions of all levels, without those that overlap better ones.
+
+    Args:
+      bboxes: for each level predicted offsets from its anchors, `[batch, anchors, 4]`.
+      scores: for each level probabilities of the classes without the background, `[batch, anchors, classes]`.
+      anchors: for each level its anchors in pixels, of which the last is inside, `[anchors, 4]`.
+      im_info: `[batch, 3]`: height and width of each image, and the factor by which it was resized to them.
+      score_threshold: predictions with this probability or less are left out, but on the last level.
+      nms_top_k: how many predictions of each level are looked at, the most probable ones.
+      keep_top_k: how many of each image are kept at most; -1 for all.
+      nms_threshold: see `multiclass_nms`.
+      nms_eta: see `multiclass_nms`.
+      name: instead of `retinanet_detection_output_N`.
+
+    Returns:
+      `[label, probability, x1, y1, x2, y2]` of each object, the label from 1 on, the box in pixels of the image before
+      it was resized, and within it: a SequenceBatch `[batch, keep_top_k, 6]`, the best of each image first. It carries
+      no gradient.
+
+    Raises:
+      ArgumentError: a number of predictions is not positive.
+      ShapeError: the inputs do not fit together.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     levels = [(fluid.layers.data(f"offsets{n}", [n, 4]), fluid.layers.data(f"scores{n}", [n, 3]),
+      ...                fluid.layers.data(f"anchors{n}", [n, 4], append_batch_size=False)) for n in (72, 18)]
+      ...     offsets, scores, anchors = (list(v) for v in zip(*levels))
+      ...     info = fluid.layers.data("info", shape=[3])
+      ...     return fluid.layers.retinanet_detection_output(offsets, scores, anchors, info, keep_top_k=20)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 20, 6]
+    """
+    this = Layer("retinanet_detection_output", name)
+    if not len(bboxes) == len(scores) == len(anchors) > 0:
+        raise errors.ShapeError(
+            f"{this.name}: {len(bboxes)} bboxes, {len(scores)} scores and {len(anchors)} anchors; expected a list of "
+            f"one for each level"
+        )
+    most = core.whole_number(this.name, "nms_top_k", nms_top_k)
+    keep = count_of(this, "keep_top_k", keep_top_k)
+    levels = [
+        _best(this, *level, -jnp.inf if i == len(bboxes) - 1 else score_threshold, most)
+        for i, level in enumerate(zip(bboxes, scores, anchors, strict=True))
+    ]
+    boxes, chances, labels = (jnp.concatenate(v, axis=1) for v in zip(*levels, strict=True))
+    classes = exact_array(this, scores[0]).shape[2]
+    height, width, scale = (v[:, None] for v in image_sizes(this, im_info, boxes.shape[0]))
+    last = [activation("round")(side / scale) - 1 for side in (width, height)]
+    boxes = clipped(boxes / scale[..., None], *last)
+    order = jnp.argsort(-chances, axis=1, stable=True)
+    boxes, chances, labels = (
+        jnp.take_along_axis(v, order.reshape(*order.shape, *[1] * (v.ndim - 2)), axis=1)
+        for v in (boxes, chances, labels)
+    )
+    own = (labels[:, None] == jnp.arange(classes)[:, None]) & (chances > -jnp.inf)[:, None]
+    spread = jnp.broadcast_to(boxes[:, None], (*own.shape, 4))
+    left = suppressed(spread, own, keep, nms_threshold, nms_eta, 1.0)
+    left = jnp.where(left, chances[:, None], -jnp.inf)
+    places = jnp.broadcast_to(order[:, None].astype(jnp.int32), own.shape)
+    found = Candidates(spread, left, places, np.arange(1, classes + 1))
+    return this.output(listed(found, left, keep, by_class=False)[0])
+
+
+def _best(
+    this: Layer, bboxes: core.Value, scores: core.Value, anchors: core.Value, threshold: float, most: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The best predictions of a level: boxes `[batch, n, 4]`, probabilities and classes `[batch, n]`."""
+    offsets, chances, around = (jax.lax.stop_gradient(exact_array(this, v)) for v in (bboxes, scores, anchors))
+    around = around.reshape(-1, 4)
+    wanted = (offsets.shape[0], around.shape[0])
+    if offsets.shape != (*wanted, 4) or chances.ndim != 3 or chances.shape[:2] != wanted:
+        raise errors.ShapeError(
+            f"{this.name}: bboxes {describe(bboxes)} and scores {describe(scores)} for {around.shape[0]} anchors of a "
+            f"level; expected [batch, anchors, 4] and [batch, anchors, classes]"
+        )
+    classes = chances.shape[2]
+    everything = chances.reshape(chances.shape[0], -1)
+    best, places = largest(jnp.where(everything > threshold, everything, -jnp.inf), most)
+    own = places // classes
+    moves = jnp.take_along_axis(offsets, own[..., None], axis=1)
+    boxes = decoded(moves, around[own], jnp.ones(4, moves.dtype), 1.0)
+    return boxes, best, places % classes
