@@ -19,6 +19,7 @@ from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, name_
 from fluid.inferencer import Inferencer
 from fluid.input import embedding, one_hot
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
+from fluid.looking import draw, summary
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
@@ -68,6 +69,7 @@ __all__ = [
     "clip",
     "create_lod_tensor",
     "create_random_int_lodtensor",
+    "draw",
     "embedding",
     "errors",
     "handlers",
@@ -82,6 +84,7 @@ __all__ = [
     "place",
     "reader",
     "regularizer",
+    "summary",
     "train",
     "trainer",
 ]

@@ -4,9 +4,9 @@ import argparse
 import sys
 
 from fluid import errors
-from fluid.cli import inspect
+from fluid.cli import convert, export, inspect, summary
 
-_COMMANDS = (inspect,)
+_COMMANDS = (convert, export, inspect, summary)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,6 +13,7 @@
     |-- ReaderError          (ValueError)    a reader gives nothing, or gives what no reader gives
     |-- ParameterFileError   (OSError)       a parameter file is missing or is something else
     |-- CheckpointError      (OSError)       a checkpoint folder is in use, damaged or gone
+    |-- ArtifactError        (OSError)       an exported model cannot be written, read or run here
     |-- NonFiniteError       (FloatingPointError)  training came to an infinity or a NaN
     `-- DeviceError          (RuntimeError)  a device that is not there was asked for
 
@@ -82,6 +83,10 @@ class ParameterFileError(FluidError, OSError):
 
 class CheckpointError(FluidError, OSError):
     """A checkpoint folder cannot be used: another trainer writes to it, it is gone, or nothing in it is whole."""
+
+
+class ArtifactError(FluidError, OSError):
+    """An exported model cannot be written, is missing, damaged or of a newer version, or cannot run on this device."""
 
 
 class NonFiniteError(FluidError, FloatingPointError):

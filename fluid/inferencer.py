@@ -13,22 +13,25 @@ from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import read_feed
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
+from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike, Rename
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
-class Inferencer:
-    """Computes the outputs of a program function from data, in test mode.
+class Inferencer(ShowsProgram):
+    """Computes the outputs of a program function, or of an exported model, from data, in test mode.
 
     Batches are padded to the next power of two, so that many batch sizes need few compilations, and outputs are cut
     back to the examples that were given. A program runs unpadded if its examples depend on each other, which shows when
     two different paddings give different results; if an output has no batch dimension; or with `bucket=False`.
 
     Args:
-      infer_func: the program function, the same that the training program calls.
+      infer_func: the program function, the same that the training program calls; None for an exported model, or one
+        that the original saved.
       param_path: a file of `trainer.save_params`, or one that ends in ".safetensors". It may hold more parameters than
-        the program has.
+        the program has. Without `infer_func`, a file of `trainer.save_inference_model`, or what `fluid.artifact.load`
+        made of it; or the folder of a model that the original saved, see `fluid.io.load_inference_model`.
       params: arrays by name, such as `trainer.params`, instead of a file.
       place: a device, see `fluid.place.device_of`.
       bucket: whether to pad batches.
@@ -36,6 +39,7 @@ class Inferencer:
       buckets: to which sizes sequences are padded, as for `fluid.Trainer`; None for powers of two, so that an answer
         never depends on those before it.
       rename: names in the file to names of the program, see `fluid.io.load_params`.
+      entry: which entry point of an exported model that has several.
 
     Attributes:
       program: the discovered Program.
@@ -44,6 +48,7 @@ class Inferencer:
     Raises:
       ParameterFileError: there is no such file, or it holds something else.
       ParameterError: parameters are missing or misshapen.
+      ArtifactError: the exported model is missing, damaged, of a newer version, or made for other devices.
 
     Example:
       >>> import fluid, numpy as np
@@ -58,14 +63,15 @@ class Inferencer:
 
     def __init__(
         self,
-        infer_func: Callable[[], Any],
-        param_path: PathLike | None = None,
+        infer_func: Callable[[], Any] | Program | None = None,
+        param_path: PathLike | Any = None,
         params: Mapping[str, Any] | None = None,
         place: Place = None,
         bucket: bool = True,
         precision: str | None = None,
         buckets: Ladders = None,
         rename: Rename = None,
+        entry: str | None = None,
     ):
         sources = [source for source in (param_path, params) if source is not None]
         if len(sources) != 1:
@@ -73,11 +79,18 @@ class Inferencer:
                 "an Inferencer needs parameters, from one source: "
                 'fluid.Inferencer(infer_func, param_path="digits.params") or (infer_func, params=trainer.params)'
             )
-        self.session = Session(infer_func, place=place, precision=precision)
-        self.program: Program = next(iter(self.session.programs.values()))
-        self.session.load_params(sources[0], strict=False, rename=rename)
+        if infer_func is None and (saved := _saved_by_the_original(param_path)) is not None:
+            infer_func = saved
+            sources = [saved.params]
+        if infer_func is None:
+            self.session = Session(_exported(param_path, entry, place, precision, rename), place=place)
+        else:
+            self.session = Session(infer_func, place=place, precision=precision)
+            self.session.load_params(sources[0], strict=False, rename=rename)
+        self.program = next(iter(self.session.programs.values()))
         self._bucket = bucket
-        self._buckets = Buckets(self.program.feeds, buckets, max_compilations=None)
+        ladders = self.program.buckets if buckets is None else buckets
+        self._buckets = Buckets(self.program.feeds, ladders, max_compilations=None)
         self._plans: dict[Any, _Plan] = {}
 
     def infer(self, feed: Mapping[str, Any], fetch: Fetch | None = None, return_numpy: bool = True) -> Results:
@@ -128,7 +141,8 @@ class Inferencer:
         given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
         step = self.session.step(program, request)
-        return _Plan(feeds, overrides, step, padded, program.output_names if names is None else names)
+        names = program.output_names if names is None else names
+        return _Plan(feeds, overrides, step, padded, names, program.batch_sizes)
 
     def _array(self, name: str) -> Array:
         program = self.program
@@ -137,7 +151,7 @@ class Inferencer:
         spec = program.parameters.get(name) or program.states.get(name)
         if spec is not None:
             return Array(spec.shape, spec.dtype)
-        return program.values.get(name, Array((), "float32"))
+        return program.values.get(program.aliases.get(name, name), Array((), "float32"))
 
 
 class _Plan:
@@ -149,6 +163,7 @@ class _Plan:
       step: the compiled step.
       padded: whether batches may be padded.
       names: of the results, or None.
+      sizes: to which batches may be padded; None for powers of two.
     """
 
     def __init__(
@@ -158,19 +173,21 @@ class _Plan:
         step: BoundStep,
         padded: bool,
         names: Sequence[str] | None,
+        sizes: Sequence[int] | None,
     ):
         self.feeds = feeds
         self.overrides = overrides
         self.step = step
         self.padded = padded
         self.names = names
+        self._sizes = sizes
         self.ragged = any(spec.lod_level for _, spec in feeds)
         self._proven = False  # whether padding was shown to leave the results as they are
 
     def run_padded(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Sequence[Any]:
         """Run a batch padded to the next power of two, unless padding changes the results."""
         size = _batch_size(feeds, overrides)
-        room = 1 << (size - 1).bit_length()
+        room = self._room(size)
         if room == size:
             return self.step.raw(feeds, overrides)
         values = self._run(feeds, overrides, room, _repeat_last)
@@ -181,11 +198,36 @@ class _Plan:
             self._proven = True
         return values
 
+    def _room(self, size: int) -> int:
+        """To how many rows a batch is padded."""
+        if self._sizes is None:
+            return 1 << (size - 1).bit_length()
+        return min((room for room in self._sizes if room >= size), default=size)
+
     def _run(self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]) -> list[Any]:
         size = _batch_size(feeds, overrides)
         feeds, overrides = jax.tree.map(lambda x: pad(x, room - size), (feeds, overrides))
         # Results are cut on the host: on the device each size would be a compilation of its own.
         return [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in self.step.raw(feeds, overrides)]
+
+
+def _exported(path: Any, entry: str | None, place: Place, precision: str | None, rename: Rename) -> Program:
+    if path is None or precision is not None or rename is not None:
+        raise errors.ArgumentTypeError(
+            "without infer_func, an Inferencer runs an exported model as it is, "
+            'fluid.Inferencer(param_path="digits.fluid"); params= belongs to a function, precision= and rename= to '
+            "save_inference_model"
+        )
+    from fluid import artifact  # not everybody needs it
+
+    return artifact.load(path).program(entry, place)
+
+
+def _saved_by_the_original(path: Any) -> Any:
+    """The program function of a folder that `save_inference_model` of the original wrote; None of anything else."""
+    from fluid import original  # not everybody needs it
+
+    return original.load_inference_model(path).program if original.is_inference_model(path) else None
 
 
 def _batch_size(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:

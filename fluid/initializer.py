@@ -1,7 +1,8 @@
 """Initializers: callables `(key, shape, dtype) -> array`, the same protocol as `jax.nn.initializers`.
 
-Where fans count, a vector's both fans are its length, a matrix is `[fan_in, fan_out]`, and a filter
-`[out, in, height, width]` has `in * height * width` and `out * height * width`.
+Some depend on the fans of a weight, the number of inputs of each output and the number of outputs of each input: of a
+matrix `[in, out]` these are `in` and `out`, of a filter `[out, in, height, width]` they are `in * height * width` and
+`out * height * width`, and of a vector both are its length.
 """
 
 import functools
@@ -15,12 +16,17 @@ import numpy as np
 
 from fluid import errors
 
-_BLOCK = 1 << 20  # elements
+# How many elements are drawn at a time.
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Constant:
     """Every element the same.
+
+    Args:
+      value: of every element.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
 
     Example:
       >>> Constant(2.0)(None, (2,), "float32").tolist()
@@ -42,7 +48,7 @@ class Uniform:
     Args:
       low: lower bound.
       high: upper bound.
-      seed: other than 0, values depend on it alone and not on the Session's seed.
+      seed: if not 0, the values depend on it alone, and not on the Session's seed.
 
     Example:
       >>> import jax
@@ -62,7 +68,12 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Normal:
-    """Normal with mean `loc` and standard deviation `scale`; `seed` as in Uniform.
+    """Normal distribution.
+
+    Args:
+      loc: the mean.
+      scale: the standard deviation.
+      seed: if not 0, the values depend on it alone, and not on the Session's seed.
 
     Example:
       >>> import jax
@@ -81,7 +92,12 @@ class Normal:
 
 @dataclass(frozen=True)
 class TruncatedNormal:
-    """Normal, drawn again beyond two standard deviations; its deviation is about 0.88 of `scale`. `seed` as in Uniform.
+    """Normal distribution without the values that are further than two standard deviations from the mean.
+
+    Args:
+      loc: the mean.
+      scale: the standard deviation before truncation; that of the values is about 0.88 of it.
+      seed: if not 0, the values depend on it alone, and not on the Session's seed.
 
     Example:
       >>> import jax
@@ -101,13 +117,14 @@ class TruncatedNormal:
 
 @dataclass(frozen=True)
 class Xavier:
-    """Glorot and Bengio (2010): keeps the variance of activations and gradients.
+    """Keeps the variance of activations and gradients from layer to layer (Glorot and Bengio, 2010).
 
     Args:
-      uniform: uniform with limit `sqrt(6 / (fan_in + fan_out))`, else normal, deviation `sqrt(2 / (fan_in + fan_out))`.
-      fan_in: instead of the one found from the shape.
-      fan_out: likewise.
-      seed: as in Uniform.
+      uniform: whether values are uniform with the limit `sqrt(6 / (fan_in + fan_out))`; otherwise they are normal with
+        the standard deviation `sqrt(2 / (fan_in + fan_out))`.
+      fan_in: in the place of the one that follows from the shape.
+      fan_out: in the place of the one that follows from the shape.
+      seed: if not 0, the values depend on it alone, and not on the Session's seed.
 
     Example:
       >>> Xavier().limits((6, 10))
@@ -120,10 +137,10 @@ class Xavier:
     seed: int = 0
 
     def limits(self, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Bounds of the uniform form, or mean and deviation of the normal form."""
+        """The bounds of the uniform distribution, or mean and standard deviation of the normal one."""
         fan_in, fan_out = fans(shape)
         total = (fan_in if self.fan_in is None else self.fan_in) + (fan_out if self.fan_out is None else self.fan_out)
-        return _limits(self.uniform, 2.0 / max(total, 1e-30))
+        return _parameters(self.uniform, 2.0 / max(total, 1e-30))
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Draw an array."""
@@ -133,12 +150,13 @@ class Xavier:
 
 @dataclass(frozen=True)
 class MSRA:
-    """He et al. (2015): keeps the variance through rectifiers.
+    """Keeps the variance of activations from layer to layer where rectifiers follow (He et al., 2015).
 
     Args:
-      uniform: uniform with limit `sqrt(6 / fan_in)`, else normal with deviation `sqrt(2 / fan_in)`.
-      fan_in: instead of the one found from the shape.
-      seed: as in Uniform.
+      uniform: whether values are uniform with the limit `sqrt(6 / fan_in)`; otherwise they are normal with the standard
+        deviation `sqrt(2 / fan_in)`.
+      fan_in: in the place of the one that follows from the shape.
+      seed: if not 0, the values depend on it alone, and not on the Session's seed.
 
     Example:
       >>> MSRA(uniform=False).limits((8, 2))
@@ -150,8 +168,9 @@ class MSRA:
     seed: int = 0
 
     def limits(self, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Bounds of the uniform form, or mean and deviation of the normal form."""
-        return _limits(self.uniform, 2.0 / max(fans(shape)[0] if self.fan_in is None else self.fan_in, 1e-30))
+        """The bounds of the uniform distribution, or mean and standard deviation of the normal one."""
+        fan_in = fans(shape)[0] if self.fan_in is None else self.fan_in
+        return _parameters(self.uniform, 2.0 / max(fan_in, 1e-30))
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Draw an array."""
@@ -161,7 +180,7 @@ class MSRA:
 
 @dataclass(frozen=True)
 class Bilinear:
-    """The kernel of bilinear upsampling, for transposed convolutions: filters `[out, in, size, size]`.
+    """The kernel of bilinear upsampling, for filters `[out, in, size, size]` of transposed convolutions.
 
     Raises:
       ShapeError: the filter is not square.
@@ -206,10 +225,10 @@ class NumpyArray:
 
 
 def fans(shape: tuple[int, ...]) -> tuple[float, float]:
-    """How many inputs feed one output and how many outputs one input feeds.
+    """The number of inputs of each output of a weight, and the number of outputs of each input.
 
     Args:
-      shape: of a weight: `[n]`, `[in, out]`, or `[out, in, ...]`.
+      shape: of the weight: `[n]`, `[in, out]`, or `[out, in, ...]`.
 
     Returns:
       `(fan_in, fan_out)`.
@@ -226,8 +245,12 @@ def fans(shape: tuple[int, ...]) -> tuple[float, float]:
     return shape[1] * cells, shape[0] * cells
 
 
-def _limits(uniform: bool, variance: float) -> tuple[float, float]:
-    return (-math.sqrt(3 * variance), math.sqrt(3 * variance)) if uniform else (0.0, math.sqrt(variance))
+def _parameters(uniform: bool, variance: float) -> tuple[float, float]:
+    """The bounds of a uniform distribution around 0, or mean and deviation of a normal one, with this variance."""
+    if not uniform:
+        return 0.0, math.sqrt(variance)
+    limit = math.sqrt(3 * variance)
+    return -limit, limit
 
 
 def _seeded(key: jax.Array, seed: int) -> jax.Array:
@@ -236,12 +259,22 @@ def _seeded(key: jax.Array, seed: int) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: Any, second: Any) -> jax.Array:
-    first, second = jnp.asarray(first, dtype), jnp.asarray(second, dtype)
+    """Draw an array; a large one is drawn some rows at a time, since drawing takes several times its memory.
+
+    Args:
+      kind: "uniform", "normal" or "truncated".
+      key: the random key.
+      shape: of the result.
+      dtype: of the result.
+      first: the lower bound, or the mean.
+      second: the upper bound, or the standard deviation.
+    """
+    first = jnp.asarray(first, dtype)
+    second = jnp.asarray(second, dtype)
     rows = max(1, _BLOCK // max(1, math.prod(shape[1:])))
     if not shape or shape[0] <= rows:
         return _draw_block(kind, key, shape, dtype, first, second)
 
-    # Drawing needs several times the memory of its result, so a large table is drawn some rows at a time.
     def fill(number: Any, table: Any) -> Any:
         part = (rows, *shape[1:])
         block = _draw_block(kind, jax.random.fold_in(key, number), part, dtype, first, second)

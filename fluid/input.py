@@ -1,31 +1,35 @@
-"""`fluid.one_hot` and `fluid.embedding`: as the layers of these names, but a dimension is appended, none replaced."""
+"""`fluid.one_hot` and `fluid.embedding`: as the layers of these names, but they append a dimension and replace none."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from fluid import core
 from fluid.layers.base import Layer, layer, like
 from fluid.layers.checks import check_ids
-from fluid.layers.embedding import embed
+from fluid.layers.embedding import NOT_DISTRIBUTED, embed
+from fluid.layers.no_effect import no_effect
+from fluid.param_attr import ParamSetting
 
 
 @layer
-def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
-    """For each class a row with 1 at its place and 0 elsewhere; `layers.one_hot` takes classes `[..., 1]` instead.
+def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
+    """For each class a row of zeros with 1 at its place; `layers.one_hot` takes classes `[..., 1]` instead.
 
     Args:
       input: classes `[batch, ...]` of an integer dtype, or a SequenceBatch.
-      depth: how many classes there are.
-      allow_out_of_range: whether other numbers give a row of zeros instead of an error when fed.
+      depth: the number of classes.
+      allow_out_of_range: whether other numbers give a row of zeros, instead of an error when they are fed.
       name: instead of `one_hot_v2_N`.
 
     Returns:
       `[batch, ..., depth]`, float32.
 
     Raises:
+      ArgumentError: `depth` is no positive integer.
       ArgumentTypeError: the classes are no integers.
 
     Example:
@@ -36,6 +40,7 @@ def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str 
       float32[batch, 5, 10]
     """
     this = Layer("one_hot_v2", name)
+    core.whole_number(this.name, "depth", depth)
     ids = check_ids(this.name, input)
     if not allow_out_of_range:
         core.limit_feed(input, 0, depth)
@@ -43,14 +48,15 @@ def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str 
 
 
 @layer
+@no_effect(is_distributed=NOT_DISTRIBUTED)
 def embedding(
-    input: Any,
+    input: core.Value,
     size: Sequence[int],
     is_sparse: bool = False,
     is_distributed: bool = False,
     padding_idx: int | None = None,
-    param_attr: Any = None,
-    dtype: str = "float32",
+    param_attr: ParamSetting = None,
+    dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> Any:
     """Look up the row of a table for each id; `layers.embedding` takes ids `[..., 1]` instead.
@@ -58,9 +64,9 @@ def embedding(
     Args:
       input: integer ids `[batch, ...]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
-      is_sparse: see `layers.embedding`.
-      is_distributed: has no effect.
-      padding_idx: an id whose row counts as zeros and is never trained; negative counts from the end.
+      is_sparse: whether only the rows that are looked up are updated, see `layers.embedding`.
+      is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
+      padding_idx: an id whose row is read as zeros and never trained; negative counts from the end.
       param_attr: ParamAttr of the table; the same name shares it between embeddings.
       dtype: of the table.
       name: instead of `embedding_N`.
@@ -69,6 +75,7 @@ def embedding(
       `[batch, ..., width]`.
 
     Raises:
+      ArgumentError: the size is no pair of positive integers, or the table has no row `padding_idx`.
       ArgumentTypeError: the ids are no integers.
 
     Example:

@@ -2,8 +2,10 @@
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from fluid import errors
 from fluid.core import Program
@@ -12,9 +14,12 @@ from fluid.storage import PathLike, Rename, check_match, is_safetensors, load_ar
 __all__ = [
     "check_match",
     "load_arrays",
+    "load_fluid_params",
+    "load_inference_model",
     "load_params",
     "load_persistables",
     "save_arrays",
+    "save_inference_model",
     "save_params",
     "save_persistables",
 ]
@@ -145,6 +150,117 @@ def load_persistables(
     """
     del main_program
     _session(executor).load(_in_folder(dirname, filename or _PERSISTABLES_FILE))
+
+
+def save_inference_model(
+    path: Any,
+    program_func: Callable[[], Any] | Program | Mapping[str, Callable[[], Any] | Program],
+    params: Mapping[str, Any] | Any,
+    feed: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    fetch: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
+    **options: Any,
+) -> None:
+    """Write a model to one file that runs without its function: `fluid.Inferencer(param_path=path)`.
+
+    The file is a zip archive of the program as StableHLO, for any batch size and any number of steps, and of the
+    parameters as plain arrays, with a checksum for each. The same program and parameters make the same bytes.
+
+    Args:
+      path: of the file; in a directory that exists already, the file `model.fluid` is written.
+      program_func: the program function, which is exported as it is in test mode. A dict of them, by the names of entry
+        points, makes one model of several functions that share parameters: `{"encode": f, "decode_step": g}`.
+      params: arrays by name, such as `trainer.params`, or a file of `trainer.save_params`. There may be more of them.
+      feed: names of what will be fed: feeds, and named values that are replaced. By default the feeds that the results
+        depend on. With several entry points, a dict of such lists.
+      fetch: names of what will be returned, see `Session.run`; by default the outputs of the program. With several
+        entry points, a dict.
+      options: `platforms=("cpu", "cuda", "tpu")`, where it shall run.
+        `precision="bfloat16"` computes in it, see `fluid.Program`, and stores in it what is only read so.
+        `fold_batch_norm=True` makes batch normalisations part of the weights of the layers before them, which changes
+        results by rounding.
+        `batch_sizes=(1, 2, 4, 8, 16, 32)` and `buckets=(4, 8, 16, 32, 64)`, a list or a dict of lists by feed: the
+        sizes to export a program for that looks at sizes as numbers, and cannot leave them open.
+        `rename=`, see `load_params`.
+
+    Raises:
+      ArtifactError: the program cannot be exported, or the file cannot be written.
+      ParameterFileError, ParameterError: parameters are missing or misshapen.
+      UnknownNameError, FeedError: there are no such feeds or values, or the results depend on other feeds.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+      >>> params = {"fc_0.w_0": np.ones((2, 1), "float32"), "fc_0.b_0": np.zeros(1, "float32")}
+      >>> fluid.io.save_inference_model("line.fluid", program, params)
+      >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2], [3, 4]]})[0].tolist()
+      [[3.0], [7.0]]
+    """
+    from fluid import artifact  # not everybody needs it
+
+    artifact.save(path, program_func, params, feed, fetch, **options)
+
+
+def load_inference_model(
+    dirname: Any, executor: Any = None, model_filename: str | None = None, params_filename: str | None = None
+) -> Any:
+    """Load a model that `save_inference_model` of the original wrote, versions 0.14 to 1.8.
+
+    Args:
+      dirname: the folder.
+      executor: a Session or a Trainer that takes the program over and gets its parameters; None for neither.
+      model_filename: of the program in the folder; `__model__` by default.
+      params_filename: of the file that holds all parameters. By default each has a file of its own, or one file beside
+        the program holds them all.
+
+    Returns:
+      `(program, feed_target_names, fetch_targets)`. The program is a program function, `program.params` are its arrays
+      by name, and they are the initial values wherever it is run. `program(fetch=["fc_0.tmp_1"])` gives other values
+      than its outputs. The names of feeds and outputs are lists of strings.
+
+    Raises:
+      ParameterFileError: there is no such folder, or a file in it is damaged or of another program.
+      ProgramError: it has ops that fluid does not know; all of them are listed.
+
+    Example:
+      >>> import fluid
+      >>> fluid.io.load_inference_model("digits.model")
+      Traceback (most recent call last):
+      fluid.errors.ParameterFileError: there is no folder 'digits.model'; expected one that \
+save_inference_model of the original wrote
+    """
+    from fluid import original
+
+    session = None if executor is None else _session(executor)
+    return original.load_inference_model(dirname, session, model_filename, params_filename)
+
+
+def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool = False) -> dict[str, np.ndarray]:
+    """Read parameters that the original saved: `save_params`, `save_persistables` or `save_inference_model`.
+
+    They go where arrays by name go: `session.load_params(arrays)`, `fluid.Inferencer(infer_func, params=arrays)`.
+
+    Args:
+      path: a folder with a file for each variable, or one file.
+      names: of the variables. In a folder: which to read, all by default. A file that holds several does not hold their
+        names, so it needs those of all that were saved, in any order.
+      slots: whether to return what optimizers keep too, such as `fc_0.w_0_velocity_0` and `learning_rate_0`.
+
+    Returns:
+      Arrays by name, in the dtypes of the files.
+
+    Raises:
+      ParameterFileError: a file is missing or damaged, or holds other variables.
+
+    Example:
+      >>> import fluid
+      >>> fluid.io.load_fluid_params("old/params")
+      Traceback (most recent call last):
+      fluid.errors.ParameterFileError: cannot read 'old/params': No such file or directory
+    """
+    from fluid import original
+
+    return original.load_params(path, names, slots)
 
 
 def _session(executor: Any) -> Any:

@@ -1,6 +1,7 @@
-"""Learning rate schedules with Fluid's names and numbers: functions from the number of updates done to the rate.
+"""Learning rate schedules with Fluid's names and numbers.
 
-They are ordinary optax schedules, and any optax schedule may stand where one of them stands.
+Each function here returns a schedule: a function from the number of updates done so far to the learning rate of the
+next one. Optax calls the same thing a schedule, so any optax schedule may be used in the place of one of these.
 """
 
 import math
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 
 from fluid import errors
 
+# From the number of updates done, an integer or an array of them, to the learning rate, float32 of the same shape.
 Schedule = Callable[[Any], Any]
 
 
@@ -19,23 +21,23 @@ def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: floa
     """`learning_rate * decay_rate ** (count / decay_steps)`.
 
     Args:
-      learning_rate: of the first update.
-      decay_steps: updates after which the rate is `decay_rate` of what it was.
-      decay_rate: factor of one such period.
-      staircase: whether the rate changes only when a period is over.
+      learning_rate: the rate of the first update.
+      decay_steps: the number of updates in one period.
+      decay_rate: the factor by which the rate changes within one period.
+      staircase: whether the rate changes only at the end of each period, instead of with every update.
 
     Returns:
       A function from the number of updates done to the rate, for `learning_rate=` of any optimizer.
 
     Raises:
-      ArgumentError: a number is not one, or decay_steps is not positive.
+      ArgumentError: an argument is not a number, or `decay_steps` is not positive.
 
     Example:
       >>> rate = exponential_decay(0.1, decay_steps=5, decay_rate=0.5)
       >>> [round(float(rate(count)), 4) for count in (0, 5, 10)]
       [0.1, 0.05, 0.025]
     """
-    _check("exponential_decay", learning_rate=learning_rate, decay_rate=decay_rate)
+    _check_numbers("exponential_decay", learning_rate=learning_rate, decay_rate=decay_rate)
     periods = _periods("exponential_decay", decay_steps, staircase)
     return lambda count: learning_rate * jnp.power(jnp.float32(decay_rate), periods(count))
 
@@ -44,20 +46,23 @@ def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: floa
     """`learning_rate * exp(-decay_rate * count / decay_steps)`.
 
     Args:
-      learning_rate: and the other arguments, see `exponential_decay`.
-      decay_steps: length of a period.
-      decay_rate: how fast the rate falls within a period.
-      staircase: whether the rate changes only when a period is over.
+      learning_rate: the rate of the first update.
+      decay_steps: the number of updates in one period.
+      decay_rate: the exponent of one period, in which the rate changes by the factor `exp(-decay_rate)`.
+      staircase: whether the rate changes only at the end of each period, instead of with every update.
 
     Returns:
       A function from the number of updates done to the rate.
+
+    Raises:
+      ArgumentError: an argument is not a number, or `decay_steps` is not positive.
 
     Example:
       >>> rate = natural_exp_decay(0.1, decay_steps=5, decay_rate=1.0)
       >>> round(float(rate(5)), 4)
       0.0368
     """
-    _check("natural_exp_decay", learning_rate=learning_rate, decay_rate=decay_rate)
+    _check_numbers("natural_exp_decay", learning_rate=learning_rate, decay_rate=decay_rate)
     periods = _periods("natural_exp_decay", decay_steps, staircase)
     return lambda count: learning_rate * jnp.exp(-decay_rate * periods(count))
 
@@ -68,20 +73,23 @@ def inverse_time_decay(
     """`learning_rate / (1 + decay_rate * count / decay_steps)`.
 
     Args:
-      learning_rate: and the other arguments, see `exponential_decay`.
-      decay_steps: length of a period.
-      decay_rate: how fast the rate falls within a period.
-      staircase: whether the rate changes only when a period is over.
+      learning_rate: the rate of the first update.
+      decay_steps: the number of updates in one period.
+      decay_rate: what the divisor grows by in each period.
+      staircase: whether the rate changes only at the end of each period, instead of with every update.
 
     Returns:
       A function from the number of updates done to the rate.
+
+    Raises:
+      ArgumentError: an argument is not a number, or `decay_steps` is not positive.
 
     Example:
       >>> rate = inverse_time_decay(0.1, decay_steps=5, decay_rate=1.0)
       >>> [round(float(rate(count)), 4) for count in (0, 5)]
       [0.1, 0.05]
     """
-    _check("inverse_time_decay", learning_rate=learning_rate, decay_rate=decay_rate)
+    _check_numbers("inverse_time_decay", learning_rate=learning_rate, decay_rate=decay_rate)
     periods = _periods("inverse_time_decay", decay_steps, staircase)
     return lambda count: learning_rate / (1 + decay_rate * periods(count))
 
@@ -93,29 +101,36 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ) -> Schedule:
-    """From `learning_rate` to `end_learning_rate` along `(1 - count / decay_steps) ** power`.
+    """`(learning_rate - end_learning_rate) * (1 - count / decay_steps) ** power + end_learning_rate`.
 
     Args:
-      learning_rate: of the first update.
-      decay_steps: updates until the end.
-      end_learning_rate: of all later ones.
-      power: 1 falls in a straight line.
-      cycle: rise again at the end: the length is then the next multiple of `decay_steps`.
+      learning_rate: the rate of the first update.
+      decay_steps: the number of updates until the rate is `end_learning_rate`.
+      end_learning_rate: the rate from there on.
+      power: the exponent; with 1 the rate follows a straight line.
+      cycle: whether the rate rises again at the end. In the formula, the first multiple of `decay_steps` that `count`
+        does not exceed then takes the place of `decay_steps`.
 
     Returns:
       A function from the number of updates done to the rate.
+
+    Raises:
+      ArgumentError: an argument is not a number, or `decay_steps` is not positive.
 
     Example:
       >>> rate = polynomial_decay(0.1, decay_steps=10, end_learning_rate=0.0)
       >>> [round(float(rate(count)), 4) for count in (0, 5, 20)]
       [0.1, 0.05, 0.0]
     """
-    function = "polynomial_decay"
-    _check(function, learning_rate=learning_rate, end_learning_rate=end_learning_rate, power=power)
-    _check(function, positive=True, decay_steps=decay_steps)
+    _check_numbers("polynomial_decay", learning_rate=learning_rate, end_learning_rate=end_learning_rate, power=power)
+    _check_positive("polynomial_decay", decay_steps=decay_steps)
 
     def schedule(count: Any) -> Any:
-        length = decay_steps * jnp.maximum(-jnp.floor_divide(-count, decay_steps), 1) if cycle else decay_steps
+        length: Any = decay_steps
+        if cycle:
+            # Two negations make the division round up. It stays one of integers: in float32, the number of updates
+            # would lose its last digits.
+            length = decay_steps * jnp.maximum(-jnp.floor_divide(-count, decay_steps), 1)
         left = 1 - jnp.minimum(count, length) / jnp.float32(length)
         return (learning_rate - end_learning_rate) * left**power + end_learning_rate
 
@@ -123,24 +138,25 @@ def polynomial_decay(
 
 
 def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Schedule:
-    """One rate for each stretch of training.
+    """One constant rate for each section of training.
 
     Args:
-      boundaries: ascending; the first update of each stretch but the first.
-      values: the rates, one more than boundaries.
+      boundaries: the numbers of updates after which the rate changes, in ascending order.
+      values: the rates: one before the first boundary, and one from each boundary on.
 
     Returns:
       A function from the number of updates done to the rate.
 
     Raises:
-      ArgumentError: boundaries do not ascend, or there is not one value more.
+      ArgumentError: the boundaries do not ascend, or the number of values is not one more than theirs.
 
     Example:
       >>> rate = piecewise_decay([100, 200], [1.0, 0.5, 0.1])
       >>> [round(float(rate(count)), 4) for count in (99, 100, 200)]
       [1.0, 0.5, 0.1]
     """
-    edges, rates = list(boundaries), list(values)
+    edges = list(boundaries)
+    rates = list(values)
     if len(rates) != len(edges) + 1 or any(a >= b for a, b in zip(edges, edges[1:], strict=False)):
         raise errors.ArgumentError(
             f"piecewise_decay takes ascending boundaries and one value more than these, found boundaries={edges}, "
@@ -156,25 +172,29 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Sched
 
 
 def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Schedule:
-    """The schedule of the Transformer (Vaswani et al., 2017): up in a straight line, then down as `1 / sqrt(update)`.
+    """The schedule of the Transformer (Vaswani et al., 2017): up in a straight line, then down as `1 / sqrt(n)`.
 
-    `learning_rate * d_model ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5)`, where n counts the update itself.
+    The rate of update `n`, counted from 1, is
+    `learning_rate * d_model ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5)`.
 
     Args:
-      d_model: width of the model.
-      warmup_steps: the update with the largest rate.
-      learning_rate: factor of all rates.
+      d_model: the width of the model.
+      warmup_steps: the update that has the largest rate.
+      learning_rate: a factor of all rates.
 
     Returns:
       A function from the number of updates done to the rate.
+
+    Raises:
+      ArgumentError: an argument is not a number, or `d_model` or `warmup_steps` is not positive.
 
     Example:
       >>> rate = noam_decay(d_model=64, warmup_steps=4)
       >>> [round(float(rate(count)), 4) for count in (0, 3, 15)]
       [0.0156, 0.0625, 0.0312]
     """
-    _check("noam_decay", learning_rate=learning_rate)
-    _check("noam_decay", positive=True, d_model=d_model, warmup_steps=warmup_steps)
+    _check_numbers("noam_decay", learning_rate=learning_rate)
+    _check_positive("noam_decay", d_model=d_model, warmup_steps=warmup_steps)
     factor = learning_rate * d_model**-0.5
 
     def schedule(count: Any) -> Any:
@@ -185,23 +205,29 @@ def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) 
 
 
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Schedule:
-    """Half a cosine from `learning_rate` to 0, one step down each epoch.
+    """`0.5 * learning_rate * (cos(pi * epoch / epochs) + 1)`: half a cosine, with one rate for each epoch.
+
+    The epoch is counted from 0, so the rate of the last one is not 0 yet. As in Fluid, the cosine goes on when training
+    does: after `epochs` epochs the rate rises again, and after twice as many it is back at `learning_rate`.
 
     Args:
-      learning_rate: of the first epoch.
-      step_each_epoch: updates of one epoch.
-      epochs: how many epochs.
+      learning_rate: the rate of the first epoch.
+      step_each_epoch: the number of updates in one epoch.
+      epochs: the number of epochs from the full rate down to 0.
 
     Returns:
       A function from the number of updates done to the rate.
 
+    Raises:
+      ArgumentError: an argument is not a number, or `step_each_epoch` or `epochs` is not positive.
+
     Example:
       >>> rate = cosine_decay(0.1, step_each_epoch=10, epochs=2)
-      >>> [round(float(rate(count)), 4) for count in (0, 9, 10, 20)]
-      [0.1, 0.1, 0.05, 0.0]
+      >>> [round(float(rate(count)), 4) for count in (0, 9, 10, 20, 30, 40)]
+      [0.1, 0.1, 0.05, 0.0, 0.05, 0.1]
     """
-    _check("cosine_decay", learning_rate=learning_rate)
-    _check("cosine_decay", positive=True, step_each_epoch=step_each_epoch, epochs=epochs)
+    _check_numbers("cosine_decay", learning_rate=learning_rate)
+    _check_positive("cosine_decay", step_each_epoch=step_each_epoch, epochs=epochs)
 
     def schedule(count: Any) -> Any:
         epoch = jnp.floor_divide(count, step_each_epoch)
@@ -211,26 +237,30 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Sch
 
 
 def linear_lr_warmup(learning_rate: float | Schedule, warmup_steps: int, start_lr: float, end_lr: float) -> Schedule:
-    """A straight line from `start_lr` to `end_lr`, then a rate or another schedule.
+    """A straight line from `start_lr` to `end_lr`, then a constant rate or another schedule.
 
     Args:
-      learning_rate: after the warm-up; a schedule goes by all updates, those of the warm-up counted.
-      warmup_steps: updates of the warm-up.
-      start_lr: of the first update.
-      end_lr: what the line would reach at update `warmup_steps`.
+      learning_rate: the rate after the warm-up, or a schedule, which is called with the number of all updates done,
+        those of the warm-up included.
+      warmup_steps: the number of updates in the warm-up.
+      start_lr: the rate of the first update.
+      end_lr: the rate that the line would have after `warmup_steps` updates.
 
     Returns:
       A function from the number of updates done to the rate.
+
+    Raises:
+      ArgumentError: an argument is not a number, or `warmup_steps` is not positive.
 
     Example:
       >>> rate = linear_lr_warmup(cosine_decay(0.1, 10, 3), warmup_steps=4, start_lr=0.0, end_lr=0.1)
       >>> [round(float(rate(count)), 4) for count in (0, 2, 4, 10)]
       [0.0, 0.05, 0.1, 0.075]
     """
-    _check("linear_lr_warmup", start_lr=start_lr, end_lr=end_lr)
-    _check("linear_lr_warmup", positive=True, warmup_steps=warmup_steps)
+    _check_numbers("linear_lr_warmup", start_lr=start_lr, end_lr=end_lr)
+    _check_positive("linear_lr_warmup", warmup_steps=warmup_steps)
     if not callable(learning_rate):
-        _check("linear_lr_warmup", learning_rate=learning_rate)
+        _check_numbers("linear_lr_warmup", learning_rate=learning_rate)
 
     def schedule(count: Any) -> Any:
         line = start_lr + (end_lr - start_lr) * (count / jnp.float32(warmup_steps))
@@ -240,14 +270,28 @@ def linear_lr_warmup(learning_rate: float | Schedule, warmup_steps: int, start_l
 
 
 def _periods(function: str, decay_steps: float, staircase: bool) -> Schedule:
-    _check(function, positive=True, decay_steps=decay_steps)
+    """A function from the number of updates done, `[...]`, to how many periods that is, float32 `[...]`.
+
+    With `staircase` only whole periods count. The division is then one of integers, which is exact however long the
+    training is.
+    """
+    _check_positive(function, decay_steps=decay_steps)
     if staircase:
         return lambda count: jnp.asarray(jnp.floor_divide(count, decay_steps), jnp.float32)
     return lambda count: count / jnp.float32(decay_steps)
 
 
-def _check(function: str, positive: bool = False, **numbers: Any) -> None:
+def _check_numbers(function: str, **numbers: Any) -> None:
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, Real) or (positive and not float(value) > 0):
-            kind = "a positive number" if positive else "a number"
-            raise errors.ArgumentError(f"{function}({name}={value!r}): expected {kind}, as in {name}=10")
+        if not _is_number(value):
+            raise errors.ArgumentError(f"{function}({name}={value!r}): expected a number, as in {name}=0.1")
+
+
+def _check_positive(function: str, **numbers: Any) -> None:
+    for name, value in numbers.items():
+        if not (_is_number(value) and value > 0):
+            raise errors.ArgumentError(f"{function}({name}={value!r}): expected a positive number, as in {name}=10")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,53 +1,62 @@
-"""Compositions of layers that occur in many models."""
+"""Compositions of layers that many models use."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from fluid import errors, layers
-from fluid.layers.attention.attention import attend, dropper, split_heads, visible
+import jax
+
+from fluid import core, errors, layers
+from fluid.layers.attention.attention import attend, dropper, merge_heads, split_heads, visible
 from fluid.layers.base import Layer, dense, describe, layer, like, row_dims
+from fluid.layers.checks import Sizes
+from fluid.layers.functional import Activation
+from fluid.layers.image.spatial import Padding
+from fluid.layers.no_effect import no_effect
+from fluid.param_attr import ParamSetting
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def simple_img_conv_pool(
-    input: Any,
+    input: core.Value,
     num_filters: int,
-    filter_size: Any,
-    pool_size: Any,
-    pool_stride: Any,
-    pool_padding: Any = 0,
+    filter_size: Sizes,
+    pool_size: Sizes,
+    pool_stride: Sizes,
+    pool_padding: Padding = 0,
     pool_type: str = "max",
     global_pooling: bool = False,
-    conv_stride: Any = 1,
-    conv_padding: Any = 0,
-    conv_dilation: Any = 1,
+    conv_stride: Sizes = 1,
+    conv_padding: Padding = 0,
+    conv_dilation: Sizes = 1,
     conv_groups: int | None = 1,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    act: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
+    act: Activation = None,
     use_cudnn: bool = True,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """A convolution and a pooling, as in LeNet-5 (LeCun et al., 1998).
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
-      num_filters: of the convolution.
-      filter_size: of the convolution.
-      pool_size: of the pooling.
-      pool_stride: of the pooling.
-      pool_padding: of the pooling.
+      num_filters: the number of filters of the convolution.
+      filter_size: `filter_size` of `layers.conv2d`.
+      pool_size: `pool_size` of `layers.pool2d`.
+      pool_stride: `pool_stride` of `layers.pool2d`.
+      pool_padding: `pool_padding` of `layers.pool2d`.
       pool_type: "max" or "avg".
       global_pooling: whether one window covers the whole image.
-      conv_stride: of the convolution.
-      conv_padding: of the convolution.
-      conv_dilation: of the convolution.
-      conv_groups: of the convolution.
+      conv_stride: `stride` of `layers.conv2d`.
+      conv_padding: `padding` of `layers.conv2d`.
+      conv_dilation: `dilation` of `layers.conv2d`.
+      conv_groups: `groups` of `layers.conv2d`.
       param_attr: ParamAttr of the filters.
       bias_attr: ParamAttr of the bias; False for none.
-      act: activation of the convolution.
-      use_cudnn: has no effect.
-      name: of both layers, instead of `conv2d_N` and `pool2d_N`.
+      act: the activation between convolution and pooling: its name, or a function.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
+      name: the name of both layers, instead of `conv2d_N` and `pool2d_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:
@@ -85,47 +94,48 @@ def simple_img_conv_pool(
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def img_conv_group(
-    input: Any,
-    conv_num_filter: Any,
-    pool_size: Any,
-    conv_padding: Any = 1,
-    conv_filter_size: Any = 3,
-    conv_act: Any = None,
-    param_attr: Any = None,
-    conv_with_batchnorm: Any = False,
-    conv_batchnorm_drop_rate: Any = 0.0,
-    pool_stride: Any = 1,
+    input: core.Value,
+    conv_num_filter: Sequence[int],
+    pool_size: Sizes,
+    conv_padding: Sizes = 1,
+    conv_filter_size: Sizes = 3,
+    conv_act: Activation = None,
+    param_attr: ParamSetting | Sequence[ParamSetting] = None,
+    conv_with_batchnorm: bool | Sequence[bool] = False,
+    conv_batchnorm_drop_rate: float | Sequence[float] = 0.0,
+    pool_stride: Sizes = 1,
     pool_type: str = "max",
     use_cudnn: bool = True,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Several convolutions and one pooling, as in VGG (Simonyan and Zisserman, 2014).
 
-    Each setting of the convolutions is one for all, or a list of one for each.
+    Each setting of the convolutions is one value for all of them, or a list with one for each.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
-      conv_num_filter: a list: filters of each convolution.
-      pool_size: of the pooling.
-      conv_padding: of the convolutions.
-      conv_filter_size: of the convolutions.
-      conv_act: activation, after the batch normalisation where there is one.
+      conv_num_filter: a list with the number of filters of each convolution.
+      pool_size: `pool_size` of `layers.pool2d`.
+      conv_padding: `padding` of each `layers.conv2d`.
+      conv_filter_size: `filter_size` of each `layers.conv2d`.
+      conv_act: the activation of each convolution: its name, or a function; it follows the batch normalisation, if any.
       param_attr: ParamAttr of the filters.
       conv_with_batchnorm: whether batch normalisation follows a convolution.
-      conv_batchnorm_drop_rate: dropout after the batch normalisation.
-      pool_stride: of the pooling.
+      conv_batchnorm_drop_rate: the probability of dropout after the batch normalisation.
+      pool_stride: `pool_stride` of `layers.pool2d`.
       pool_type: "max" or "avg".
-      use_cudnn: has no effect.
-      name: of all layers, instead of `conv2d_N`, `batch_norm_N`, `pool2d_N`.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
+      name: the name of all layers, instead of `conv2d_N`, `batch_norm_N`, `pool2d_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:
       `[batch, conv_num_filter[-1], height', width']`, or with the channels last.
 
     Raises:
-      ArgumentError: a list has not one setting for each convolution.
+      ArgumentError: `conv_num_filter` is no list, or another list has not one setting for each convolution.
       ShapeError: as `layers.conv2d` and `layers.pool2d`.
 
     Example:
@@ -144,11 +154,11 @@ def img_conv_group(
     count = len(conv_num_filter)
     settings = zip(
         conv_num_filter,
-        _each("conv_filter_size", conv_filter_size, count),
-        _each("conv_padding", conv_padding, count),
-        _each("param_attr", param_attr, count),
-        _each("conv_with_batchnorm", conv_with_batchnorm, count),
-        _each("conv_batchnorm_drop_rate", conv_batchnorm_drop_rate, count),
+        _one_each("conv_filter_size", conv_filter_size, count),
+        _one_each("conv_padding", conv_padding, count),
+        _one_each("param_attr", param_attr, count),
+        _one_each("conv_with_batchnorm", conv_with_batchnorm, count),
+        _one_each("conv_batchnorm_drop_rate", conv_batchnorm_drop_rate, count),
         strict=True,
     )
     hidden = input
@@ -166,29 +176,29 @@ def img_conv_group(
 
 @layer
 def sequence_conv_pool(
-    input: Any,
+    input: core.Value,
     num_filters: int,
     filter_size: int,
-    param_attr: Any = None,
-    act: Any = "sigmoid",
+    param_attr: ParamSetting = None,
+    act: Activation = "sigmoid",
     pool_type: str = "max",
-    bias_attr: Any = None,
+    bias_attr: ParamSetting = None,
     name: str | None = None,
 ) -> Any:
-    """A convolution over the steps of sequences and a pooling of each, as for sentences (Kim, 2014).
+    """A convolution over the steps of sequences and a pooling of each sequence, as for sentences (Kim, 2014).
 
     Args:
       input: a SequenceBatch `[batch, time, channels]`; of a NestedSequenceBatch the innermost sequences.
-      num_filters: of the convolution.
+      num_filters: the number of filters.
       filter_size: how many steps the filters see.
       param_attr: ParamAttr of the filters.
-      act: activation of the convolution.
-      pool_type: as for `layers.sequence_pool`.
+      act: the activation between convolution and pooling: its name, or a function.
+      pool_type: `pool_type` of `layers.sequence_pool`.
       bias_attr: ParamAttr of the bias; False for none.
-      name: of both layers, instead of `sequence_conv_N` and `sequence_pool_N`.
+      name: the name of both layers, instead of `sequence_conv_N` and `sequence_pool_N`.
 
     Returns:
-      `[batch, num_filters]`.
+      `[batch, num_filters]`; for a NestedSequenceBatch a SequenceBatch with one step for each inner sequence.
 
     Raises:
       ShapeError: the input is no sequence batch of vectors.
@@ -209,16 +219,16 @@ def sequence_conv_pool(
 
 
 @layer
-def glu(input: Any, dim: int = -1, name: str | None = None) -> Any:
+def glu(input: core.Value, dim: int = -1, name: str | None = None) -> Any:
     """Gated linear unit (Dauphin et al., 2016): one half of the channels times the sigmoid of the other.
 
     Args:
       input: any shape, or a SequenceBatch, with an even size along `dim`.
-      dim: the dimension that is split.
-      name: of all layers, instead of `split_N`, `sigmoid_N`, `elementwise_mul_N`.
+      dim: the dimension of the channels.
+      name: the name of all layers, instead of `split_N`, `sigmoid_N`, `elementwise_mul_N`.
 
     Returns:
-      Half the size along `dim`.
+      The same kind as the input, with half the size along `dim`.
 
     Raises:
       ShapeError: the size is odd.
@@ -236,25 +246,32 @@ def glu(input: Any, dim: int = -1, name: str | None = None) -> Any:
 
 @layer
 def scaled_dot_product_attention(
-    queries: Any, keys: Any, values: Any, num_heads: int = 1, dropout_rate: float = 0.0, name: str | None = None
+    queries: core.Value,
+    keys: core.Value,
+    values: core.Value,
+    num_heads: int = 1,
+    dropout_rate: float = 0.0,
+    name: str | None = None,
 ) -> Any:
-    """Attention (Vaswani et al., 2017): for each query a mean of the values, weighted by how its key fits.
+    """Attention (Vaswani et al., 2017): for each query the mean of the values, weighted by how well their keys fit.
 
-    Several heads have learned projections of queries, keys and values, and their results are put side by side.
+    With several heads, queries, keys and values are projected by learned weights, and the results of the heads are
+    concatenated. `layers.multi_head_attention` projects the result too, and can decode step by step.
 
     Args:
       queries: `[batch, targets, d]`, or a SequenceBatch.
       keys: `[batch, sources, d]`, or a SequenceBatch, whose padding is not seen.
-      values: `[batch, sources, v]`, or a SequenceBatch as the keys.
-      num_heads: of equal size; it divides `d` and `v`.
-      dropout_rate: of dropout on the weights.
-      name: of all layers, instead of `fc_N`, `scaled_dot_product_attention_N` and so on.
+      values: `[batch, sources, v]`, or a SequenceBatch like the keys.
+      num_heads: the number of heads, which divides `d` and `v`.
+      dropout_rate: of dropout on the attention weights, in training; in test mode the weights are scaled down.
+      name: the name of all layers, instead of `fc_N`, `scaled_dot_product_attention_N` and so on.
 
     Returns:
       `[batch, targets, v]`, a SequenceBatch if the queries are one; zeros where a sequence of keys is empty.
 
     Raises:
-      ShapeError: the sizes do not fit together, or cannot be shared among the heads.
+      ArgumentError: `num_heads` is no positive integer.
+      ShapeError: the sizes do not fit together, or cannot be divided among the heads.
 
     Example:
       >>> import fluid
@@ -264,6 +281,7 @@ def scaled_dot_product_attention(
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 5, 8]
     """
+    core.whole_number("scaled_dot_product_attention", "num_heads", num_heads)
     arrays = [dense(v) for v in (queries, keys, values)]
     if (
         any(a.ndim != 3 for a in arrays)
@@ -285,10 +303,11 @@ def scaled_dot_product_attention(
     query, key, value = (split_heads(v, num_heads) for v in (queries, keys, values))
     drop = dropper(dropout_rate, "downgrade_in_infer", name)
     result = attend(query, key, value, visible(query, False, keys, values), drop)
-    return Layer("scaled_dot_product_attention", name).output(like(queries, result.reshape(*result.shape[:2], -1)))
+    return Layer("scaled_dot_product_attention", name).output(like(queries, merge_heads(result)))
 
 
-def _each(argument: str, value: Any, count: int) -> list[Any]:
+def _one_each(argument: str, value: Any, count: int) -> list[Any]:
+    """Read a setting of `img_conv_group` as one for each convolution."""
     values = list(value) if isinstance(value, list | tuple) else [value] * count
     if len(values) != count:
         raise errors.ArgumentError(

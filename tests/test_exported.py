@@ -8,8 +8,8 @@ NAMES = {
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder EndEpochEvent
         EndStepEvent EndTrainEvent Handler Inferencer LoDTensor MeasuredEvent NestedSequenceBatch ParamAttr
         Program ProgressBar Results Scope SequenceBatch Session Trainer batch clip create_lod_tensor
-        create_random_int_lodtensor embedding errors handlers initializer io layers metrics name_scope nets
-        one_hot optimizer place reader regularizer train trainer
+        create_random_int_lodtensor draw embedding errors handlers initializer io layers metrics name_scope nets
+        one_hot optimizer place reader regularizer summary train trainer
     """,
     "fluid.layers": """
         DynamicRNN Print StaticRNN abs accuracy acos adaptive_pool2d adaptive_pool3d add_position_encoding
@@ -81,12 +81,13 @@ NAMES = {
         shuffle xmap xmap_readers
     """,
     "fluid.io": """
-        check_match load_arrays load_params load_persistables save_arrays save_params save_persistables
+        check_match load_arrays load_fluid_params load_inference_model load_params load_persistables save_arrays
+        save_inference_model save_params save_persistables
     """,
     "fluid.errors": """
-        ArgumentError ArgumentTypeError CheckpointError DeviceError FeedError FeedTypeError FluidError FluidWarning
-        NonFiniteError OutsideProgramError ParameterError ParameterFileError ProgramError ReaderError
-        ShapeError UnknownNameError nearest
+        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError FeedError FeedTypeError
+        FluidError FluidWarning NonFiniteError OutsideProgramError ParameterError ParameterFileError
+        ProgramError ReaderError ShapeError UnknownNameError nearest
     """,
 }
 

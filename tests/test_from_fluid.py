@@ -1,14 +1,17 @@
-"""docs/from-fluid.md: its program runs, and it names every golden case whose numbers are not taken over."""
+"""docs/from-fluid.md: its programs run, and it names every golden case whose numbers are not taken over."""
 
 import pathlib
 import re
+import shutil
 
 from golden_cases import NOT_YET, cases
+from original_programs import FOLDER
 
 TEXT = (pathlib.Path(__file__).resolve().parent.parent / "docs" / "from-fluid.md").read_text()
 
 
-def test_its_program_runs(in_tmp, capsys):
+def test_its_programs_run(in_tmp, capsys):
+    shutil.copytree(FOLDER / "lenet", in_tmp / "lenet")
     for code in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
         exec(compile(code, "from-fluid.md", "exec"), {"__name__": "from_fluid"})
     error = float(capsys.readouterr().out.split()[0])

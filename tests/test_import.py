@@ -5,20 +5,9 @@ import sys
 
 import pytest
 
-LAZY = [
-    "flatbuffers",
-    "safetensors",
-    "matplotlib",
-    "sklearn",
-    "scipy",
-    "orbax",
-    "tqdm",
-    "torch",
-    "IPython",
-    "grain",
-    "datasets",
-    "tensorboard",
-]
+LAZY = (
+    "flatbuffers safetensors matplotlib sklearn scipy orbax tqdm torch IPython grain datasets tensorboard google"
+).split()
 
 
 def python(code):
@@ -42,6 +31,11 @@ def test_optional_libraries_load_on_use(loaded, library):
 
 def test_nothing_beyond_jax_and_optax_is_loaded(loaded):
     assert {name for name in loaded if name not in sys.stdlib_module_names} == {"fluid"}
+
+
+def test_what_draws_and_counts_loads_on_use():
+    code = "import sys, fluid; print(*sorted(m for m in sys.modules if m.startswith('fluid.looking')))"
+    assert python(code) == "fluid.looking fluid.looking.api"
 
 
 def test_no_device_is_initialised():

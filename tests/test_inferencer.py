@@ -177,3 +177,12 @@ def test_bad_input(inferencer, feed, error, match):
 def test_a_bad_fetch(inferencer):
     with pytest.raises(errors.UnknownNameError, match="Did you mean 'fc_0.tmp_"):
         inferencer.infer({"image": IMAGES[:1]}, fetch=["fc_0.tmp"])
+
+
+def test_what_an_inferencer_says_of_itself():
+    def program():
+        return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, bias_attr=False)
+
+    inferencer = fluid.Inferencer(program, params={"fc_0.w_0": np.ones((2, 1), "float32")}, place="cpu")
+    assert repr(inferencer) == "Inferencer(program: 2 parameters, on cpu)"
+    assert repr(inferencer) in inferencer._repr_html_() and "float32[batch, 1]" in inferencer._repr_html_()

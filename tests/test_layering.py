@@ -11,15 +11,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 
 # Lowest first. A room is a module or package of fluid; those that share a tier do not know each other.
 TIERS = [
-    ["errors", "lazy"],
+    ["errors", "lazy", "formatting"],
     ["core"],
     ["lod_tensor", "place", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
     ["layers", "optimizer", "reader", "storage", "metrics"],
     ["nets", "input"],
     ["session"],
-    ["artifact"],
-    ["trainer"],
+    ["artifact", "original"],
+    ["trainer", "looking"],
     ["handlers"],
     ["inferencer", "io"],
     ["__init__"],
@@ -28,7 +28,7 @@ TIERS = [
 ]
 # The same within fluid.layers: modules that stand by themselves, then families, each a folder.
 LAYERS = [
-    ["functional"],
+    ["functional", "no_effect"],
     ["base"],
     ["checks"],
     ["data", "embedding", "fc", "module", "missing"],
@@ -44,7 +44,7 @@ MOST_MODULES = 16  # in one folder
 # Stricter than the tiers: these rooms use at most the rooms named here ...
 ONLY = {"reader": {"errors", "core"}}
 # ... and these never use what lies below them.
-NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer")}
+NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer", "looking")}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
 ENGINES = {"optax": {"lazy"}, "orbax": {"storage", "session", "trainer"}}
 # Python itself and what comes with every installation; all else is imported inside a function, on use.

@@ -1,5 +1,6 @@
 """`python -m fluid`: what it says of checkpoints and files, whole and damaged."""
 
+import json
 import pathlib
 import shutil
 import subprocess
@@ -57,3 +58,71 @@ def test_from_a_shell_and_nothing_is_written(tmp_path):
     done = subprocess.run([sys.executable, "-m", "fluid", "inspect", str(folder)], capture_output=True, text=True)
     assert done.returncode == 0 and "batch_norm_0.w_1" in done.stdout and not done.stderr
     assert [p.name for p in pathlib.Path(folder).iterdir()] == ["6"]
+
+
+NET = """
+import fluid
+
+def inference_program():
+    x = fluid.layers.data("x", shape=[4])
+    with fluid.name_scope("head"):
+        return fluid.layers.fc(x, size=2)
+
+class Nets:
+    program = fluid.Program(inference_program)
+"""
+
+
+@pytest.fixture
+def net(in_tmp, monkeypatch):
+    """A file with programs, in the directory that is worked in."""
+    monkeypatch.setattr(sys, "path", [str(in_tmp), *sys.path])
+    monkeypatch.delitem(sys.modules, "some_net", raising=False)
+    (in_tmp / "some_net.py").write_text(NET)
+    yield "some_net"
+    sys.modules.pop("some_net", None)
+
+
+@pytest.mark.parametrize(
+    "place", ["some_net.py:inference_program", "some_net:inference_program", "some_net:Nets.program"]
+)
+def test_a_summary(net, place, capsys):
+    assert main(["summary", place, "--batch-size", "8"]) == 0
+    said = capsys.readouterr().out
+    assert "head/fc_0  float32[batch, 2]" in said and "8 examples" in said and "10 trainable" in said
+
+
+def test_a_summary_as_json_and_of_some_layers(net, capsys):
+    assert main(["summary", "some_net.py:inference_program", "--json", "--layers", "head/*"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in told["rows"]] == ["head/fc_0"] and told["totals"]["trainable"] == 10
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("some_net.py", "expected a file and a function of it: net.py:train_program"),
+        ("some_net.py:", "expected a file and a function of it: net.py:train_program"),
+        ("nowhere.py:program", "there is no 'program' in 'nowhere.py': there is no such file"),
+        ("nowhere.at.all:program", "there is no 'program' in 'nowhere.at.all': there is no such module"),
+        ("some_net.py:inference_progrm", "Did you mean 'inference_program'"),
+        ("some_net.py:NET", "expected a program function"),
+    ],
+)
+def test_no_program_to_summarise(net, place, why, capsys):
+    (pathlib.Path("some_net.py")).write_text(NET + "NET = 3")
+    assert main(["summary", place]) == 1
+    assert why in capsys.readouterr().err
+
+
+def test_a_module_that_lacks_something_says_so(net):
+    pathlib.Path("some_net.py").write_text("import nothing_of_that_name")
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_that_name"):
+        main(["summary", "some_net:program"])
+
+
+def test_a_summary_from_a_shell(net):
+    done = subprocess.run(
+        [sys.executable, "-m", "fluid", "summary", "some_net:inference_program"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "head/fc_0" in done.stdout and not done.stderr

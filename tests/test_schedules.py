@@ -56,6 +56,14 @@ def test_polynomials_may_begin_again():
     np.testing.assert_allclose(found, want, rtol=1e-5)
 
 
+def test_cosines_rise_again_after_the_last_epoch():
+    """As in the original, whose formula has no end."""
+    found = values(lr.cosine_decay(0.4, 5, 4), np.arange(0, 45, 5))
+    half = np.sqrt(0.5)
+    falling = [0.4, 0.2 * (1 + half), 0.2, 0.2 * (1 - half), 0]
+    np.testing.assert_allclose(found, falling + falling[-2::-1], rtol=1e-5, atol=1e-7)
+
+
 def test_stairs_are_where_they_should_be_however_long_training_is():
     late = np.arange(3_000_000, 3_000_100)
     found = jax.vmap(lr.exponential_decay(1.0, 7, 1 - 1e-6, staircase=True))(jnp.asarray(late))
@@ -85,6 +93,15 @@ def test_layers_offer_them_all():
 def test_what_makes_no_sense_is_refused(call):
     with pytest.raises(errors.ArgumentError, match=r"expected|write piecewise_decay"):
         call()
+
+
+def test_the_advice_is_a_rate_for_rates_and_a_count_for_counts():
+    with pytest.raises(errors.ArgumentError, match=r"start_lr='low'\): expected a number, as in start_lr=0.1"):
+        lr.linear_lr_warmup(0.1, 10, "low", 0.1)
+    with pytest.raises(
+        errors.ArgumentError, match=r"warmup_steps=nan\): expected a positive number, as in warmup_steps=10"
+    ):
+        lr.linear_lr_warmup(0.1, float("nan"), 0.0, 0.1)
 
 
 def falling(make_rate):

@@ -1,20 +1,23 @@
-"""`python -m fluid inspect PATH`: what is in a folder of checkpoints, or in a file of parameters."""
+"""`python -m fluid inspect PATH`: what is in a folder of checkpoints, a file of parameters, or an exported model."""
 
 import argparse
 import math
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from fluid import errors, io
+from fluid.formatting import scaled, text_table
 from fluid.trainer.checkpoint.folder import Folder
 
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser("inspect", help="what is in a folder of checkpoints, or in a file of parameters")
+    parser = commands.add_parser(
+        "inspect", help="what is in a folder of checkpoints, a file of parameters, or an exported model"
+    )
     parser.add_argument("path", type=pathlib.Path, help="the folder, or the file")
     parser.add_argument("--step", type=int, help="whose arrays to list; by default those of the newest whole step")
     parser.set_defaults(run=run)
@@ -36,7 +39,7 @@ def _inspect_folder(path: pathlib.Path, step: int | None) -> int:
     rows: list[tuple[str, ...]] = [("step", "epoch", "minibatch", "size", "score", "health")]
     rows += [_row(folder, number, problems[number]) for number in steps]
     rows += [(name, "", "", "", "", "set aside") for name in aside]
-    print(_table(rows))
+    print(text_table(rows))
     chosen = step if step is not None else max(whole, default=None)
     if chosen is not None and chosen not in whole:
         raise errors.CheckpointError(f"step {chosen} is not among the whole ones: {', '.join(map(str, whole))}")
@@ -46,8 +49,28 @@ def _inspect_folder(path: pathlib.Path, step: int | None) -> int:
 
 
 def _inspect_file(path: pathlib.Path) -> int:
+    from fluid import artifact  # not everybody needs it
+
+    if artifact.is_artifact(path):
+        return _inspect_artifact(artifact.load(path))
     arrays, kind = io.load_arrays(path)
     print(f"{kind} in {path}:\n{_listing({n: {'shape': a.shape, 'dtype': str(a.dtype)} for n, a in arrays.items()})}")
+    return 0
+
+
+def _inspect_artifact(found: Any) -> int:
+    print(f"exported model in {found.path}, for {', '.join(found.platforms)}; checksums are right")
+    for name, entry in found.entries.items():
+        print(f"\nentry point {name}, {len(entry.functions)} function{'s' if len(entry.functions) > 1 else ''}:")
+        rows: list[tuple[str, ...]] = [("", "name", "dtype", "shape")]
+        rows += [("feed", feed.name, feed.dtype, f"[{', '.join(map(str, feed.dims))}]") for feed in entry.feeds]
+        rows += [
+            ("result", o.name or o.value or "", o.dtype, str(o.array).removeprefix(o.dtype)) for o in entry.outputs
+        ]
+        print(text_table(rows))
+        if entry.note:
+            print(entry.note)
+    print(f"\n{_listing({n: {'shape': a.shape, 'dtype': str(a.dtype)} for n, a in found.arrays.items()})}")
     return 0
 
 
@@ -61,12 +84,12 @@ def _flaw(folder: Folder, step: int) -> str | None:
 def _row(folder: Folder, step: int, problem: str | None) -> tuple[str, ...]:
     size = sum(p.stat().st_size for p in (folder.path / str(step)).rglob("*") if p.is_file())
     if problem is not None:
-        return str(step), "", "", _bytes(size), "", problem
+        return str(step), "", "", scaled(size, "B"), "", problem
     meta = folder.meta(step)
     position = meta["position"]
     score = meta["score"]
     shown = f"{score['output']} {score['value']:.6g}" if score and score["value"] is not None else ""
-    return str(step), str(position["epoch"]), str(position["step"]), _bytes(size), shown, "whole"
+    return str(step), str(position["epoch"]), str(position["step"]), scaled(size, "B"), shown, "whole"
 
 
 def _listing(arrays: Mapping[str, Mapping[str, Any]]) -> str:
@@ -75,20 +98,5 @@ def _listing(arrays: Mapping[str, Mapping[str, Any]]) -> str:
     for name, array in arrays.items():
         size = math.prod(array["shape"]) * jnp.dtype(array["dtype"]).itemsize
         total += size
-        rows.append((name, array["dtype"], str(list(array["shape"])), _bytes(size)))
-    return f"{_table(rows)}\n{len(arrays)} arrays, {_bytes(total)}"
-
-
-def _table(rows: Iterable[tuple[str, ...]]) -> str:
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
+        rows.append((name, array["dtype"], str(list(array["shape"])), scaled(size, "B")))
+    return f"{text_table(rows)}\n{len(arrays)} arrays, {scaled(total, 'B')}"

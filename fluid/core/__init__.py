@@ -34,6 +34,7 @@ from fluid.core.variables import (
     record,
     record_minimize,
     set_state,
+    unrecorded,
 )
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "set_state",
     "spread_mask",
     "stand_in",
+    "unrecorded",
     "user_site",
     "warn",
     "whole_number",

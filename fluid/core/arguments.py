@@ -1,7 +1,7 @@
 """Checks of arguments that every room needs."""
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
     Args:
       owner: whose argument it is, for the message, such as "fc" or "EarlyStopping".
       name: of the argument.
-      value: what was given; any integer type counts, bool does not.
+      value: what was given; any integer type counts, bool does not. So does what stands for a size in an export.
       least: the smallest that makes sense.
       most: the largest that makes sense; None for no limit.
 
@@ -33,6 +33,8 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
         ...
       fluid.errors.ArgumentError: fc(size=0): expected a whole number from 1 on, as in size=1
     """
+    if jax.export.is_symbolic_dim(value):  # while a program is exported; its bounds are those of the export
+        return cast(int, value)
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:

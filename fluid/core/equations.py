@@ -3,6 +3,9 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
 from fluid.core.frame import is_library
 
 # Float results of these have no slope, whatever their inputs.
@@ -11,6 +14,8 @@ _FLAT = frozenset({"stop_gradient", "sign", "floor", "ceil", "round"})
 _LAYOUT = frozenset({"reshape", "broadcast_in_dim", "transpose", "squeeze", "convert_element_type", "copy"})
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 _SUMS = frozenset({"add", "sub", "add_any"})
+# Sets labels apart from the names that users give values for `jax.checkpoint`.
+_LABEL = "fluid:"
 
 
 def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any) -> set[str]:
@@ -27,18 +32,18 @@ def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any) -> set[str]:
     for name, variable in sources.items():
         moving[variable] = moving.get(variable, frozenset()) | {name}
     _spread(jaxpr, moving)
-    return set() if _is_literal(target) else set(moving.get(target, ()))
+    return set() if is_literal(target) else set(moving.get(target, ()))
 
 
 def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]]) -> None:
     """Note for each variable which sources move it."""
     for equation in jaxpr.eqns:
-        inputs = [frozenset() if _is_literal(v) else moving.get(v, frozenset()) for v in equation.invars]
+        inputs = [frozenset() if is_literal(v) else moving.get(v, frozenset()) for v in equation.invars]
         inner = _called(equation)
         if inner is not None:
             inside = dict(zip(inner.invars, inputs, strict=True))
             _spread(inner, inside)
-            results = [frozenset() if _is_literal(v) else inside.get(v, frozenset()) for v in inner.outvars]
+            results = [frozenset() if is_literal(v) else inside.get(v, frozenset()) for v in inner.outvars]
         else:
             together = frozenset() if equation.primitive.name in _FLAT else frozenset().union(*inputs)
             results = [together] * len(equation.outvars)
@@ -63,7 +68,7 @@ def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[st
     for equation in _behind(targets, makers):
         if list(equation.outvars[0].aval.shape).count(batch) < 2:
             continue
-        makings = [makers[v] for v in equation.invars if not _is_literal(v) and v in makers]
+        makings = [makers[v] for v in equation.invars if not is_literal(v) and v in makers]
         if any(m.primitive.name == "broadcast_in_dim" and _one_call(m, equation) for m in makings):
             if all(list(v.aval.shape).count(batch) < 2 for v in equation.invars):
                 found[user_line(equation)] = None
@@ -85,9 +90,24 @@ def last_values(jaxpr: Any) -> dict[str, Any]:
     return {line: variable for line, variable in lines if line}
 
 
+def label(name: str, value: Any) -> None:
+    """Write the name of a value into the equations that are being traced; it computes nothing.
+
+    A named value of the program itself is found as a result of its trace. What is named inside a loop is none, so there
+    the equations say which of their variables it is.
+    """
+    checkpoint_name(jax.tree.leaves(value)[0], _LABEL + name)
+
+
+def labelled(equation: Any) -> str | None:
+    """The name that a label gives to its input; None for other equations."""
+    name = equation.params.get("name", "") if equation.primitive.name == "name" else ""
+    return name.removeprefix(_LABEL) if name.startswith(_LABEL) else None
+
+
 def user_line(equation: Any) -> str:
     """The innermost line of the user's that made an equation, as `file:line in function`."""
-    frame = next((f for f in _frames(equation) if not is_library(f.file_name)), None)
+    frame = next((f for f in frames(equation) if not is_library(f.file_name)), None)
     return "unknown line" if frame is None else f"{frame.file_name}:{frame.line_num} in {frame.function_name}"
 
 
@@ -111,7 +131,7 @@ class _Makers:
         Returns:
           Each equation, with the makers of the variables that it reads.
         """
-        if _is_literal(variable):
+        if is_literal(variable):
             return []
         if variable in self._arguments and self._outer is not None:
             return self._outer.origins(self._arguments[variable])
@@ -131,13 +151,13 @@ class _Makers:
 
 def _behind(targets: Collection[Any], makers: Mapping[Any, Any]) -> Iterator[Any]:
     """The equations that some variables depend on, each once."""
-    waiting = [v for v in targets if not _is_literal(v)]
+    waiting = [v for v in targets if not is_literal(v)]
     seen: set[int] = set()
     while waiting:
         equation = makers.get(waiting.pop())
         if equation is not None and id(equation) not in seen:
             seen.add(id(equation))
-            waiting += [v for v in equation.invars if not _is_literal(v)]
+            waiting += [v for v in equation.invars if not is_literal(v)]
             yield equation
 
 
@@ -153,13 +173,15 @@ def _one_call(first: Any, second: Any) -> bool:
 
 
 def _places(equation: Any) -> Sequence[tuple[str, int]]:
-    return [(f.file_name, f.line_num) for f in _frames(equation)]
+    return [(f.file_name, f.line_num) for f in frames(equation)]
 
 
-def _frames(equation: Any) -> Sequence[Any]:
+def frames(equation: Any) -> Sequence[Any]:
+    """The call stack that made an equation, innermost first."""
     traceback = equation.source_info.traceback
     return [] if traceback is None else traceback.frames
 
 
-def _is_literal(variable: Any) -> bool:
+def is_literal(variable: Any) -> bool:
+    """Whether an input of an equation is a constant that is written into it."""
     return hasattr(variable, "val")

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid.formatting import shape_text
 
 # Lines of these folders are not the user's.
 _LIBRARIES = tuple(
@@ -38,7 +39,7 @@ class Array(NamedTuple):
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join('batch' if d is None else str(d) for d in self.shape)}]"
+        return shape_text(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class Declared:
       feeds: by name, in order of declaration.
       arrays: parameters and states by name, in order of creation.
       sites: the user's line that made each named value.
+      kinds: the kind of layer that made each of them, such as "fc".
       bodies: what the first run of each loop or branch showed, see `core.body`.
       used_whole: the parameters of which more is used than some rows.
       uses_randomness: whether a layer draws random numbers.
@@ -145,6 +147,7 @@ class Declared:
     feeds: dict[str, FeedSpec] = field(default_factory=dict)
     arrays: dict[str, ParameterSpec] = field(default_factory=dict)
     sites: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
     bodies: dict[str, Any] = field(default_factory=dict)
     used_whole: set[str] = field(default_factory=set)
     uses_randomness: bool = False
@@ -191,6 +194,7 @@ class Frame:
       precision: the dtype that the program computes in instead of float32; None for float32.
       placeholder_batch: while the program is discovered, the stand-in for the batch size; else None.
       inside_loop: whether this is the inside of a loop or branch, whose values are none outside it.
+      labelling: whether named values in there carry their names in the equations, see `core.equations.label`.
       given: what the run works on.
       declared: what it shows of the program.
       made: what it leaves behind.
@@ -202,6 +206,7 @@ class Frame:
     precision: str | None = None
     placeholder_batch: int | None = None
     inside_loop: bool = False
+    labelling: bool = False
     given: Given = field(default_factory=Given)
     declared: Declared = field(default_factory=Declared)
     made: Made = field(default_factory=Made)
@@ -233,6 +238,13 @@ class Frame:
         count = self.naming.counters.get(stem, 0)
         self.naming.counters[stem] = count + 1
         return f"{stem}_{count}"
+
+    def reserve(self, name: str) -> None:
+        """Let automatic names begin behind one that was given out elsewhere: behind `fc_3.w_0` the next is `fc_4`."""
+        stem, _, number = name.partition(".")[0].rpartition("_")
+        if stem and number.isdecimal() and len(number) < 10:  # what is longer is no counter
+            for prefixed in (stem, self.scoped(stem)):
+                self.naming.counters[prefixed] = max(self.naming.counters.get(prefixed, 0), int(number) + 1)
 
     def note(self, value: Any, **facts: Any) -> None:
         """Remember something about a value that its array does not say, such as the logits of a softmax."""

@@ -1,6 +1,7 @@
 """Program: a program function, discovered once, and the two pure functions that it is: `init` and `apply`."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from fluid.core.nested import NestedSequenceBatch
 from fluid.core.printing import explained_prints
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
+from fluid.formatting import counted, described, html_table
 
 # Two different stand-ins for the batch size: dimensions that differ between the two runs follow the batch.
 _BATCHES = (37, 41)
@@ -70,12 +72,17 @@ class Program:
       loss_output: the position of the output that is minimised; or else of the one named "loss", or else 0.
       values: shape and dtype of every named value, in the order in which they are made.
       sites: the user's line that made each of them.
+      kinds: the kind of layer that made each of them, such as "fc".
+      sample_shapes: shapes of the feeds of `sample_feed`, by name.
       aliases: other names of named values: the name of a layer for its last result, such as "fc_0" for "fc_0.tmp_2",
         and the key of an output for the value that is returned under it.
       lookups: parameters of which rows are looked up.
       random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
       minimizes: what `optimizer.minimize` recorded.
+      exported: whether it was read from a file, and holds nothing but what was exported.
+      batch_sizes: those that it can be run with; None for any.
+      buckets: to which sizes its sequences must be padded, by feed; None for any.
 
     Raises:
       ProgramError: the function returns nothing, or something that is no array.
@@ -90,6 +97,10 @@ class Program:
       >>> print(p.outputs[0], list(p.parameters), list(p.values))
       float32[batch, 2] ['fc_0.w_0', 'fc_0.b_0'] ['fc_0.tmp_0', 'fc_0.tmp_1', 'fc_0.tmp_2']
     """
+
+    exported = False
+    batch_sizes: Sequence[int] | None = None
+    buckets: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -108,9 +119,8 @@ class Program:
         self.function = function
         self.precision = None if precision == "float32" else precision
         self.name = name or _name_of(function)
-        shapes = {key: jnp.shape(_dense(value)) for key, value in (sample_feed or {}).items()}
-        self._shapes = shapes
-        found = self._discover(_BATCHES[0], shapes)
+        self.sample_shapes = {key: jnp.shape(_dense(value)) for key, value in (sample_feed or {}).items()}
+        found = self._discover(_BATCHES[0])
         frame = found.frame
         self.output_names = found.output_names
         self.loss_output = found.loss_output
@@ -127,19 +137,45 @@ class Program:
         self.outputs = [_array(v) for v in found.outputs]
         self.values = {n: _array(v) for n, v in frame.made.values.items()}
         self.sites = frame.declared.sites
+        self.kinds = frame.declared.kinds
         self.aliases = found.aliases
         check_losses(self.name, found, [m.parameters for m in self.minimizes])
         warn_of_likely_mistakes(self.name, found, _BATCHES[0])
-        self._mark_batch_dimensions(shapes)
+        self._mark_batch_dimensions()
 
     def __repr__(self) -> str:
-        feeds = ", ".join(f"{n}: {Array(s.shape, s.dtype)}" for n, s in self.feeds.items())
-        return f"Program({self.name}({feeds}) -> {', '.join(map(str, self.outputs))})"
+        feeds, outputs = self._shown()
+        parameters = counted(self.parameter_count, "parameter")
+        return f"Program({self.name}({', '.join(feeds)}) -> {', '.join(outputs)}; {parameters})"
+
+    def _repr_html_(self) -> str:
+        feeds, outputs = self._shown()
+        return html_table(
+            [
+                ("program", self.name),
+                ("feeds", "\n".join(feeds)),
+                ("outputs", "\n".join(outputs)),
+                ("parameters", f"{self.parameter_count:,} in {counted(len(self.parameters), 'array')}"),
+                ("states", counted(len(self.states), "array")),
+                ("minimised by", "\n".join(described(m.optimizer, depth=0) for m in self.minimizes) or "nothing"),
+            ]
+        )
+
+    def _shown(self) -> tuple[list[str], list[str]]:
+        """Feeds and outputs as text."""
+        names = self.output_names
+        outputs = [str(v) for v in self.outputs] if names is None else map("{}: {}".format, names, self.outputs)
+        return [f"{name}: {Array(s.shape, s.dtype)}" for name, s in self.feeds.items()], list(outputs)
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers all parameters hold together."""
+        return sum(math.prod(spec.shape) for spec in self.parameters.values())
 
     @functools.cached_property
     def lines(self) -> dict[str, Array]:
         """Shape and dtype of the last value that each line of the program makes, by `file:line`."""
-        first, second = (last_values(self._discover(batch, self._shapes).jaxpr) for batch in _BATCHES)
+        first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
         return {line: _merge(_array(v.aval), _array(second.get(line, v).aval)) for line, v in first.items()}
 
     def init(self, key: jax.Array) -> dict[str, Any]:
@@ -163,6 +199,7 @@ class Program:
         overrides: Mapping[str, Any] | None = None,
         perturbations: Mapping[str, Any] | None = None,
         row_perturbations: Mapping[str, list[Any]] | None = None,
+        labelling: bool = False,
     ) -> Applied:
         """Run the function on arrays: pure, so that it can be jitted and differentiated.
 
@@ -174,6 +211,7 @@ class Program:
           overrides: values that replace named values.
           perturbations: values added to named values; the gradient with respect to one is that of the named value.
           row_perturbations: values added to the rows of each look-up in a table, by name of the table.
+          labelling: whether named values inside loops and branches carry their names in the equations.
         """
         given = Given(
             parameters={n: arrays[n] for n in self.parameters},
@@ -184,7 +222,8 @@ class Program:
             row_perturbations=dict(row_perturbations or {}),
             key=key,
         )
-        frame = Frame(mode=mode, precision=self.precision, given=given, declared=Declared(bodies=dict(self._bodies)))
+        declared = Declared(bodies=dict(self._bodies))
+        frame = Frame(mode=mode, precision=self.precision, labelling=labelling, given=given, declared=declared)
         with running(frame):
             outputs, _ = flatten_outputs(self.name, self.function())
         batch = _batch_size(self.feeds, given.feeds)
@@ -197,16 +236,16 @@ class Program:
             lookups=frame.made.lookups,
         )
 
-    def _discover(self, batch: int, shapes: Mapping[str, Any]) -> Discovery:
+    def _discover(self, batch: int) -> Discovery:
         with explained_prints(batch, again=batch != _BATCHES[0]):
-            return discover(self.function, self.name, self.precision, batch, shapes)
+            return discover(self.function, self.name, self.precision, batch, self.sample_shapes)
 
-    def _mark_batch_dimensions(self, shapes: Mapping[str, Any]) -> None:
+    def _mark_batch_dimensions(self) -> None:
         # A function that works for one batch size only is legal; its dimensions stay as they are.
-        if shapes or all(None not in spec.shape for spec in self.feeds.values()):
+        if self.sample_shapes or all(None not in spec.shape for spec in self.feeds.values()):
             return
         try:
-            other = self._discover(_BATCHES[1], shapes)
+            other = self._discover(_BATCHES[1])
         except Exception:
             return
         values = other.frame.made.values

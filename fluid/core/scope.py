@@ -65,6 +65,11 @@ class Scope(MutableMapping[str, jax.Array]):
             self.arrays |= self._place(new)
             self.specs |= {n: specs[n] for n in new}
 
+    def known_step(self) -> int | None:
+        """Training steps done; None while one is running, as this does not wait for it."""
+        step = self.step
+        return None if step.is_deleted() or not step.is_ready() else int(step)
+
     def __getitem__(self, name: str) -> jax.Array:
         self._check_name(name)
         with self.lock:

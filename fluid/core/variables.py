@@ -1,7 +1,8 @@
 """What layers are made of: parameters, states, random keys, and named values that can be fetched and overridden."""
 
+import contextlib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core.frame import TRAIN, Frame, Minimization, ParameterSpec, Probabilities, current_frame, user_site
+from fluid.core.equations import label
+from fluid.core.frame import TRAIN, Frame, Minimization, Naming, ParameterSpec, Probabilities, current_frame, user_site
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.sequence import SequenceBatch, filled
 
@@ -135,12 +137,40 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
             f"then at {user_site()}; give the second one another name="
         )
     declared.sites[name] = user_site()
+    declared.kinds[name] = caller.removeprefix("layers.")
     if name in given.overrides:
         value = _overridden(name, value, given.overrides[name])
     elif name in given.perturbations:
         value = perturbed(value, given.perturbations[name])
     frame.made.values[name] = value
+    if frame.labelling and frame.inside_loop:
+        label(name, value)
     return value
+
+
+@contextlib.contextmanager
+def unrecorded(scope: str) -> Iterator[None]:
+    """Keep the names that layers called inside record out of the program; the caller names what they return.
+
+    Args:
+      scope: prefix of the names that they number, and so of their random keys; unique in the program.
+    """
+    frame = current_frame("core.unrecorded")
+    outer_values = frame.made.values
+    outer_naming = frame.naming
+    outer_labelling = frame.labelling
+    frame.made.values = {}
+    frame.naming = Naming(scopes=(scope,))
+    frame.labelling = False
+    try:
+        yield
+    finally:
+        for name in frame.made.values:
+            frame.declared.sites.pop(name, None)
+            frame.declared.kinds.pop(name, None)
+        frame.made.values = outer_values
+        frame.naming = outer_naming
+        frame.labelling = outer_labelling
 
 
 def perturbed(value: Any, perturbation: Any) -> Any:

@@ -1,23 +1,28 @@
-"""What every layer is made with: `@layer` for errors that name the layer, and `Layer` for names and parameters."""
+"""What every layer is made with: `@layer`, `Layer`, and functions that read the values it is given."""
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
 from fluid.layers import functional
-from fluid.param_attr import to_attr
+from fluid.layers.functional import Activation
+from fluid.param_attr import ParamSetting, to_attr
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Called with a key, a shape and a dtype; returns an array.
+Initializer = Callable[..., Any]
+
 
 def layer(function: F) -> F:
-    """Decorate a layer function: it needs a program function, and its errors name the layer and the user's line."""
+    """Decorate a layer: outside a program function it raises, and its errors name the layer and the user's line."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -35,10 +40,10 @@ def layer(function: F) -> F:
 
 
 class Layer:
-    """One call of a layer: its unique name, its parameters, and the names of its results.
+    """One call of a layer: its unique name `NAME`, its parameters, and the names of its results.
 
     Args:
-      kind: the stem of automatic names, such as "fc".
+      kind: what automatic names begin with, such as "fc".
       name: the user's `name=`, which takes the place of `kind_N`.
     """
 
@@ -50,31 +55,63 @@ class Layer:
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
 
     def weight(
-        self, attr: Any, shape: Sequence[int], dtype: Any = "float32", default: Any = None, rows_only: bool = False
+        self,
+        attr: ParamSetting,
+        shape: Sequence[int],
+        dtype: DTypeLike = "float32",
+        default: Initializer | None = None,
+        rows_only: bool = False,
     ) -> jax.Array:
-        """Create `NAME.w_K`, Xavier uniform unless `attr` or `default` says otherwise."""
+        """Create `NAME.w_K`, Xavier uniform unless `attr` or `default` says otherwise; see `parameter`."""
         return self.parameter("w", attr, shape, dtype, default or Xavier(), rows_only)
 
-    def bias(self, attr: Any, shape: Sequence[int], dtype: Any = "float32", default: Any = None) -> jax.Array | None:
+    def bias(
+        self,
+        attr: ParamSetting,
+        shape: Sequence[int],
+        dtype: DTypeLike = "float32",
+        default: Initializer | None = None,
+    ) -> jax.Array | None:
         """Create `NAME.b_K`, zeros by default; None when `attr` is False."""
         return None if attr is False else self.parameter("b", attr, shape, dtype, default or Constant(0.0))
 
     def parameter(
-        self, suffix: str, attr: Any, shape: Sequence[int], dtype: Any, default: Any, rows_only: bool = False
+        self,
+        suffix: str,
+        attr: ParamSetting,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        default: Initializer,
+        rows_only: bool = False,
     ) -> jax.Array:
-        """Create a parameter `NAME.SUFFIX_K`, or the one that `attr` names."""
+        """Create a parameter `NAME.SUFFIX_K`, or use the one that `attr` names.
+
+        Args:
+          suffix: "w" or "b".
+          attr: what the user says about it.
+          shape: of the parameter.
+          dtype: of the data beside it; `parameter_dtype` has the parameter's own.
+          default: its initializer where `attr` gives none.
+          rows_only: whether the layer only looks up rows of it, so that updates may touch just those.
+
+        Raises:
+          ArgumentError: `attr` is False, which stands for no parameter.
+        """
         settings = to_attr(attr)
         if settings is None:
             raise errors.ArgumentError(
                 f"{self.name} cannot do without this parameter; param_attr=False is not possible"
             )
         name = settings.name or self.frame.unique(f"{self.name}.{suffix}")
-        dtype = parameter_dtype(dtype)
         initializer = settings.initializer or default
-        return core.create_parameter(name, shape, dtype, initializer, settings.trainable, settings, rows_only)
+        return core.create_parameter(
+            name, shape, parameter_dtype(dtype), initializer, settings.trainable, settings, rows_only
+        )
 
-    def state(self, name: str | None, suffix: str, shape: Sequence[int], dtype: Any, default: Any) -> tuple[str, Any]:
-        """Create a state `NAME.SUFFIX_K`, or one with the given name; returns its name and value."""
+    def state(
+        self, name: str | None, suffix: str, shape: Sequence[int], dtype: DTypeLike, default: Initializer
+    ) -> tuple[str, jax.Array]:
+        """Create a state `NAME.SUFFIX_K`, or one with the given name; returns its name and its value."""
         name = name or self.frame.unique(f"{self.name}.{suffix}")
         return name, core.create_state(name, shape, parameter_dtype(dtype), default)
 
@@ -82,80 +119,89 @@ class Layer:
         """Record a result as `NAME.tmp_K`."""
         return core.record(self.frame.unique(f"{self.name}.tmp"), value, self._caller)
 
-    def finish(self, value: Any, act: str | Callable[[Any], Any] | None = None) -> Any:
-        """Record a result as `NAME.tmp_K`, then apply and record an activation."""
+    def finish(self, value: Any, act: Activation = None) -> Any:
+        """Record a result as `NAME.tmp_K`; then apply an activation to it and record that too."""
         return self.activate(self.output(value), act)
 
+    def record_aside(self, value: Any) -> None:
+        """Record as `NAME.tmp_K` what Fluid returns beside the result, so that it can be fetched."""
+        self.output(value)
+
     def skip_outputs(self, count: int) -> None:
-        """Leave out result names that belong to values which do not exist here."""
+        """Use up names `NAME.tmp_K` that Fluid gives to values which do not exist here."""
         for _ in range(count):
             self.frame.unique(f"{self.name}.tmp")
 
-    def activate(self, value: Any, act: str | Callable[[Any], Any] | None) -> Any:
-        """Apply an activation by name, or any function, and record the result; None does nothing."""
+    def activate(self, value: Any, act: Activation) -> Any:
+        """Apply an activation, given by its name or as a function, and record the result; None does nothing."""
         if act is None:
             return value
         raw = on_data(functional.activation(act), value)
         result = self.output(raw)
-        if act == "softmax" and result is raw:  # an override has no logits
+        if act == "softmax" and result is raw:  # an overridden value does not come from these logits
             self.frame.note(result, logits=value, logits_axis=-1)
         return result
 
 
 def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """Apply a function that works step by step to arrays, or to the data of SequenceBatches."""
+    """Apply a function of arrays that treats each element or step by itself to arrays or sequence batches."""
     result = function(*(dense(v) for v in (value, *others)))
     batch = next((v for v in (value, *others) if is_sequence(v)), None)
     return result if batch is None else batch.with_data(result)
 
 
-def is_sequence(value: Any) -> bool:
+def is_sequence(value: Any) -> TypeGuard[core.SequenceBatch | core.NestedSequenceBatch]:
     """Whether a value is a SequenceBatch or a NestedSequenceBatch."""
     return isinstance(value, core.SequenceBatch | core.NestedSequenceBatch)
 
 
 def dense(value: Any) -> Any:
-    """The array of a value: the data of a sequence batch with zeros for its padding, or what it is."""
+    """The value as an array; of a sequence batch its data, with zeros in the place of the padding."""
     return filled(value, 0)
 
 
 def filled(value: Any, fill: float) -> Any:
-    """The array of a value, with the padding of a sequence batch replaced.
+    """The value as an array; of a sequence batch its data, with a number in the place of the padding.
 
-    Every layer takes its input so: what is no number in the padding of a value would reach parameters as 0 times that,
-    and what is none in the padding of a gradient ends here on its way back. Functions without a value or a slope at 0
-    fill in something else.
+    Every layer reads its inputs by this function or by `dense`. A NaN in the padding of an input would otherwise reach
+    parameters, since 0 times NaN is NaN, and a NaN in the gradient of the padding would reach what the input was
+    computed from. Functions that have no value or no slope at 0 fill in another number.
     """
     if is_sequence(value):
         return core.filled(value, fill)
     if isinstance(value, jax.Array):
         return value
-    # A constant that the user wrote down must not pull a program of mixed precision back to float32.
+    # Beside a float32 constant, a program of mixed precision would go on in float32.
     return core.current_frame("layers").compute(jnp.asarray(value))
 
 
 def times_matrix(x: Any, weight: Any) -> Any:
-    """The product `[..., columns]` of arrays `[..., inner]` and `[inner, columns]`."""
-    # As one product of two matrices: the gradient of a product of batches takes a CPU twice as long.
+    """The product `[..., columns]` of an array `[..., inner]` and a matrix `[inner, columns]`."""
+    # One product of two matrices: the gradient of a product of batches takes a CPU twice as long.
     return (x.reshape(-1, x.shape[-1]) @ weight).reshape(*x.shape[:-1], weight.shape[-1])
 
 
+def along_axis(axis: int, ndim: int) -> list[int]:
+    """The shape `[1, ..., -1, ..., 1]` in which a vector lies along one axis of arrays of `ndim` dimensions."""
+    return [-1 if i == axis else 1 for i in range(ndim)]
+
+
 def wide_dtype(dtype: Any) -> Any:
-    """The dtype in which sums of such data are made: float32 for half precision, which cannot hold them."""
+    """The dtype for sums of data of this dtype: float32 for half precision, which would round them too much."""
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else jnp.dtype(dtype)
 
 
 def wide(value: Any) -> Any:
-    """The array of a value, as float32 where it is of half precision; losses and statistics are computed from it."""
+    """The value as an array that sums can be computed from: half precision is converted to float32."""
     array = dense(value)
     return array.astype(wide_dtype(array.dtype))
 
 
 def array_of(this: Layer, value: Any) -> Any:
-    """The array of a value that must not be a sequence.
+    """The value as an array, for layers in which the padding of a sequence batch would count.
 
     Raises:
-      ShapeError: it is a sequence batch, whose padding would count here.
+      ShapeError: it is a sequence batch.
     """
     if is_sequence(value):
         raise errors.ShapeError(
@@ -166,51 +212,67 @@ def array_of(this: Layer, value: Any) -> Any:
 
 
 def like(value: Any, data: Any) -> Any:
-    """Put data computed from a value back around the lengths that the value has, if it is a sequence batch."""
+    """Data computed from a value, in a value of the same kind: with its lengths if it is a sequence batch."""
     return value.with_data(data) if is_sequence(value) else data
 
 
-def at_steps(value: Any, numbers: Any) -> Any:
-    """Rows of an array, or steps of the innermost sequences, counted through from the first row to the last."""
+def rows_at(value: Any, numbers: Any) -> Any:
+    """Rows of an array `[rows, ...]`, or steps of a sequence batch, by their number.
+
+    Args:
+      value: an array, or a sequence batch, of which the steps of all innermost sequences are counted one after another.
+      numbers: integers `[...]`.
+
+    Returns:
+      `[..., *shape of a row or step]`, NaN (for integers the smallest) for a number that does not exist.
+    """
     if not is_sequence(value):
         return dense(value).at[numbers].get(mode="fill", fill_value=None, wrap_negative_indices=False)
     batch = value.flat() if isinstance(value, core.NestedSequenceBatch) else value
     ends = jnp.cumsum(batch.lengths)
-    # Not by searchsorted, for which the batch size must not be a symbol.
+    # searchsorted would find the same, but refuses a batch size that is a symbol.
     row = jnp.sum(jnp.asarray(numbers)[..., None] >= ends, axis=-1)
     begin = (ends - batch.lengths).at[row].get(mode="clip")
-    return at_places(dense(batch), row, numbers - begin)
+    return steps_at(dense(batch), row, numbers - begin)
 
 
-def at_places(data: Any, rows: Any, steps: Any) -> Any:
-    """What stands in `data [batch, time, ...]` at these rows and steps; what is no number where there is nothing."""
-    if data.shape[1] == 0:  # there is nothing to take, and nothing is valid
+def steps_at(data: Any, rows: Any, places: Any) -> Any:
+    """Steps of data `[batch, time, ...]`, at rows and places of one shape `[...]`: `[..., *shape of a step]`."""
+    if data.shape[1] == 0:  # without any step to read, zeros take their place; no step of the result is valid
         data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
-    return data.at[rows, steps].get(mode="fill", wrap_negative_indices=False)
+    return data.at[rows, places].get(mode="fill", wrap_negative_indices=False)
 
 
 def row_dims(value: Any) -> int:
-    """How many leading dimensions stand for what Fluid counts as rows: two, batch and time, for a SequenceBatch."""
+    """How many leading dimensions of a value Fluid counts as one, its rows.
+
+    That is 1 for an array, 2 for a SequenceBatch, whose steps are rows, and 3 for a NestedSequenceBatch.
+    """
     if isinstance(value, core.NestedSequenceBatch):
         return 3
     return 2 if isinstance(value, core.SequenceBatch) else 1
 
 
 def valid_steps(value: Any, ndim: int) -> Any:
-    """Which steps of a sequence batch are real, spread for arrays of so many dimensions; True for other values."""
+    """Which steps of a sequence batch are real, in a shape for arrays of `ndim` dimensions; True for an array."""
     return core.spread_mask(value, ndim) if is_sequence(value) else True
 
 
 def as_rows(this: Layer, *values: Any) -> tuple[list[Any], Callable[[Any], Any]]:
-    """The arrays `[rows, ...]` of values that belong together row by row; the steps of sequence batches are rows.
+    """Values that belong together row by row, as arrays; the steps of sequence batches are rows.
+
+    Args:
+      this: the layer, for messages.
+      values: arrays `[rows, ...]`, or sequence batches of the same lengths; beside these, arrays of one row.
 
     Returns:
-      The arrays, and a function that puts a result `[rows, ...]` back around the lengths.
+      The arrays `[rows, ...]`, and a function that makes of a result `[rows, ...]` a value like the first one.
 
     Raises:
-      ShapeError: some are sequence batches and others, of more than one row, are not; or their sizes differ.
+      ShapeError: the values do not belong together.
     """
-    first, lead = values[0], row_dims(values[0])
+    first = values[0]
+    lead = row_dims(first)
     if not any(is_sequence(v) for v in values):
         return [dense(v) for v in values], lambda result: result
     others = [v for v in values if is_sequence(v) or np.shape(v)[:1] != (1,)]
@@ -224,7 +286,14 @@ def as_rows(this: Layer, *values: Any) -> tuple[list[Any], Callable[[Any], Any]]
 
 
 def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
-    """Where an axis lies in the array of a value. The steps of a SequenceBatch count as rows, so axis 1 is its third.
+    """Which dimension of the array of a value an axis is.
+
+    They differ for a sequence batch, whose steps count as rows: axis 1 of a SequenceBatch is dimension 2 of its array.
+
+    Args:
+      value: an array or a sequence batch.
+      axis: from the user; negative counts from the end.
+      argument: its name, for the message.
 
     Raises:
       ArgumentError: there is no such axis.
@@ -241,9 +310,10 @@ def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
 
 
 def parameter_dtype(dtype: Any) -> str:
-    """The name of the dtype that a parameter beside data of this dtype is held in.
+    """The name of the dtype of a parameter that is used beside data of some dtype.
 
-    Floats keep theirs, others get float32, and so does what a program of mixed precision only computes in.
+    It is the same for floats and float32 otherwise. It is float32 too for the dtype that a program of mixed precision
+    computes in.
     """
     found = jax.dtypes.canonicalize_dtype(dtype)
     computed = core.current_frame("layers").precision
@@ -251,18 +321,8 @@ def parameter_dtype(dtype: Any) -> str:
 
 
 def describe(value: Any) -> str:
-    """Dtype and shape of a value for messages, with "batch" for the stand-in batch size of discovery."""
+    """Dtype and shape of a value, for messages: "batch" stands for the size that a program is discovered with."""
     frame = core.current_frame("layers")
     array = value if is_sequence(value) else dense(value)
     sizes = ["batch" if d == frame.placeholder_batch else str(d) for d in array.shape]
     return f"{array.dtype}[{', '.join(sizes)}]"
-
-
-def sizes_of(name: str, value: Any, count: int) -> tuple[int, ...]:
-    """Read `3` or `[3, 5]` as one size per dimension."""
-    sizes = (value,) * count if isinstance(value, int | np.integer) else tuple(value)
-    if len(sizes) != count or any(not isinstance(v, int | np.integer) for v in sizes):
-        raise errors.ArgumentError(
-            f"{name}={value!r}: expected one integer or {count} of them, as in {name}={[1] * count}"
-        )
-    return tuple(int(v) for v in sizes)

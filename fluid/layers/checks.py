@@ -1,27 +1,29 @@
-"""Arguments of layers, checked: ids, dtypes, shapes."""
+"""Checks of what layers are given: ids, axes, dtypes, shapes, sizes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
-from fluid.core import is_size
+from fluid import core, errors
 from fluid.layers.base import Layer, axis_of, dense, describe, is_sequence, row_dims
+
+# What layers accept for several dimensions: one integer for all of them, or one for each; see `sizes_of`.
+Sizes = int | Sequence[int]
 
 
 def check_ids(layer_name: str, value: Any, argument: str = "ids") -> Any:
-    """The array of integers such as ids.
+    """The array of a value of integers, such as ids.
 
     Args:
-      layer_name: for messages.
+      layer_name: the name of the layer, for the message.
       value: an array or a sequence batch.
-      argument: what is in it.
+      argument: what the integers are, for the message.
 
     Raises:
-      ArgumentTypeError: they are no integers.
+      ArgumentTypeError: the value holds no integers.
     """
     ids = dense(value)
     if not jnp.issubdtype(ids.dtype, jnp.integer):
@@ -34,23 +36,24 @@ def check_ids(layer_name: str, value: Any, argument: str = "ids") -> Any:
 
 
 def check_axes(this: Layer, value: Any, axes: Sequence[Any], dims: int) -> None:
-    """Refuse axes of a result of `dims` dimensions that are not different integers within it.
+    """Check new axes, which must be different dimensions of a result of `dims` dimensions.
 
     Raises:
       ArgumentError: they are not.
     """
     if any(not isinstance(a, int) or not -dims <= a < dims for a in axes) or len({a % dims for a in axes}) < len(axes):
         raise errors.ArgumentError(
-            f"{this.name}: axes {list(axes)} are no places in the result for {describe(value)}; expected different "
-            f"integers from {-dims} to {dims - 1}"
+            f"{this.name}: axes {list(axes)} cannot be put into {describe(value)}; expected different integers from "
+            f"{-dims} to {dims - 1}"
         )
 
 
 def known_shape(this: Layer, shape: Any) -> list[int]:
-    """Read a shape of which every size is known.
+    """Read a shape whose sizes are all known.
 
     Raises:
-      ArgumentError: one is negative.
+      ArgumentError: a size is negative.
+      ArgumentTypeError: it is no list of integers.
     """
     sizes = shape_of(this.name, shape)
     if any(d < 0 for d in sizes):
@@ -62,10 +65,10 @@ def known_shape(this: Layer, shape: Any) -> list[int]:
 
 
 def inner_axis_of(this: Layer, value: Any, axis: int) -> int:
-    """Where an axis lies in the array of a value, see `axis_of`; the rows of a sequence batch are none.
+    """As `axis_of`, for layers that cannot work along the rows of a sequence batch.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: there is no such axis, or it is these rows.
     """
     place = axis_of(value, axis)
     if place == 0 and row_dims(value) > 1:
@@ -76,10 +79,10 @@ def inner_axis_of(this: Layer, value: Any, axis: int) -> int:
 
 
 def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str] = ("input", "label")) -> None:
-    """Refuse two values of different shapes.
+    """Check that two values are of the same kind and shape.
 
     Raises:
-      ShapeError: they differ.
+      ShapeError: they are not.
     """
     if row_dims(first) != row_dims(second):
         raise errors.ShapeError(
@@ -94,7 +97,7 @@ def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str
 
 
 def dtype_of(caller: str, dtype: Any) -> Any:
-    """The dtype that JAX holds such data in.
+    """The dtype in which JAX keeps data of a dtype: int64 is kept as int32 unless JAX is told otherwise.
 
     Raises:
       ArgumentError: there is no such dtype.
@@ -108,11 +111,26 @@ def dtype_of(caller: str, dtype: Any) -> Any:
 
 
 def shape_of(caller: str, shape: Any) -> list[int]:
-    """Read a shape given as a list of integers.
+    """Read a shape, in which -1 may stand for a size.
 
     Raises:
-      ArgumentTypeError: it is something else.
+      ArgumentTypeError: it is no list of integers.
     """
-    if not isinstance(shape, list | tuple) or not all(map(is_size, shape)):
+    if not isinstance(shape, list | tuple) or not all(map(core.is_size, shape)):
         raise errors.ArgumentTypeError(f"{caller}: shape={shape!r}; expected a list of integers, as in shape=[-1, 10]")
     return [int(d) if isinstance(d, int | np.integer) else d for d in shape]
+
+
+def sizes_of(this: Layer, name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
+    """Read an argument such as `3` or `[3, 5]` as one size for each of `count` dimensions.
+
+    Raises:
+      ArgumentError: there are more or less sizes, or one is no integer of at least `least`.
+    """
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    sizes = tuple(value) if several else (value,) * count
+    if len(sizes) != count:
+        raise errors.ArgumentError(
+            f"{this.name}({name}={value!r}): expected one integer or {count} of them, as in {name}={[least] * count}"
+        )
+    return tuple(core.whole_number(this.name, name, size, least) for size in sizes)

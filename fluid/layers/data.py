@@ -18,24 +18,28 @@ def data(
     append_batch_size: bool = True,
     column: int | None = None,
 ) -> Any:
-    """Declare a feed.
+    """Declare a feed, by which data enters a program.
 
     Args:
-      name: under which data is fed.
-      shape: of one example; with `append_batch_size=False`, or when a size is -1 or None, the whole shape, in which
-        those stand for the batch.
-      dtype: "float32", "int64", ...; "int64" is held in JAX's default integer, and data that does not fit is refused.
-      lod_level: 0 for examples of one shape; 1 for sequences: rows of any length, each step of `shape`; 2 for sequences
+      name: the name under which data is fed.
+      shape: of one example. With `append_batch_size=False`, or when one size is -1 or None, it is the whole shape, in
+        which -1 or None stands for the batch.
+      dtype: "float32", "int64" and so on; "int64" is kept as JAX's default integer, and data that does not fit it is
+        refused.
+      lod_level: 0 for examples of one shape, 1 for sequences of any length whose steps have this shape, 2 for sequences
         of sequences.
-      append_batch_size: whether a batch dimension comes before `shape`.
-      column: position of the field in a row, when it is not the order of declaration.
+      append_batch_size: whether a batch dimension is put before `shape`.
+      column: the position of this field in a row; by default the order of the declarations counts.
 
     Returns:
       `[batch, *shape]`; or a SequenceBatch with data `[batch, time, *shape]`, or a NestedSequenceBatch with data
       `[batch, outer, inner, *shape]`.
 
     Raises:
-      ProgramError: the name is declared already, with another shape or dtype.
+      ArgumentError: the dtype or the level does not exist.
+      ArgumentTypeError: the name is no string.
+      ProgramError: the name is declared already with another shape, dtype or level.
+      ShapeError: the shape is no list.
 
     Example:
       >>> import fluid
@@ -55,7 +59,7 @@ def data(
         return feeds[name]
     if not isinstance(name, str) or not name:
         raise errors.ArgumentTypeError(f'a feed needs a name, found {name!r}: layers.data("image", shape=[1, 28, 28])')
-    frame.declared.feeds[name] = _with_site(spec)
+    frame.declared.feeds[name] = _checked(spec)
     if frame.discovering:
         feeds[name] = _placeholder(spec, frame)
     elif name not in feeds:
@@ -68,6 +72,7 @@ def data(
 
 
 def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool) -> tuple[int | None, ...]:
+    """The shape of a batch, in which None stands for its size."""
     if isinstance(shape, int):
         raise errors.ShapeError(f"layers.data({name!r}, shape={shape}): shape is a list: shape=[{shape}]")
     sizes = tuple(None if d is None or int(d) < 0 else int(d) for d in shape)
@@ -76,7 +81,8 @@ def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool
     return sizes
 
 
-def _with_site(spec: core.FeedSpec) -> core.FeedSpec:
+def _checked(spec: core.FeedSpec) -> core.FeedSpec:
+    """A declaration whose dtype and level exist, with the user's line that made it."""
     try:
         jnp.dtype(spec.dtype)
     except TypeError as error:
@@ -92,7 +98,8 @@ def _with_site(spec: core.FeedSpec) -> core.FeedSpec:
 
 
 def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
-    # Sizes that differ from each other show where one of them was taken for another.
+    """What stands for the data of a feed while a program is discovered."""
+    # The two numbers of steps differ, so that a program which confuses them is found out.
     value = core.stand_in(spec, frame.placeholder_batch or 1, steps=(3, 5))
     given = frame.given.feeds.get(spec.name)
     if given is None:
@@ -101,6 +108,7 @@ def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
 
 
 def _computed(frame: core.Frame, value: Any) -> Any:
+    """A feed in the dtype that the program computes in, with zeros for its padding."""
     if isinstance(value, core.SequenceBatch | core.NestedSequenceBatch):
         return value.with_data(frame.compute(core.filled(value, 0)))
     return frame.compute(jnp.asarray(value))

@@ -1,25 +1,36 @@
-"""Embeddings: rows of a table looked up by integer ids."""
+"""Embeddings: rows of a table, looked up by integer ids."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer, like, row_dims, valid_steps
 from fluid.layers.checks import check_ids
+from fluid.layers.no_effect import Warned, no_effect
+from fluid.param_attr import ParamSetting
+
+# Fluid divides such a table among parameter servers.
+NOT_DISTRIBUTED = Warned(
+    "the table is held as a whole",
+    asks=lambda value, given: bool(value),
+    instead="is_sparse=True makes updates cost as much as the rows that they touch",
+)
 
 
 @layer
+@no_effect(is_distributed=NOT_DISTRIBUTED)
 def embedding(
-    input: Any,
+    input: core.Value,
     size: Sequence[int],
     is_sparse: bool = False,
     is_distributed: bool = False,
     padding_idx: int | None = None,
-    param_attr: Any = None,
-    dtype: str = "float32",
+    param_attr: ParamSetting = None,
+    dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> Any:
     """Look up the row of a table for each id.
@@ -27,18 +38,20 @@ def embedding(
     Args:
       input: integer ids `[batch, ..., 1]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
-      is_sparse: a batch touches few rows of a large table: gradient, optimizer slots and update are those of these
-        rows alone, wherever that gives the same numbers (SGD, Adagrad) or the optimizer has `lazy_mode=True`.
-      is_distributed: has no effect.
-      padding_idx: an id whose row counts as zeros and is never trained; negative counts from the end.
+      is_sparse: for a large table of which a batch looks up few rows. Gradient, optimizer slots and update are then
+        computed for these rows alone, if that gives the same numbers (SGD, Adagrad) or the optimizer has
+        `lazy_mode=True`.
+      is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
+      padding_idx: an id whose row is read as zeros and never trained; negative counts from the end.
       param_attr: ParamAttr of the table; the same name shares it between embeddings.
       dtype: of the table.
       name: instead of `embedding_N`.
 
     Returns:
-      `[batch, ..., width]`: the last dimension, 1, gives way to the row.
+      `[batch, ..., width]`: the row takes the place of the last dimension, 1.
 
     Raises:
+      ArgumentError: the size is no pair of positive integers, or the table has no row `padding_idx`.
       ArgumentTypeError: the ids are no integers.
       ShapeError: the ids do not end in a dimension of 1.
 
@@ -63,32 +76,59 @@ def embedding(
 
 
 def embed(
-    this: Layer, input: Any, ids: Any, size: Any, is_sparse: bool, padding_idx: int | None, attr: Any, dtype: Any
+    this: Layer,
+    input: core.Value,
+    ids: Any,
+    size: Any,
+    is_sparse: bool,
+    padding_idx: int | None,
+    attr: ParamSetting,
+    dtype: DTypeLike,
 ) -> Any:
-    """The rows of a table for the ids `[...]` of an input: `[..., width]`, recorded."""
+    """Create a table, look up its rows and record them.
+
+    Args:
+      this: the layer.
+      input: the ids as the user gave them.
+      ids: the same as an array, `[...]`.
+      size: see `embedding`, as for the others.
+      is_sparse: see `embedding`.
+      padding_idx: see `embedding`.
+      attr: ParamAttr of the table.
+      dtype: of the table.
+
+    Returns:
+      `[..., width]`, a sequence batch if the input is one.
+    """
     rows, width = _table_size(this, size)
     core.limit_feed(input, 0, rows)
     padding = padding_row(this.name, padding_idx, rows)
     table = this.weight(attr, [rows, width], dtype, rows_only=is_sparse)
     if not is_sparse:
         return this.output(like(input, look_up(table, ids, padding)))
-    real = ids != (-1 if padding is None else padding)
-    real &= valid_steps(input, ids.ndim)
-    result = core.look_up(table, ids, real)
+    touched = valid_steps(input, ids.ndim) & (ids != (-1 if padding is None else padding))
+    result = core.look_up(table, ids, touched)
     return this.output(like(input, result if padding is None else jnp.where((ids == padding)[..., None], 0, result)))
 
 
 def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
-    """Take rows of a table `[rows, width]`: `[..., width]`, zeros where the id is `padding`.
+    """Take rows of a table.
 
-    What an id outside the table gives is not a number, so that it shows; feeds are checked before they get here.
+    Args:
+      table: `[rows, width]`.
+      ids: integers `[...]`.
+      padding: an id whose row is read as zeros; None for no such id.
+
+    Returns:
+      `[..., width]`. The row of an id outside the table is NaN, so that the mistake is seen; ids that are fed are
+      checked before.
     """
     result = jnp.asarray(table).at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
     return result if padding is None else jnp.where((ids == padding)[..., None], 0, result)
 
 
 def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | None:
-    """Read `padding_idx`: None, or an id from 0 to rows - 1.
+    """Read `padding_idx`: None, or the id from 0 to `rows - 1` that it stands for.
 
     Raises:
       ArgumentError: the table has no such row.
@@ -103,12 +143,9 @@ def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | No
 
 
 def _table_size(this: Layer, size: Any) -> tuple[int, int]:
-    if (
-        not isinstance(size, list | tuple)
-        or len(size) != 2
-        or not all(isinstance(v, int | np.integer) and v > 0 for v in size)
-    ):
+    """Read the size of a table: the number of its rows, and their width."""
+    if not isinstance(size, list | tuple) or len(size) != 2:
         raise errors.ArgumentError(
             f"{this.name}: size={size!r}; expected [number of ids, width], as in size=[1000, 32]"
         )
-    return int(size[0]), int(size[1])
+    return core.whole_number(this.name, "size[0]", size[0]), core.whole_number(this.name, "size[1]", size[1])

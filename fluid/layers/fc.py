@@ -4,27 +4,30 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, is_sequence, layer, like, row_dims, times_matrix
+from fluid.layers.functional import Activation
+from fluid.param_attr import ParamSetting
 
 
 @layer
 def fc(
-    input: Any,
+    input: core.Value | Sequence[core.Value],
     size: int,
     num_flatten_dims: int = 1,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    act: Any = None,
+    param_attr: ParamSetting | Sequence[ParamSetting] = None,
+    bias_attr: ParamSetting = None,
+    act: Activation = None,
     name: str | None = None,
 ) -> Any:
     """Fully connected layer: `act(sum_i input_i @ weight_i + bias)`.
 
     Args:
-      input: `[batch, ..., in]`, a SequenceBatch (worked on step by step), or a list or tuple of several.
-      size: number of outputs.
-      num_flatten_dims: how many leading dimensions stay; the others are flattened to one. Negative counts from the end.
-      param_attr: ParamAttr of the weights `[in, size]`, or a list of one per input.
+      input: `[batch, ..., in]`, a SequenceBatch, whose steps are projected one by one, or a list or tuple of several.
+      size: the number of outputs.
+      num_flatten_dims: how many leading dimensions are kept; the others are flattened to one. Negative counts from the
+        end.
+      param_attr: ParamAttr of the weights `[in, size]`, or a list with one for each input.
       bias_attr: ParamAttr of the bias `[size]`; False for none.
       act: name of an activation, or a function.
       name: instead of `fc_N`.
@@ -33,7 +36,8 @@ def fc(
       `[batch, size]`, or `[*leading, size]` where `num_flatten_dims` keeps more leading dimensions.
 
     Raises:
-      ShapeError: an input has too few dimensions, or inputs differ in what leads.
+      ArgumentError: `size` is no positive integer, or there is not one `param_attr` for each input.
+      ShapeError: an input has too few dimensions, or the inputs differ in the dimensions that are kept.
 
     Example:
       >>> import fluid
@@ -43,11 +47,10 @@ def fc(
       >>> fluid.Program(program).parameters["fc_0.w_0"].shape
       (12, 2)
     """
-    if not isinstance(size, int) or size < 1:
-        raise errors.ArgumentError(f"fc(size={size!r}): size is a positive integer, as in fc(x, size=10)")
+    core.whole_number("fc", "size", size)
     this = Layer("fc", name)
     inputs = list(input) if isinstance(input, list | tuple) else [input]
-    attrs = list(param_attr) if isinstance(param_attr, list | tuple) else [param_attr] * len(inputs)
+    attrs: list[Any] = list(param_attr) if isinstance(param_attr, list | tuple) else [param_attr] * len(inputs)
     if len(attrs) != len(inputs) or not inputs:
         raise errors.ArgumentError(f"fc has {len(inputs)} inputs and {len(attrs)} param_attr; give one for each input")
     products = [this.output(_project(this, x, size, num_flatten_dims, a)) for x, a in zip(inputs, attrs, strict=True)]
@@ -58,25 +61,26 @@ def fc(
     return this.activate(total, act)
 
 
-def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Any) -> Any:
+def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: ParamSetting) -> Any:
+    """The product `[*leading, size]` of an input `[*leading, ...]` and a weight of its own."""
     x = dense(value)
-    # Time steps of a sequence are rows of their own, as if the batch were the flat list of all steps.
+    # The steps of a sequence are rows: batch and time count as one leading dimension.
     keep = num_flatten_dims + row_dims(value) - 1 if num_flatten_dims > 0 else x.ndim + num_flatten_dims
     if not 0 < keep < x.ndim:
         raise errors.ShapeError(
             f"{this.name}: input {describe(value)} cannot keep {num_flatten_dims} leading dimensions and flatten the "
-            "rest; "
-            f"expected at least two dimensions, [batch, features]"
+            f"rest; expected at least two dimensions, [batch, features]"
         )
     weight = this.weight(attr, [math.prod(x.shape[keep:]), size], x.dtype)
     return like(value, times_matrix(x.reshape(*x.shape[:keep], -1), weight))
 
 
 def _sum(values: Sequence[Any]) -> Any:
+    """The sum of values `[*leading, size]`, and of a bias `[size]`; a sequence batch if one of them is."""
     shapes = {dense(v).shape[:-1] for v in values if dense(v).ndim > 1}
     if len(shapes) > 1:
         raise errors.ShapeError(
-            f"the inputs of fc lead to {' and '.join(describe(v) for v in values)}; "
+            f"the inputs of fc are projected to {' and '.join(describe(v) for v in values)}, which cannot be added; "
             f"all but the last dimension must agree"
         )
     total = sum(dense(v) for v in values[1:]) + dense(values[0])

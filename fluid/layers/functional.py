@@ -1,4 +1,4 @@
-"""Activations as pure functions of arrays, and the table that `act="relu"` looks them up in."""
+"""Activations as pure functions of arrays, and the table in which `act="relu"` is looked up."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,17 +23,17 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
 
 
 def relu6(x: Any, threshold: float = 6.0) -> Any:
-    """`x` held between 0 and the threshold."""
+    """`x`, limited to the range from 0 to the threshold."""
     return jnp.clip(x, 0, threshold)
 
 
 def brelu(x: Any, t_min: float = 0.0, t_max: float = 24.0) -> Any:
-    """`x` held between `t_min` and `t_max`."""
+    """`x`, limited to the range from `t_min` to `t_max`."""
     return jnp.clip(x, t_min, t_max)
 
 
 def soft_relu(x: Any, threshold: float = 40.0) -> Any:
-    """`log(1 + exp(x))`, with `x` held to `[-threshold, threshold]`."""
+    """`log(1 + exp(x))`, with `x` limited to the range from `-threshold` to `threshold`."""
     return jax.nn.softplus(jnp.clip(x, -threshold, threshold))
 
 
@@ -43,7 +43,7 @@ def stanh(x: Any, scale_a: float = 0.67, scale_b: float = 1.7159) -> Any:
 
 
 def hard_sigmoid(x: Any, slope: float = 0.2, offset: float = 0.5) -> Any:
-    """`slope * x + offset` held between 0 and 1."""
+    """`slope * x + offset`, limited to the range from 0 to 1."""
     return jnp.clip(slope * x + offset, 0, 1)
 
 
@@ -63,12 +63,12 @@ def gelu(x: Any, approximate: bool = False) -> Any:
 
 
 def softshrink(x: Any, alpha: float = 0.5) -> Any:
-    """`x` moved towards 0 by alpha."""
+    """`x` moved towards 0 by alpha, and 0 where it is nearer to 0 than that."""
     return jnp.where(x > alpha, x - alpha, jnp.where(x < -alpha, x + alpha, 0.0))
 
 
 def hard_shrink(x: Any, threshold: float = 0.5) -> Any:
-    """`x`, but 0 within the threshold."""
+    """`x`, but 0 where it is no further from 0 than the threshold."""
     return jnp.where(jnp.abs(x) > threshold, x, 0.0)
 
 
@@ -78,7 +78,7 @@ def thresholded_relu(x: Any, threshold: float = 1.0) -> Any:
 
 
 def selu(x: Any, scale: float = 1.0507009873554805, alpha: float = 1.6732632423543772) -> Any:
-    """`scale` times: `x` where positive, else `alpha * (exp(x) - 1)`."""
+    """`scale * elu(x, alpha)`."""
     return scale * jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
 
 
@@ -88,7 +88,7 @@ def softmax(x: Any, axis: int = -1) -> Any:
 
 
 def log_softmax(x: Any, axis: int = -1) -> Any:
-    """The logarithm of `softmax`."""
+    """The logarithm of the softmax along an axis; half precision is computed in float32."""
     return jax.nn.log_softmax(_wide(x), axis=axis).astype(x.dtype)
 
 
@@ -141,7 +141,7 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
 
 
 def activation(act: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function behind `act=`: an entry of the table, or the function that was given.
+    """The function that `act=` stands for: an entry of the table, or the function itself.
 
     Raises:
       ArgumentError: no activation has that name.

@@ -11,37 +11,37 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, layer, parameter_dtype
-from fluid.param_attr import ParamAttr, to_attr
+from fluid.param_attr import ParamAttr, ParamSetting, to_attr
 
-# What modules call the argument that says whether they train, and whether it says so or the opposite.
+# By what names modules are told whether they train; and whether True stands for training or for the opposite.
 _MODES = {"train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False}
 
 
 @layer
 def module(
     module: Any,
-    *inputs: Any,
+    *inputs: core.Value,
     name: str | None = None,
     call: Callable[..., Any] | None = None,
-    param_attr: Any = None,
+    param_attr: ParamSetting = None,
 ) -> Any:
     """A module of Flax or Haiku as a layer: its parameters are named, trained and saved like all others.
 
-    Its other variables (moving averages) become states, its random numbers come from the Session's, and its argument
-    `train`, `training`, `is_training`, `deterministic` or `use_running_average`, if it has one, follows the mode. Flax
-    and Haiku are not installed with fluid.
+    Its other variables, such as moving averages, become states, and its random keys come from the Session. If it takes
+    an argument `train`, `training`, `is_training`, `deterministic` or `use_running_average`, this follows the mode.
+    Flax and Haiku are not installed with fluid.
 
     Args:
       module: a Flax Linen module; a Flax NNX module, whose arrays are the initial values, or a function of `rngs` that
         makes one, such as `functools.partial(nnx.Linear, 4, 3)`; a function that calls Haiku modules, or what
         `haiku.transform` or `haiku.transform_with_state` make of it.
-      inputs: arrays, what the module is called with.
+      inputs: the arrays that the module is called with.
       name: instead of `module_N`; modules of one name share their parameters.
-      call: `call(module, *inputs, train)` instead of `module(*inputs)`, to hand over other arguments.
+      call: called as `call(module, *inputs, train)` in the place of `module(*inputs)`, to give it other arguments.
       param_attr: ParamAttr with the training settings of all its parameters.
 
     Returns:
-      What the module returns.
+      What the module returns: an array, or several in a structure.
 
     Raises:
       ArgumentTypeError: it is no such module.
@@ -98,10 +98,10 @@ def module(
 
 
 class _Adapted(NamedTuple):
-    """What the libraries have in common.
+    """A module as two pure functions, which all libraries can be brought to.
 
     Attributes:
-      init: `(key, *inputs) -> (parameters, states)`, both trees.
+      init: `(key, *inputs) -> (parameters, states)`, both pytrees.
       apply: `(parameters, states, key, train, *inputs) -> (result, states)`.
     """
 
@@ -111,18 +111,24 @@ class _Adapted(NamedTuple):
 
 @dataclass(frozen=True)
 class _Init:
-    """The initial values of a module: one run of its own initialisation gives those of all parameters."""
+    """The initialisation of a module. One run of it gives the values of all arrays, which are asked for one by one.
+
+    Attributes:
+      function: `(key, *inputs) -> (parameters, states)`.
+      inputs: shapes and dtypes of the inputs.
+      found: by key, the values of a run that have not been asked for yet.
+    """
 
     function: Callable[..., Any]
     inputs: tuple[Any, ...]
     found: dict[Any, list[Any]] = field(default_factory=dict)
 
     def shapes(self) -> Any:
-        """Parameters and states, with a shape and a dtype in the place of each array."""
+        """Parameters and states, with shape and dtype in the place of each array."""
         return jax.eval_shape(self.function, jax.random.key(0), *self.inputs)
 
     def leaf(self, key: Any, place: int) -> Any:
-        """One of all arrays; the others are kept until they have been asked for."""
+        """The array at one place among the leaves of parameters and states."""
         if isinstance(key, jax.core.Tracer):
             return self._run(key)[place]
         mark = jax.random.key_data(key).tobytes()
@@ -130,7 +136,8 @@ class _Init:
         if values is None or values[place] is None:
             self.found.clear()
             values = self.found.setdefault(mark, list(jax.jit(self._run)(key)))
-        value, values[place] = values[place], None
+        value = values[place]
+        values[place] = None  # each is asked for once, and then need not be kept
         return value
 
     def _run(self, key: Any) -> list[Any]:
@@ -140,10 +147,12 @@ class _Init:
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Initializer of one array of a module.
+    """The initializer of one array of a module.
 
     Attributes:
-      key_name: whose random key it is called with: that of the module, so that all its arrays are of one run.
+      init: the initialisation of the module.
+      place: of the array, among the leaves of parameters and states.
+      key_name: the name that its random key comes from: that of the module, so that all its arrays are of one run.
     """
 
     init: _Init
@@ -151,17 +160,18 @@ class _Leaf:
     key_name: str
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Run the initialisation of the module, or find what it gave."""
+        """The initial value of this array."""
         return jnp.asarray(self.init.leaf(key, self.place), dtype).reshape(shape)
 
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    """The leaves of a pytree, each with its path, such as "Dense_0/kernel"."""
     found = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in found]
 
 
 def _adapt(module: Any, call: Callable[..., Any] | None) -> _Adapted:
-    # Told apart by the classes they descend from, so that a library is imported only when one of its modules is here.
+    # Only the names of base classes are looked at, so that a library is imported only for a module of its own.
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
     if "flax.linen.module.Module" in bases:
         return _linen(module, call)
@@ -176,6 +186,7 @@ def _adapt(module: Any, call: Callable[..., Any] | None) -> _Adapted:
 
 
 def _arguments(function: Any) -> set[str]:
+    """The names of the parameters of a function or class; none where they cannot be found out."""
     while isinstance(function, functools.partial):
         function = function.func
     function = function.__init__ if inspect.isclass(function) else function
@@ -186,6 +197,7 @@ def _arguments(function: Any) -> set[str]:
 
 
 def _mode(function: Any, train: bool) -> dict[str, bool]:
+    """The arguments that tell a function the mode, under the names by which it takes them."""
     return {name: train is says for name, says in _MODES.items() if name in _arguments(function)}
 
 
@@ -205,7 +217,8 @@ def _linen(net: Any, call: Callable[..., Any] | None) -> _Adapted:
 
     def apply(parameters: Any, states: Any, key: Any, train: bool, *inputs: Any) -> Any:
         extra, options = settings(train)
-        variables, mutable = {"params": parameters, **states}, list(states) if train else False
+        variables = {"params": parameters, **states}
+        mutable = list(states) if train else False
         result = net.apply(variables, *inputs, *extra, rngs=keys(key), mutable=mutable, **options)
         return (result[0], linen.meta.unbox(result[1])) if train else (result, {})
 
@@ -241,7 +254,7 @@ def _nnx(given: Any, call: Callable[..., Any] | None) -> _Adapted:
 
 
 def _with_keys(rngs: Any, key: Any) -> Any:
-    """Put keys of this step into the random states of a module, and set their counts to 0."""
+    """The random states of a module with keys that belong to this step, and counts of 0."""
 
     def fresh(path: Any, leaf: Any) -> Any:
         if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -255,18 +268,18 @@ def _with_keys(rngs: Any, key: Any) -> Any:
 def _haiku(function: Any, call: Callable[..., Any] | None) -> _Adapted:
     import haiku
 
+    is_transformed = isinstance(function, haiku.Transformed | haiku.TransformedWithState)
     if isinstance(function, haiku.Transformed):
-        transformed, mode = haiku.with_empty_state(function), None
+        transformed = haiku.with_empty_state(function)
     elif isinstance(function, haiku.TransformedWithState):
-        transformed, mode = function, None
+        transformed = function
     else:
-        mode = call or function
-        transformed = haiku.transform_with_state(function if call is None else _bind(call, function))
+        transformed = haiku.transform_with_state(function if call is None else functools.partial(call, function))
 
     def settings(train: bool) -> tuple[tuple[bool, ...], dict[str, bool]]:
-        if mode is None:
+        if is_transformed:  # the function inside is hidden, and so are its arguments
             return (), {}
-        return ((train,), {}) if call else ((), _mode(mode, train))
+        return ((train,), {}) if call else ((), _mode(function, train))
 
     def init(key: Any, *inputs: Any) -> Any:
         extra, options = settings(train=True)
@@ -277,7 +290,3 @@ def _haiku(function: Any, call: Callable[..., Any] | None) -> _Adapted:
         return transformed.apply(parameters, states, key, *inputs, *extra, **options)
 
     return _Adapted(init, apply)
-
-
-def _bind(call: Callable[..., Any], function: Any) -> Callable[..., Any]:
-    return lambda *arguments: call(function, *arguments)

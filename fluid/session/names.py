@@ -53,7 +53,7 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
             found += _matching(program, name, known)
         else:
             raise errors.UnknownNameError(
-                f"the program {program.name} has no value {base!r}. {errors.nearest(base, known)}"
+                f"the program {program.name} has no value {base!r}. {errors.nearest(base, known)}{_absent(program)}"
             )
     return tuple(found)
 
@@ -73,7 +73,9 @@ def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...]
                 f"the output {name!r} of the program {program.name} has no name inside of it, so nothing can take its "
                 f'place there; name it: fluid.layers.identity(x, name="{name}")'
             )
-        raise errors.UnknownNameError(f"the program {program.name} has no feed {name!r}. {errors.nearest(name, known)}")
+        raise errors.UnknownNameError(
+            f"the program {program.name} has no feed {name!r}. {errors.nearest(name, known)}{_absent(program)}"
+        )
     return tuple(n for n in names if n in program.feeds), tuple(n for n in names if n not in program.feeds)
 
 
@@ -102,6 +104,7 @@ def _checked_gradient(program: Program, name: str) -> str:
     if name != base and not _differentiable(program, program.aliases.get(base, base)):
         raise errors.UnknownNameError(
             f"{name!r}: gradients exist of parameters, float feeds and float named values, and {base!r} is none"
+            f"{_absent(program)}"
         )
     return name
 
@@ -118,7 +121,7 @@ def _matching(program: Program, name: str, known: Iterable[str]) -> list[str]:
         found = [n + GRAD for n in found if _differentiable(program, program.aliases.get(n, n))]
     if not found:
         raise errors.UnknownNameError(
-            f"no value of the program {program.name} matches {name!r}. {errors.nearest(base, known)}"
+            f"no value of the program {program.name} matches {name!r}. {errors.nearest(base, known)}{_absent(program)}"
         )
     return found
 
@@ -136,10 +139,22 @@ def _line(program: Program, name: str) -> str:
         raise errors.UnknownNameError(f"{name!r} may be {' or '.join(found)}; give more of the path")
     raise errors.UnknownNameError(
         f"the program {program.name} makes no value at {name!r}. {errors.nearest(name, program.lines)}"
+        f"{_absent(program)}"
+    )
+
+
+def _absent(program: Program) -> str:
+    """What else to say when a program has no such name."""
+    if not program.exported:
+        return ""
+    return (
+        " It was exported, without gradients, and holds what was fetched then: save_inference_model(..., fetch=[...])"
     )
 
 
 def _differentiable(program: Program, name: str) -> bool:
+    if program.exported:
+        return False
     if name in program.parameters:
         return True
     dtype = program.values[name].dtype if name in program.values else getattr(program.feeds.get(name), "dtype", "int32")

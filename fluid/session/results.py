@@ -6,6 +6,7 @@ from typing import Any, overload
 import numpy as np
 
 from fluid import errors
+from fluid.formatting import html_table
 
 
 class Results(Sequence[Any]):
@@ -103,6 +104,10 @@ class Results(Sequence[Any]):
         if self.names is None:
             return f"[{', '.join(shown)}]"
         return "{" + ", ".join(f"{n}: {v}" for n, v in zip(self.names, shown, strict=True)) + "}"
+
+    def _repr_html_(self) -> str:
+        names = self.names or [str(i) for i in range(len(self._values))]
+        return html_table([(name, _shown(value)) for name, value in zip(names, self._values, strict=True)], right=[1])
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Session: one Scope, any number of Programs, a device, and the compiled steps."""
 
 import functools
+import math
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from fluid import errors, storage
 from fluid.core import TEST, TRAIN, Program, Scope
+from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
@@ -92,6 +94,21 @@ class Session:
 
     def __exit__(self, *exception: Any) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return "Session(closed)"
+        specs = self.scope.specs.values()
+        size = sum(math.prod(spec.shape) * jnp.dtype(spec.dtype).itemsize for spec in specs)
+        told = [counted(len(self.programs), "program"), counted(len(specs), "array"), scaled(size, "B")]
+        return f"Session({', '.join(told)}, on {self.device.platform})"
+
+    def _repr_html_(self) -> str:
+        programs = [
+            (name, ", ".join(p.feeds), ", ".join(map(str, p.outputs)), f"{p.parameter_count:,}")
+            for name, p in self.programs.items()
+        ]
+        return repr(self) + html_table(programs, ("program", "feeds", "outputs", "parameters"), right=[3])
 
     def add(self, function: Callable[[], Any] | Program) -> Program:
         """Add a program: discover it, create the parameters and slots that are not there yet.

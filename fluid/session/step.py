@@ -138,7 +138,13 @@ class Step:
         step: Any = 0,
     ) -> Any:
         """One evaluation: nothing changes."""
-        applied, gradients = self._differentiate(arrays, feeds, overrides, _step_key(root, step))
+        return self.evaluate(arrays, feeds, overrides, _step_key(root, step))
+
+    def evaluate(
+        self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], key: Any
+    ) -> Any:
+        """One evaluation with the random key of its step; None for a program that needs none."""
+        applied, gradients = self._differentiate(arrays, feeds, overrides, key)
         return self._results(applied, {**applied.values, **applied.states}, gradients)
 
     def _differentiate(

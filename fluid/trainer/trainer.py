@@ -17,6 +17,7 @@ from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import Request, Results, Session, check_fetch
 from fluid.session.names import Fetch
+from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike
 from fluid.trainer import loop
 from fluid.trainer.calls import Calls
@@ -28,7 +29,7 @@ from fluid.trainer.progress import ProgressBar
 from fluid.trainer.signals import Signals
 
 
-class Trainer:
+class Trainer(ShowsProgram):
     """Trains a program function.
 
     Args:
@@ -355,6 +356,33 @@ class Trainer:
           names: some of them; all by default.
         """
         self.session.save_params(path, names)
+
+    def save_inference_model(self, path: PathLike, fetch: Fetch | None = None, **options: Any) -> None:
+        """Write the program, as it is in test mode, and its parameters to one file that runs without its function.
+
+        Args:
+          path: of the file; in a directory that exists, `model.fluid` is written.
+          fetch: names of what it returns, such as the prediction; by default the outputs of the program. What these do
+            not depend on, such as the label, is neither fed nor saved.
+          options: as for `fluid.io.save_inference_model`.
+
+        Raises:
+          ArtifactError: the program cannot be exported, or the file cannot be written.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     y = fluid.layers.data("y", shape=[1])
+          ...     guess = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
+          ...     return fluid.layers.mean(fluid.layers.square_error_cost(guess, y))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.save_inference_model("line.fluid", fetch=["guess"])
+          >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2]]})["guess"].shape
+          (1, 1)
+        """
+        from fluid import artifact  # not everybody needs it
+
+        artifact.save(path, self.program, self.session.params(), fetch=fetch, **options)
 
 
 def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:

@@ -61,3 +61,48 @@ def test_a_state_is_read_as_it_was_written():
 
     session = fluid.Session(program)
     assert [session.run(program, {}, mode="train")[0].tolist() for _ in range(2)] == [[3.0] * 3, [6.0] * 3]
+
+
+def test_automatic_names_begin_behind_reserved_ones():
+    def program():
+        frame = core.current_frame("tests")
+        for name in ("fc_3.w_0", "fc_1.b_0", "conv2d_0", "head", "_7", "fc_12345678901.w_0", "scale_x"):
+            frame.reserve(name)
+        x = fluid.layers.data("x", shape=[4])
+        with fluid.name_scope("inner"):
+            frame.reserve("fc_8.tmp_0")
+            fluid.layers.fc(x, size=1)
+        fluid.layers.relu(x)
+        return fluid.layers.fc(x, size=2)
+
+    made = fluid.Program(program)
+    assert list(made.parameters) == ["inner/fc_9.w_0", "inner/fc_9.b_0", "fc_9.w_0", "fc_9.b_0"]
+    assert "relu_0.tmp_0" in made.values
+
+
+def test_who_calls_layers_may_name_what_they_return():
+    keys = []
+
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        for number in range(2):
+            with core.unrecorded(f"step_{number}"):
+                x = fluid.layers.dropout(fluid.layers.relu(x), 0.5)
+                keys.append(fluid.layers.base.Layer("dropout").name)
+            x = fluid.layers.identity(x, name=f"kept_{number}")
+        return fluid.layers.relu(x)
+
+    made = fluid.Program(program)
+    assert list(made.values) == ["kept_0", "kept_1", "relu_0.tmp_0"]
+    assert list(made.sites) == ["kept_0", "kept_1", "relu_0.tmp_0"]
+    assert keys[:2] == ["step_0/dropout_1", "step_1/dropout_1"], "random keys come from names, so these must differ"
+
+
+def test_names_are_recorded_again_behind_an_error():
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        with pytest.raises(errors.ArgumentError), core.unrecorded("tried"):
+            fluid.layers.fc(x, size=0)
+        return fluid.layers.relu(x)
+
+    assert list(fluid.Program(program).values) == ["relu_0.tmp_0"]

@@ -10,6 +10,7 @@ import pytest
 
 import fluid
 from fluid import core, errors
+from fluid.core.equations import labelled
 
 
 def two_layers():
@@ -289,3 +290,49 @@ def test_sequence_batches_round_trip():
     assert batch.mask.sum(1).tolist() == [3, 1, 0]
     for got, want in zip(batch.rows(), rows, strict=True):
         assert got.tolist() == want.tolist()
+
+
+def test_values_know_the_kind_of_their_layer():
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        hidden = fluid.layers.fc(x, size=2, name="hidden")
+        return fluid.layers.identity(fluid.layers.relu(hidden), name="out")
+
+    assert fluid.Program(program).kinds == {
+        "hidden.tmp_0": "fc",
+        "hidden.tmp_1": "fc",
+        "relu_0.tmp_0": "relu",
+        "out": "identity",
+    }
+
+
+def test_labels_tell_names_inside_loops_and_compute_nothing():
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        return fluid.layers.repeat(lambda h: fluid.layers.fc(h, size=4, act="tanh"), 3, x)
+
+    found = fluid.Program(program)
+    arrays, feeds, key = found.init(jax.random.key(0)), {"x": jnp.ones((2, 4))}, jax.random.key(1)
+
+    def outputs(labelling):
+        def run(arrays, feeds):
+            return found.apply(arrays, feeds, key=key, labelling=labelling).outputs
+
+        scan = next(e for e in jax.make_jaxpr(run)(arrays, feeds).eqns if e.primitive.name == "scan")
+        names = [labelled(e) for e in scan.params["jaxpr"].jaxpr.eqns]
+        return [name for name in names if name], run(arrays, feeds)[0]
+
+    (names, with_labels), (none, without) = outputs(True), outputs(False)
+    assert names == [f"repeat_0/fc_0.tmp_{i}" for i in range(3)] and not none
+    assert jnp.array_equal(with_labels, without)
+
+
+def test_what_programs_say_of_themselves():
+    program = fluid.Program(two_layers)
+    assert program.parameter_count == 4 * 3 + 3 + 3 * 2 + 2
+    assert repr(program) == "Program(two_layers(x: float32[batch, 4]) -> float32[batch, 2]; 23 parameters)"
+    shown = program._repr_html_()
+    assert "two_layers" in shown and "23 in 4 arrays" in shown and "minimised by" in shown
+    named = fluid.Program(lambda: {"a<b": fluid.layers.data("x", shape=[4])}, name="named")
+    assert repr(named) == "Program(named(x: float32[batch, 4]) -> a<b: float32[batch, 4]; 0 parameters)"
+    assert "a&lt;b" in named._repr_html_()

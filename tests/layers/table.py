@@ -501,14 +501,15 @@ ROWS = [
         x, y, INFO, ANCHORS, np.full_like(ANCHORS, 0.1), 20, 5, **k)), PROPOSED, False, "float32",
         wrong={**PROPOSED, "y": real(2, 4, 6, 5)}),
     Row("rpn_target_assign", ragged(lambda x, y, b, c, **k: layers.rpn_target_assign(
-        x, y, 12 * PRIOR, None, b, c, INFO, 4, -1.0, use_random=False, **k), 2), ANCHORED, half="float32",
+        x, y, 12 * PRIOR, gt_boxes=b, is_crowd=c, im_info=INFO, rpn_batch_size_per_im=4, rpn_straddle_thresh=-1.0,
+        use_random=False, **{"anchor_var": None, **k}), 2), ANCHORED, half="float32",
         wrong={**ANCHORED, "y": real(3, 5, 3)}),
     Row("generate_proposal_labels", ragged(lambda x, b, c, d, **k: layers.generate_proposal_labels(
         x, c, d, b, INFO, 5, use_random=False, class_nums=3, **k)), SAMPLED, False, "float32",
         wrong={**SAMPLED, "x": real(3, 4, 3)}),
     Row("retinanet_target_assign", ragged(lambda x, y, b, c, **k: layers.retinanet_target_assign(
-        x, y, 12 * PRIOR, None, b, c + 1, c, INFO, **k), 2), ANCHORED, half="float32",
-        wrong={**ANCHORED, "y": real(3, 5, 3)}),
+        x, y, 12 * PRIOR, gt_boxes=b, gt_labels=c + 1, is_crowd=c, im_info=INFO, **{"anchor_var": None, **k}), 2),
+        ANCHORED, half="float32", wrong={**ANCHORED, "y": real(3, 5, 3)}),
     Row("retinanet_detection_output", lambda x, y, **k: padded(layers.retinanet_detection_output(
         [x, x], [y, y * y], [12 * PRIOR, 11 * PRIOR], INFO, 0.1, 6, 5, **k)), LEVELS, False, "float32",
         wrong={**LEVELS, "x": real(2, 4, 4)}),

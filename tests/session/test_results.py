@@ -55,3 +55,9 @@ def test_membership_of_a_value_is_identity():
 def test_they_are_copied(again):
     copied = again(NAMED)
     assert copied.keys() == NAMED.keys() and copied.loss == 0.5
+
+
+def test_in_a_notebook():
+    shown = fluid.Results([np.float32(0.25), np.zeros((2, 3), "float32")], ["loss", "a<b"])._repr_html_()
+    assert "<table>" in shown and "loss" in shown and "0.25" in shown and "a&lt;b" in shown and "float32[2, 3]" in shown
+    assert ">0<" in fluid.Results([np.float32(0.25)])._repr_html_()

@@ -535,3 +535,18 @@ def test_the_gradient_of_a_sequence_has_its_lengths():
     (gradient,) = fluid.Session(program).run(feed={"words": words}, fetch=["words@GRAD"])
     found = [row[:, 0].tolist() for row in gradient.rows()]
     assert found == [[0.5, 1.0, 1.5], [2.0]]  # twice the value, over four steps
+
+
+def test_what_sessions_say_of_themselves():
+    def other():
+        return fluid.layers.fc(fluid.layers.data("y", shape=[1000]), size=1, param_attr="w", bias_attr=False)
+
+    def third():
+        return fluid.layers.mean(fluid.layers.data("z", shape=[2]))
+
+    session = fluid.Session(other, third, place="cpu")
+    assert repr(session) == "Session(2 programs, 1 array, 4 kB, on cpu)"
+    shown = session._repr_html_()
+    assert "third" in shown and "1,000" in shown and "float32[batch, 1]" in shown
+    session.close()
+    assert repr(session) == "Session(closed)"

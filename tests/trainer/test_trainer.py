@@ -449,3 +449,28 @@ def test_the_progress_bar_is_closed_after_an_error(capsys):
     with pytest.raises(ZeroDivisionError):
         make().train(reader(), handlers=[bar], event_handler=lambda e: isinstance(e, fluid.EndStepEvent) and 1 / 0)
     assert bar._bar is None
+
+
+def test_what_a_trainer_says_of_itself_waits_for_nothing():
+    def train_program():
+        x = fluid.layers.data("x", shape=[2])
+        return fluid.layers.mean(fluid.layers.fc(x, size=600))
+
+    trainer = fluid.Trainer(train_program, fluid.optimizer.Adam(0.003, beta1=0.8))
+    told = "Trainer(train_program: 1,800 parameters, Adam(learning_rate=0.003, beta1=0.8), step {}, on {})"
+    platform = trainer.session.device.platform
+    assert repr(trainer) == told.format(0, platform)
+    trainer.train(fluid.reader.arrays((np.ones((6, 2), "float32"),), batch_size=2), progress=False)
+    assert float(trainer.session.scope.step) == 3  # waits for the last step
+    assert repr(trainer) == told.format(3, platform)
+    assert repr(trainer) in trainer._repr_html_() and "float32[batch, 2]" in trainer._repr_html_()
+
+    class Running:
+        def is_deleted(self):
+            return False
+
+        def is_ready(self):
+            return False
+
+    trainer.session.scope.step = Running()
+    assert "in a step, on" in repr(trainer)

@@ -1,18 +1,19 @@
-"""Rectifiers: what is linear on one side of a threshold, and constant, flat or small on the other."""
+"""Rectifiers: functions that are linear on one side of a threshold, and constant or nearly so on the other."""
 
 from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.initializer import Constant
 from fluid.layers import functional
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, row_dims
+from fluid.layers.base import Layer, along_axis, axis_of, dense, describe, layer, like, on_data, row_dims
+from fluid.param_attr import ParamSetting
 
 
 @layer
-def leaky_relu(x: Any, alpha: float = 0.02, name: str | None = None) -> Any:
-    """`x` where positive, else `alpha * x` (Maas, Hannun and Ng, 2013).
+def leaky_relu(x: core.Value, alpha: float = 0.02, name: str | None = None) -> Any:
+    """Leaky rectifier (Maas, Hannun and Ng, 2013): `x` where positive, else `alpha * x`.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -33,12 +34,12 @@ def leaky_relu(x: Any, alpha: float = 0.02, name: str | None = None) -> Any:
 
 
 @layer
-def elu(x: Any, alpha: float = 1.0, name: str | None = None) -> Any:
-    """`x` where positive, else `alpha * (exp(x) - 1)` (Clevert, Unterthiner and Hochreiter, 2015).
+def elu(x: core.Value, alpha: float = 1.0, name: str | None = None) -> Any:
+    """Exponential linear unit (Clevert et al., 2015): `x` where positive, else `alpha * (exp(x) - 1)`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      alpha: the limit for very negative values, negated.
+      alpha: very negative values approach `-alpha`.
       name: instead of `elu_N`.
 
     Returns:
@@ -55,12 +56,12 @@ def elu(x: Any, alpha: float = 1.0, name: str | None = None) -> Any:
 
 
 @layer
-def selu(x: Any, scale: float | None = None, alpha: float | None = None, name: str | None = None) -> Any:
-    """Scaled `elu` that keeps mean 0 and variance 1 (Klambauer et al., 2017).
+def selu(x: core.Value, scale: float | None = None, alpha: float | None = None, name: str | None = None) -> Any:
+    """Scaled `elu` (Klambauer et al., 2017), which keeps mean 0 and variance 1 from layer to layer.
 
     Args:
       x: any shape, or a SequenceBatch.
-      scale: multiplies everything; 1.0507 by default.
+      scale: the factor of the `elu`; 1.0507 by default.
       alpha: as in `elu`; 1.6733 by default.
       name: instead of `selu_N`.
 
@@ -79,12 +80,12 @@ def selu(x: Any, scale: float | None = None, alpha: float | None = None, name: s
 
 
 @layer
-def relu6(x: Any, threshold: float = 6.0, name: str | None = None) -> Any:
-    """`x` held between 0 and the threshold.
+def relu6(x: core.Value, threshold: float = 6.0, name: str | None = None) -> Any:
+    """`x`, limited to the range from 0 to a threshold.
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: largest value.
+      threshold: the largest value.
       name: instead of `relu6_N`.
 
     Returns:
@@ -101,8 +102,8 @@ def relu6(x: Any, threshold: float = 6.0, name: str | None = None) -> Any:
 
 
 @layer
-def brelu(x: Any, t_min: float = 0.0, t_max: float = 24.0, name: str | None = None) -> Any:
-    """`x` held between two bounds.
+def brelu(x: core.Value, t_min: float = 0.0, t_max: float = 24.0, name: str | None = None) -> Any:
+    """`x`, limited to the range between two bounds.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -124,12 +125,12 @@ def brelu(x: Any, t_min: float = 0.0, t_max: float = 24.0, name: str | None = No
 
 
 @layer
-def soft_relu(x: Any, threshold: float = 40.0, name: str | None = None) -> Any:
-    """`log(1 + exp(x))`, with `x` held to `[-threshold, threshold]`.
+def soft_relu(x: core.Value, threshold: float = 40.0, name: str | None = None) -> Any:
+    """`log(1 + exp(x))`, with `x` limited to the range from `-threshold` to `threshold`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: bound of `x`.
+      threshold: the bound of `x`.
       name: instead of `soft_relu_N`.
 
     Returns:
@@ -146,12 +147,12 @@ def soft_relu(x: Any, threshold: float = 40.0, name: str | None = None) -> Any:
 
 
 @layer
-def softshrink(x: Any, alpha: float = 0.5, name: str | None = None) -> Any:
-    """`x` moved towards 0 by alpha, and 0 where that would cross it.
+def softshrink(x: core.Value, alpha: float = 0.5, name: str | None = None) -> Any:
+    """`x` moved towards 0 by alpha, and 0 where it is nearer to 0 than that.
 
     Args:
       x: any shape, or a SequenceBatch.
-      alpha: how far; not negative.
+      alpha: the distance, which is not negative.
       name: instead of `softshrink_N`.
 
     Returns:
@@ -168,12 +169,12 @@ def softshrink(x: Any, alpha: float = 0.5, name: str | None = None) -> Any:
 
 
 @layer
-def hard_shrink(x: Any, threshold: float = 0.5, name: str | None = None) -> Any:
-    """`x`, but 0 within the threshold.
+def hard_shrink(x: core.Value, threshold: float = 0.5, name: str | None = None) -> Any:
+    """`x`, but 0 where it is no further from 0 than a threshold.
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: how far from 0 is still 0.
+      threshold: the distance.
       name: instead of `hard_shrink_N`.
 
     Returns:
@@ -190,12 +191,12 @@ def hard_shrink(x: Any, threshold: float = 0.5, name: str | None = None) -> Any:
 
 
 @layer
-def thresholded_relu(x: Any, threshold: float = 1.0, name: str | None = None) -> Any:
-    """`x` where it is above the threshold, else 0 (Konda, Memisevic and Krueger, 2014).
+def thresholded_relu(x: core.Value, threshold: float = 1.0, name: str | None = None) -> Any:
+    """Thresholded rectifier (Konda, Memisevic and Krueger, 2014): `x` where it is above a threshold, else 0.
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: from which on values pass.
+      threshold: only larger values pass.
       name: instead of `thresholded_relu_N`.
 
     Returns:
@@ -212,12 +213,12 @@ def thresholded_relu(x: Any, threshold: float = 1.0, name: str | None = None) ->
 
 
 @layer
-def prelu(x: Any, mode: str, param_attr: Any = None, name: str | None = None) -> Any:
-    """`x` where positive, else a trained slope times `x` (He et al., 2015).
+def prelu(x: core.Value, mode: str, param_attr: ParamSetting = None, name: str | None = None) -> Any:
+    """Parametric rectifier (He et al., 2015): `x` where positive, else a trained slope times `x`.
 
     Args:
-      x: `[batch, ...]`, or a SequenceBatch for mode "all".
-      mode: "all" for one slope, "channel" for one per channel (dimension 1), "element" for one per element.
+      x: `[batch, ...]`; for mode "all" a SequenceBatch too.
+      mode: "all" for one slope, "channel" for one for each channel (dimension 1), "element" for one for each element.
       param_attr: ParamAttr of the slopes: `[1]`, `[1, channels, 1, 1]` or `[1, ...]`; 0.25 by default.
       name: instead of `prelu_N`.
 
@@ -245,22 +246,24 @@ def prelu(x: Any, mode: str, param_attr: Any = None, name: str | None = None) ->
             f"or use prelu(x, mode='all')"
         )
     if mode == "all":
-        shape, wide = [1], [1]
+        shape = [1]
     elif mode == "channel":
-        shape, wide = [1, array.shape[1], 1, 1], [1, array.shape[1]] + [1] * (array.ndim - 2)
+        shape = [1, array.shape[1], 1, 1]
     else:
-        shape = wide = [1, *array.shape[1:]]
-    slope = this.parameter("w", param_attr, shape, array.dtype, Constant(0.25)).reshape(wide)
+        shape = [1, *array.shape[1:]]
+    slope = this.parameter("w", param_attr, shape, array.dtype, Constant(0.25))
+    if mode == "channel":  # the shape of the parameter is Fluid's, for images; the data may have other dimensions
+        slope = slope.reshape(along_axis(1, array.ndim))
     return this.output(like(x, jnp.where(array > 0, array, slope * array)))
 
 
 @layer
-def maxout(x: Any, groups: int, name: str | None = None, axis: int = 1) -> Any:
-    """The largest of each `groups` neighbouring channels (Goodfellow et al., 2013).
+def maxout(x: core.Value, groups: int, name: str | None = None, axis: int = 1) -> Any:
+    """Maxout (Goodfellow et al., 2013): the largest of each `groups` neighbouring channels.
 
     Args:
-      x: `[batch, channels, height, width]`, or with the channels elsewhere.
-      groups: how many channels become one; they divide the channels.
+      x: `[batch, channels, height, width]`, or with the channels in another dimension.
+      groups: how many channels become one; it divides the number of channels.
       name: instead of `maxout_N`.
       axis: the dimension of the channels.
 
@@ -268,6 +271,7 @@ def maxout(x: Any, groups: int, name: str | None = None, axis: int = 1) -> Any:
       Same shape as `x`, with `channels / groups` channels.
 
     Raises:
+      ArgumentError: `groups` is no positive integer.
       ShapeError: `groups` does not divide the channels.
 
     Example:
@@ -278,13 +282,13 @@ def maxout(x: Any, groups: int, name: str | None = None, axis: int = 1) -> Any:
       float32[batch, 2, 8, 8]
     """
     this = Layer("maxout", name)
-    array, place = dense(x), axis_of(x, axis)
+    array = dense(x)
+    place = axis_of(x, axis)
     channels = array.shape[place]
-    if not isinstance(groups, int) or groups < 1 or channels % groups:
+    if channels % core.whole_number(this.name, "groups", groups):
         raise errors.ShapeError(
-            f"{this.name}: groups={groups!r} does not divide the {channels} channels of {describe(x)} along "
-            f"axis={axis}; "
-            f"use a divisor, as in groups=2"
+            f"{this.name}: groups={groups} does not divide the {channels} channels of {describe(x)} along "
+            f"axis={axis}; use a divisor, as in groups=2"
         )
     shape = [*array.shape[:place], channels // groups, groups, *array.shape[place + 1 :]]
     return this.output(like(x, jnp.max(array.reshape(shape), axis=place + 1)))

@@ -1,19 +1,20 @@
-"""Sigmoids, and what is multiplied by one."""
+"""Sigmoids, and inputs multiplied by a sigmoid."""
 
 from typing import Any
 
+from fluid import core
 from fluid.layers import functional
 from fluid.layers.base import Layer, layer, on_data
 
 
 @layer
-def stanh(x: Any, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | None = None) -> Any:
+def stanh(x: core.Value, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | None = None) -> Any:
     """Scaled tanh (LeCun et al., 1998): `scale_b * tanh(scale_a * x)`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      scale_a: scale of the argument.
-      scale_b: scale of the result.
+      scale_a: factor of the argument.
+      scale_b: factor of the result.
       name: instead of `stanh_N`.
 
     Returns:
@@ -30,13 +31,13 @@ def stanh(x: Any, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | No
 
 
 @layer
-def hard_sigmoid(x: Any, slope: float = 0.2, offset: float = 0.5, name: str | None = None) -> Any:
-    """`slope * x + offset`, held between 0 and 1.
+def hard_sigmoid(x: core.Value, slope: float = 0.2, offset: float = 0.5, name: str | None = None) -> Any:
+    """`slope * x + offset`, limited to the range from 0 to 1.
 
     Args:
       x: any shape, or a SequenceBatch.
-      slope: of the line.
-      offset: of the line.
+      slope: the slope of the line.
+      offset: the value of the line at 0.
       name: instead of `hard_sigmoid_N`.
 
     Returns:
@@ -53,12 +54,12 @@ def hard_sigmoid(x: Any, slope: float = 0.2, offset: float = 0.5, name: str | No
 
 
 @layer
-def swish(x: Any, beta: float = 1.0, name: str | None = None) -> Any:
-    """`x * sigmoid(beta * x)` (Ramachandran, Zoph and Le, 2017).
+def swish(x: core.Value, beta: float = 1.0, name: str | None = None) -> Any:
+    """Swish (Ramachandran, Zoph and Le, 2017): `x * sigmoid(beta * x)`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      beta: scale of the argument.
+      beta: factor of the argument of the sigmoid.
       name: instead of `swish_N`.
 
     Returns:
@@ -75,14 +76,16 @@ def swish(x: Any, beta: float = 1.0, name: str | None = None) -> Any:
 
 
 @layer
-def hard_swish(x: Any, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0, name: str | None = None) -> Any:
-    """`x * min(max(0, x + offset), threshold) / scale` (Howard et al., 2019).
+def hard_swish(
+    x: core.Value, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0, name: str | None = None
+) -> Any:
+    """Hard swish (Howard et al., 2019): `x * min(max(0, x + offset), threshold) / scale`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: bound of the second factor.
-      scale: divisor.
-      offset: added within the second factor.
+      threshold: the largest value of the second factor.
+      scale: the divisor.
+      offset: what is added to `x` in the second factor.
       name: instead of `hard_swish_N`.
 
     Returns:
@@ -99,12 +102,12 @@ def hard_swish(x: Any, threshold: float = 6.0, scale: float = 6.0, offset: float
 
 
 @layer
-def gelu(x: Any, approximate: bool = False, name: str | None = None) -> Any:
-    """`x` times the normal distribution function of `x` (Hendrycks and Gimpel, 2016).
+def gelu(x: core.Value, approximate: bool = False, name: str | None = None) -> Any:
+    """Gaussian error linear unit (Hendrycks and Gimpel, 2016): `x` times the normal distribution function of `x`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      approximate: whether to use the formula with tanh.
+      approximate: whether the distribution function is approximated by a formula with tanh.
       name: instead of `gelu_N`.
 
     Returns:

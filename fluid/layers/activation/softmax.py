@@ -4,17 +4,20 @@ from typing import Any
 
 import jax
 
+from fluid import core
 from fluid.layers import functional
 from fluid.layers.base import Layer, axis_of, dense, layer, like
+from fluid.layers.no_effect import no_effect
 
 
 @layer
-def softmax(input: Any, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Any:
+@no_effect(use_cudnn="XLA chooses the kernels")
+def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Any:
     """Probabilities from logits: `exp(x) / sum(exp(x))` along one dimension.
 
     Args:
       input: logits `[batch, ..., classes]`, or a SequenceBatch.
-      use_cudnn: has no effect.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       name: instead of `softmax_N`.
       axis: the dimension of the classes.
 
@@ -35,19 +38,19 @@ def softmax(input: Any, use_cudnn: bool = False, name: str | None = None, axis: 
     place = axis_of(input, axis)
     raw = like(input, functional.softmax(dense(input), axis=place))
     result = this.output(raw)
-    if result is raw:  # an override has no logits
+    if result is raw:  # an overridden value does not come from these logits
         this.frame.note(result, logits=input, logits_axis=place)
     return result
 
 
 @layer
-def log_softmax(input: Any, axis: int | None = None, dtype: str | None = None, name: str | None = None) -> Any:
+def log_softmax(input: core.Value, axis: int | None = None, dtype: str | None = None, name: str | None = None) -> Any:
     """Logarithm of the softmax, computed without rounding small probabilities to 0.
 
     Args:
       input: logits `[batch, ..., classes]`, or a SequenceBatch.
       axis: the dimension of the classes; the last by default.
-      dtype: to convert to before.
+      dtype: to which the logits are converted first; their own by default.
       name: instead of `log_softmax_N`.
 
     Returns:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from fluid import core
 from fluid.layers import functional
 from fluid.layers.base import Layer, filled, layer, like
 
@@ -25,15 +26,16 @@ _DOCUMENTATION = """{title}
       float32[batch, 3]
     """
 
-# What has no value, or no slope, in places where padding may be.
-_BOUNDED = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
+# Functions without a value or a slope at some numbers; they read 0.5 in the place of padding.
+_PARTIAL = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
 
 
 def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
+    """A layer that applies a function of arrays, by default the activation of the same name, to each element."""
     compute = function or functional.ACTIVATIONS[kind]
 
-    def elementwise(x: Any, name: str | None = None) -> Any:
-        return Layer(kind, name).output(like(x, compute(filled(x, 0.5 if kind in _BOUNDED else 0))))
+    def elementwise(x: core.Value, name: str | None = None) -> Any:
+        return Layer(kind, name).output(like(x, compute(filled(x, 0.5 if kind in _PARTIAL else 0))))
 
     elementwise.__name__ = elementwise.__qualname__ = kind
     elementwise.__doc__ = _DOCUMENTATION.format(title=title, kind=kind)
@@ -41,7 +43,7 @@ def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -
 
 
 sigmoid = _make("sigmoid", "`1 / (1 + exp(-x))`.")
-logsigmoid = _make("logsigmoid", "Logarithm of the sigmoid, exact for very negative `x`.")
+logsigmoid = _make("logsigmoid", "Logarithm of the sigmoid, exact even where the sigmoid itself is rounded to 0.")
 relu = _make("relu", "Rectifier (Nair and Hinton, 2010): `max(x, 0)`.")
 tanh = _make("tanh", "Hyperbolic tangent.")
 tanh_shrink = _make("tanh_shrink", "`x - tanh(x)`.")
@@ -56,10 +58,10 @@ rsqrt = _make("rsqrt", "`1 / sqrt(x)`.")
 square = _make("square", "`x * x`.")
 reciprocal = _make("reciprocal", "`1 / x`.")
 abs = _make("abs", "Absolute value.")
-sign = _make("sign", "-1, 0 or 1 by the sign of `x`.", jnp.sign)
-ceil = _make("ceil", "The next integer above.")
-floor = _make("floor", "The next integer below.")
-round = _make("round", "The nearest integer, halves away from 0.")
+sign = _make("sign", "-1 for negative, 0 for zero and 1 for positive `x`.", jnp.sign)
+ceil = _make("ceil", "The smallest integer that is not less than `x`.")
+floor = _make("floor", "The largest integer that is not greater than `x`.")
+round = _make("round", "The nearest integer; halves are rounded away from 0.")
 sin = _make("sin", "Sine.")
 cos = _make("cos", "Cosine.")
 asin = _make("asin", "Inverse sine.")

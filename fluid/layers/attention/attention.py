@@ -1,7 +1,8 @@
-"""Attention of several heads, and the cache of keys and values with which one step follows another."""
+"""Attention with several heads, and the cache of keys and values that decoding step by step needs."""
 
 import functools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,25 +11,25 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.attention.position import rotate
-from fluid.layers.base import Layer, dense, describe, filled, layer, like, times_matrix, wide_dtype
+from fluid.layers.base import Layer, dense, describe, layer, like, times_matrix, wide_dtype
 from fluid.layers.norm.dropout import dropout
-from fluid.param_attr import to_attr
+from fluid.param_attr import ParamSetting, to_attr
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AttentionCache:
-    """Keys and values of the steps that were there before; a pytree, and the batch leads in each of its arrays.
+    """Keys and values of the steps so far; a pytree whose arrays all have the batch as their first dimension.
 
     Attributes:
       keys: `[batch, max_length, num_heads, head_size]`.
-      values: the same.
-      position: `[batch]`, int32: how many steps each row holds.
+      values: the same shape.
+      position: `[batch]`, int32: how many steps of each row are in the cache.
     """
 
-    keys: Any
-    values: Any
-    position: Any
+    keys: jax.Array
+    values: jax.Array
+    position: jax.Array
 
 
 @layer
@@ -38,16 +39,16 @@ def attention_cache(
     """An empty cache for `multi_head_attention(..., cache=)`, which decoding carries from step to step.
 
     Args:
-      batch: number of rows, such as `x.shape[0]`.
-      max_length: how many steps fit into it.
-      num_heads: of the attention.
-      head_size: of the attention: its size divided by `num_heads`.
-      dtype: of the keys and values; a program of mixed precision holds "float32" as what it computes in.
+      batch: the number of rows, such as `x.shape[0]`.
+      max_length: how many steps fit into the cache.
+      num_heads: that of the attention.
+      head_size: the size of the attention divided by `num_heads`.
+      dtype: of the keys and values. In a program of mixed precision, "float32" stands for the dtype it computes in.
       name: instead of `attention_cache_N`.
 
     Returns:
-      A pytree of arrays that begin with the batch: `keys` and `values` `[batch, max_length, num_heads, head_size]`,
-      and `position` `[batch]`, int32.
+      A pytree of three arrays: `keys` and `values`, `[batch, max_length, num_heads, head_size]`, and `position`,
+      `[batch]`, int32.
 
     Raises:
       ArgumentError: a size is no positive integer.
@@ -64,45 +65,46 @@ def attention_cache(
     """
     this = Layer("attention_cache", name)
     sizes = {"batch": batch, "max_length": max_length, "num_heads": num_heads, "head_size": head_size}
-    for argument, size in sizes.items():
-        _check_count(this.name, argument, size)
-    empty = this.frame.compute(jnp.zeros(tuple(sizes.values()), dtype))
+    shape = [core.whole_number(this.name, argument, size) for argument, size in sizes.items()]
+    empty = this.frame.compute(jnp.zeros(shape, dtype))
     return AttentionCache(this.output(empty), this.output(empty), this.output(jnp.zeros([batch], jnp.int32)))
 
 
 @layer
 def multi_head_attention(
-    queries: Any,
-    keys: Any = None,
-    values: Any = None,
+    queries: core.Value,
+    keys: core.Value | None = None,
+    values: core.Value | None = None,
     num_heads: int = 1,
     size: int | None = None,
     causal: bool = False,
     dropout_rate: float = 0.0,
     rotary: bool = False,
     cache: AttentionCache | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting | Sequence[ParamSetting] = None,
+    bias_attr: ParamSetting | Sequence[ParamSetting] = None,
     name: str | None = None,
 ) -> Any:
-    """Attention of several heads (Vaswani et al., 2017), with its four projections.
+    """Attention with several heads (Vaswani et al., 2017) and its four projections.
 
-    Queries, keys, values and the result are projected by `NAME.w_0` to `NAME.w_3`, `[width of the input, size]`, and
-    `NAME.b_0` to `NAME.b_3`, `[size]`; head `h` has the columns from `h * size / num_heads` on. A query that may see no
-    key at all, as those of an empty sequence, gives zeros to the last projection.
+    The queries, the keys, the values and the result are projected by the weights `NAME.w_0` to `NAME.w_3`,
+    `[width of the input, size]`, and the biases `NAME.b_0` to `NAME.b_3`, `[size]`. Head `h` is the columns from
+    `h * size / num_heads` on. For a query that sees no key at all, such as one of an empty sequence, the last
+    projection is that of zeros.
 
     Args:
       queries: `[batch, targets, width]`, or a SequenceBatch.
       keys: `[batch, sources, width]`, or a SequenceBatch, whose padding is not seen; the queries by default.
-      values: `[batch, sources, width]`, or a SequenceBatch as the keys; the keys by default.
-      num_heads: divides `size`.
+      values: `[batch, sources, width]`, or a SequenceBatch like the keys; the keys by default.
+      num_heads: the number of heads, which divides `size`.
       size: of the result, and of all heads together; the width of the queries by default.
       causal: whether step `i` sees the steps `0` to `i` only.
-      dropout_rate: of dropout on the weights of the keys, in training; what is kept is scaled up.
-      rotary: whether queries and keys are turned by their positions, see `rotary_position`.
-      cache: from `attention_cache`: the queries are the steps that follow those in it, one or several. They are written
-        behind those, and each sees all before it and itself, `causal` or not. Of a SequenceBatch only the valid
-        steps count, so rows may be of different lengths. Steps that find no room give what is not a number.
+      dropout_rate: of dropout on the attention weights, in training; the weights that are kept are scaled up.
+      rotary: whether queries and keys are rotated by their positions, see `rotary_position`.
+      cache: from `attention_cache`. The queries are then one or several steps that follow those in the cache. They are
+        appended to it, and each sees itself and all steps before it, whatever `causal` is. Of a SequenceBatch only the
+        valid steps are appended, so rows may have different lengths. The result of a step that does not fit into the
+        cache is NaN.
       param_attr: ParamAttr of the weights, or a list of four.
       bias_attr: ParamAttr of the biases, or a list of four; False for none.
       name: instead of `multi_head_attention_N`.
@@ -111,9 +113,9 @@ def multi_head_attention(
       `[batch, targets, size]`, a SequenceBatch if the queries are one; with a cache `(result, cache)`.
 
     Raises:
-      ShapeError: the inputs do not fit together, or not the cache.
-      ArgumentError: `num_heads` does not divide `size`, there are values without keys, keys beside a cache, or one
-        name for all parameters.
+      ShapeError: the inputs, or the inputs and the cache, do not fit together.
+      ArgumentError: `num_heads` does not divide `size`, there are values without keys or keys beside a cache, or all
+        parameters have one name.
 
     Example:
       >>> import fluid
@@ -129,66 +131,74 @@ def multi_head_attention(
     sources = _sources(this, queries, keys, values, cache)
     size = dense(queries).shape[-1] if size is None else size
     _check_heads(this, num_heads, size, rotary)
-    weights, biases = _each(this, "param_attr", param_attr), _each(this, "bias_attr", bias_attr)
+    weights = _one_each(this, "param_attr", param_attr)
+    biases = _one_each(this, "bias_attr", bias_attr)
     query, key, value = (
-        split_heads(_project(this, filled(v, 0), size, w, b), num_heads)
-        for v, w, b in zip((queries, *sources), weights, biases, strict=False)
+        split_heads(_project(this, dense(v), size, weight, bias), num_heads)
+        for v, weight, bias in zip((queries, *sources), weights[:3], biases[:3], strict=True)
     )
+    drop = dropper(dropout_rate, "upscale_in_train", name)
+    if cache is not None:
+        seen, after, fits = _attend_to_cache(this, cache, queries, (query, key, value), rotary, drop)
+        result = _project(this, merge_heads(seen), size, weights[3], biases[3])
+        return this.output(like(queries, jnp.where(fits[..., None], result, jnp.nan))), after
     if rotary:
-        start = jnp.zeros([1], jnp.int32) if cache is None else cache.position
-        query, key = (rotate(v, start[:, None] + jnp.arange(v.shape[1])) for v in (query, key))
-    if cache is None:
-        mask = visible(query, causal, *sources)
-    else:
-        cache, mask, fits = _write(this, cache, queries, key, value)
-        key, value = cache.keys, cache.values
-    seen = attend(query, key, value, mask, dropper(dropout_rate, "upscale_in_train", name))
-    result = _project(this, seen.reshape(*seen.shape[:2], size), size, weights[3], biases[3])
-    if cache is None:
-        return this.output(like(queries, result))
-    return this.output(like(queries, jnp.where(fits[..., None], result, jnp.nan))), cache
+        query, key = (rotate(v, jnp.arange(v.shape[1])) for v in (query, key))
+    seen = attend(query, key, value, visible(query, causal, *sources), drop)
+    return this.output(like(queries, _project(this, merge_heads(seen), size, weights[3], biases[3])))
 
 
 def attend(query: Any, key: Any, value: Any, mask: Any = None, drop: Callable[[Any], Any] | None = None) -> Any:
-    """For each query the mean of the values, weighed by the softmax of its products with the keys.
+    """For each query the mean of the values, weighted by the softmax of its products with the keys.
 
     Args:
       query: `[batch, targets, heads, d]`.
       key: `[batch, sources, heads, d]`.
       value: `[batch, sources, heads, v]`.
-      mask: bool `[batch or 1, 1, targets or 1, sources]`: what a query may see; all by default.
+      mask: bool `[batch or 1, 1, targets or 1, sources]`: which keys a query sees; all by default.
       drop: applied to the weights `[batch, heads, targets, sources]`.
 
     Returns:
-      `[batch, targets, heads, v]`; zeros for a query that may see nothing.
+      `[batch, targets, heads, v]`; zeros for a query that sees no key.
     """
-    key, value = key.astype(query.dtype), value.astype(query.dtype)
-    # The library's function has no dropout, has values as wide as keys, and makes its softmax in float32 always.
+    key = key.astype(query.dtype)
+    value = value.astype(query.dtype)
+    # JAX's function has no dropout, needs values as wide as the keys, and always computes the softmax in float32.
     if drop is None and value.shape == key.shape and query.dtype != "float64":
         result = jax.nn.dot_product_attention(query, key, value, mask=mask)
     else:
-        result = _by_weights(query, key, value, mask, drop)
+        result = _weighted_mean(query, key, value, mask, drop)
     if mask is None:
         return result
     return jnp.where(jnp.swapaxes(jnp.any(mask, axis=-1, keepdims=True), 1, 2), result, 0)
 
 
 def visible(query: Any, causal: bool, *sources: Any) -> Any:
-    """The mask for `attend`: which steps of the sources (keys, values) exist and are not after the query; or None."""
-    mask = None
-    for batch in (v for v in sources if isinstance(v, core.SequenceBatch)):
-        exists = batch.mask[:, None, None, :]
-        mask = exists if mask is None else mask & exists
+    """The mask for `attend`: which steps a query sees.
+
+    Args:
+      query: `[batch, targets, ...]`.
+      causal: whether a query sees no step that comes after it.
+      sources: keys and values, `[batch, sources, ...]`; of a SequenceBatch the padding is not seen.
+
+    Returns:
+      bool `[batch or 1, 1, targets or 1, sources]`, or None where each query sees every step.
+    """
+    masks = [batch.mask[:, None, None, :] for batch in sources if isinstance(batch, core.SequenceBatch)]
     if causal:
-        before = jnp.tril(jnp.ones([query.shape[1], dense(sources[0]).shape[1]], bool))[None, None]
-        mask = before if mask is None else mask & before
-    return mask
+        masks.append(jnp.tril(jnp.ones([query.shape[1], dense(sources[0]).shape[1]], bool))[None, None])
+    return functools.reduce(operator.and_, masks) if masks else None
 
 
 def split_heads(value: Any, num_heads: int) -> Any:
     """The array `[batch, time, heads, d]` of a value `[batch, time, heads * d]`."""
     array = dense(value)
     return array.reshape(*array.shape[:2], num_heads, -1)
+
+
+def merge_heads(array: Any) -> Any:
+    """`[batch, time, heads * d]` of `[batch, time, heads, d]`."""
+    return array.reshape(*array.shape[:2], -1)
 
 
 def dropper(rate: float, implementation: str, name: str | None) -> Callable[[Any], Any] | None:
@@ -198,47 +208,81 @@ def dropper(rate: float, implementation: str, name: str | None) -> Callable[[Any
     return functools.partial(dropout, dropout_prob=rate, name=name, dropout_implementation=implementation)
 
 
-def _by_weights(query: Any, key: Any, value: Any, mask: Any, drop: Callable[[Any], Any] | None) -> Any:
+def _weighted_mean(query: Any, key: Any, value: Any, mask: Any, drop: Callable[[Any], Any] | None) -> Any:
+    """`attend` written out; arguments and result have the same shapes."""
     products = jnp.einsum("btnd,bsnd->bnts", query, key, preferred_element_type=wide_dtype(query.dtype))
     products = products * query.shape[-1] ** -0.5
     if mask is not None:
-        # Not -inf: where all is masked, the softmax and its gradient would not be numbers.
+        # Not minus infinity: where everything is masked, the softmax and its gradient would be NaN.
         products = jnp.where(mask, products, jnp.finfo(products.dtype).min / 2)
     weights = jax.nn.softmax(products, axis=-1).astype(value.dtype)
     return jnp.einsum("bnts,bsnd->btnd", weights if drop is None else drop(weights), value)
 
 
-def _project(this: Layer, value: Any, size: int, attr: Any, bias_attr: Any) -> Any:
-    x = dense(value)
+def _project(this: Layer, x: Any, size: int, attr: ParamSetting, bias_attr: ParamSetting) -> Any:
+    """`[batch, time, size]` of `[batch, time, width]`, by a weight and a bias of the layer."""
     product = times_matrix(x, this.weight(attr, [x.shape[-1], size], x.dtype))
     bias = this.bias(bias_attr, [size], x.dtype)
     return product if bias is None else product + bias
 
 
-def _write(this: Layer, cache: AttentionCache, queries: Any, key: Any, value: Any) -> tuple[AttentionCache, Any, Any]:
-    """Put new steps behind those in a cache: the cache, the mask for `attend`, and which steps `[batch, time]` fit."""
-    expected = (key.shape[0], *key.shape[2:])
-    found = (cache.keys.shape[0], *cache.keys.shape[2:])
-    if found != expected:
-        raise errors.ShapeError(
-            f"{this.name}: the cache has keys {describe(cache.keys)}, the queries are {describe(queries)}; "
-            f"expected layers.attention_cache(queries.shape[0], max_length, num_heads={expected[1]}, "
-            f"head_size={expected[2]})"
-        )
-    rows, steps, room = jnp.arange(key.shape[0])[:, None], key.shape[1], cache.keys.shape[1]
+def _attend_to_cache(
+    this: Layer,
+    cache: AttentionCache,
+    queries: core.Value,
+    heads: tuple[Any, Any, Any],
+    rotary: bool,
+    drop: Callable[[Any], Any] | None,
+) -> tuple[Any, AttentionCache, Any]:
+    """Append steps to a cache, and let each attend to itself and to all steps before it.
+
+    Args:
+      this: the layer, for messages.
+      cache: the steps so far.
+      queries: the steps as the user gave them, `[batch, time, width]` or a SequenceBatch.
+      heads: their queries, keys and values, each `[batch, time, heads, head_size]`.
+      rotary: whether queries and keys are rotated by their positions.
+      drop: as for `attend`.
+
+    Returns:
+      The results of the steps, `[batch, time, heads, head_size]`; the cache with the steps appended; and which steps
+      fitted into it, bool `[batch, time]`, true for padding.
+    """
+    query, key, value = heads
+    _check_cache(this, cache, queries, key)
+    steps = key.shape[1]
+    room = cache.keys.shape[1]
     places = cache.position[:, None] + jnp.arange(steps)
-    # Steps that are padding are written too: nobody sees them before the next ones take their places.
+    if rotary:
+        query, key = (rotate(v, places) for v in (query, key))
+    rows = jnp.arange(key.shape[0])[:, None]
+    # Steps that are padding are written too: no step sees them before the next ones take their places.
     keys, values = (
         held.at[rows, places].set(new.astype(held.dtype), mode="drop")
         for held, new in ((cache.keys, key), (cache.values, value))
     )
-    ragged = isinstance(queries, core.SequenceBatch)
-    after = AttentionCache(keys, values, cache.position + (queries.lengths if ragged else steps))
     mask = jnp.arange(room) <= places[:, None, :, None]
-    return after, mask, (places < room) | (~queries.mask if ragged else False)
+    fits = places < room
+    appended: Any = steps
+    if isinstance(queries, core.SequenceBatch):
+        fits |= ~queries.mask
+        appended = queries.lengths
+    return attend(query, keys, values, mask, drop), AttentionCache(keys, values, cache.position + appended), fits
+
+
+def _check_cache(this: Layer, cache: AttentionCache, queries: core.Value, key: Any) -> None:
+    """Refuse a cache for other keys than `[batch, time, heads, head_size]`."""
+    rows, _, num_heads, head_size = key.shape
+    if (cache.keys.shape[0], *cache.keys.shape[2:]) != (rows, num_heads, head_size):
+        raise errors.ShapeError(
+            f"{this.name}: the cache has keys {describe(cache.keys)}, the queries are {describe(queries)}; "
+            f"expected layers.attention_cache(queries.shape[0], max_length, num_heads={num_heads}, "
+            f"head_size={head_size})"
+        )
 
 
 def _sources(this: Layer, queries: Any, keys: Any, values: Any, cache: Any) -> tuple[Any, Any]:
+    """Keys and values, those by default included, when they fit the queries."""
     if keys is None and values is not None:
         raise errors.ArgumentError(f"{this.name}: values without keys; give both, as in (queries, keys, values)")
     if keys is not None and cache is not None:
@@ -258,8 +302,8 @@ def _sources(this: Layer, queries: Any, keys: Any, values: Any, cache: Any) -> t
 
 
 def _check_heads(this: Layer, num_heads: int, size: int, rotary: bool) -> None:
-    for argument, count in (("num_heads", num_heads), ("size", size)):
-        _check_count(this.name, argument, count)
+    core.whole_number(this.name, "num_heads", num_heads)
+    core.whole_number(this.name, "size", size)
     if size % num_heads:
         raise errors.ArgumentError(
             f"{this.name}: size={size} cannot be shared among num_heads={num_heads}; expected a multiple, as in "
@@ -267,20 +311,13 @@ def _check_heads(this: Layer, num_heads: int, size: int, rotary: bool) -> None:
         )
     if rotary and size // num_heads % 2:
         raise errors.ArgumentError(
-            f"{this.name}: rotary=True turns pairs of numbers, and a head has {size // num_heads}; expected an even "
+            f"{this.name}: rotary=True rotates pairs of numbers, and a head has {size // num_heads}; expected an even "
             f"size / num_heads, as in num_heads={num_heads}, size={2 * size}"
         )
 
 
-def _check_count(layer_name: str, argument: str, value: Any) -> None:
-    if not core.is_size(value) or value < 1:
-        raise errors.ArgumentError(
-            f"{layer_name}: {argument}={value!r}; expected a positive integer, as in {argument}=4"
-        )
-
-
-def _each(this: Layer, argument: str, attr: Any) -> list[Any]:
-    """One setting for each projection: queries, keys, values, result."""
+def _one_each(this: Layer, argument: str, attr: Any) -> list[ParamSetting]:
+    """One setting for each of the four projections: queries, keys, values, result."""
     if isinstance(attr, list | tuple):
         if len(attr) != 4:
             raise errors.ArgumentError(

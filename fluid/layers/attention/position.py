@@ -1,24 +1,27 @@
-"""Where a step is: sines to add to it, or rotations of queries and keys."""
+"""Positions of steps: sines that are added to them, and rotations of queries and keys."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer, like, wide_dtype
 from fluid.layers.sequence.steps import step_size
 
 
 @layer
-def sinusoidal_position(position: Any, size: int, dtype: str = "float32", name: str | None = None) -> Any:
-    """Sines and cosines of a position (Vaswani et al., 2017), to be added to what stands there.
+def sinusoidal_position(
+    position: core.Value | Sequence[int], size: int, dtype: str = "float32", name: str | None = None
+) -> Any:
+    """Sines and cosines of positions (Vaswani et al., 2017), which are added to the steps at these positions.
 
-    The first half holds sines, the second cosines, with wavelengths from 2 pi to 10000 * 2 pi, as in
-    `layers.add_position_encoding`. Positions that are learned are an `embedding` of them.
+    The first half of the numbers are sines, the second cosines, with wavelengths from 2 pi to 10000 * 2 pi, as in
+    `layers.add_position_encoding`. For positions that are learned use an `embedding` of the positions.
 
     Args:
       position: numbers `[...]`, such as `layers.range(0, time, 1, "int64")`, or a SequenceBatch of them.
-      size: of the result, even.
+      size: how many numbers stand for a position, an even number.
       dtype: of the result.
       name: instead of `sinusoidal_position_N`.
 
@@ -26,7 +29,7 @@ def sinusoidal_position(position: Any, size: int, dtype: str = "float32", name: 
       `[..., size]`.
 
     Raises:
-      ArgumentError: the size is no positive even number.
+      ArgumentError: `size` is no positive even number.
 
     Example:
       >>> import fluid
@@ -37,30 +40,33 @@ def sinusoidal_position(position: Any, size: int, dtype: str = "float32", name: 
       float32[batch, 5, 8]
     """
     this = Layer("sinusoidal_position", name)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size % 2:
-        raise errors.ArgumentError(f"{this.name}: size={size!r}; expected a positive even number, as in size=64")
+    if core.whole_number(this.name, "size", size, least=2) % 2:
+        raise errors.ArgumentError(f"{this.name}: size={size}; expected a positive even number, as in size=64")
     table = sine_table(dense(position), size, wide_dtype(dtype)).astype(dtype)
     return this.output(like(position, this.frame.compute(table)))
 
 
 @layer
-def rotary_position(x: Any, position: Any = None, base: float = 10000.0, name: str | None = None) -> Any:
-    """Rotary positions (Su et al., 2021): turn pairs of numbers by angles that grow with the position.
+def rotary_position(
+    x: core.Value, position: core.Value | int | None = None, base: float = 10000.0, name: str | None = None
+) -> Any:
+    """Rotary positions (Su et al., 2021): rotate pairs of numbers by angles that grow with the position.
 
-    The product of two vectors that are turned so depends on the distance of their positions only. Number `i` of a
-    vector is paired with number `i + size / 2`.
+    The dot product of two vectors that are rotated in this way depends on the distance of their positions only. Number
+    `i` of a vector is paired with number `i + size / 2`.
 
     Args:
       x: `[batch, time, size]` or `[batch, time, heads, size]`, or a SequenceBatch of such data; the size is even.
-      position: of the steps, `[time]` or `[batch, time]`, or a number for the first step; 0, 1, 2, ... by default.
-      base: of the wavelengths, which go from 2 pi to nearly `base * 2 pi`.
+      position: the positions of the steps, `[time]` or `[batch, time]`, or one number, the position of the first step;
+        0, 1, 2, ... by default.
+      base: sets the wavelengths, which range from 2 pi to nearly `base * 2 pi`.
       name: instead of `rotary_position_N`.
 
     Returns:
       Same shape and dtype as `x`.
 
     Raises:
-      ShapeError: the data has other dimensions or an odd size, or the positions do not fit its steps.
+      ShapeError: the data has other dimensions or an odd size, or the positions do not fit the steps.
 
     Example:
       >>> import fluid
@@ -89,41 +95,43 @@ def rotary_position(x: Any, position: Any = None, base: float = 10000.0, name: s
 
 
 def sine_table(position: Any, size: int, dtype: Any = "float32") -> Any:
-    """Sines and cosines `[..., size]` of positions `[...]`, as `add_position_encoding` has them; the size is even."""
+    """Sines and cosines `[..., size]` of positions `[...]`, for an even size, as in `add_position_encoding`."""
     half = size // 2
-    # The last wavelength is exactly the longest, so one alone would be a division by zero: it is the longest too.
+    # The last wavelength is exactly the longest. With a single one the formula divides by 0; that one is the longest.
     exponents = jnp.arange(half, dtype=dtype) / (half - 1) if half > 1 else jnp.ones([1], dtype)
     angles = jnp.asarray(position, dtype)[..., None] * jnp.asarray(10000.0, dtype) ** -exponents
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
 def rotate(x: Any, position: Any, base: float = 10000.0) -> Any:
-    """Turn the pairs of `x`, `[batch, time, ..., size]`, by the angles of positions `[time]` or `[batch, time]`."""
+    """Rotate the pairs of `x`, `[batch, time, ..., size]`, by the angles of positions `[time]` or `[batch, time]`."""
     dtype = wide_dtype(x.dtype)
     half = x.shape[-1] // 2
     speeds = jnp.asarray(base, dtype) ** -(jnp.arange(half, dtype=dtype) / half)
     angles = jnp.asarray(position, dtype)[..., None] * speeds
     angles = angles.reshape(*angles.shape[:-1], *[1] * (x.ndim - 3), half)
-    sine, cosine = jnp.sin(angles), jnp.cos(angles)
-    first, second = x[..., :half].astype(dtype), x[..., half:].astype(dtype)
-    turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
-    return turned.astype(x.dtype)
+    sine = jnp.sin(angles)
+    cosine = jnp.cos(angles)
+    first, second = jnp.split(x.astype(dtype), 2, axis=-1)
+    rotated = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    return rotated.astype(x.dtype)
 
 
 @layer
-def add_position_encoding(input: Any, alpha: float, beta: float, name: str | None = None) -> Any:
-    """Add sines and cosines that tell the steps apart (Vaswani et al., 2017): `alpha * input + beta * encoding`.
+def add_position_encoding(input: core.Value, alpha: float, beta: float, name: str | None = None) -> Any:
+    """Add sines and cosines of its position to each step (Vaswani et al., 2017): `alpha * input + beta * encoding`.
 
-    The first half of the channels gets sines, the second cosines, of frequencies from 1 down to 1 / 10000.
+    The encoding has sines in the first half of the channels and cosines in the second, with frequencies from 1 down to
+    1 / 10000.
 
     Args:
       input: `[batch, time, channels]`, or a SequenceBatch; of a NestedSequenceBatch the innermost sequences.
-      alpha: multiplies the input.
-      beta: multiplies the encoding.
+      alpha: the factor of the input.
+      beta: the factor of the encoding.
       name: instead of `add_position_encoding_N`.
 
     Returns:
-      Like the input.
+      The same kind and shape as the input.
 
     Raises:
       ShapeError: the input is no batch of sequences of vectors, or the number of channels is odd.
@@ -137,7 +145,8 @@ def add_position_encoding(input: Any, alpha: float, beta: float, name: str | Non
       float32[batch, 5, 8]
     """
     this = Layer("add_position_encoding", name)
-    x, channels = dense(input), step_size(this, input)
+    x = dense(input)
+    channels = step_size(this, input)
     if channels % 2:
         raise errors.ShapeError(
             f"{this.name}: input {describe(input)} has {channels} channels; expected an even number, half of them for "

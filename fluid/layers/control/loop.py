@@ -11,6 +11,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, describe, is_sequence, layer
 from fluid.layers.control.branch import scalar_bool
 from fluid.layers.control.pytrees import check_same_specs, describe_tree, record_outputs, strongly_typed
+from fluid.layers.no_effect import no_effect
 
 
 class _Loop(NamedTuple):
@@ -30,6 +31,7 @@ class _Loop(NamedTuple):
 
 
 @layer
+@no_effect(is_test="memory for a gradient is used only where one is computed")
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
@@ -47,7 +49,8 @@ def while_loop(
       cond: called with the loop variables; returns a bool `[]` or `[1]`.
       body: called with the loop variables; returns their new values, of the same structure, shapes and dtypes.
       loop_vars: the values that the loop starts with: a list of values, or of pytrees of values.
-      is_test: accepted for programs written for Fluid, but has no effect: a loop runs in test mode as in training.
+      is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
+        is computed.
       name: instead of `while_loop_N`.
       max_iterations: the loop ends after so many iterations in any case. A gradient needs this number, and takes memory
         for all of them.

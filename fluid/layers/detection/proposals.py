@@ -137,7 +137,7 @@ def distribute_fpn_proposals(
     """
     this = Layer("distribute_fpn_proposals", name)
     rois = ground_truth(this, fpn_rois, "fpn_rois")
-    count = _levels(this, min_level, max_level)
+    count = _count_levels(this, min_level, max_level)
     if not refer_scale > 0:
         raise errors.ArgumentError(f"{this.name}: refer_scale={refer_scale!r}; expected a positive number, as in 224")
     size = jnp.sqrt(areas(jax.lax.stop_gradient(dense(rois)), 1.0))
@@ -187,7 +187,7 @@ def collect_fpn_proposals(
       [[1.0, 1.0, 9.0, 9.0], [2.0, 2.0, 30.0, 30.0]]
     """
     this = Layer("collect_fpn_proposals", name)
-    count = _levels(this, min_level, max_level)
+    count = _count_levels(this, min_level, max_level)
     rois = [ground_truth(this, v, "multi_rois") for v in list(multi_rois)[:count]]
     scores = list(multi_scores)[:count]
     shapes = [(*v.shape[:2], 1) for v in rois]
@@ -231,10 +231,11 @@ def _large(boxes: jax.Array, whole: tuple[jax.Array, jax.Array], scale: jax.Arra
     return result
 
 
-def _levels(this: Layer, least: int, most: int) -> int:
-    """How many levels there are."""
-    if isinstance(least, bool) or isinstance(most, bool) or not most >= least:
-        raise errors.ArgumentError(
-            f"{this.name}: min_level={least!r}, max_level={most!r}; expected two levels, as in min_level=2, max_level=5"
-        )
-    return int(most) - int(least) + 1
+def _count_levels(this: Layer, min_level: int, max_level: int) -> int:
+    """The number of levels.
+
+    Raises:
+      ArgumentError: a level is no whole number, or `max_level` is less than `min_level`.
+    """
+    lowest = core.whole_number(this.name, "min_level", min_level, least=0)
+    return core.whole_number(this.name, "max_level", max_level, least=lowest) - lowest + 1

@@ -21,10 +21,12 @@ from fluid.layers.detection.box import clipped, exact_array, ground_truth, image
 from fluid.layers.detection.coder import decoded, encoded
 from fluid.layers.detection.suppression import Candidates, count_of, largest, listed, suppressed
 from fluid.layers.functional import activation
+from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.steps import sequence_batch
 
 
 @layer
+@no_effect(anchor_var="the offsets of anchors are not divided")
 def retinanet_target_assign(
     bbox_pred: core.Value,
     cls_logits: core.Value,
@@ -48,7 +50,7 @@ def retinanet_target_assign(
       bbox_pred: predicted offsets from the anchors, `[batch, anchors, 4]`.
       cls_logits: logits of the classes without the background, `[batch, anchors, num_classes]`.
       anchor_box: anchors in pixels, of which the last is inside, `[anchors, 4]`, or as from `anchor_generator`.
-      anchor_var: accepted for programs written for Fluid, but has no effect: these offsets are not divided.
+      anchor_var: accepted for programs written for Fluid, but has no effect: the offsets of anchors are not divided.
       gt_boxes: the objects, in pixels of the images before they were resized: a SequenceBatch `[batch, objects, 4]`.
       gt_labels: their classes from 1 to `num_classes`, a SequenceBatch `[batch, objects, 1]`.
       is_crowd: 1 for crowds, which are ignored, else 0, a SequenceBatch `[batch, objects, 1]`.

@@ -20,10 +20,12 @@ from fluid.layers.detection.assignment import (
 from fluid.layers.detection.box import ground_truth
 from fluid.layers.detection.coder import encoded
 from fluid.layers.detection.prior import positive_numbers
+from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.steps import sequence_batch
 
 
 @layer
+@no_effect(anchor_var="the offsets of anchors are not divided")
 def rpn_target_assign(
     bbox_pred: core.Value,
     cls_logits: core.Value,
@@ -49,7 +51,7 @@ def rpn_target_assign(
       bbox_pred: predicted offsets from the anchors, `[batch, anchors, 4]`.
       cls_logits: logits of holding an object, `[batch, anchors, 1]`.
       anchor_box: anchors in pixels, of which the last is inside, `[anchors, 4]`, or as from `anchor_generator`.
-      anchor_var: accepted for programs written for Fluid, but has no effect: these offsets are not divided.
+      anchor_var: accepted for programs written for Fluid, but has no effect: the offsets of anchors are not divided.
       gt_boxes: the objects, in pixels of the images before they were resized: a SequenceBatch `[batch, objects, 4]`.
       is_crowd: 1 for crowds, which are ignored, else 0, a SequenceBatch `[batch, objects, 1]`.
       im_info: `[batch, 3]`: height and width of each image, and the factor by which it was resized to them.

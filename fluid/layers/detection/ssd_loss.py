@@ -11,6 +11,7 @@ from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import boxes_of, exact_array, ground_truth, overlaps
 from fluid.layers.detection.coder import Variance, encoded, variance_of
 from fluid.layers.detection.matching import Matches, matched, threshold_of
+from fluid.layers.no_effect import no_effect
 
 
 class _Objects(NamedTuple):
@@ -40,6 +41,7 @@ class _Objects(NamedTuple):
 
 
 @layer
+@no_effect(sample_size="only negatives are mined, of which `neg_pos_ratio` says how many")
 def ssd_loss(
     location: core.Value,
     confidence: core.Value,
@@ -82,7 +84,8 @@ def ssd_loss(
       match_type: "per_prediction", or "bipartite" to match each object with one prior box only.
       mining_type: "max_negative".
       normalize: whether to divide by the number of positives in the batch, if there are some.
-      sample_size: accepted for programs written for Fluid, but has no effect: `mining_type` is "max_negative".
+      sample_size: accepted for programs written for Fluid, but has no effect: only negatives are mined, of which
+        `neg_pos_ratio` says how many.
       name: instead of `ssd_loss_N`.
 
     Returns:

@@ -1,46 +1,51 @@
-"""Convolutions and transposed convolutions."""
+"""Convolutions."""
 
 import math
 from typing import Any
 
 import jax
 
-from fluid import errors
+from fluid import core, errors
 from fluid.initializer import Normal
-from fluid.layers.base import Layer, layer, sizes_of
-from fluid.layers.image.spatial import check_groups, finish_convolution, image_of, paddings
+from fluid.layers.base import Layer, layer
+from fluid.layers.checks import Sizes, sizes_of
+from fluid.layers.functional import Activation
+from fluid.layers.image.spatial import Padding, check_groups, finish_convolution, image_of, paddings
+from fluid.layers.no_effect import no_effect
+from fluid.param_attr import ParamSetting
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def conv2d(
-    input: Any,
+    input: core.Value,
     num_filters: int,
-    filter_size: Any,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    filter_size: Sizes,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
     groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     use_cudnn: bool = True,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Convolution of images.
 
     Args:
       input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC".
-      num_filters: how many output channels.
+      num_filters: the number of filters, which are the channels of the result.
       filter_size: `k` or `[kh, kw]`.
       stride: one or two integers.
       padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
       dilation: one or two integers: the distance between neighbouring cells of a filter.
-      groups: channels are split into so many groups, each with filters of its own.
-      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`, in either layout; by default
-        normal with deviation `sqrt(2 / (kh * kw * channels))`.
+      groups: the number of groups into which the channels are divided, each with filters of its own; 1 by default.
+      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`, the same for both layouts. By
+        default they are drawn from a normal distribution with standard deviation `sqrt(2 / (kh * kw * channels))`.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
-      use_cudnn: has no effect; XLA chooses.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
       name: instead of `conv2d_N`.
       data_format: "NCHW" or "NHWC".
@@ -49,6 +54,7 @@ def conv2d(
       `[batch, num_filters, height', width']`, or with the channels last.
 
     Raises:
+      ArgumentError: a number is not positive, or an argument has none of the forms above.
       ShapeError: the input is no batch of images, its channels cannot be grouped, or it is smaller than a filter.
 
     Example:
@@ -67,34 +73,35 @@ def conv2d(
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def conv3d(
-    input: Any,
+    input: core.Value,
     num_filters: int,
-    filter_size: Any,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    filter_size: Sizes,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
     groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     use_cudnn: bool = True,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
     data_format: str = "NCDHW",
-) -> Any:
+) -> jax.Array:
     """Convolution of volumes: `conv2d` with a depth before the height.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
-      num_filters: how many output channels.
+      num_filters: the number of filters, which are the channels of the result.
       filter_size: one or three integers.
       stride: one or three integers.
-      padding: an integer, three, six (before and after), "SAME" or "VALID".
+      padding: one integer, three, six (before and after for each dimension), "SAME" or "VALID".
       dilation: one or three integers.
-      groups: as in `conv2d`.
-      param_attr: of the filters `[num_filters, channels / groups, kd, kh, kw]`.
-      bias_attr: of the bias `[num_filters]`; False for none.
-      use_cudnn: has no effect.
+      groups: the number of groups into which the channels are divided; 1 by default.
+      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kd, kh, kw]`, see `conv2d`.
+      bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
       name: instead of `conv3d_N`.
       data_format: "NCDHW" or "NDHWC".
@@ -103,7 +110,8 @@ def conv3d(
       `[batch, num_filters, depth', height', width']`, or with the channels last.
 
     Raises:
-      ShapeError: as `conv2d`.
+      ArgumentError: as for `conv2d`.
+      ShapeError: as for `conv2d`.
 
     Example:
       >>> import fluid
@@ -123,9 +131,11 @@ def _convolve(
     this: Layer, dims: int, input: Any, num_filters: int, filter_size: Any, stride: Any, padding: Any, dilation: Any,
     groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
+    """The convolution of images or volumes, which have `dims` dimensions of pixels; see `conv2d`."""
     image = image_of(this, input, dims + 2, data_format)
-    kernel = sizes_of("filter_size", filter_size, dims)
-    strides, dilations = sizes_of("stride", stride, dims), sizes_of("dilation", dilation, dims)
+    kernel = sizes_of(this, "filter_size", filter_size, dims)
+    strides = sizes_of(this, "stride", stride, dims)
+    dilations = sizes_of(this, "dilation", dilation, dims)
     groups = check_groups(this, image.channels, num_filters, groups)
     windows = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
     pads = paddings(this, padding, image, windows, strides)

@@ -5,53 +5,61 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid import errors
-from fluid.layers.base import Layer, layer, sizes_of
-from fluid.layers.image.spatial import Image, Pairs, check_groups, finish_convolution, image_of, paddings
+from fluid import core, errors
+from fluid.layers.base import Layer, layer
+from fluid.layers.checks import Sizes, sizes_of
+from fluid.layers.functional import Activation
+from fluid.layers.image.spatial import Image, Padding, Pairs, check_groups, finish_convolution, image_of, paddings
+from fluid.layers.no_effect import no_effect
+from fluid.param_attr import ParamSetting
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def conv2d_transpose(
-    input: Any,
+    input: core.Value,
     num_filters: int,
-    output_size: Any = None,
-    filter_size: Any = None,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    output_size: Sizes | None = None,
+    filter_size: Sizes | None = None,
+    padding: Padding = 0,
+    stride: Sizes = 1,
+    dilation: Sizes = 1,
     groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     use_cudnn: bool = True,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
-    """Transposed convolution of images: what carries the gradient of a `conv2d` back, used to grow images.
+) -> jax.Array:
+    """Transposed convolution of images, which makes them larger.
+
+    It is the gradient of the `conv2d` that would make the input from the result: stride, padding and dilation are those
+    of that convolution.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
-      num_filters: how many output channels.
-      output_size: `[height', width']`; found from the filter when not given, and finds the filter when that is not.
-      filter_size: `k` or `[kh, kw]`.
-      padding: how much a convolution from output to input would pad; forms as in `conv2d`.
-      stride: one or two integers: how much larger the image becomes.
+      num_filters: the number of channels of the result.
+      output_size: `[height', width']`; by default it follows from `filter_size`.
+      filter_size: `k` or `[kh, kw]`; by default it follows from `output_size`.
+      padding: in the forms that `conv2d` takes.
+      stride: one or two integers: by how much the image grows.
       dilation: one or two integers.
-      groups: as in `conv2d`.
-      param_attr: of the filters `[channels, num_filters / groups, kh, kw]`; Xavier uniform by default.
-      bias_attr: of the bias `[num_filters]`; False for none.
-      use_cudnn: has no effect.
+      groups: the number of groups into which the channels are divided; 1 by default.
+      param_attr: ParamAttr of the filters `[channels, num_filters / groups, kh, kw]`; Xavier uniform by default.
+      bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
       name: instead of `conv2d_transpose_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:
-      `[batch, num_filters, height', width']`, where `height' = (height - 1) * stride - 2 * padding + kh` without
-      `output_size` and dilation; or with the channels last.
+      `[batch, num_filters, height', width']`, or with the channels last. Without `output_size` and dilation,
+      `height' = (height - 1) * stride - 2 * padding + kh`.
 
     Raises:
-      ArgumentError: neither a size nor a filter is given, or the size cannot be reached with this stride.
-      ShapeError: as `conv2d`.
+      ArgumentError: neither `output_size` nor `filter_size` is given, or the size cannot be reached with this stride.
+      ShapeError: the input is no batch of images, or its channels cannot be grouped.
 
     Example:
       >>> import fluid
@@ -61,43 +69,44 @@ def conv2d_transpose(
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 2, 8, 8]
     """
-    return _convolve_back(
+    return _transposed_convolution(
         Layer("conv2d_transpose", name), 2, input, num_filters, output_size, filter_size, padding, stride, dilation,
         groups, param_attr, bias_attr, act, data_format,
     )  # fmt: skip
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def conv3d_transpose(
-    input: Any,
+    input: core.Value,
     num_filters: int,
-    output_size: Any = None,
-    filter_size: Any = None,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    output_size: Sizes | None = None,
+    filter_size: Sizes | None = None,
+    padding: Padding = 0,
+    stride: Sizes = 1,
+    dilation: Sizes = 1,
     groups: int | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     use_cudnn: bool = True,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
     data_format: str = "NCDHW",
-) -> Any:
+) -> jax.Array:
     """Transposed convolution of volumes: `conv2d_transpose` with a depth before the height.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
-      num_filters: how many output channels.
-      output_size: three integers, or None.
-      filter_size: one or three integers, or None.
-      padding: as in `conv3d`.
+      num_filters: the number of channels of the result.
+      output_size: `[depth', height', width']`; by default it follows from `filter_size`.
+      filter_size: one or three integers; by default it follows from `output_size`.
+      padding: in the forms that `conv3d` takes.
       stride: one or three integers.
       dilation: one or three integers.
-      groups: as in `conv2d`.
-      param_attr: of the filters `[channels, num_filters / groups, kd, kh, kw]`; Xavier uniform by default.
-      bias_attr: of the bias `[num_filters]`; False for none.
-      use_cudnn: has no effect.
+      groups: the number of groups into which the channels are divided; 1 by default.
+      param_attr: ParamAttr of the filters `[channels, num_filters / groups, kd, kh, kw]`; Xavier uniform by default.
+      bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
       name: instead of `conv3d_transpose_N`.
       data_format: "NCDHW" or "NDHWC".
@@ -106,8 +115,8 @@ def conv3d_transpose(
       `[batch, num_filters, depth', height', width']`, or with the channels last.
 
     Raises:
-      ArgumentError: as `conv2d_transpose`.
-      ShapeError: as `conv2d`.
+      ArgumentError: as for `conv2d_transpose`.
+      ShapeError: as for `conv2d_transpose`.
 
     Example:
       >>> import fluid
@@ -117,23 +126,26 @@ def conv3d_transpose(
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 2, 4, 4, 4]
     """
-    return _convolve_back(
+    return _transposed_convolution(
         Layer("conv3d_transpose", name), 3, input, num_filters, output_size, filter_size, padding, stride, dilation,
         groups, param_attr, bias_attr, act, data_format,
     )  # fmt: skip
 
 
-def _convolve_back(
+def _transposed_convolution(
     this: Layer, dims: int, input: Any, num_filters: int, output_size: Any, filter_size: Any, padding: Any, stride: Any,
     dilation: Any, groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
+    """The transposed convolution of images or volumes with `dims` dimensions of pixels; see `conv2d_transpose`."""
     image = image_of(this, input, dims + 2, data_format)
-    strides, dilations = sizes_of("stride", stride, dims), sizes_of("dilation", dilation, dims)
+    strides = sizes_of(this, "stride", stride, dims)
+    dilations = sizes_of(this, "dilation", dilation, dims)
     groups = check_groups(this, image.channels, num_filters, groups)
-    kernel, pads = _back_geometry(this, image, output_size, filter_size, padding, strides, dilations)
+    kernel, pads = _transposed_geometry(this, image, output_size, filter_size, padding, strides, dilations)
     shape = [image.channels, num_filters // groups, *kernel]
     filters = this.weight(param_attr, shape, image.array.dtype)
-    # As a plain convolution: the input spread out by the stride, the filters turned around, in and out exchanged.
+    # As an ordinary convolution: the input is spread out by the stride, the filters are reversed, and their channels of
+    # input and output change places.
     turned = jnp.flip(filters, tuple(range(2, 2 + dims))).reshape(groups, image.channels // groups, *shape[1:])
     result = jax.lax.conv_general_dilated(
         image.array,
@@ -148,11 +160,25 @@ def _convolve_back(
     return finish_convolution(this, image, result, bias_attr, act)
 
 
-def _back_geometry(
+def _transposed_geometry(
     this: Layer, image: Image, output_size: Any, filter_size: Any, padding: Any, strides: Any, dilations: Any
 ) -> tuple[tuple[int, ...], Pairs]:
+    """The size of the filters, and how much the spread out input is padded.
+
+    Args:
+      this: the layer, for messages.
+      image: the input.
+      output_size: from the user, as the next two.
+      filter_size: see `conv2d_transpose`.
+      padding: see `conv2d_transpose`.
+      strides: one for each dimension of pixels.
+      dilations: one for each dimension of pixels.
+
+    Returns:
+      One size, and one pair (before, after), for each dimension of pixels.
+    """
     dims = len(image.pixels)
-    wanted = None if output_size is None else sizes_of("output_size", output_size, dims)
+    wanted = None if output_size is None else sizes_of(this, "output_size", output_size, dims)
     if filter_size is None:
         if wanted is None:
             raise errors.ArgumentError(f"{this.name} needs filter_size or output_size, as in filter_size={[3] * dims}")
@@ -162,7 +188,7 @@ def _back_geometry(
             for out, size, s, p, d in zip(wanted, image.pixels, strides, pads, dilations, strict=True)
         )
     else:
-        kernel = sizes_of("filter_size", filter_size, dims)
+        kernel = sizes_of(this, "filter_size", filter_size, dims)
     spans = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
     pads = paddings(this, padding, image, spans, strides)
     natural = [
@@ -173,8 +199,7 @@ def _back_geometry(
     if min(kernel) < 1 or min(wanted) < 1 or any(not 0 <= e < s for e, s in zip(extra, strides, strict=True)):
         raise errors.ArgumentError(
             f"{this.name}: images of {list(image.pixels)} pixels with filter {list(kernel)}, stride {list(strides)} "
-            "and "
-            f"padding {pads} grow to {natural}, or up to stride - 1 more; found output_size={list(wanted)}"
+            f"and padding {pads} grow to {natural}, or up to stride - 1 more; found output_size={list(wanted)}"
         )
     pairs = [(span - 1 - p[0], span - 1 - p[1] + e) for span, p, e in zip(spans, pads, extra, strict=True)]
     return kernel, pairs

@@ -1,7 +1,6 @@
 """Deformable convolutions: filters whose cells lie where the net puts them."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,22 +8,25 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.initializer import Normal
-from fluid.layers.base import Layer, array_of, describe, layer, sizes_of, wide
+from fluid.layers.base import Layer, array_of, describe, layer, wide
+from fluid.layers.checks import Sizes, sizes_of
 from fluid.layers.image.grid import between
 from fluid.layers.image.spatial import Image, check_groups, finish_convolution, image_of
+from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 
 
 @layer
+@no_effect(im2col_step="XLA plans the memory")
 def deformable_conv(
     input: core.Value,
     offset: core.Value,
     mask: core.Value | None,
     num_filters: int,
-    filter_size: Any,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    filter_size: Sizes,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     groups: int | None = None,
     deformable_groups: int | None = None,
     im2col_step: int | None = None,
@@ -76,8 +78,10 @@ def deformable_conv(
     """
     this = Layer("deformable_conv", name)
     image = image_of(this, input, 4, "NCHW")
-    kernel, steps = sizes_of("filter_size", filter_size, 2), sizes_of("stride", stride, 2)
-    pads, apart = sizes_of("padding", padding, 2), sizes_of("dilation", dilation, 2)
+    kernel = sizes_of(this, "filter_size", filter_size, 2)
+    steps = sizes_of(this, "stride", stride, 2)
+    pads = sizes_of(this, "padding", padding, 2, least=0)
+    apart = sizes_of(this, "dilation", dilation, 2)
     split = check_groups(this, image.channels, num_filters, groups)
     own = core.whole_number(this.name, "deformable_groups", deformable_groups or 1)
     if (mask is None) == modulated:

@@ -1,4 +1,4 @@
-"""Reading images at any places: spatial transformers."""
+"""Images read at any places, as spatial transformers do."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,25 +7,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer, wide
+from fluid.layers.checks import sizes_of
 from fluid.layers.image.spatial import image_of
 
 
 @layer
-def affine_grid(theta: Any, out_shape: Sequence[int], name: str | None = None) -> Any:
-    """Places to read an image at, from an affine map of the places of a new one (Jaderberg et al., 2015).
+def affine_grid(theta: core.Value, out_shape: Sequence[int], name: str | None = None) -> jax.Array:
+    """For each pixel of a new image the place where another is read, by an affine map (Jaderberg et al., 2015).
 
     Args:
-      theta: `[batch, 2, 3]`: maps `(x, y, 1)` to `(x, y)`; -1 and 1 are the first and the last pixel.
-      out_shape: `[batch, channels, height, width]` of the new images; only the last two count.
+      theta: `[batch, 2, 3]`: matrices that map `(x, y, 1)` to `(x, y)`, where -1 is the first and 1 the last pixel.
+      out_shape: `[batch, channels, height, width]` of the new images, of which only height and width are used.
       name: instead of `affine_grid_N`.
 
     Returns:
       `[batch, height, width, 2]`, for `grid_sampler`.
 
     Raises:
-      ArgumentError: `out_shape` is no such list.
+      ArgumentError: `out_shape` is no list of four integers.
       ShapeError: `theta` has another shape.
 
     Example:
@@ -46,20 +47,23 @@ def affine_grid(theta: Any, out_shape: Sequence[int], name: str | None = None) -
         raise errors.ArgumentError(
             f"{this.name}: out_shape={out_shape!r}; expected [batch, channels, height, width], as in [-1, 3, 32, 32]"
         )
-    down, across = (np.linspace(-1, 1, int(n), dtype=np.float32) for n in out_shape[2:])
+    high, broad = sizes_of(this, "out_shape", out_shape[2:], 2)
+    down = np.linspace(-1, 1, high, dtype=np.float32)
+    across = np.linspace(-1, 1, broad, dtype=np.float32)
     places = np.stack([*np.meshgrid(across, down), np.ones((len(down), len(across)), np.float32)], axis=-1)
-    # A rounded place is another pixel.
+    # Hardware that multiplies with less precision would move the places.
     exact = jax.lax.Precision.HIGHEST
     return this.output(jnp.einsum("hwk,nik->nhwi", places.astype(maps.dtype), maps, precision=exact))
 
 
 @layer
-def grid_sampler(x: Any, grid: Any, name: str | None = None) -> Any:
-    """Read images at given places, between pixels as a mean of the four around; outside of the image they are 0.
+def grid_sampler(x: core.Value, grid: core.Value, name: str | None = None) -> jax.Array:
+    """Read images at given places, with bilinear interpolation between pixels; outside of the image they are 0.
 
     Args:
       x: `[batch, channels, height, width]`.
-      grid: `[batch, height', width', 2]`: for each new pixel its place `(x, y)`; -1 and 1 are the first and the last.
+      grid: `[batch, height', width', 2]`: for each new pixel its place `(x, y)`, where -1 is the first and 1 the last
+        pixel.
       name: instead of `grid_sampler_N`.
 
     Returns:
@@ -78,7 +82,8 @@ def grid_sampler(x: Any, grid: Any, name: str | None = None) -> Any:
       float32[batch, 3, 8, 8]
     """
     this = Layer("grid_sampler", name)
-    image, places = image_of(this, x, 4, "NCHW"), wide(array_of(this, grid))
+    image = image_of(this, x, 4, "NCHW")
+    places = wide(array_of(this, grid))
     if places.ndim != 4 or places.shape[-1] != 2 or places.shape[0] != image.array.shape[0]:
         raise errors.ShapeError(
             f"{this.name}: grid {describe(grid)} for images {describe(x)}; expected [batch, height', width', 2], as "
@@ -102,7 +107,8 @@ def between(pixels: Any, down: Any, across: Any) -> Any:
     Returns:
       `[batch, height', width', channels]`.
     """
-    left, top = jnp.floor(across), jnp.floor(down)
+    left = jnp.floor(across)
+    top = jnp.floor(down)
     parts = [
         (1 - jnp.abs(across - column))[..., None] * (1 - jnp.abs(down - row))[..., None] * _read(pixels, row, column)
         for row in (top, top + 1)
@@ -112,9 +118,12 @@ def between(pixels: Any, down: Any, across: Any) -> Any:
 
 
 def _read(pixels: Any, row: Any, column: Any) -> Any:
-    """Pixels `[batch, height, width, channels]` at whole places `[batch, height', width']`; 0 where there are none."""
+    """The pixels `[batch, height', width', channels]` of images `[batch, height, width, channels]` at integer places.
+
+    Rows and columns are floats `[batch, height', width']`; outside of the images the pixels are 0.
+    """
     inside = (row >= 0) & (row < pixels.shape[1]) & (column >= 0) & (column < pixels.shape[2])
     images = jnp.arange(pixels.shape[0])[:, None, None]
-    # What is no number, or too large for an integer, is outside too.
+    # NaN, and numbers too large for an integer, are outside too.
     rows, columns = (jnp.where(inside, v, 0).astype(jnp.int32) for v in (row, column))
     return jnp.where(inside[..., None], pixels[images, rows, columns], 0)

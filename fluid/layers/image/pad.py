@@ -1,12 +1,12 @@
 """Padding of images."""
 
 from collections.abc import Sequence
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
 from fluid.layers.image.spatial import image_of
 
@@ -15,25 +15,26 @@ _MODES = ("constant", "reflect", "edge")
 
 @layer
 def pad2d(
-    input: Any,
+    input: core.Value,
     paddings: Sequence[int] = (0, 0, 0, 0),
     mode: str = "constant",
     pad_value: float = 0.0,
     data_format: str = "NCHW",
     name: str | None = None,
-) -> Any:
-    """Put pixels around images.
+) -> jax.Array:
+    """Pad images with pixels on all sides.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       paddings: `[top, bottom, left, right]`.
-      mode: "constant"; "edge" repeats the pixel at the edge; "reflect" mirrors the image at that pixel.
-      pad_value: of new pixels, for "constant".
+      mode: "constant"; "edge", which repeats the pixel at the edge; or "reflect", which mirrors the image at that
+        pixel.
+      pad_value: the value of the new pixels, for "constant".
       data_format: "NCHW" or "NHWC".
       name: instead of `pad2d_N`.
 
     Returns:
-      The images, larger.
+      `[batch, channels, height + top + bottom, width + left + right]`, or with the channels last.
 
     Raises:
       ArgumentError: there is no such mode, or there are not four paddings.

@@ -1,4 +1,4 @@
-"""Windows of images, laid out as columns or as sequences."""
+"""The pixels under a sliding window, as columns or as sequences."""
 
 from typing import Any
 
@@ -6,23 +6,28 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, describe, layer, sizes_of
-from fluid.layers.checks import check_ids
-from fluid.layers.image.spatial import Image, image_of
+from fluid.layers.base import Layer, array_of, describe, layer
+from fluid.layers.checks import Sizes, check_ids, sizes_of
+from fluid.layers.image.spatial import Image, Pairs, image_of
 from fluid.layers.sequence.steps import taken
 
 
 @layer
 def unfold(
-    x: Any, kernel_sizes: Any, strides: Any = 1, paddings: Any = 0, dilations: Any = 1, name: str | None = None
-) -> Any:
-    """The pixels under each place of a sliding window, as columns.
+    x: core.Value,
+    kernel_sizes: Sizes,
+    strides: Sizes = 1,
+    paddings: Sizes = 0,
+    dilations: Sizes = 1,
+    name: str | None = None,
+) -> jax.Array:
+    """The pixels under a window at each of its places, as one column for each place.
 
     Args:
       x: `[batch, channels, height, width]`.
-      kernel_sizes: `k` or `[kh, kw]`: size of the window.
+      kernel_sizes: the size of the window, `k` or `[kh, kw]`.
       strides: one or two integers.
-      paddings: one, two, or four: `[top, left, bottom, right]`.
+      paddings: one integer, two, or four: `[top, left, bottom, right]`.
       dilations: one or two integers.
       name: instead of `unfold_N`.
 
@@ -42,33 +47,33 @@ def unfold(
     """
     this = Layer("unfold", name)
     image = image_of(this, x, 4, "NCHW")
-    kernel, steps = sizes_of("kernel_sizes", kernel_sizes, 2), sizes_of("strides", strides, 2)
-    apart = sizes_of("dilations", dilations, 2)
-    pads = _paddings("paddings", paddings)
-    patches = _patches(this, image, kernel, steps, pads, apart)
+    kernel = sizes_of(this, "kernel_sizes", kernel_sizes, 2)
+    steps = sizes_of(this, "strides", strides, 2)
+    apart = sizes_of(this, "dilations", dilations, 2)
+    patches = _patches(this, image, kernel, steps, _paddings(this, "paddings", paddings), apart)
     return this.output(patches.reshape(*patches.shape[:2], -1))
 
 
 @layer
 def im2sequence(
-    input: Any,
-    filter_size: Any = 1,
-    stride: Any = 1,
-    padding: Any = 0,
-    input_image_size: Any = None,
-    out_stride: Any = 1,
+    input: core.Value,
+    filter_size: Sizes = 1,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    input_image_size: core.Value | None = None,
+    out_stride: Sizes = 1,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """The pixels under each place of a sliding window, as the steps of a sequence, row by row from the left.
+    """The pixels under a window at each of its places, as one step of a sequence for each place, row by row.
 
     Args:
       input: `[batch, channels, height, width]`.
-      filter_size: `k` or `[kh, kw]`: size of the window.
+      filter_size: the size of the window, `k` or `[kh, kw]`.
       stride: one or two integers.
-      padding: one, two, or four: `[top, left, bottom, right]`.
-      input_image_size: integers `[batch, 2]`: true height and width of each image, before it was made smaller by
-        `out_stride`; what lies beyond is not visited.
-      out_stride: one or two integers: how much smaller `input` is than these sizes.
+      padding: one integer, two, or four: `[top, left, bottom, right]`.
+      input_image_size: integers `[batch, 2]`: height and width of each image before layers made it smaller by the
+        factor `out_stride`. The window does not go beyond them.
+      out_stride: that factor, one or two integers.
       name: instead of `im2sequence_N`.
 
     Returns:
@@ -87,8 +92,9 @@ def im2sequence(
     """
     this = Layer("im2sequence", name)
     image = image_of(this, input, 4, "NCHW")
-    kernel, steps = sizes_of("filter_size", filter_size, 2), sizes_of("stride", stride, 2)
-    pads = _paddings("padding", padding)
+    kernel = sizes_of(this, "filter_size", filter_size, 2)
+    steps = sizes_of(this, "stride", stride, 2)
+    pads = _paddings(this, "padding", padding)
     patches = _patches(this, image, kernel, steps, pads, (1, 1))
     batch, width, down, across = patches.shape
     places = core.SequenceBatch(
@@ -102,30 +108,32 @@ def im2sequence(
             f"{this.name}: input_image_size {describe(input_image_size)} for {describe(input)}; expected the height "
             f'and width of each image, [batch, 2], as from layers.data("size", shape=[2], dtype="int64")'
         )
-    seen = -(-sizes // jnp.array(sizes_of("out_stride", out_stride, 2)))
+    seen = -(-sizes // jnp.array(sizes_of(this, "out_stride", out_stride, 2)))
     counts = (seen + jnp.array([sum(p) - k for p, k in zip(pads, kernel, strict=True)])) // jnp.array(steps) + 1
     rows, columns = jnp.clip(counts, 0, jnp.array([down, across])).T
-    # Each image has its own number of places in a row, so that a step stands at another place in each.
+    # The number of places in a row differs between images, and so does the place of a step.
     row, column = jnp.divmod(jnp.arange(down * across), jnp.maximum(columns, 1)[:, None])
     return this.output(taken(places, row * across + column, rows * columns))
 
 
-def _paddings(argument: str, given: Any) -> list[tuple[int, int]]:
-    """Read one integer, two, or `[top, left, bottom, right]` as what lies before and behind each dimension."""
-    sizes = list(given) if isinstance(given, list | tuple) and len(given) == 4 else [*sizes_of(argument, given, 2)] * 2
-    top, left, bottom, right = (int(p) for p in sizes)
+def _paddings(this: Layer, argument: str, given: Any) -> Pairs:
+    """Read one integer, two, or `[top, left, bottom, right]` as a pair (before, after) for height and for width."""
+    if isinstance(given, list | tuple) and len(given) == 4:
+        top, left, bottom, right = sizes_of(this, argument, given, 4, least=0)
+    else:
+        top, left = bottom, right = sizes_of(this, argument, given, 2, least=0)
     return [(top, bottom), (left, right)]
 
 
 def _patches(this: Layer, image: Image, kernel: Any, steps: Any, pads: Any, apart: Any) -> Any:
-    """The pixels under each place of a window: `[batch, channels * kh * kw, down, across]`."""
+    """The pixels under a window at each of its places: `[batch, channels * kh * kw, places down, places across]`."""
     windows = [d * (k - 1) + 1 for d, k in zip(apart, kernel, strict=True)]
     if any(size + sum(p) < window for size, p, window in zip(image.pixels, pads, windows, strict=True)):
         raise errors.ShapeError(
             f"{this.name}: {describe(image.array)} padded by {pads} is smaller than a window of {windows}; use a "
             f"smaller window, or more padding"
         )
-    # Pixels are only moved, by a convolution that picks them: they must come through unrounded.
+    # This is computed as a convolution that only selects pixels, whose values must not be rounded.
     return jax.lax.conv_general_dilated_patches(
         image.array,
         kernel,

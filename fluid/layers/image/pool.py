@@ -7,44 +7,48 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
-from fluid.layers.base import Layer, describe, layer, sizes_of, wide
-from fluid.layers.image.spatial import Image, Pairs, image_of, paddings, with_pixels
+from fluid import core, errors
+from fluid.layers.base import Layer, describe, layer, wide
+from fluid.layers.checks import Sizes, sizes_of
+from fluid.layers.image.spatial import Image, Padding, Pairs, by_layout, image_of, paddings
+from fluid.layers.no_effect import no_effect
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def pool2d(
-    input: Any,
-    pool_size: Any = -1,
+    input: core.Value,
+    pool_size: Sizes = -1,
     pool_type: str = "max",
-    pool_stride: Any = 1,
-    pool_padding: Any = 0,
+    pool_stride: Sizes = 1,
+    pool_padding: Padding = 0,
     global_pooling: bool = False,
     use_cudnn: bool = True,
     ceil_mode: bool = False,
     name: str | None = None,
     exclusive: bool = True,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Pooling of images.
 
     Args:
       input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC".
-      pool_size: `k` or `[kh, kw]`: size of the window.
+      pool_size: the size of the window, `k` or `[kh, kw]`.
       pool_type: "max" or "avg".
       pool_stride: one or two integers.
       pool_padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
-      global_pooling: one window over the whole image; size, stride and padding do not count then.
-      use_cudnn: has no effect.
-      ceil_mode: whether a window that hangs over the far edge counts.
+      global_pooling: whether one window covers the whole image; size, stride and padding are not used then.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
+      ceil_mode: whether there is a window that reaches beyond the last pixel, where a whole one does not fit.
       name: instead of `pool2d_N`.
-      exclusive: whether an average is over the pixels inside the image, instead of over the whole window.
+      exclusive: whether an average is over the pixels inside the image only, instead of over the whole window.
       data_format: "NCHW" or "NHWC".
 
     Returns:
       `[batch, channels, height', width']`, or with the channels last.
 
     Raises:
+      ArgumentError: there is no such pooling, or a size is not positive.
       ShapeError: the input is no batch of images, or a window lies wholly outside of it.
 
     Example:
@@ -63,19 +67,20 @@ def pool2d(
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def pool3d(
-    input: Any,
-    pool_size: Any = -1,
+    input: core.Value,
+    pool_size: Sizes = -1,
     pool_type: str = "max",
-    pool_stride: Any = 1,
-    pool_padding: Any = 0,
+    pool_stride: Sizes = 1,
+    pool_padding: Padding = 0,
     global_pooling: bool = False,
     use_cudnn: bool = True,
     ceil_mode: bool = False,
     name: str | None = None,
     exclusive: bool = True,
     data_format: str = "NCDHW",
-) -> Any:
+) -> jax.Array:
     """Pooling of volumes: `pool2d` with a depth before the height.
 
     Args:
@@ -83,19 +88,20 @@ def pool3d(
       pool_size: one or three integers.
       pool_type: "max" or "avg".
       pool_stride: one or three integers.
-      pool_padding: an integer, three, six (before and after), "SAME" or "VALID".
-      global_pooling: one window over the whole volume.
-      use_cudnn: has no effect.
-      ceil_mode: whether a window that hangs over the far edge counts.
+      pool_padding: one integer, three, six (before and after for each dimension), "SAME" or "VALID".
+      global_pooling: whether one window covers the whole volume; size, stride and padding are not used then.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
+      ceil_mode: whether there is a window that reaches beyond the last cell, where a whole one does not fit.
       name: instead of `pool3d_N`.
-      exclusive: whether an average is over the cells inside the volume.
+      exclusive: whether an average is over the cells inside the volume only, instead of over the whole window.
       data_format: "NCDHW" or "NDHWC".
 
     Returns:
       `[batch, channels, depth', height', width']`, or with the channels last.
 
     Raises:
-      ShapeError: as `pool2d`.
+      ArgumentError: as for `pool2d`.
+      ShapeError: as for `pool2d`.
 
     Example:
       >>> import fluid
@@ -114,20 +120,21 @@ def pool3d(
 
 @layer
 def adaptive_pool2d(
-    input: Any,
-    pool_size: Any,
+    input: core.Value,
+    pool_size: Sizes,
     pool_type: str = "max",
     require_index: bool = False,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
-    """Pooling to a given size.
+) -> jax.Array:
+    """Pooling of images to a given size.
 
-    Cell `i` of `n` covers the pixels from `floor(i * size / n)` to `ceil((i + 1) * size / n)`.
+    Along each dimension, cell `i` of `n` covers the pixels from `floor(i * size / n)` up to, but not including,
+    `ceil((i + 1) * size / n)`.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
-      pool_size: `n` or `[height', width']` of the result.
+      pool_size: the size of the result, `n` or `[height', width']`.
       pool_type: "max" or "avg".
       require_index: not possible here; only False is accepted.
       name: instead of `adaptive_pool2d_N`.
@@ -137,6 +144,7 @@ def adaptive_pool2d(
       `[batch, channels, height', width']`, or with the channels last.
 
     Raises:
+      ArgumentError: there is no such pooling, a size is not positive, or an index is required.
       ShapeError: the input is no batch of images, or smaller than the result.
 
     Example:
@@ -152,18 +160,18 @@ def adaptive_pool2d(
 
 @layer
 def adaptive_pool3d(
-    input: Any,
-    pool_size: Any,
+    input: core.Value,
+    pool_size: Sizes,
     pool_type: str = "max",
     require_index: bool = False,
     name: str | None = None,
     data_format: str = "NCDHW",
-) -> Any:
+) -> jax.Array:
     """Pooling of volumes to a given size: `adaptive_pool2d` with a depth before the height.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
-      pool_size: `n` or `[depth', height', width']` of the result.
+      pool_size: the size of the result, `n` or `[depth', height', width']`.
       pool_type: "max" or "avg".
       require_index: not possible here; only False is accepted.
       name: instead of `adaptive_pool3d_N`.
@@ -173,6 +181,7 @@ def adaptive_pool3d(
       `[batch, channels, depth', height', width']`, or with the channels last.
 
     Raises:
+      ArgumentError: as for `adaptive_pool2d`.
       ShapeError: the input is no batch of volumes, or smaller than the result.
 
     Example:
@@ -187,16 +196,17 @@ def adaptive_pool3d(
 
 
 def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_index: bool, data_format: str) -> Any:
-    _check_type(this, kind)
+    """The adaptive pooling of arrays of `ndim` dimensions; see `adaptive_pool2d`."""
+    _check_kind(this, kind)
     if require_index:
         raise errors.ArgumentError(
-            f"{this.name}: require_index=True is not possible; the pooled values only are returned"
+            f"{this.name}: require_index=True is not possible; only the pooled values are returned"
         )
     image = image_of(this, input, ndim, data_format)
-    cells = sizes_of("pool_size", size, ndim - 2)
-    if any(not 0 < n <= size for n, size in zip(cells, image.pixels, strict=True)):
+    cells = sizes_of(this, "pool_size", size, ndim - 2)
+    if any(n > size for n, size in zip(cells, image.pixels, strict=True)):
         raise errors.ShapeError(
-            f"{this.name}: {describe(input)} cannot be pooled to {list(cells)}; ask for fewer cells"
+            f"{this.name}: {describe(input)} cannot be pooled to {list(cells)} cells; ask for fewer cells"
         )
     result = wide(image.array)
     reduce = jnp.max if kind == "max" else jnp.mean
@@ -210,19 +220,21 @@ def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_ind
 def _pool(
     this: Layer, image: Image, size: Any, kind: str, stride: Any, padding: Any, whole: bool, ceil: bool, exclusive: bool
 ) -> Any:
-    _check_type(this, kind)
+    """The pooling of images or volumes; see `pool2d`."""
+    _check_kind(this, kind)
     dims = len(image.pixels)
     if whole:
-        window, strides, pads = image.pixels, (1,) * dims, [(0, 0)] * dims
+        window = image.pixels
+        strides = (1,) * dims
+        pads = [(0, 0)] * dims
     else:
-        window, strides = sizes_of("pool_size", size, dims), sizes_of("pool_stride", stride, dims)
-        if min(window) < 1:
-            raise errors.ArgumentError(f"{this.name}: pool_size={size!r}; expected positive sizes, as in pool_size=2")
-        pads = _reach(this, image, window, strides, paddings(this, padding, image, window, strides), ceil)
+        window = sizes_of(this, "pool_size", size, dims)
+        strides = sizes_of(this, "pool_stride", stride, dims)
+        pads = _to_last_window(this, image, window, strides, paddings(this, padding, image, window, strides), ceil)
     geometry = (
-        tuple(with_pixels(image, window, 1, 1)),
-        tuple(with_pixels(image, strides, 1, 1)),
-        tuple(with_pixels(image, pads, (0, 0), (0, 0))),
+        by_layout(image, window, 1, 1),
+        by_layout(image, strides, 1, 1),
+        by_layout(image, pads, (0, 0), (0, 0)),
     )
     x = image.array
     if kind == "max":
@@ -237,7 +249,20 @@ def _pool(
     return this.output((total / jax.lax.reduce_window(inside, zero, jax.lax.add, *geometry)).astype(x.dtype))
 
 
-def _reach(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
+def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
+    """The padding with which the last window ends, as a pair (before, after) for each dimension of pixels.
+
+    Args:
+      this: the layer, for messages.
+      image: the input.
+      window: its size in each dimension.
+      strides: one for each dimension.
+      pads: the padding that the user asks for.
+      ceil: whether the last window may reach beyond it.
+
+    Raises:
+      ShapeError: a window would lie wholly outside of the image.
+    """
     reached = []
     for size, k, s, (before, after) in zip(image.pixels, window, strides, pads, strict=True):
         room = size + before + after - k
@@ -252,6 +277,6 @@ def _reach(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ce
     return reached
 
 
-def _check_type(this: Layer, kind: str) -> None:
+def _check_kind(this: Layer, kind: str) -> None:
     if kind not in ("max", "avg"):
         raise errors.ArgumentError(f'{this.name}: pool_type={kind!r}; expected "max" or "avg"')

@@ -1,17 +1,19 @@
-"""Images of another size."""
+"""Images and volumes resized."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
-from fluid.layers.base import Layer, describe, layer, wide
+from fluid import core, errors
+from fluid.layers.base import Layer, along_axis, describe, layer, wide
+from fluid.layers.checks import sizes_of
 from fluid.layers.image.spatial import Image, image_of
 
-# How many spatial dimensions each way of reading between pixels is for, and what its layer is called.
-_WAYS = {
+# For each kind of interpolation: the number of dimensions of pixels, and what automatic names begin with.
+_INTERPOLATIONS = {
     "BILINEAR": (2, "bilinear_interp"),
     "TRILINEAR": (3, "trilinear_interp"),
     "NEAREST": (2, "nearest_interp"),
@@ -20,37 +22,38 @@ _WAYS = {
 
 @layer
 def image_resize(
-    input: Any,
+    input: core.Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
     resample: str = "BILINEAR",
-    actual_shape: Any = None,
+    actual_shape: core.Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Resize images, or volumes.
 
-    Where the pixel `k` of `m` lies among `n` is `k * (n - 1) / (m - 1)` with `align_corners`, which keeps the pixels in
-    the corners; else `k * n / m`; or, for `align_mode=0`, `(k + 0.5) * n / m - 0.5`, which treats pixels as areas.
+    When `n` pixels become `m`, the new pixel `k` is read at place `k * (n - 1) / (m - 1)` with `align_corners`, so that
+    the pixels in the corners stay. Without, the place is `k * n / m` for `align_mode=1`, or `(k + 0.5) * n / m - 0.5`
+    for `align_mode=0`, which takes pixels as areas.
 
     Args:
       input: `[batch, channels, height, width]`, with a depth before the height for "TRILINEAR".
-      out_shape: `[height', width']`, with a depth before it for "TRILINEAR".
-      scale: a factor, where `out_shape` is not given.
+      out_shape: `[height', width']`, with a depth before them for "TRILINEAR".
+      scale: the factor of all sizes, if `out_shape` is not given.
       name: instead of `bilinear_interp_N`, `nearest_interp_N` or `trilinear_interp_N`.
-      resample: "BILINEAR" and "TRILINEAR" weigh the neighbours, "NEAREST" takes one.
-      actual_shape: not possible here; shapes are known in advance.
-      align_corners: whether corners lie on corners.
-      align_mode: 0 or 1, without `align_corners`; "NEAREST" knows 1 only.
+      resample: "BILINEAR" and "TRILINEAR" take a weighted mean of the neighbouring pixels, "NEAREST" takes one of them.
+      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
+      align_corners: whether the pixels in the corners stay, see above.
+      align_mode: 0 or 1, see above; "NEAREST" has 1 only.
       data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC"; channels first by default.
 
     Returns:
       The images, with `out_shape` pixels.
 
     Raises:
-      ArgumentError: neither size nor scale is given, or a setting does not exist.
+      ArgumentError: neither `out_shape` nor `scale` is given, or an argument has none of the values above.
       ShapeError: the input is no batch of images.
 
     Example:
@@ -66,23 +69,23 @@ def image_resize(
 
 @layer
 def resize_bilinear(
-    input: Any,
+    input: core.Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
-    actual_shape: Any = None,
+    actual_shape: core.Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str = "NCHW",
-) -> Any:
-    """Resize images; new pixels are means of four, weighed by how near they are.
+) -> jax.Array:
+    """Resize images; each new pixel is the mean of four, weighted by how near they are.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       out_shape: `[height', width']`.
-      scale: a factor, where `out_shape` is not given.
+      scale: the factor of all sizes, if `out_shape` is not given.
       name: instead of `bilinear_interp_N`.
-      actual_shape: not possible here.
+      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
       align_corners: see `image_resize`.
       align_mode: see `image_resize`.
       data_format: "NCHW" or "NHWC".
@@ -91,8 +94,8 @@ def resize_bilinear(
       The images, with `out_shape` pixels.
 
     Raises:
-      ArgumentError: as `image_resize`.
-      ShapeError: as `image_resize`.
+      ArgumentError: as for `image_resize`.
+      ShapeError: as for `image_resize`.
 
     Example:
       >>> import fluid
@@ -106,23 +109,23 @@ def resize_bilinear(
 
 @layer
 def resize_trilinear(
-    input: Any,
+    input: core.Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
-    actual_shape: Any = None,
+    actual_shape: core.Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str = "NCDHW",
-) -> Any:
-    """Resize volumes; new cells are means of eight, weighed by how near they are.
+) -> jax.Array:
+    """Resize volumes; each new cell is the mean of eight, weighted by how near they are.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
       out_shape: `[depth', height', width']`.
-      scale: a factor, where `out_shape` is not given.
+      scale: the factor of all sizes, if `out_shape` is not given.
       name: instead of `trilinear_interp_N`.
-      actual_shape: not possible here.
+      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
       align_corners: see `image_resize`.
       align_mode: see `image_resize`.
       data_format: "NCDHW" or "NDHWC".
@@ -131,8 +134,8 @@ def resize_trilinear(
       The volumes, with `out_shape` cells.
 
     Raises:
-      ArgumentError: as `image_resize`.
-      ShapeError: as `image_resize`.
+      ArgumentError: as for `image_resize`.
+      ShapeError: as for `image_resize`.
 
     Example:
       >>> import fluid
@@ -146,22 +149,22 @@ def resize_trilinear(
 
 @layer
 def resize_nearest(
-    input: Any,
+    input: core.Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
-    actual_shape: Any = None,
+    actual_shape: core.Value | None = None,
     align_corners: bool = True,
     data_format: str = "NCHW",
-) -> Any:
-    """Resize images; new pixels are copies of one.
+) -> jax.Array:
+    """Resize images; each new pixel is a copy of the nearest one.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       out_shape: `[height', width']`.
-      scale: a factor, where `out_shape` is not given.
+      scale: the factor of all sizes, if `out_shape` is not given.
       name: instead of `nearest_interp_N`.
-      actual_shape: not possible here.
+      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
       align_corners: whether corners lie on corners, and places are rounded; else they are rounded down.
       data_format: "NCHW" or "NHWC".
 
@@ -169,8 +172,8 @@ def resize_nearest(
       The images, with `out_shape` pixels.
 
     Raises:
-      ArgumentError: as `image_resize`.
-      ShapeError: as `image_resize`.
+      ArgumentError: as for `image_resize`.
+      ShapeError: as for `image_resize`.
 
     Example:
       >>> import fluid
@@ -183,20 +186,22 @@ def resize_nearest(
 
 
 @layer
-def image_resize_short(input: Any, out_short_len: int, resample: str = "BILINEAR", name: str | None = None) -> Any:
-    """Resize images so that their shorter side has a given length, and the longer one keeps the proportion.
+def image_resize_short(
+    input: core.Value, out_short_len: int, resample: str = "BILINEAR", name: str | None = None
+) -> jax.Array:
+    """Resize images so that their shorter side has a given length, and their proportions stay.
 
     Args:
       input: `[batch, channels, height, width]`.
-      out_short_len: length of the shorter side.
+      out_short_len: the new length of the shorter side.
       resample: "BILINEAR" or "NEAREST".
       name: instead of `bilinear_interp_N` or `nearest_interp_N`.
 
     Returns:
-      The images, in their new size.
+      The images in their new size.
 
     Raises:
-      ArgumentError: as `image_resize`.
+      ArgumentError: as for `image_resize`.
       ShapeError: the input is no batch of images.
 
     Example:
@@ -209,44 +214,48 @@ def image_resize_short(input: Any, out_short_len: int, resample: str = "BILINEAR
     this = _layer_of(resample, name)
     image = image_of(this, input, 4, "NCHW")
     short = min(image.pixels)
+    core.whole_number(this.name, "out_short_len", out_short_len)
     sizes = [out_short_len if p == short else int(p * (out_short_len / short) + 0.5) for p in image.pixels]
-    return this.output(_resampled(this, image, sizes, resample, True, 1))
+    return this.output(_resampled(image, sizes, resample, True, 1))
 
 
 def _resize(
     input: Any, out_shape: Any, scale: Any, name: str | None, resample: str, actual_shape: Any, align_corners: bool,
     align_mode: int, data_format: str | None,
 ) -> Any:  # fmt: skip
+    """The resizing by one kind of interpolation; see `image_resize`."""
     this = _layer_of(resample, name)
-    dims = _WAYS[resample.upper()][0]
+    dims = _INTERPOLATIONS[resample.upper()][0]
     image = image_of(this, input, dims + 2, data_format or ("NCHW" if dims == 2 else "NCDHW"))
     if actual_shape is not None:
         raise errors.ArgumentError(
-            f"{this.name}: actual_shape gives a size that depends on data, and shapes cannot; give out_shape"
+            f"{this.name}: actual_shape gives a size that depends on data, which no shape can; give out_shape="
         )
     if align_mode not in (0, 1):
         raise errors.ArgumentError(f"{this.name}: align_mode={align_mode!r}; expected 0 or 1")
     if out_shape is not None:
-        sizes = [int(s) for s in out_shape]
+        sizes = sizes_of(this, "out_shape", out_shape, dims)
     elif scale:
-        sizes = [int(p * scale) for p in image.pixels]
+        sizes = tuple(int(p * scale) for p in image.pixels)
     else:
         raise errors.ArgumentError(f"{this.name} needs out_shape or scale, as in scale=2.0")
-    if len(sizes) != dims or min(sizes) < 1:
+    if min(sizes) < 1:
         raise errors.ArgumentError(
-            f"{this.name}: {describe(input)} cannot have {sizes} pixels; give {dims} positive sizes, as in "
-            f"out_shape={list(image.pixels)}"
+            f"{this.name}: scale={scale} leaves {list(sizes)} pixels of {describe(input)}; "
+            f"expected a larger factor, as in scale=2.0"
         )
-    return this.output(_resampled(this, image, sizes, resample, align_corners, align_mode))
+    return this.output(_resampled(image, sizes, resample, align_corners, align_mode))
 
 
 def _layer_of(resample: Any, name: str | None) -> Layer:
-    if not isinstance(resample, str) or resample.upper() not in _WAYS:
-        raise errors.ArgumentError(f"resample={resample!r}: expected {', '.join(map(repr, _WAYS))}")
-    return Layer(_WAYS[resample.upper()][1], name)
+    """The layer of one kind of interpolation, whose name is part of automatic names."""
+    if not isinstance(resample, str) or resample.upper() not in _INTERPOLATIONS:
+        raise errors.ArgumentError(f"resample={resample!r}: expected {', '.join(map(repr, _INTERPOLATIONS))}")
+    return Layer(_INTERPOLATIONS[resample.upper()][1], name)
 
 
-def _resampled(this: Layer, image: Image, sizes: Sequence[int], resample: str, corners: bool, mode: int) -> Any:
+def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool, mode: int) -> Any:
+    """The array of an image with the given numbers of pixels; the other arguments are those of `image_resize`."""
     result = image.array
     if resample.upper() == "NEAREST":
         for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
@@ -258,7 +267,7 @@ def _resampled(this: Layer, image: Image, sizes: Sequence[int], resample: str, c
     for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
         places = np.maximum(_places(pixels, size, corners, mode), 0)
         low = np.minimum(places.astype(int), pixels - 1)
-        share = (places - low).reshape([-1 if i == axis else 1 for i in range(result.ndim)]).astype(result.dtype)
+        share = (places - low).reshape(along_axis(axis, result.ndim)).astype(result.dtype)
         below = jnp.take(result, low, axis=axis)
         above = jnp.take(result, np.minimum(low + 1, pixels - 1), axis=axis)
         result = below * (1 - share) + above * share
@@ -266,7 +275,8 @@ def _resampled(this: Layer, image: Image, sizes: Sequence[int], resample: str, c
 
 
 def _places(pixels: int, size: int, corners: bool, mode: int) -> np.ndarray:
-    """Where the new pixels lie among the old ones; in float32, as the rounding of the original is."""
+    """The places among `pixels` old pixels at which `size` new ones are read, float32 `[size]`; see `image_resize`."""
+    # Fluid computes places in float32. In another precision, some that round to a pixel here would not.
     k = np.arange(size, dtype=np.float32)
     if corners:
         return k * np.float32((pixels - 1) / (size - 1) if size > 1 else 0)

@@ -1,7 +1,6 @@
-"""Pixels moved into channels and back; channels that change places, or frames."""
+"""Pixels turned into channels and back; channels in another order, or of other frames."""
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
@@ -10,19 +9,20 @@ from fluid.layers.image.spatial import divided_channels, image_of
 
 
 @layer
-def pixel_shuffle(x: Any, upscale_factor: int, name: str | None = None) -> Any:
+def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -> jax.Array:
     """Turn channels into pixels (Shi et al., 2016): images become larger, with fewer channels.
 
     Args:
       x: `[batch, channels, height, width]`.
-      upscale_factor: `r`, by which height and width grow; its square divides the channels.
+      upscale_factor: `r`, the factor by which height and width grow; its square divides the number of channels.
       name: instead of `pixel_shuffle_N`.
 
     Returns:
       `[batch, channels / r**2, height * r, width * r]`.
 
     Raises:
-      ShapeError: the input is no batch of images, or its channels cannot be shared out.
+      ArgumentError: `upscale_factor` is no positive integer.
+      ShapeError: the input is no batch of images, or `r**2` does not divide its channels.
 
     Example:
       >>> import fluid
@@ -33,7 +33,7 @@ def pixel_shuffle(x: Any, upscale_factor: int, name: str | None = None) -> Any:
     """
     this = Layer("pixel_shuffle", name)
     image = image_of(this, x, 4, "NCHW")
-    r = upscale_factor
+    r = core.whole_number(this.name, "upscale_factor", upscale_factor)
     channels = divided_channels(this, image, "upscale_factor", r, r * r)
     high, wide = image.pixels
     parted = image.array.reshape(-1, channels, r, r, high, wide)
@@ -41,22 +41,25 @@ def pixel_shuffle(x: Any, upscale_factor: int, name: str | None = None) -> Any:
 
 
 @layer
-def space_to_depth(x: Any, blocksize: int, name: str | None = None) -> Any:
+def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> jax.Array:
     """Turn pixels into channels: images become smaller, with more channels.
 
-    The order is that of Fluid: channels are dealt out to the places of `blocksize` times larger images, and the memory
-    of these is read in the new shape. Like any other order it is a permutation of the elements of each image.
+    The order of the elements is that of Fluid. It first arranges them as images that are larger by the factor
+    `blocksize`, with fewer channels, and then takes their memory in the new shape. As any other order it is a
+    permutation of the elements of each image.
 
     Args:
       x: `[batch, channels, height, width]`.
-      blocksize: divides height and width; its square divides the channels.
+      blocksize: the factor by which height and width shrink, and which divides both; its square divides the number of
+        channels.
       name: instead of `space_to_depth_N`.
 
     Returns:
       `[batch, channels * blocksize**2, height / blocksize, width / blocksize]`.
 
     Raises:
-      ShapeError: the input is no batch of images, or cannot be divided so.
+      ArgumentError: `blocksize` is no positive integer.
+      ShapeError: the input is no batch of images, or its sizes cannot be divided.
 
     Example:
       >>> import fluid
@@ -67,29 +70,31 @@ def space_to_depth(x: Any, blocksize: int, name: str | None = None) -> Any:
     """
     this = Layer("space_to_depth", name)
     image = image_of(this, x, 4, "NCHW")
-    b = blocksize
-    channels, (high, wide) = divided_channels(this, image, "blocksize", b, b * b), image.pixels
+    b = core.whole_number(this.name, "blocksize", blocksize)
+    channels = divided_channels(this, image, "blocksize", b, b * b)
+    high, wide = image.pixels
     if high % b or wide % b:
         raise errors.ShapeError(
             f"{this.name}: blocksize={b} does not divide the pixels of {describe(x)}; pad them: layers.pad2d(x, ...)"
         )
-    dealt = image.array.reshape(-1, b, b, channels, high, wide).transpose(0, 3, 4, 1, 5, 2)
-    return this.output(dealt.reshape(-1, image.channels * b * b, high // b, wide // b))
+    arranged = image.array.reshape(-1, b, b, channels, high, wide).transpose(0, 3, 4, 1, 5, 2)
+    return this.output(arranged.reshape(-1, image.channels * b * b, high // b, wide // b))
 
 
 @layer
-def shuffle_channel(x: Any, group: int, name: str | None = None) -> Any:
-    """Deal the channels of several groups out in turns (Zhang et al., 2017).
+def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.Array:
+    """Take the channels of several groups in turns (ShuffleNet; Zhang et al., 2017).
 
     Args:
       x: `[batch, channels, height, width]`.
-      group: how many groups; it divides the channels.
+      group: the number of groups, which divides the number of channels.
       name: instead of `shuffle_channel_N`.
 
     Returns:
-      Same shape as `x`: the first channel of each group, then the second of each.
+      The same shape as `x`: the first channel of each group, then the second of each, and so on.
 
     Raises:
+      ArgumentError: `group` is no positive integer.
       ShapeError: the input is no batch of images, or `group` does not divide its channels.
 
     Example:
@@ -101,27 +106,31 @@ def shuffle_channel(x: Any, group: int, name: str | None = None) -> Any:
     """
     this = Layer("shuffle_channel", name)
     image = image_of(this, x, 4, "NCHW")
+    core.whole_number(this.name, "group", group)
     each = divided_channels(this, image, "group", group, group)
     parted = image.array.reshape(-1, group, each, *image.pixels)
     return this.output(jnp.swapaxes(parted, 1, 2).reshape(image.array.shape))
 
 
 @layer
-def temporal_shift(x: Any, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> Any:
-    """Move some channels of the frames of a film to the next frame, and as many to the one before (Lin et al., 2019).
+def temporal_shift(x: core.Value, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> jax.Array:
+    """Exchange channels between neighbouring frames of videos (Lin et al., 2019).
+
+    Of the `channels`, the first `shift_ratio * channels` come from the frame before, the next `shift_ratio * channels`
+    from the frame after, and the others stay. Frames before the first and after the last are 0.
 
     Args:
-      x: the frames of all films, one after the other, `[batch * seg_num, channels, height, width]`.
-      seg_num: how many frames each film has.
-      shift_ratio: which share of the channels is moved forward, the first ones, and which back, those behind them.
+      x: the frames of all videos, one after another, `[batch * seg_num, channels, height, width]`.
+      seg_num: the number of frames in each video.
+      shift_ratio: the share of the channels that is shifted in each direction, at most 0.5.
       name: instead of `temporal_shift_N`.
 
     Returns:
-      Same shape as `x`; 0 where no frame is before or behind.
+      Same shape as `x`.
 
     Raises:
-      ArgumentError: `seg_num` is not positive, or `shift_ratio` is more than a half.
-      ShapeError: the input is no batch of images, or no whole number of films.
+      ArgumentError: `seg_num` is not positive, or `shift_ratio` is not between 0 and 0.5.
+      ShapeError: the input is no batch of images, or their number is no multiple of `seg_num`.
 
     Example:
       >>> import fluid
@@ -138,8 +147,8 @@ def temporal_shift(x: Any, seg_num: int, shift_ratio: float = 0.25, name: str | 
         raise errors.ArgumentError(f"{this.name}: shift_ratio={shift_ratio!r}; expected a share from 0 to 0.5")
     if isinstance(count, int) and count % frames and count != this.frame.placeholder_batch:
         raise errors.ShapeError(
-            f"{this.name}: {count} images are no whole number of films of seg_num={frames} frames; feed as many as "
-            f"{count - count % frames or frames}"
+            f"{this.name}: {count} images cannot be divided into videos of seg_num={frames} frames; feed a multiple of "
+            f"{frames}, such as {count - count % frames or frames}"
         )
     number = jnp.arange(count)[:, None, None, None] % frames
     first, second = (int(image.channels * share) for share in (shift_ratio, 2 * shift_ratio))

@@ -1,28 +1,32 @@
-"""What layers on images share: layouts, paddings, groups of channels."""
+"""What layers on images share: layouts, padding, groups of channels."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fluid import errors
-from fluid.layers.base import Layer, array_of, describe
+from fluid import core, errors
+from fluid.layers.base import Layer, along_axis, array_of, describe
 
+# What layers accept as `padding=`; `paddings` says what each kind means.
+Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
+# How much to pad before and after, for each spatial dimension.
 Pairs = list[tuple[int, int]]
 
 _LAYOUTS = {4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
 
 
 class Image(NamedTuple):
-    """Where channels and pixels lie in an image batch.
+    """A batch of images or volumes, and where its channels and pixels are.
 
     Attributes:
       array: `[batch, channels, *pixels]` or `[batch, *pixels, channels]`.
       layout: for example "NCHW".
-      channel_axis: 1 or the last.
-      channels: how many.
-      pixels: sizes of the spatial dimensions.
-      axes: where those dimensions are.
+      channel_axis: the dimension of the channels: 1 or the last.
+      channels: the number of channels.
+      pixels: the sizes of the dimensions of pixels: height and width, or depth, height and width.
+      axes: these dimensions.
     """
 
     array: Any
@@ -34,10 +38,17 @@ class Image(NamedTuple):
 
 
 def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "data_format") -> Image:
-    """Read an input as a batch of images.
+    """Read an input as a batch of images or volumes.
+
+    Args:
+      this: the layer, for messages.
+      value: the input.
+      ndim: the number of its dimensions: 4 for images, 5 for volumes.
+      layout: from the user, for example "NCHW".
+      argument: its name, for messages.
 
     Raises:
-      ArgumentError: no such layout.
+      ArgumentError: there is no such layout.
       ShapeError: the input has another number of dimensions.
     """
     first, last = _LAYOUTS[ndim]
@@ -47,35 +58,35 @@ def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "d
     if array.ndim != ndim:
         sizes = "batch, channels, height, width" if ndim == 4 else "batch, channels, depth, height, width"
         raise errors.ShapeError(
-            f"{this.name}: input {describe(value)} has {array.ndim} dimensions; "
-            f"expected {ndim}, [{sizes}] for {first!r}, "
-            f"as in layers.data(..., shape=[1, 28, 28]), or layers.reshape(x, [-1, 1, 28, 28])"
+            f"{this.name}: input {describe(value)} has {array.ndim} dimensions; expected {ndim}, [{sizes}] for "
+            f"{first!r}, as in layers.data(..., shape=[1, 28, 28]), or layers.reshape(x, [-1, 1, 28, 28])"
         )
     channel_axis = 1 if layout == first else ndim - 1
     axes = tuple(i for i in range(1, ndim) if i != channel_axis)
     return Image(array, layout, channel_axis, array.shape[channel_axis], tuple(array.shape[i] for i in axes), axes)
 
 
-def with_pixels(image: Image, pixels: Any, channels: Any, batch: Any) -> list[Any]:
-    """Order things by the layout of an image: one per spatial dimension, one for channels, one for the batch."""
+def by_layout(image: Image, pixels: Any, channels: Any, batch: Any) -> tuple[Any, ...]:
+    """One setting for each dimension of an image: those of the pixels, that of the channels and that of the batch."""
     ordered = [batch, *pixels]
     ordered.insert(image.channel_axis, channels)
-    return ordered
+    return tuple(ordered)
 
 
 def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], strides: tuple[int, ...]) -> Pairs:
-    """Read padding as one pair (before, after) for each spatial dimension.
+    """Read padding as one pair (before, after) for each dimension of pixels.
 
     Args:
       this: the layer, for messages.
-      given: `p`; one for each dimension; a before and an after for each; one pair for each dimension of the array;
-        "SAME", for which the output has `ceil(size / stride)` pixels; or "VALID", for none.
+      given: one integer; one for each dimension of pixels; two for each, before and after; one pair for each dimension
+        of the array, which does not pad batch and channels; "SAME", for which the result has `ceil(size / stride)`
+        pixels; or "VALID" for none.
       image: the input.
-      windows: extent of the window, dilation included.
-      strides: step of the window.
+      windows: the extent of the window in each dimension, dilation included.
+      strides: one for each dimension.
 
     Raises:
-      ArgumentError: it is none of those.
+      ArgumentError: it has none of these forms.
     """
     count = len(image.pixels)
     if isinstance(given, str):
@@ -106,41 +117,51 @@ def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], st
 
 
 def _same(size: int, window: int, stride: int) -> tuple[int, int]:
+    """The padding (before, after) of one dimension with which there are `ceil(size / stride)` windows."""
     total = max((-(-size // stride) - 1) * stride + window - size, 0)
     return total // 2, total - total // 2
 
 
 def check_groups(this: Layer, channels: int, num_filters: int, groups: int | None) -> int:
-    """In how many groups the channels are convolved, 1 for None.
+    """The number of groups in which the channels are convolved, 1 for None.
 
     Raises:
-      ArgumentError: `num_filters` is no positive integer. ShapeError: the groups do not divide channels and filters.
+      ArgumentError: `num_filters` or `groups` is no positive integer.
+      ShapeError: the groups do not divide channels and filters.
     """
-    if not isinstance(num_filters, int) or num_filters < 1:
-        raise errors.ArgumentError(f"{this.name}: num_filters={num_filters!r}; expected a positive integer")
-    count = 1 if groups is None else groups
-    if not isinstance(count, int) or count < 1 or channels % count or num_filters % count:
+    core.whole_number(this.name, "num_filters", num_filters)
+    count = 1 if groups is None else core.whole_number(this.name, "groups", groups)
+    if channels % count or num_filters % count:
         raise errors.ShapeError(
             f"{this.name}: groups={groups} must divide the {channels} channels of the input and "
-            f"num_filters={num_filters}; "
-            f"groups={math.gcd(channels, num_filters)} would"
+            f"num_filters={num_filters}; groups={math.gcd(channels, num_filters)} would"
         )
     return count
 
 
 def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, act: Any) -> Any:
-    """Record what a convolution computed, then add the bias, then activate."""
+    """Record what a convolution computed; then add a bias, and apply an activation, and record these too."""
     result = this.output(result)
     bias = this.bias(bias_attr, [result.shape[image.channel_axis]], result.dtype)
     if bias is not None:
-        shape = [-1 if i == image.channel_axis else 1 for i in range(result.ndim)]
-        result = this.output(result + bias.reshape(shape))
+        result = this.output(result + bias.reshape(along_axis(image.channel_axis, result.ndim)))
     return this.activate(result, act)
 
 
 def divided_channels(this: Layer, image: Image, argument: str, value: Any, parts: int) -> int:
-    """How many channels are left when they are shared out among so many parts."""
-    if not isinstance(value, int) or value < 1 or image.channels % parts:
+    """The number of channels of each part when the channels of an image are divided among several.
+
+    Args:
+      this: the layer, for messages.
+      image: whose channels are divided.
+      argument: of the layer, which says among how many parts.
+      value: of that argument.
+      parts: their number, computed from the value.
+
+    Raises:
+      ShapeError: the channels cannot be divided so.
+    """
+    if image.channels % parts:
         raise errors.ShapeError(
             f"{this.name}: {argument}={value!r} for {image.channels} channels; they must be a multiple of {parts}, "
             f"as from layers.conv2d(x, num_filters={parts}, filter_size=3)"

@@ -1,5 +1,6 @@
-"""Less common losses of classes: overlap, focus on hard examples, distillation, smoothed labels."""
+"""Other losses for classes: ranking, overlap, distillation, focus on hard examples; and smoothed labels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,12 +12,12 @@ from fluid.layers.checks import check_ids, check_same_shape, dtype_of
 
 
 @layer
-def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
-    """Bayesian personalised ranking (Hidasi et al., 2016): how far the right class is ahead of each other one.
+def bpr_loss(input: core.Value, label: core.Value, name: str | None = None) -> Any:
+    """Bayesian personalised ranking (Hidasi et al., 2016): by how much the right class is ahead of the others.
 
     Args:
       input: scores `[batch, classes]`, or a SequenceBatch of such steps.
-      label: classes `[batch, 1]` of an integer dtype, likewise.
+      label: classes `[batch, 1]` of an integer dtype, or a SequenceBatch of them.
       name: instead of `bpr_loss_N`.
 
     Returns:
@@ -24,7 +25,7 @@ def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
 
     Raises:
       ArgumentTypeError: labels are no integers.
-      ShapeError: labels do not fit the input, or there is one class only.
+      ShapeError: labels do not fit the input, or there is only one class.
 
     Example:
       >>> import fluid
@@ -35,10 +36,11 @@ def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
       float32[batch, 1]
     """
     this = Layer("bpr_loss", name)
-    (scores, classes), back = as_rows(this, input, label)
-    scores, classes = wide(scores), _column(this, scores, classes)
+    (given, labels), back = as_rows(this, input, label)
+    scores = wide(given)
+    classes = _column(this, given, labels)
     if scores.shape[-1] < 2:
-        raise errors.ShapeError(f"{this.name}: input {describe(input)} has one class; there must be others to rank")
+        raise errors.ShapeError(f"{this.name}: input {describe(input)} has only one class; expected two or more")
     core.limit_feed(label, 0, scores.shape[-1])
     right = jnp.take_along_axis(scores, classes, axis=1)
     behind = jax.nn.softplus(scores - right)
@@ -47,13 +49,13 @@ def bpr_loss(input: Any, label: Any, name: str | None = None) -> Any:
 
 
 @layer
-def dice_loss(input: Any, label: Any, epsilon: float = 1e-5, name: str | None = None) -> Any:
-    """One minus the Dice coefficient of overlap (Milletari, Navab and Ahmadi, 2016), averaged over images.
+def dice_loss(input: core.Value, label: core.Value, epsilon: float = 1e-5, name: str | None = None) -> jax.Array:
+    """One minus the Dice coefficient, a measure of overlap (Milletari, Navab and Ahmadi, 2016), averaged over images.
 
     Args:
       input: probabilities `[batch, ..., classes]`.
       label: classes `[batch, ..., 1]` of an integer dtype.
-      epsilon: keeps the divisor from 0.
+      epsilon: keeps the divisor away from 0.
       name: instead of `dice_loss_N`.
 
     Returns:
@@ -72,17 +74,18 @@ def dice_loss(input: Any, label: Any, epsilon: float = 1e-5, name: str | None = 
       float32[]
     """
     this = Layer("dice_loss", name)
-    p, classes = wide(array_of(this, input)), check_ids(this.name, array_of(this, label))
+    p = wide(array_of(this, input))
+    classes = check_ids(this.name, array_of(this, label))
     if classes.shape != (*p.shape[:-1], 1):
         raise errors.ShapeError(
-            f"{this.name}: input {describe(input)} and label {describe(label)} do not fit; expected one class in "
-            "place of "
-            f"the {p.shape[-1]} probabilities, [batch, ..., 1]"
+            f"{this.name}: input {describe(input)} and label {describe(label)} do not fit; expected one class in the "
+            f"place of the {p.shape[-1]} probabilities, [batch, ..., 1]"
         )
     core.limit_feed(label, 0, p.shape[-1])
     truth = jax.nn.one_hot(classes[..., 0], p.shape[-1], dtype=p.dtype)
     axes = tuple(range(1, p.ndim))
-    overlap, total = jnp.sum(p * truth, axes), jnp.sum(p, axes) + jnp.sum(truth, axes)
+    overlap = jnp.sum(p * truth, axes)
+    total = jnp.sum(p, axes) + jnp.sum(truth, axes)
     result = this.output(jnp.mean(1 - 2 * overlap / (total + epsilon)))
     this.frame.note(result, weight=p.shape[0])
     return result
@@ -90,22 +93,26 @@ def dice_loss(input: Any, label: Any, epsilon: float = 1e-5, name: str | None = 
 
 @layer
 def label_smooth(
-    label: Any, prior_dist: Any = None, epsilon: float = 0.1, dtype: str = "float32", name: str | None = None
+    label: core.Value,
+    prior_dist: core.Value | Sequence[float] | None = None,
+    epsilon: float = 0.1,
+    dtype: str = "float32",
+    name: str | None = None,
 ) -> Any:
-    """Soften labels (Szegedy et al., 2015): `(1 - epsilon) * label + epsilon * prior`.
+    """Label smoothing (Szegedy et al., 2015): `(1 - epsilon) * label + epsilon * prior`.
 
     Args:
       label: probabilities of classes `[batch, ..., classes]`, such as from `one_hot`.
-      prior_dist: probabilities `[1, classes]`; uniform by default.
-      epsilon: weight of the prior.
+      prior_dist: the prior, probabilities `[1, classes]`; uniform by default.
+      epsilon: the weight of the prior.
       dtype: of the result.
       name: instead of `label_smooth_N`.
 
     Returns:
-      Same shape as `label`.
+      The same kind and shape as `label`.
 
     Raises:
-      ArgumentError: epsilon is not between 0 and 1.
+      ArgumentError: `epsilon` is not between 0 and 1, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -125,22 +132,22 @@ def label_smooth(
 
 @layer
 def teacher_student_sigmoid_loss(
-    input: Any,
-    label: Any,
+    input: core.Value,
+    label: core.Value,
     soft_max_up_bound: float = 15.0,
     soft_max_lower_bound: float = -15.0,
     name: str | None = None,
 ) -> Any:
-    """Click loss with a teacher's score beside the click, for distillation.
+    """Loss of a prediction of clicks, with the score of a teacher beside the click, for distillation.
 
-    The label says both: -2 is no click, -1 a click, both without a teacher; with a teacher's score `z` in 0..1 it is
-    `z` for no click and `1 + z` for a click.
+    The label says both. Without a teacher it is -2 for no click and -1 for a click; with the score `z` of a teacher,
+    from 0 to 1, it is `z` for no click and `1 + z` for a click.
 
     Args:
       input: logits `[batch, 1]`.
-      label: `[batch, 1]`.
-      soft_max_up_bound: upper bound of the logits.
-      soft_max_lower_bound: lower bound of the logits.
+      label: `[batch, 1]`, see above.
+      soft_max_up_bound: the logits are limited to this upper bound.
+      soft_max_lower_bound: the logits are limited to this lower bound.
       name: instead of `teacher_student_sigmoid_loss_N`.
 
     Returns:
@@ -159,7 +166,8 @@ def teacher_student_sigmoid_loss(
     """
     this = Layer("teacher_student_sigmoid_loss", name)
     check_same_shape(this, input, label)
-    x, target = jnp.clip(wide(input), soft_max_lower_bound, soft_max_up_bound), wide(label)
+    x = jnp.clip(wide(input), soft_max_lower_bound, soft_max_up_bound)
+    target = wide(label)
     clicked = ((target >= -1) & (target < 0)) | (target >= 1)
     taught = target >= 0
     teacher = jnp.where(target >= 1, target - 1, target)
@@ -170,16 +178,21 @@ def teacher_student_sigmoid_loss(
 
 @layer
 def sigmoid_focal_loss(
-    x: Any, label: Any, fg_num: Any, gamma: float = 2.0, alpha: float = 0.25, name: str | None = None
-) -> Any:
-    """Focal loss (Lin et al., 2017): cross entropy in which well-classified examples weigh little.
+    x: core.Value,
+    label: core.Value,
+    fg_num: core.Value,
+    gamma: float = 2.0,
+    alpha: float = 0.25,
+    name: str | None = None,
+) -> jax.Array:
+    """Focal loss (Lin et al., 2017): cross entropy in which well-classified examples have little weight.
 
     Args:
       x: logits `[batch, classes]`.
-      label: classes `[batch, 1]` of an integer dtype, from 1; 0 is background, and -1 is ignored.
-      fg_num: `[1]`: the number of foreground examples, by which the loss is divided.
-      gamma: how little well-classified examples weigh.
-      alpha: balance between foreground and background.
+      label: classes `[batch, 1]` of an integer dtype, counted from 1; 0 is background, and rows of -1 have loss 0.
+      fg_num: the number of foreground examples, `[1]`, by which the loss is divided.
+      gamma: the larger it is, the less weight well-classified examples have.
+      alpha: the weight of foreground, between 0 and 1; that of background is `1 - alpha`.
       name: instead of `sigmoid_focal_loss_N`.
 
     Returns:
@@ -200,7 +213,8 @@ def sigmoid_focal_loss(
       float32[batch, 3]
     """
     this = Layer("sigmoid_focal_loss", name)
-    logits, classes = wide(x), _column(this, x, label)
+    logits = wide(x)
+    classes = _column(this, x, label)
     core.limit_feed(label, 0, logits.shape[1] + 1, also=-1)
     count = jnp.maximum(dense(fg_num).reshape(()), 1).astype(logits.dtype)
     own = classes == jnp.arange(1, logits.shape[1] + 1)[None, :]
@@ -210,7 +224,8 @@ def sigmoid_focal_loss(
     return this.output(jnp.where(classes == -1, 0, jnp.where(own, hit, miss)) / count)
 
 
-def _column(this: Layer, value: Any, label: Any) -> Any:
+def _column(this: Layer, value: core.Value, label: core.Value) -> Any:
+    """Read labels, integers `[batch, 1]`, for an input `[batch, classes]`."""
     classes = check_ids(this.name, array_of(this, label))
     if array_of(this, value).ndim != 2 or classes.shape not in ((dense(value).shape[0], 1), (dense(value).shape[0],)):
         raise errors.ShapeError(

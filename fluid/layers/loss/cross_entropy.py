@@ -1,4 +1,4 @@
-"""Losses between predictions and labels; most give one number per row, to be averaged by `mean`."""
+"""Cross entropy, of probabilities, of logits and of single sigmoids."""
 
 from typing import Any
 
@@ -8,28 +8,31 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, axis_of, dense, describe, is_sequence, layer, like, row_dims, valid_steps, wide
 from fluid.layers.checks import check_same_shape
+from fluid.layers.no_effect import no_effect
 
+# What Fluid takes for the logarithm of a probability of 0.
 _LOG_OF_ZERO = -1e20
 
 
 @layer
 def cross_entropy(
-    input: Any, label: Any, soft_label: bool = False, ignore_index: int = -100, name: str | None = None
+    input: core.Value, label: core.Value, soft_label: bool = False, ignore_index: int = -100, name: str | None = None
 ) -> Any:
     """Cross entropy of given probabilities: `-log(input[label])`, or `-sum(label * log(input))` for soft labels.
 
-    Probabilities that come from a softmax are not used themselves: the loss is computed from the logits, which gives
-    the same number and stays exact where a probability rounds to 0 or 1.
+    For probabilities that a softmax has computed, the loss is computed from the logits of that softmax. It is the same
+    number, and stays exact where a probability is rounded to 0 or 1.
 
     Args:
       input: probabilities `[batch, ..., classes]`, or a SequenceBatch of them.
-      label: classes `[batch, ..., 1]` of an integer dtype, or with `soft_label` probabilities of the input's shape.
+      label: classes `[batch, ..., 1]` of an integer dtype; with `soft_label`, probabilities of the same shape as the
+        input.
       soft_label: whether labels are probabilities.
       ignore_index: a class whose rows have loss 0.
       name: instead of `cross_entropy2_N`.
 
     Returns:
-      `[batch, ..., 1]`, one loss per row.
+      `[batch, ..., 1]`, one loss for each row.
 
     Raises:
       ArgumentTypeError: hard labels are no integers.
@@ -52,16 +55,18 @@ def cross_entropy(
     if logits is None:
         core.expect_probabilities("layers.cross_entropy", input.data if is_sequence(input) else input)
         zero = probabilities == 0
-        logs, total = jnp.where(zero, _LOG_OF_ZERO, jnp.log(jnp.where(zero, 1, probabilities))), 0
+        logs = jnp.where(zero, _LOG_OF_ZERO, jnp.log(jnp.where(zero, 1, probabilities)))
+        total = jnp.zeros([], logs.dtype)
     else:
-        logs, total = _log_parts(logits, axis)
-    return this.output(like(input, _pick(this, input, logs, total, label, soft_label, ignore_index, axis)))
+        logs, total = _log_softmax_parts(logits, axis)
+    return this.output(like(input, _losses(this, input, logs, total, label, soft_label, ignore_index, axis)))
 
 
 @layer
+@no_effect(numeric_stable_mode="the computation is always stable")
 def softmax_with_cross_entropy(
-    logits: Any,
-    label: Any,
+    logits: core.Value,
+    label: core.Value,
     soft_label: bool = False,
     ignore_index: int = -100,
     numeric_stable_mode: bool = True,
@@ -73,16 +78,17 @@ def softmax_with_cross_entropy(
 
     Args:
       logits: `[batch, ..., classes]`, or a SequenceBatch of them.
-      label: classes of an integer dtype, shaped as the logits but 1 along `axis`; or with `soft_label` probabilities.
+      label: classes of an integer dtype, in the shape of the logits but 1 along `axis`; with `soft_label`,
+        probabilities of the same shape as the logits.
       soft_label: whether labels are probabilities.
       ignore_index: a class whose rows have loss 0.
-      numeric_stable_mode: has no effect; it is always stable.
-      return_softmax: whether to return the probabilities too.
+      numeric_stable_mode: accepted for programs written for Fluid, but has no effect: the computation is always stable.
+      return_softmax: whether the probabilities are returned too.
       axis: the dimension of the classes.
       name: instead of `softmax_with_cross_entropy_N`.
 
     Returns:
-      The losses, 1 along `axis`; or `(losses, probabilities)`.
+      The losses, in the shape of the logits but 1 along `axis`; or `(losses, probabilities)`.
 
     Raises:
       ArgumentTypeError: hard labels are no integers.
@@ -99,15 +105,15 @@ def softmax_with_cross_entropy(
     """
     this = Layer("softmax_with_cross_entropy", name)
     place = axis_of(logits, axis)
-    logs, total = _log_parts(wide(logits), place)
+    logs, total = _log_softmax_parts(wide(logits), place)
     softmax = this.output(like(logits, jnp.exp(logs - total).astype(dense(logits).dtype)))
-    loss = this.output(like(logits, _pick(this, logits, logs, total, label, soft_label, ignore_index, place)))
+    loss = this.output(like(logits, _losses(this, logits, logs, total, label, soft_label, ignore_index, place)))
     return (loss, softmax) if return_softmax else loss
 
 
 @layer
 def sigmoid_cross_entropy_with_logits(
-    x: Any, label: Any, ignore_index: int = -100, name: str | None = None, normalize: bool = False
+    x: core.Value, label: core.Value, ignore_index: int = -100, name: str | None = None, normalize: bool = False
 ) -> Any:
     """Cross entropy of the sigmoid of each logit: `max(x, 0) - x * label + log(1 + exp(-abs(x)))`.
 
@@ -116,10 +122,10 @@ def sigmoid_cross_entropy_with_logits(
       label: probabilities of the same shape.
       ignore_index: elements with this label have loss 0.
       name: instead of `sigmoid_cross_entropy_with_logits_N`.
-      normalize: whether to divide by the number of elements that are not ignored.
+      normalize: whether the losses are divided by the number of elements that are not ignored.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
       ShapeError: the shapes differ.
@@ -135,45 +141,69 @@ def sigmoid_cross_entropy_with_logits(
     """
     this = Layer("sigmoid_cross_entropy_with_logits", name)
     check_same_shape(this, x, label)
-    logits, target = wide(x), dense(label)
+    logits = wide(x)
+    target = dense(label)
     kept = target != ignore_index
     probability = target.astype(logits.dtype)
     loss = jnp.maximum(logits, 0) - logits * probability + jnp.log1p(jnp.exp(-jnp.abs(logits)))
     loss = jnp.where(kept, loss, 0)
     if normalize:
-        counted = kept & _valid(x, kept)
+        counted = kept & valid_steps(x, kept.ndim)
         loss = loss / jnp.maximum(jnp.sum(counted), 1).astype(loss.dtype)
     return this.output(like(x, loss))
 
 
-def _logits_of(this: Layer, input: Any, axis: int) -> Any:
+def _logits_of(this: Layer, input: core.Value, axis: int) -> Any:
+    """The logits from which a softmax along this axis has computed the input, or None."""
     logits = this.frame.fact(input, "logits")
     if logits is None:
         return None
     return wide(logits) if this.frame.fact(input, "logits_axis") % dense(logits).ndim == axis else None
 
 
-def _log_parts(logits: Any, axis: int) -> tuple[Any, Any]:
-    """The logarithms of a softmax as a difference, so that the total need be subtracted from the picked ones only."""
+def _log_softmax_parts(logits: Any, axis: int) -> tuple[Any, Any]:
+    """The logarithm of the softmax of logits as a difference of two arrays.
+
+    The second has size 1 along the axis. It need not be subtracted from all logarithms when few of them are used.
+    """
     shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=axis, keepdims=True))
     return shifted, jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))
 
 
-def _pick(this: Layer, value: Any, logs: Any, total: Any, label: Any, soft: bool, ignore: int, axis: int) -> Any:
+def _losses(
+    this: Layer, value: core.Value, logs: Any, total: Any, label: core.Value, soft: bool, ignore: int, axis: int
+) -> Any:
+    """The cross entropy of each row.
+
+    Args:
+      this: the layer, for messages.
+      value: the input.
+      logs: `[batch, ..., classes]`, with the classes along `axis`.
+      total: what must be subtracted from the logarithms, with size 1 along `axis`, or a number.
+      label: see `cross_entropy`.
+      soft: whether labels are probabilities.
+      ignore: a class whose rows have loss 0.
+      axis: the dimension of the classes.
+
+    Returns:
+      The shape of `logs`, but 1 along `axis`.
+    """
     if soft:
         check_same_shape(this, value, label)
         return -jnp.sum(dense(label).astype(logs.dtype) * (logs - total), axis=axis, keepdims=True)
     classes = _classes(this, value, label, axis)
     core.limit_feed(label, 0, logs.shape[axis], also=ignore)
     kept = classes != ignore
-    # A class outside the range gives what is not a number, so that it shows; feeds are checked before they get here.
+    # A class outside the range gives NaN, so that the mistake is seen; classes that are fed are checked before.
     inside = (classes >= 0) & (classes < logs.shape[axis])
     picked = jnp.take_along_axis(logs, jnp.where(inside, classes, 0), axis=axis)
     return jnp.where(kept, total - jnp.where(inside, picked, jnp.nan), 0)
 
 
-def _classes(this: Layer, value: Any, label: Any, axis: int) -> Any:
-    x, classes = dense(value), dense(label)
+def _classes(this: Layer, value: core.Value, label: core.Value, axis: int) -> Any:
+    """Read labels that are classes, as integers with size 1 along the dimension of the classes."""
+    x = dense(value)
+    classes = dense(label)
     if not jnp.issubdtype(classes.dtype, jnp.integer):
         raise errors.ArgumentTypeError(
             f"{this.name}: class labels are integers, found {describe(label)}; declare them so: "
@@ -181,9 +211,8 @@ def _classes(this: Layer, value: Any, label: Any, axis: int) -> Any:
         )
     if row_dims(value) != row_dims(label):
         raise errors.ShapeError(
-            f"{this.name}: one of input and label is a sequence batch, the other is not; "
-            "declare both with lod_level=1, "
-            f"or pool the sequence first: layers.sequence_pool(x, 'average')"
+            f"{this.name}: one of input and label is a sequence batch, the other is not; declare both with "
+            f"lod_level=1, or pool the sequence first: layers.sequence_pool(x, 'average')"
         )
     expected = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     if axis == x.ndim - 1 and classes.shape == expected[:-1] and x.ndim > row_dims(value):
@@ -195,7 +224,3 @@ def _classes(this: Layer, value: Any, label: Any, axis: int) -> Any:
             f'layers.data("label", shape=[1], dtype="int64")'
         )
     return classes
-
-
-def _valid(value: Any, array: Any) -> Any:
-    return valid_steps(value, array.ndim)

@@ -1,11 +1,11 @@
-"""Losses between predictions and labels; most give one number per row, to be averaged by `mean`."""
+"""Losses between numbers: squared and absolute differences, ranking, divergence, similarity."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import (
     Layer,
     array_of,
@@ -25,8 +25,8 @@ from fluid.layers.tensor.reduce import rows_of
 
 
 @layer
-def square_error_cost(input: Any, label: Any, name: str | None = None) -> Any:
-    """Squared difference of each element.
+def square_error_cost(input: core.Value, label: core.Value, name: str | None = None) -> Any:
+    """The squared difference of each element.
 
     Args:
       input: any shape, or a SequenceBatch.
@@ -34,7 +34,7 @@ def square_error_cost(input: Any, label: Any, name: str | None = None) -> Any:
       name: instead of `square_error_cost_N`.
 
     Returns:
-      Same shape as the input.
+      The same kind and shape as the input.
 
     Raises:
       ShapeError: the shapes differ.
@@ -55,8 +55,8 @@ def square_error_cost(input: Any, label: Any, name: str | None = None) -> Any:
 
 
 @layer
-def mse_loss(input: Any, label: Any, name: str | None = None) -> Any:
-    """Mean of the squared differences of all elements.
+def mse_loss(input: core.Value, label: core.Value, name: str | None = None) -> jax.Array:
+    """The mean of the squared differences of all elements.
 
     Args:
       input: any shape, or a SequenceBatch, of which the valid steps count.
@@ -91,17 +91,17 @@ def mse_loss(input: Any, label: Any, name: str | None = None) -> Any:
 
 
 @layer
-def huber_loss(input: Any, label: Any, delta: float = 1.0, name: str | None = None) -> Any:
-    """Half the squared difference, but linear beyond `delta` (Huber, 1964).
+def huber_loss(input: core.Value, label: core.Value, delta: float = 1.0, name: str | None = None) -> Any:
+    """Huber loss (Huber, 1964): half the squared difference, continued by a straight line beyond `delta`.
 
     Args:
       input: `[batch, 1]`, any shape, or a SequenceBatch.
       label: the same shape.
-      delta: where the line begins.
+      delta: the difference at which the line begins.
       name: instead of `huber_loss_N`.
 
     Returns:
-      Same shape as the input.
+      The same kind and shape as the input.
 
     Raises:
       ShapeError: the shapes differ.
@@ -122,25 +122,28 @@ def huber_loss(input: Any, label: Any, delta: float = 1.0, name: str | None = No
 
 @layer
 def smooth_l1(
-    x: Any,
-    y: Any,
-    inside_weight: Any = None,
-    outside_weight: Any = None,
+    x: core.Value,
+    y: core.Value,
+    inside_weight: core.Value | None = None,
+    outside_weight: core.Value | None = None,
     sigma: float | None = None,
     name: str | None = None,
 ) -> Any:
-    """Smooth L1 loss of each row (Girshick, 2015): half the square near 0, the absolute value beyond, summed.
+    """Smooth L1 loss (Girshick, 2015), summed over each row.
+
+    For a difference `d` between `-1 / sigma ** 2` and `1 / sigma ** 2` it is `0.5 * (sigma * d) ** 2`, beyond it is
+    `abs(d) - 0.5 / sigma ** 2`.
 
     Args:
-      x: `[batch, ...]`.
+      x: `[batch, ...]`, or a SequenceBatch.
       y: the same shape.
-      inside_weight: the same shape; multiplies the differences.
-      outside_weight: the same shape; multiplies the losses.
-      sigma: the square is `0.5 * (sigma * d) ** 2`, up to `1 / sigma ** 2`; 1 by default.
+      inside_weight: factors of the differences, the same shape.
+      outside_weight: factors of the losses, the same shape.
+      sigma: see above; 1 by default.
       name: instead of `smooth_l1_loss_N`.
 
     Returns:
-      `[batch, 1]`.
+      `[batch, 1]`, a SequenceBatch `[batch, time, 1]` if `x` is one.
 
     Raises:
       ShapeError: the shapes differ.
@@ -167,8 +170,8 @@ def smooth_l1(
 
 
 @layer
-def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = None) -> Any:
-    """Cross entropy of one probability: `-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)`.
+def log_loss(input: core.Value, label: core.Value, epsilon: float = 1e-4, name: str | None = None) -> Any:
+    """Cross entropy of single probabilities: `-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)`.
 
     Args:
       input: probabilities `[batch, 1]`, any shape, or a SequenceBatch.
@@ -177,7 +180,7 @@ def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = N
       name: instead of `log_loss_N`.
 
     Returns:
-      Same shape as the input.
+      The same kind and shape as the input.
 
     Raises:
       ShapeError: the shapes differ.
@@ -192,17 +195,18 @@ def log_loss(input: Any, label: Any, epsilon: float = 1e-4, name: str | None = N
     """
     this = Layer("log_loss", name)
     check_same_shape(this, input, label)
-    p, target = wide(filled(input, 0.5)), wide(label)
+    p = wide(filled(input, 0.5))
+    target = wide(label)
     loss = -target * jnp.log(p + epsilon) - (1 - target) * jnp.log(1 - p + epsilon)
     return this.output(like(input, loss))
 
 
 @layer
-def rank_loss(label: Any, left: Any, right: Any, name: str | None = None) -> Any:
-    """Pairwise ranking loss of RankNet (Burges et al., 2005): `log(1 + exp(left - right)) - label * (left - right)`.
+def rank_loss(label: core.Value, left: core.Value, right: core.Value, name: str | None = None) -> Any:
+    """Ranking loss of pairs, of RankNet (Burges et al., 2005): `log(1 + exp(left - right)) - label * (left - right)`.
 
     Args:
-      label: `[batch, 1]`; 1 where left ranks higher, 0 where right does, 0.5 for a tie.
+      label: `[batch, 1]`: 1 where left is ranked higher, 0 where right is, 0.5 for a tie.
       left: scores `[batch, 1]`.
       right: scores `[batch, 1]`.
       name: instead of `rank_loss_N`.
@@ -229,14 +233,16 @@ def rank_loss(label: Any, left: Any, right: Any, name: str | None = None) -> Any
 
 
 @layer
-def margin_rank_loss(label: Any, left: Any, right: Any, margin: float = 0.1, name: str | None = None) -> Any:
-    """Pairwise ranking loss with a margin: `max(0, margin - label * (left - right))`.
+def margin_rank_loss(
+    label: core.Value, left: core.Value, right: core.Value, margin: float = 0.1, name: str | None = None
+) -> Any:
+    """Ranking loss of pairs with a margin: `max(0, margin - label * (left - right))`.
 
     Args:
-      label: `[batch, 1]`; 1 where left ranks higher, -1 where right does.
+      label: `[batch, 1]`: 1 where left is ranked higher, -1 where right is.
       left: scores `[batch, 1]`.
       right: scores `[batch, 1]`.
-      margin: how far ahead is enough.
+      margin: the difference of scores from which on the loss is 0.
       name: instead of `margin_rank_loss_N`.
 
     Returns:
@@ -260,17 +266,17 @@ def margin_rank_loss(label: Any, left: Any, right: Any, margin: float = 0.1, nam
 
 
 @layer
-def kldiv_loss(x: Any, target: Any, reduction: str = "mean", name: str | None = None) -> Any:
+def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name: str | None = None) -> Any:
     """Kullback-Leibler divergence: `target * (log(target) - x)`, 0 where the target is 0.
 
     Args:
-      x: logarithms of probabilities, `[batch, ...]`.
+      x: the logarithms of probabilities, `[batch, ...]`.
       target: probabilities, the same shape.
       reduction: "mean" over all elements, "batchmean" for the sum divided by the batch size, "sum", or "none".
       name: instead of `kldiv_loss_N`.
 
     Returns:
-      A scalar, `[]`; the shape of `x` for "none".
+      A scalar, `[]`; for "none" the same kind and shape as `x`.
 
     Raises:
       ArgumentError: there is no such reduction.
@@ -303,14 +309,16 @@ def kldiv_loss(x: Any, target: Any, reduction: str = "mean", name: str | None = 
 
 
 @layer
-def npair_loss(anchor: Any, positive: Any, labels: Any, l2_reg: float = 0.002, name: str | None = None) -> Any:
+def npair_loss(
+    anchor: core.Value, positive: core.Value, labels: core.Value, l2_reg: float = 0.002, name: str | None = None
+) -> jax.Array:
     """N-pair loss (Sohn, 2016): cross entropy of the similarities between anchors and positives, plus an L2 term.
 
     Args:
       anchor: embeddings `[batch, width]`.
       positive: embeddings of the matching examples, `[batch, width]`.
-      labels: classes `[batch]` or `[batch, 1]`; equal ones match.
-      l2_reg: weight of the L2 term.
+      labels: classes `[batch]` or `[batch, 1]`; examples of the same class match.
+      l2_reg: the weight of the L2 term.
       name: instead of `npair_loss_N`.
 
     Returns:
@@ -329,7 +337,8 @@ def npair_loss(anchor: Any, positive: Any, labels: Any, l2_reg: float = 0.002, n
     """
     this = Layer("npair_loss", name)
     check_same_shape(this, anchor, positive, ("anchor", "positive"))
-    first, second = wide(array_of(this, anchor)), wide(positive)
+    first = wide(array_of(this, anchor))
+    second = wide(positive)
     classes = array_of(this, labels).reshape(-1)
     if first.ndim != 2 or classes.shape[0] != first.shape[0]:
         raise errors.ShapeError(
@@ -337,9 +346,9 @@ def npair_loss(anchor: Any, positive: Any, labels: Any, l2_reg: float = 0.002, n
             f"and one label for each row, as from layers.fc(x, size=8)"
         )
     same = (classes[:, None] == classes[None, :]).astype(first.dtype)
-    share = same / jnp.sum(same, axis=1, keepdims=True)
+    target = same / jnp.sum(same, axis=1, keepdims=True)
     penalty = jnp.mean(jnp.sum(first**2, axis=1)) + jnp.mean(jnp.sum(second**2, axis=1))
     logs = jax.nn.log_softmax(first @ second.T, axis=1)
-    result = this.output(jnp.mean(-jnp.sum(share * logs, axis=1)) + 0.25 * l2_reg * penalty)
+    result = this.output(jnp.mean(-jnp.sum(target * logs, axis=1)) + 0.25 * l2_reg * penalty)
     this.frame.note(result, weight=first.shape[0])
     return result

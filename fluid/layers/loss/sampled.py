@@ -1,6 +1,7 @@
-"""Losses of many classes that look at few of them: noise contrast, a tree of classes, a sampled softmax."""
+"""Losses for many classes that compute few scores: noise contrast, a tree of classes, a sampled softmax."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,49 +13,50 @@ from fluid.initializer import Constant
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.embedding import look_up
+from fluid.param_attr import ParamSetting
 
 _SAMPLERS = ("uniform", "log_uniform", "custom_dist")
 
 
 @layer
 def nce(
-    input: Any,
-    label: Any,
+    input: core.Value,
+    label: core.Value,
     num_total_classes: int,
-    sample_weight: Any = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    sample_weight: core.Value | None = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     num_neg_samples: int | None = None,
     name: str | None = None,
     sampler: str = "uniform",
-    custom_dist: Any = None,
+    custom_dist: core.Value | Sequence[float] | None = None,
     seed: int = 0,
     is_sparse: bool = False,
-) -> Any:
-    """Noise-contrastive estimation (Gutmann and Hyvärinen, 2010): tells the right class from a few drawn at random.
+) -> jax.Array:
+    """Noise-contrastive estimation (Gutmann and Hyvärinen, 2010): the right class is told from some drawn at random.
 
-    With `o = sigmoid(score)` and `b = num_neg_samples * probability of being drawn`, the right class costs
-    `-log(o / (o + b))` and each drawn one `-log(b / (o + b))`.
+    The loss of a row is the sum of `-log(o / (o + b))` for the right class and `-log(b / (o + b))` for each drawn one,
+    with `o = sigmoid(score)` and `b = num_neg_samples * probability of being drawn`.
 
     Args:
       input: `[batch, width]`.
-      label: classes `[batch, right ones]` of an integer dtype, mostly one.
-      num_total_classes: how many classes there are.
-      sample_weight: `[batch]` or `[batch, 1]`; multiplies the losses.
+      label: the right classes, `[batch, number of right classes]` of an integer dtype; mostly there is one.
+      num_total_classes: the number of classes.
+      sample_weight: factors of the losses, `[batch]` or `[batch, 1]`.
       param_attr: ParamAttr of the weights `[num_total_classes, width]`.
       bias_attr: ParamAttr of the biases `[num_total_classes, 1]`; False for none.
       num_neg_samples: how many classes are drawn for each row; 10 by default.
-      name: instead of `nce_N`; the draw depends on it.
-      sampler: how they are drawn: "uniform"; "log_uniform", for classes sorted from frequent to rare; "custom_dist".
+      name: instead of `nce_N`; which classes are drawn depends on it.
+      sampler: how they are drawn: "uniform"; "log_uniform", for classes sorted from frequent to rare; or "custom_dist".
       custom_dist: the probability of each class, for "custom_dist".
-      seed: other than 0, gives the same draw at every step.
-      is_sparse: whether updates touch only the rows of weights that were looked at, see `embedding`.
+      seed: if not 0, every step draws the same classes.
+      is_sparse: whether only the rows of the weights that were used are updated, see `embedding`.
 
     Returns:
       `[batch, 1]`.
 
     Raises:
-      ArgumentError: there is no such sampler, or its probabilities are missing.
+      ArgumentError: there is no such sampler, its probabilities are missing, or a number is not positive.
       ArgumentTypeError: labels are no integers.
       ShapeError: labels do not fit the input.
 
@@ -69,8 +71,8 @@ def nce(
     """
     this = Layer("nce", name)
     x, right = _rows_and_classes(this, input, label)
-    core.limit_feed(label, 0, num_total_classes)
-    count = 10 if num_neg_samples is None else num_neg_samples
+    core.limit_feed(label, 0, core.whole_number(this.name, "num_total_classes", num_total_classes))
+    count = 10 if num_neg_samples is None else core.whole_number(this.name, "num_neg_samples", num_neg_samples)
     odds = _odds(this, sampler, custom_dist, num_total_classes)
     key = jax.random.key(seed) if seed else core.random_key(this.name)
     drawn = jax.random.categorical(key, jnp.log(odds), shape=(x.shape[0], count)).astype(right.dtype)
@@ -89,41 +91,43 @@ def nce(
 
 @layer
 def hsigmoid(
-    input: Any,
-    label: Any,
+    input: core.Value,
+    label: core.Value,
     num_classes: int,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     name: str | None = None,
-    path_table: Any = None,
-    path_code: Any = None,
+    path_table: core.Value | None = None,
+    path_code: core.Value | None = None,
     is_custom: bool = False,
     is_sparse: bool = False,
-) -> Any:
-    """Hierarchical sigmoid (Morin and Bengio, 2005): one yes or no at each fork on the way to a class in a tree.
+) -> jax.Array:
+    """Hierarchical sigmoid (Morin and Bengio, 2005): a binary decision at each inner node of a tree of classes.
 
-    The tree is complete and binary, unless a tree of your own is given. A way that is shorter than the longest one adds
-    log 2 for each fork that it lacks, as in Fluid.
+    The loss of a row is the sum of the losses of the decisions on the path from the root to its class. The tree is a
+    complete binary one, unless another is given. As in Fluid, a path adds log 2 for each node by which it is shorter
+    than the longest.
 
     Args:
       input: `[batch, width]`.
       label: classes `[batch, 1]` of an integer dtype.
-      num_classes: how many classes there are; with a tree of your own, how many forks.
-      param_attr: ParamAttr of the weights: `[num_classes - 1, width]`, or `[num_classes, width]`.
-      bias_attr: ParamAttr of the biases, `[forks, 1]`; False for none.
+      num_classes: the number of classes; with `is_custom` the number of inner nodes.
+      param_attr: ParamAttr of the weights, `[inner nodes, width]`; a complete tree has `num_classes - 1` inner nodes.
+      bias_attr: ParamAttr of the biases, `[inner nodes, 1]`; False for none.
       name: instead of `hierarchical_sigmoid_N`.
-      path_table: the forks on the way to each row's class, integers `[batch, longest]`, -1 behind the last.
-      path_code: 0 or 1 at each of them, the same shape.
-      is_custom: whether `path_table` and `path_code` are used.
-      is_sparse: whether updates touch only the forks on the way, see `embedding`.
+      path_table: for `is_custom`: the inner nodes on the path of each row, integers `[batch, longest path]`, followed
+        by -1.
+      path_code: for `is_custom`: the decision at each of these nodes, 0 or 1, the same shape.
+      is_custom: whether the tree is given by `path_table` and `path_code`.
+      is_sparse: whether only the weights of nodes on the paths are updated, see `embedding`.
 
     Returns:
       `[batch, 1]`.
 
     Raises:
-      ArgumentError: there are less than two classes, or a tree of your own lacks its table or code.
-      ArgumentTypeError: labels are no integers.
-      ShapeError: labels or ways do not fit the input.
+      ArgumentError: there are fewer than two classes, or `path_table` or `path_code` is missing.
+      ArgumentTypeError: labels or paths are no integers.
+      ShapeError: labels or paths do not fit the input.
 
     Example:
       >>> import fluid
@@ -137,57 +141,59 @@ def hsigmoid(
     """
     this = Layer("hierarchical_sigmoid", name)
     x, classes = _rows_and_classes(this, input, label)
+    core.whole_number(this.name, "num_classes", num_classes, least=1 if is_custom else 2)
     if is_custom:
-        forks, bits, taken = _custom_ways(this, x, path_table, path_code)
-        rows = num_classes
+        nodes, decisions, on_path = _given_paths(this, x, path_table, path_code)
+        count = num_classes
     else:
         core.limit_feed(label, 0, num_classes)
-        forks, bits, taken = _complete_ways(this, classes[:, :1], num_classes)
-        rows = num_classes - 1
-    weights = this.weight(param_attr, [rows, x.shape[1]], x.dtype, rows_only=is_sparse)
-    biases = _biases(this, bias_attr, rows, x.dtype, is_sparse)
-    scores = wide(jnp.einsum("bd,bkd->bk", x, _rows(weights, forks, is_sparse, taken)))
+        nodes, decisions, on_path = _complete_paths(classes[:, :1], num_classes)
+        count = num_classes - 1
+    weights = this.weight(param_attr, [count, x.shape[1]], x.dtype, rows_only=is_sparse)
+    biases = _biases(this, bias_attr, count, x.dtype, is_sparse)
+    scores = wide(jnp.einsum("bd,bkd->bk", x, _rows(weights, nodes, is_sparse, on_path)))
     if biases is not None:
-        scores = scores + _rows(biases, forks, is_sparse, taken)[..., 0]
-    scores = jnp.where(taken, jnp.clip(scores, -40, 40), 0)
-    return this.output(jnp.sum(jax.nn.softplus(scores) - bits * scores, axis=1, keepdims=True))
+        scores = scores + _rows(biases, nodes, is_sparse, on_path)[..., 0]
+    scores = jnp.where(on_path, jnp.clip(scores, -40, 40), 0)
+    return this.output(jnp.sum(jax.nn.softplus(scores) - decisions * scores, axis=1, keepdims=True))
 
 
 @layer
 def sampled_softmax_with_cross_entropy(
-    logits: Any,
-    label: Any,
+    logits: core.Value,
+    label: core.Value,
     num_samples: int,
     num_true: int = 1,
     remove_accidental_hits: bool = True,
     use_customized_samples: bool = False,
-    customized_samples: Any = None,
-    customized_probabilities: Any = None,
+    customized_samples: core.Value | None = None,
+    customized_probabilities: core.Value | None = None,
     seed: int = 0,
     name: str | None = None,
-) -> Any:
-    """Cross entropy of a softmax over the right classes and a few drawn at random (Jean et al., 2015).
+) -> jax.Array:
+    """Cross entropy of a softmax over the right classes and some drawn at random (Jean et al., 2015).
 
-    Classes are drawn once for the whole batch, log-uniformly (so sort them from frequent to rare) and without
-    repetition. Each logit is lowered by the logarithm of how often its class is expected among them.
+    The classes are drawn once for the whole batch, without repetition, and from a log-uniform distribution, for which
+    they must be sorted from frequent to rare. The logarithm of how often a class is expected among the drawn ones is
+    subtracted from its logit.
 
     Args:
       logits: `[batch, classes]`.
-      label: classes `[batch, num_true]` of an integer dtype.
+      label: the right classes, `[batch, num_true]` of an integer dtype.
       num_samples: how many classes are drawn.
-      num_true: how many classes are right for each row; the loss is the mean of theirs.
-      remove_accidental_hits: whether a drawn class that is right is left out.
-      use_customized_samples: whether the next two are used instead of a draw.
-      customized_samples: integers `[batch, num_true + num_samples]`, the right classes first.
-      customized_probabilities: of each of them, the same shape.
-      seed: other than 0, gives the same draw at every step.
-      name: instead of `sampled_softmax_with_cross_entropy_N`; the draw depends on it.
+      num_true: how many classes are right for each row; the loss is the mean over them.
+      remove_accidental_hits: whether a drawn class is left out in rows for which it is right.
+      use_customized_samples: whether the two arguments that follow take the place of a draw.
+      customized_samples: classes, integers `[batch, num_true + num_samples]`, the right ones first.
+      customized_probabilities: how often each of them is expected, the same shape.
+      seed: if not 0, every step draws the same classes.
+      name: instead of `sampled_softmax_with_cross_entropy_N`; which classes are drawn depends on it.
 
     Returns:
       `[batch, 1]`.
 
     Raises:
-      ArgumentError: there are less classes than shall be drawn, or customized samples are missing.
+      ArgumentError: there are fewer classes than `num_samples`, or customized samples are missing.
       ArgumentTypeError: labels are no integers.
       ShapeError: labels do not fit the logits.
 
@@ -211,7 +217,8 @@ def sampled_softmax_with_cross_entropy(
         expected = wide(array_of(this, customized_probabilities))
     else:
         key = jax.random.key(seed) if seed else core.random_key(this.name)
-        drawn, often = _draw_without_repetition(this, key, num_samples, classes_there)
+        core.whole_number(this.name, "num_samples", num_samples, most=classes_there)
+        drawn, often = _draw_without_repetition(key, num_samples, classes_there)
         many = jnp.broadcast_to(drawn, (scores.shape[0], num_samples)).astype(right.dtype)
         classes = jnp.concatenate([right, many], axis=1)
         expected = often[classes]
@@ -225,7 +232,9 @@ def sampled_softmax_with_cross_entropy(
 
 
 def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = None) -> tuple[Any, Any]:
-    rows, classes = array_of(this, value), check_ids(this.name, array_of(this, label))
+    """Read an input `[batch, width]`, and classes `[batch, count]` for its rows; any count by default."""
+    rows = array_of(this, value)
+    classes = check_ids(this.name, array_of(this, label))
     if classes.ndim == 1:
         classes = classes[:, None]
     fits = rows.ndim == 2 and classes.ndim == 2 and classes.shape[0] == rows.shape[0]
@@ -238,6 +247,7 @@ def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = N
 
 
 def _rows(table: Any, ids: Any, sparse: bool, touched: Any = None) -> Any:
+    """The rows `[..., width]` of a table for ids `[...]`; `touched`, bool `[...]`, says which of them are updated."""
     return core.look_up(table, ids, touched) if sparse else look_up(table, ids)
 
 
@@ -246,7 +256,7 @@ def _biases(this: Layer, attr: Any, rows: int, dtype: Any, sparse: bool) -> Any:
 
 
 def _odds(this: Layer, sampler: str, custom: Any, classes: int) -> Any:
-    """The probability of each class to be drawn, `[classes]`."""
+    """The probability with which each class is drawn, `[classes]`."""
     if sampler not in _SAMPLERS:
         raise errors.ArgumentError(f"{this.name}: sampler={sampler!r}; expected {', '.join(map(repr, _SAMPLERS))}")
     if sampler == "uniform":
@@ -262,45 +272,55 @@ def _odds(this: Layer, sampler: str, custom: Any, classes: int) -> Any:
 
 
 def _log_uniform(classes: int) -> np.ndarray:
-    """Probabilities that fall as those of words do: `log((k + 2) / (k + 1)) / log(classes + 1)`."""
+    """The probability of each class `k`, `[classes]`: `log((k + 2) / (k + 1)) / log(classes + 1)`."""
     k = np.arange(classes)
     return np.log1p(1 / (k + 1)) / np.log(classes + 1)
 
 
-def _draw_without_repetition(this: Layer, key: Any, count: int, classes: int) -> tuple[Any, Any]:
-    """Draw classes, each once, and say for all of them how often they are expected among the drawn."""
-    if not 0 < count <= classes:
-        raise errors.ArgumentError(f"{this.name}: num_samples={count!r} of {classes} classes; expected 1 to {classes}")
+def _draw_without_repetition(key: Any, count: int, classes: int) -> tuple[Any, Any]:
+    """Draw different classes from the log-uniform distribution.
+
+    Args:
+      key: the random key.
+      count: how many are drawn.
+      classes: the number of classes.
+
+    Returns:
+      The drawn classes, integers `[count]`; and for every class how often it is expected among them, `[classes]`.
+    """
     odds = _log_uniform(classes)
-    # The largest of the perturbed logarithms are distributed as draws are that go on until so many differ.
+    # The largest of logarithms with Gumbel noise have the distribution of draws that are repeated until enough differ.
     first, second = jax.random.split(key)
     drawn = jax.lax.top_k(jnp.log(odds) + jax.random.gumbel(first, (classes,)), count)[1]
-    # How many draws that took, repeated ones included: one geometric number for each class found.
+    # The number of those draws, repeated classes included, is a sum of geometric numbers, one for each new class.
     found = jnp.asarray(odds, jnp.float32)[drawn]
     left = jnp.clip(1 - (jnp.cumsum(found) - found), 1e-6, 1)
     tries = jnp.sum(jnp.ceil(jnp.log(jax.random.uniform(second, (count,), minval=1e-30)) / jnp.log1p(-left)).clip(1))
     return drawn, -jnp.expm1(tries * jnp.log1p(-jnp.asarray(odds, jnp.float32)))
 
 
-def _complete_ways(this: Layer, classes: Any, count: int) -> tuple[Any, Any, Any]:
-    """Forks, bits, and whether there is a fork, `[batch, longest]`, on the ways of a complete binary tree."""
-    if not isinstance(count, int) or count < 2:
-        raise errors.ArgumentError(f"{this.name}: num_classes={count!r}; expected two or more")
+def _complete_paths(classes: Any, count: int) -> tuple[Any, Any, Any]:
+    """The paths to classes `[batch, 1]` of a complete binary tree with `count` leaves.
+
+    Returns:
+      The inner nodes, the decisions 0 or 1, and whether there is a node, each `[batch, longest path]`.
+    """
     code = classes + count
     bit = jnp.arange(math.floor(math.log2(count - 1)) + 1 if count > 2 else 1, dtype=classes.dtype)
     above = jnp.right_shift(code, bit + 1)  # 0 beyond the root
-    taken = above > 0
-    return jnp.where(taken, above - 1, 0), (jnp.right_shift(code, bit) & 1).astype(jnp.float32), taken
+    on_path = above > 0
+    return jnp.where(on_path, above - 1, 0), (jnp.right_shift(code, bit) & 1).astype(jnp.float32), on_path
 
 
-def _custom_ways(this: Layer, x: Any, table: Any, code: Any) -> tuple[Any, Any, Any]:
+def _given_paths(this: Layer, x: Any, table: Any, code: Any) -> tuple[Any, Any, Any]:
+    """Read the paths of rows `[batch, width]` in a tree that the user gives; results as of `_complete_paths`."""
     if table is None or code is None:
-        raise errors.ArgumentError(f"{this.name}: a tree of your own needs path_table= and path_code=")
-    forks, bits = (check_ids(this.name, array_of(this, v)) for v in (table, code))
-    if forks.shape != bits.shape or forks.ndim != 2 or forks.shape[0] != x.shape[0]:
+        raise errors.ArgumentError(f"{this.name}: is_custom=True needs both path_table= and path_code=")
+    nodes, decisions = (check_ids(this.name, array_of(this, v)) for v in (table, code))
+    if nodes.shape != decisions.shape or nodes.ndim != 2 or nodes.shape[0] != x.shape[0]:
         raise errors.ShapeError(
             f"{this.name}: path_table {describe(table)} and path_code {describe(code)} do not fit; expected both "
-            f"[batch, longest way]"
+            f"[batch, longest path]"
         )
-    taken = jnp.cumprod(forks >= 0, axis=1).astype(bool)
-    return jnp.where(taken, forks, 0), bits.astype(jnp.float32), taken
+    on_path = jnp.cumprod(nodes >= 0, axis=1).astype(bool)
+    return jnp.where(on_path, nodes, 0), decisions.astype(jnp.float32), on_path

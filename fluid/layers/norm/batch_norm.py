@@ -7,19 +7,26 @@ import jax.numpy as jnp
 
 from fluid import core
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, dense, is_sequence, layer, like, valid_steps, wide, wide_dtype
-from fluid.layers.norm.moments import affine, channel_axis_of
+from fluid.layers.base import Layer, along_axis, dense, is_sequence, layer, like, valid_steps, wide, wide_dtype
+from fluid.layers.functional import Activation
+from fluid.layers.no_effect import no_effect
+from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
+from fluid.param_attr import ParamSetting
 
 
 @layer
+@no_effect(
+    in_place="XLA decides which memory is used again",
+    do_model_average_for_mean_and_var="averages of parameters leave the moving mean and variance as they are",
+)
 def batch_norm(
-    input: Any,
-    act: Any = None,
+    input: core.Value,
+    act: Activation = None,
     is_test: bool = False,
     momentum: float = 0.9,
     epsilon: float = 1e-05,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     data_layout: str = "NCHW",
     in_place: bool = False,
     name: str | None = None,
@@ -28,32 +35,34 @@ def batch_norm(
     do_model_average_for_mean_and_var: bool = True,
     use_global_stats: bool = False,
 ) -> Any:
-    """Batch normalisation (Ioffe and Szegedy, 2015): each channel to mean 0 and variance 1, then scaled and shifted.
+    """Batch normalisation (Ioffe and Szegedy, 2015): each channel gets mean 0 and variance 1, then a scale and a bias.
 
-    Training uses the statistics of the batch and moves the averages,
-    `moving = momentum * moving + (1 - momentum) * batch`; testing uses the averages. Of a SequenceBatch only the valid
-    steps count.
+    Training uses mean and variance of the batch, and updates their moving averages by
+    `moving = momentum * moving + (1 - momentum) * batch`; testing uses the moving averages. Of a SequenceBatch only the
+    valid steps count.
 
     Args:
       input: `[batch, channels]`, `[batch, channels, ...]`, `[batch, ..., channels]` with "NHWC", or a SequenceBatch.
       act: name of an activation, or a function.
-      is_test: True uses the averages in training too, and does not move them.
-      momentum: of the moving averages.
+      is_test: whether training uses the moving averages too, and leaves them as they are.
+      momentum: how much of the moving averages is kept in each step.
       epsilon: added to the variance.
       param_attr: ParamAttr of the scale `[channels]`; False for none.
       bias_attr: ParamAttr of the bias `[channels]`; False for none.
       data_layout: "NCHW" or "NHWC".
-      in_place: has no effect.
+      in_place: accepted for programs written for Fluid, but has no effect: XLA decides which memory is used again.
       name: instead of `batch_norm_N`.
       moving_mean_name: instead of `batch_norm_N.w_1`.
       moving_variance_name: instead of `batch_norm_N.w_2`.
-      do_model_average_for_mean_and_var: has no effect.
-      use_global_stats: as `is_test`.
+      do_model_average_for_mean_and_var: accepted for programs written for Fluid, but has no effect: averages of
+        parameters leave the moving mean and variance as they are.
+      use_global_stats: another name for `is_test`.
 
     Returns:
-      Same shape as the input.
+      The same kind and shape as the input.
 
     Raises:
+      ArgumentError: there is no such layout.
       ShapeError: the input has less than two dimensions.
 
     Example:
@@ -68,28 +77,40 @@ def batch_norm(
     this = Layer("batch_norm", name)
     x = dense(input)
     axis = channel_axis_of(this, input, data_layout, "data_layout")
-    size, dtype = [x.shape[axis]], wide_dtype(x.dtype)
+    size = [x.shape[axis]]
+    dtype = wide_dtype(x.dtype)
     scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
     bias = this.bias(bias_attr, size, dtype)
     mean_name, moving_mean = this.state(moving_mean_name, "w", size, dtype, Constant(0.0))
     variance_name, moving_variance = this.state(moving_variance_name, "w", size, dtype, Constant(1.0))
     if is_test or use_global_stats or this.frame.mode == core.TEST:
-        mean, variance = moving_mean, moving_variance
+        mean = moving_mean
+        variance = moving_variance
     else:
         mean, variance = _batch_moments(input, x, axis)
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
-    mean, variance = this.output(mean), this.output(variance)
-    shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+    mean, variance = recorded_moments(this, mean, variance)
     # One factor per channel: scaling the whole image twice would cost much more.
     factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
-    result = (wide(x) - mean.reshape(shape)) * factor.reshape(shape)
-    return this.finish(like(input, affine(result, None, bias, axis).astype(x.dtype)), act)
+    shape = along_axis(axis, x.ndim)
+    result = affine(wide(x) - mean.reshape(shape), factor, bias, shape)
+    return this.finish(like(input, result.astype(x.dtype)), act)
 
 
 def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any]:
-    # Both moments in one pass over the data, which is most of the work. Taken about a point near the mean they are as
-    # exact as in two passes, and the mean of the first example is such a point.
+    """Mean and variance of a batch.
+
+    Args:
+      value: the input of the layer; of a SequenceBatch the valid steps count.
+      x: its array.
+      axis: the dimension of the channels in it.
+
+    Returns:
+      Mean and variance `[channels]`, over all other dimensions.
+    """
+    # Reading the data is most of the work, so both moments are taken in one pass. Moments about a point near the mean
+    # are as exact as those of two passes, and the mean of the first example is such a point.
     valid = valid_steps(value, x.ndim) if is_sequence(value) else None
     axes = tuple(i for i in range(x.ndim) if i != axis)
     x = wide(x)

@@ -12,26 +12,26 @@ from fluid.layers.base import Layer, dense, layer, like
 
 @layer
 def dropout(
-    x: Any,
+    x: core.Value,
     dropout_prob: float,
     is_test: bool = False,
     seed: int | None = None,
     name: str | None = None,
     dropout_implementation: str = "downgrade_in_infer",
 ) -> Any:
-    """Dropout (Srivastava et al., 2014): while training, each element is 0 with probability `dropout_prob`.
+    """Dropout (Srivastava et al., 2014): in training, each element becomes 0 with probability `dropout_prob`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      dropout_prob: from 0 to 1.
-      is_test: True behaves as in test mode in training too.
-      seed: gives the same mask at every step; by default each step draws its own.
-      name: instead of `dropout_N`; the mask depends on it.
+      dropout_prob: the probability, from 0 to 1.
+      is_test: whether training behaves as test mode does.
+      seed: if given, every step drops the same elements; by default each step draws anew.
+      name: instead of `dropout_N`; which elements are dropped depends on it.
       dropout_implementation: "downgrade_in_infer" multiplies by `1 - dropout_prob` in test mode; "upscale_in_train"
-        divides what is kept by `1 - dropout_prob` in training, and does nothing in test mode.
+        divides the elements that are kept by `1 - dropout_prob` in training, and does nothing in test mode.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
       ArgumentError: the probability is not between 0 and 1, or there is no such implementation.

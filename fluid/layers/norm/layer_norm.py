@@ -1,4 +1,4 @@
-"""Normalisation of each example by itself: over all of it, over groups of channels, over each channel."""
+"""Normalisation of each example by itself: over all its elements, over groups of channels, or over each channel."""
 
 import math
 from typing import Any
@@ -6,39 +6,41 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, wide_dtype
-from fluid.layers.norm.moments import affine, channel_axis_of, moments
+from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, layer, like, wide_dtype
+from fluid.layers.functional import Activation
+from fluid.layers.norm.moments import affine, channel_axis_of, moments, recorded_moments
+from fluid.param_attr import ParamSetting
 
 
 @layer
 def layer_norm(
-    input: Any,
+    input: core.Value,
     scale: bool = True,
     shift: bool = True,
     begin_norm_axis: int = 1,
     epsilon: float = 1e-05,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    act: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
+    act: Activation = None,
     name: str | None = None,
 ) -> Any:
-    """Layer normalisation (Ba, Kiros and Hinton, 2016): each example to mean 0 and variance 1 by itself.
+    """Layer normalisation (Ba, Kiros and Hinton, 2016): each example gets mean 0 and variance 1.
 
     Args:
       input: `[batch, ...]`, or a SequenceBatch, of which each step is an example.
-      scale: whether to multiply by a parameter.
-      shift: whether to add a parameter.
-      begin_norm_axis: the first dimension to normalise over; those after it too.
+      scale: whether the result is multiplied by a parameter.
+      shift: whether a parameter is added to the result.
+      begin_norm_axis: the normalisation is over this dimension and all that follow.
       epsilon: added to the variance.
-      param_attr: ParamAttr of the scale, flat: `[product of the normalised sizes]`.
-      bias_attr: ParamAttr of the shift, likewise.
+      param_attr: ParamAttr of the scale, a vector with one number for each element of an example.
+      bias_attr: ParamAttr of the shift, a vector of the same size.
       act: name of an activation, or a function.
       name: instead of `layer_norm_N`.
 
     Returns:
-      Same shape as the input.
+      The same kind and shape as the input.
 
     Raises:
       ArgumentError: there is no such axis.
@@ -55,46 +57,44 @@ def layer_norm(
     begin = axis_of(input, begin_norm_axis, "begin_norm_axis")
     shape = x.shape[begin:]
     size = [math.prod(shape)]
-    dtype, scaled = wide_dtype(x.dtype), scale and param_attr is not False
+    dtype = wide_dtype(x.dtype)
+    scaled = scale and param_attr is not False
     gain = this.parameter("w", param_attr, size, dtype, Constant(1.0)) if scaled else None
     bias = this.bias(bias_attr, size, dtype) if shift else None
     whole, mean, variance = moments(x, tuple(range(begin, x.ndim)))
-    this.output(mean.reshape(-1)), this.output(variance.reshape(-1))
-    result = (whole - mean) * jax.lax.rsqrt(variance + epsilon)
-    if gain is not None:
-        result = result * gain.reshape(shape)
-    if bias is not None:
-        result = result + bias.reshape(shape)
+    mean, variance = recorded_moments(this, mean, variance)
+    result = affine((whole - mean) * jax.lax.rsqrt(variance + epsilon), gain, bias, shape)
     return this.finish(like(input, result.astype(x.dtype)), act)
 
 
 @layer
 def group_norm(
-    input: Any,
+    input: core.Value,
     groups: int,
     epsilon: float = 1e-05,
-    param_attr: Any = None,
-    bias_attr: Any = None,
-    act: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
+    act: Activation = None,
     data_layout: str = "NCHW",
     name: str | None = None,
-) -> Any:
-    """Group normalisation (Wu and He, 2018): the channels of an image in groups, each to mean 0 and variance 1.
+) -> jax.Array:
+    """Group normalisation (Wu and He, 2018): each group of channels of each image gets mean 0 and variance 1.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
-      groups: how many; they divide the channels.
+      groups: the number of groups, which divides the number of channels.
       epsilon: added to the variance.
-      param_attr: ParamAttr of a scale `[channels]`; there is one only when this is given.
-      bias_attr: ParamAttr of a bias `[channels]`; there is one only when this is given.
+      param_attr: ParamAttr of a scale `[channels]`, which is there only if this is given.
+      bias_attr: ParamAttr of a bias `[channels]`, which is there only if this is given.
       act: name of an activation, or a function.
       data_layout: "NCHW" or "NHWC".
       name: instead of `group_norm_N`.
 
     Returns:
-      Same shape as the input.
+      The same shape as the input.
 
     Raises:
+      ArgumentError: `groups` is no positive integer.
       ShapeError: the groups do not divide the channels.
 
     Example:
@@ -109,30 +109,30 @@ def group_norm(
     axis = channel_axis_of(this, input, data_layout, "data_layout")
     x = jnp.moveaxis(array_of(this, input), axis, 1)
     channels = x.shape[1]
-    if not isinstance(groups, int) or groups < 1 or channels % groups:
+    if channels % core.whole_number(this.name, "groups", groups):
         raise errors.ShapeError(
-            f"{this.name}: groups={groups!r} does not divide the {channels} channels of {describe(input)}; "
-            f"use a divisor, as in groups={max(d for d in range(1, channels + 1) if channels % d == 0 and d <= 32)}"
+            f"{this.name}: groups={groups} does not divide the {channels} channels of {describe(input)}; "
+            f"use a divisor, as in groups={_usual_groups(channels)}"
         )
     scale = this.parameter("w", param_attr, [channels], wide_dtype(x.dtype), Constant(1.0)) if param_attr else None
     bias = this.bias(bias_attr, [channels], wide_dtype(x.dtype)) if bias_attr else None
     parts, mean, variance = moments(x.reshape(x.shape[0], groups, -1), (2,))
-    this.output(mean[..., 0]), this.output(variance[..., 0])
+    mean, variance = recorded_moments(this, mean, variance, shape=(x.shape[0], groups))
     normal = ((parts - mean) * jax.lax.rsqrt(variance + epsilon)).reshape(x.shape)
-    result = jnp.moveaxis(affine(normal, scale, bias, 1), 1, axis)
+    result = jnp.moveaxis(affine(normal, scale, bias, along_axis(1, x.ndim)), 1, axis)
     return this.finish(result.astype(x.dtype), act)
 
 
 @layer
 def instance_norm(
-    input: Any,
+    input: core.Value,
     epsilon: float = 1e-05,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
-    """Instance normalisation (Ulyanov et al., 2016): each channel of each image to mean 0 and variance 1.
+) -> jax.Array:
+    """Instance normalisation (Ulyanov et al., 2016): each channel of each image gets mean 0 and variance 1.
 
     Args:
       input: `[batch, channels, ...]`, or with the channels last for "NHWC".
@@ -143,7 +143,7 @@ def instance_norm(
       data_format: "NCHW" or "NHWC".
 
     Returns:
-      Same shape as the input.
+      The same shape as the input.
 
     Raises:
       ShapeError: the input has less than three dimensions.
@@ -163,10 +163,16 @@ def instance_norm(
             f"as in layers.data(..., shape=[3, 32, 32])"
         )
     axis = channel_axis_of(this, input, data_format, "data_format")
-    size, dtype = [x.shape[axis]], wide_dtype(x.dtype)
+    size = [x.shape[axis]]
+    dtype = wide_dtype(x.dtype)
     scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
     bias = this.bias(bias_attr, size, dtype)
     whole, mean, variance = moments(x, tuple(i for i in range(1, x.ndim) if i != axis))
-    this.output(mean.reshape(-1)), this.output(variance.reshape(-1))
-    result = affine((whole - mean) * jax.lax.rsqrt(variance + epsilon), scale, bias, axis)
-    return this.output(result.astype(x.dtype))
+    mean, variance = recorded_moments(this, mean, variance)
+    normal = (whole - mean) * jax.lax.rsqrt(variance + epsilon)
+    return this.output(affine(normal, scale, bias, along_axis(axis, x.ndim)).astype(x.dtype))
+
+
+def _usual_groups(channels: int) -> int:
+    """The largest divisor of the channels up to 32, the number of groups that the paper uses."""
+    return max(d for d in range(1, min(channels, 32) + 1) if channels % d == 0)

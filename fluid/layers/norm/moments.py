@@ -1,5 +1,6 @@
-"""What normalisations share: means and variances, and where the channels are."""
+"""What normalisations share: means and variances, scales and biases, and where the channels are."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,10 +10,11 @@ from fluid.layers.base import Layer, dense, describe, row_dims, wide
 
 
 def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
-    """Where the channels of a value lie, for a layout such as "NCHW".
+    """The axis of the channels in the array of a value, for a layout such as "NCHW".
 
     Raises:
-      ArgumentError: no such layout. ShapeError: the value has no channels.
+      ArgumentError: there is no such layout.
+      ShapeError: the value has no channels.
     """
     if layout not in ("NCHW", "NHWC", "NCDHW", "NDHWC"):
         raise errors.ArgumentError(
@@ -28,23 +30,49 @@ def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
 
 
 def moments(x: Any, axes: tuple[int, ...], where: Any = None) -> tuple[Any, Any, Any]:
-    """Mean and variance over some axes, in two passes.
+    """Mean and variance over some axes, in two passes over the data.
 
     Args:
       x: any shape.
-      axes: what the moments are over.
-      where: bool, which elements count; all by default.
+      axes: the dimensions that the mean and the variance are over.
 
     Returns:
-      `x` in a dtype wide enough for sums, its mean and its variance, both with 1 for the axes.
+      `x` in a dtype wide enough for sums; its mean and its variance, in which these dimensions have size 1.
     """
     x = wide(x)
-    mean = jnp.mean(x, axis=axes, keepdims=True, where=where)
-    return x, mean, jnp.mean(jnp.square(x - mean), axis=axes, keepdims=True, where=where)
+    mean = jnp.mean(x, axis=axes, keepdims=True)
+    return x, mean, jnp.mean(jnp.square(x - mean), axis=axes, keepdims=True)
 
 
-def affine(x: Any, scale: Any, bias: Any, axis: int) -> Any:
-    """`x * scale + bias` with one number `[channels]` for each place along an axis; None leaves that part out."""
-    shape = [-1 if i == axis else 1 for i in range(x.ndim)]
+def recorded_moments(this: Layer, mean: Any, variance: Any, shape: Sequence[int] = (-1,)) -> tuple[Any, Any]:
+    """Record the mean and the variance of a layer under names, so that they can be fetched and overridden.
+
+    Normalisations of Fluid return both beside the result. They are `NAME.tmp_0` and `NAME.tmp_1` there, and so the
+    result is `NAME.tmp_2`; without this call it would have another name.
+
+    Args:
+      this: the layer.
+      mean: any shape.
+      variance: the same shape.
+      shape: under which they are recorded; one dimension by default.
+
+    Returns:
+      What the layer computes its result from: both in their own shapes, or what was put in their places.
+    """
+    recorded_mean = this.output(mean.reshape(shape))
+    recorded_variance = this.output(variance.reshape(shape))
+    return recorded_mean.reshape(mean.shape), recorded_variance.reshape(variance.shape)
+
+
+def affine(x: Any, scale: Any, bias: Any, shape: Sequence[int]) -> Any:
+    """`x * scale + bias`.
+
+    Args:
+      x: any shape.
+      scale: the factors, flat; None for none.
+      bias: the summands, flat; None for none.
+      shape: the shape in which scale and bias are combined with `x`; for one number for each channel that of
+        `along_axis`.
+    """
     x = x if scale is None else x * scale.reshape(shape)
     return x if bias is None else x + bias.reshape(shape)

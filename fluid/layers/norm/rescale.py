@@ -1,4 +1,4 @@
-"""Values rescaled by their neighbours, to unit length, or by one factor for each channel."""
+"""Values divided by the size of their neighbours or by their own norm, or scaled by one factor for each channel."""
 
 from typing import Any
 
@@ -6,39 +6,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, wide
+from fluid import core, errors
+from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, layer, like, wide
+from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import image_of
-from fluid.layers.norm.moments import channel_axis_of
+from fluid.layers.norm.moments import affine, channel_axis_of
 
 
 @layer
 def lrn(
-    input: Any,
+    input: core.Value,
     n: int = 5,
     k: float = 1.0,
     alpha: float = 1e-4,
     beta: float = 0.75,
     name: str | None = None,
     data_format: str = "NCHW",
-) -> Any:
+) -> jax.Array:
     """Local response normalisation (Krizhevsky et al., 2012): `x / (k + alpha * squares) ** beta`.
 
-    Squares are summed over `n` neighbouring channels.
+    Here `squares` is the sum of the squares of `n` neighbouring channels of the same pixel.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
-      n: how many neighbouring channels are summed over.
-      k: keeps the divisor from 0.
-      alpha: weight of the sum.
-      beta: exponent.
+      n: the number of neighbouring channels, itself included.
+      k: keeps the divisor away from 0.
+      alpha: the factor of the sum.
+      beta: the exponent.
       name: instead of `lrn_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:
-      Same shape as the input.
+      The same shape as the input.
 
     Raises:
+      ArgumentError: `n` is no positive integer.
       ShapeError: the input is no batch of images.
 
     Example:
@@ -56,6 +58,7 @@ def lrn(
             f"{this.name}: input {describe(input)}; expected [batch, channels, height, width], "
             f"as from layers.reshape(x, [-1, 1, 28, 28])"
         )
+    core.whole_number(this.name, "n", n)
     window = [n if i == axis else 1 for i in range(4)]
     before = (n - 1) // 2
     pads = [(before, n - 1 - before) if i == axis else (0, 0) for i in range(4)]
@@ -65,7 +68,7 @@ def lrn(
 
 
 @layer
-def l2_normalize(x: Any, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Any:
+def l2_normalize(x: core.Value, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Any:
     """Divide by the Euclidean norm along one dimension.
 
     Args:
@@ -75,7 +78,7 @@ def l2_normalize(x: Any, axis: int, epsilon: float = 1e-12, name: str | None = N
       name: instead of `l2_normalize_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
       ArgumentError: there is no such axis.
@@ -88,18 +91,24 @@ def l2_normalize(x: Any, axis: int, epsilon: float = 1e-12, name: str | None = N
       float32[batch, 4]
     """
     this = Layer("l2_normalize", name)
-    array, dtype = wide(x), dense(x).dtype
+    array = wide(x)
+    dtype = dense(x).dtype
     squares = jnp.sum(jnp.square(array), axis=axis_of(x, axis), keepdims=True)
     result = this.output(like(x, (array * jax.lax.rsqrt(squares + epsilon)).astype(dtype)))
-    this.output(like(x, jnp.sqrt(squares + epsilon).astype(dtype)))
+    this.record_aside(like(x, jnp.sqrt(squares + epsilon).astype(dtype)))
     return result
 
 
 @layer
 def affine_channel(
-    x: Any, scale: Any = None, bias: Any = None, data_layout: str = "NCHW", name: str | None = None, act: Any = None
-) -> Any:
-    """Multiply each channel by one number and add another.
+    x: core.Value,
+    scale: core.Value | None = None,
+    bias: core.Value | None = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+    act: Activation = None,
+) -> jax.Array:
+    """Multiply each channel by a number of its own, and add another.
 
     Args:
       x: `[batch, channels, height, width]`, or with the channels last for "NHWC".
@@ -110,7 +119,7 @@ def affine_channel(
       act: name of an activation, or a function.
 
     Returns:
-      Same shape as `x`.
+      The same shape as `x`.
 
     Raises:
       ShapeError: the input is no batch of images, or there is not one number for each channel.
@@ -125,16 +134,11 @@ def affine_channel(
     """
     this = Layer("affine_channel", name)
     image = image_of(this, x, 4, data_layout, "data_layout")
-    spread = [-1 if i == image.channel_axis else 1 for i in range(4)]
-    result = image.array
     for argument, value in (("scale", scale), ("bias", bias)):
-        if value is None:
-            continue
-        if dense(value).size != image.channels:
+        if value is not None and dense(value).size != image.channels:
             raise errors.ShapeError(
                 f"{this.name}: {argument} {describe(value)} for the {image.channels} channels of {describe(x)}; "
                 f"expected [{image.channels}]"
             )
-        each = dense(value).reshape(spread)
-        result = result * each if argument == "scale" else result + each
-    return this.finish(result, act)
+    factors, summands = (None if value is None else dense(value) for value in (scale, bias))
+    return this.finish(affine(image.array, factors, summands, along_axis(image.channel_axis, 4)), act)

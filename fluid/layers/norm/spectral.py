@@ -1,7 +1,6 @@
 """Spectral normalisation."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,24 +11,26 @@ from fluid.layers.base import Layer, array_of, axis_of, describe, layer, wide
 
 
 @layer
-def spectral_norm(weight: Any, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None) -> Any:
-    """Divide a weight by its largest singular value (Miyato et al., 2018), which keeps a discriminator smooth.
+def spectral_norm(
+    weight: core.Value, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None
+) -> jax.Array:
+    """Divide a weight by its largest singular value (Miyato et al., 2018), as in discriminators of GANs.
 
-    The value is followed by power iteration: each training step starts from the singular vectors of the last one, which
-    are states. No gradient flows through them.
+    The singular value is estimated by power iteration. The singular vectors are states: each training step goes on from
+    those of the step before. No gradient flows through them.
 
     Args:
-      weight: a parameter of two dimensions or more; it is seen as a matrix, with `dim` as its rows.
+      weight: a parameter of two dimensions or more. It is taken as a matrix whose rows are dimension `dim`.
       dim: the dimension of the outputs: 0 for filters of `conv2d`, 1 for weights of `fc`.
-      power_iters: iterations at each call.
-      eps: added to lengths before dividing.
+      power_iters: the number of iterations in each call.
+      eps: added to the norms of vectors before dividing by them.
       name: instead of `spectral_norm_N`.
 
     Returns:
-      Same shape as the weight.
+      The same shape as the weight.
 
     Raises:
-      ArgumentError: there is no such dimension.
+      ArgumentError: there is no such dimension, or `power_iters` is no integer of at least 0.
       ShapeError: the weight has less than two dimensions.
 
     Example:
@@ -53,7 +54,7 @@ def spectral_norm(weight: Any, dim: int = 0, power_iters: int = 1, eps: float = 
     left_name, left = this.state(None, "w", [matrix.shape[0]], array.dtype, Normal(0.0, 1.0))
     right_name, right = this.state(None, "w", [math.prod(matrix.shape[1:])], array.dtype, Normal(0.0, 1.0))
     fixed = jax.lax.stop_gradient(matrix)
-    for _ in range(power_iters):
+    for _ in range(core.whole_number(this.name, "power_iters", power_iters, least=0)):
         right = fixed.T @ left
         right = right / (jnp.linalg.norm(right) + eps)
         left = fixed @ right

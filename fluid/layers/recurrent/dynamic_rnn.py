@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import describe, is_sequence
+from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.recurrent.step_block import StepBlock
 from fluid.layers.recurrent.steps import time_first
 
@@ -54,6 +55,13 @@ class DynamicRNN(StepBlock):
         """The block: `with rnn.block():`."""
         return self._block()
 
+    @no_effect(
+        level=Warned(
+            "steps go over the outer level",
+            asks=lambda value, given: value != 0,
+            instead="to go over inner sequences, open a block inside of this one",
+        )
+    )
     def step_input(self, x: core.Value, level: int = 0) -> Any:
         """The value of a sequence at the present step.
 
@@ -77,6 +85,7 @@ class DynamicRNN(StepBlock):
         self._check_inside("static_input")
         return x
 
+    @no_effect(need_reorder="rows are never reordered")
     def memory(
         self,
         init: core.Value | None = None,

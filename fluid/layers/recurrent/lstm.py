@@ -6,17 +6,29 @@ from typing import Any
 import jax
 
 from fluid import core, errors
-from fluid.layers.base import Layer, layer
+from fluid.layers.base import Layer, layer, parameter_dtype
+from fluid.layers.checks import dtype_of
 from fluid.layers.fc import fc
 from fluid.layers.functional import Activation
+from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.recurrent.arguments import array_of_shape, projected, starting_state, to_activation, width_of
 from fluid.layers.recurrent.cells import LSTM, Cell, LSTMUnit, ProjectedLSTM, StateAsOutput
 from fluid.layers.recurrent.scan import unroll_rows
 from fluid.layers.tensor.concat import concat
 from fluid.param_attr import ParamSetting
 
+# Whoever names another dtype than the parameters get is told.
+_DTYPE_OF_INPUT = Warned(
+    "the parameters have the dtype of the input",
+    asks=lambda value, given: (
+        hasattr(given.get("input"), "dtype") and dtype_of("lstm", value) != parameter_dtype(given["input"].dtype)
+    ),
+    instead="cast the input, as in layers.cast(x, 'float32')",
+)
+
 
 @layer
+@no_effect(dtype=_DTYPE_OF_INPUT)
 def dynamic_lstm(
     input: core.Value,
     size: int,
@@ -81,6 +93,7 @@ def dynamic_lstm(
 
 
 @layer
+@no_effect(dtype=_DTYPE_OF_INPUT)
 def dynamic_lstmp(
     input: core.Value,
     size: int,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fluid import core
 from fluid.layers.base import Layer, layer
+from fluid.layers.no_effect import no_effect
 from fluid.layers.norm.dropout import check_probability, drop
 from fluid.layers.recurrent.arguments import array_of_shape, given_state
 from fluid.layers.recurrent.cells import LSTM, LSTMState, LSTMUnit
@@ -14,6 +15,7 @@ from fluid.layers.recurrent.scan import unroll
 
 
 @layer
+@no_effect(max_len="the length is that of the input")
 def lstm(
     input: core.Value,
     init_h: core.Value | None,

@@ -6,31 +6,42 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, layer, like, times_matrix
+from fluid.layers.functional import Activation
+from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.sequence.steps import check_sequence, innermost, shifted, step_size
+from fluid.param_attr import ParamSetting
 
 
 @layer
+@no_effect(
+    padding=Warned(
+        "the result is as long as the input",
+        asks=lambda value, given: not value,
+        instead="cut off the steps near the ends, as in layers.sequence_slice(y, offset, length)",
+    )
+)
 def sequence_conv(
-    input: Any,
+    input: core.Value,
     num_filters: int,
     filter_size: int = 3,
     filter_stride: int = 1,
     padding: bool = True,
     padding_start: int | None = None,
-    bias_attr: Any = None,
-    param_attr: Any = None,
-    act: Any = None,
+    bias_attr: ParamSetting = None,
+    param_attr: ParamSetting = None,
+    act: Activation = None,
     name: str | None = None,
 ) -> Any:
     """Convolution over the steps of each sequence; beyond its ends are zeros.
 
     Args:
       input: a SequenceBatch `[batch, time, channels]`; of a NestedSequenceBatch the innermost sequences.
-      num_filters: size of each step of the result.
+      num_filters: the number of filters, which is the size of the steps of the result.
       filter_size: how many steps the filters see.
-      filter_stride: 1.
-      padding: has no effect: the result is as long as the input.
-      padding_start: where the filters begin, relative to the step they are for; `-(filter_size // 2)` by default.
+      filter_stride: must be 1.
+      padding: accepted for programs written for Fluid, but has no effect: the result is as long as the input.
+      padding_start: the first step that the filters see, relative to the step of the result; `-(filter_size // 2)` by
+        default.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       param_attr: ParamAttr of the filters `[filter_size * channels, num_filters]`.
       act: name of an activation, or a function.
@@ -40,7 +51,7 @@ def sequence_conv(
       A SequenceBatch `[batch, time, num_filters]` of the same lengths.
 
     Raises:
-      ArgumentError: the stride is not 1, or a size is not positive.
+      ArgumentError: the stride is not 1, or a number is not positive.
       ShapeError: the input is no sequence batch of vectors.
 
     Example:
@@ -54,9 +65,8 @@ def sequence_conv(
     this = Layer("sequence_conv", name)
     if filter_stride != 1:
         raise errors.ArgumentError(f"{this.name}: filter_stride={filter_stride!r}; only 1 is possible")
-    for argument, value in (("num_filters", num_filters), ("filter_size", filter_size)):
-        if not isinstance(value, int) or value < 1:
-            raise errors.ArgumentError(f"{this.name}: {argument}={value!r}; expected a positive integer")
+    core.whole_number(this.name, "num_filters", num_filters)
+    core.whole_number(this.name, "filter_size", filter_size)
     channels = step_size(this, check_sequence(this, input))
     start = -(filter_size // 2) if padding_start is None else int(padding_start)
     weight = this.weight(param_attr, [filter_size * channels, num_filters], input.dtype)
@@ -72,20 +82,24 @@ def sequence_conv(
 
 @layer
 def row_conv(
-    input: Any, future_context_size: int, param_attr: Any = None, act: Any = None, name: str | None = None
+    input: core.Value,
+    future_context_size: int,
+    param_attr: ParamSetting = None,
+    act: Activation = None,
+    name: str | None = None,
 ) -> Any:
     """Lookahead convolution (Wang et al., 2016): each channel of a step with the same channel of the steps after it.
 
     Args:
-      input: a SequenceBatch `[batch, time, channels]`, or such an array, whose rows all have `time` steps; of a
-        NestedSequenceBatch the innermost sequences.
-      future_context_size: how many steps ahead are seen.
+      input: a SequenceBatch `[batch, time, channels]`, or an array of that shape; of a NestedSequenceBatch the
+        innermost sequences.
+      future_context_size: how many of the following steps are seen.
       param_attr: ParamAttr of the weights `[future_context_size + 1, channels]`.
       act: name of an activation, or a function.
       name: instead of `row_conv_N`.
 
     Returns:
-      Like the input.
+      The same kind and shape as the input.
 
     Raises:
       ArgumentError: the number of steps is negative.
@@ -99,8 +113,7 @@ def row_conv(
       (3, 8)
     """
     this = Layer("row_conv", name)
-    if not isinstance(future_context_size, int) or future_context_size < 0:
-        raise errors.ArgumentError(f"{this.name}: future_context_size={future_context_size!r}; expected 0 or more")
+    core.whole_number(this.name, "future_context_size", future_context_size, least=0)
     weight = this.weight(param_attr, [future_context_size + 1, step_size(this, input)], dense(input).dtype)
 
     def convolve(batch: Any) -> Any:

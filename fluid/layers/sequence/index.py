@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
@@ -11,20 +12,20 @@ from fluid.layers.sequence.steps import check_sequence, innermost, packed, shift
 
 
 @layer
-def sequence_enumerate(input: Any, win_size: int, pad_value: int = 0, name: str | None = None) -> Any:
-    """For each step the ids from it on: the windows of `win_size` steps.
+def sequence_enumerate(input: core.Value, win_size: int, pad_value: int = 0, name: str | None = None) -> Any:
+    """For each step the window of `win_size` ids that begins with it.
 
     Args:
       input: a SequenceBatch of integer ids `[batch, time, 1]`; of a NestedSequenceBatch the innermost sequences.
-      win_size: ids in each window.
-      pad_value: the id that stands behind the end of a sequence.
+      win_size: the number of ids in each window.
+      pad_value: the id that fills windows beyond the end of a sequence.
       name: instead of `sequence_enumerate_N`.
 
     Returns:
       A SequenceBatch `[batch, time, win_size]`.
 
     Raises:
-      ArgumentError: the windows are empty.
+      ArgumentError: `win_size` is no positive integer.
       ArgumentTypeError: the ids are no integers.
       ShapeError: the input is no sequence batch of one id in each step.
 
@@ -37,8 +38,7 @@ def sequence_enumerate(input: Any, win_size: int, pad_value: int = 0, name: str 
       [[5, 6], [6, 7], [7, 0]]
     """
     this = Layer("sequence_enumerate", name)
-    if not isinstance(win_size, int) or win_size < 1:
-        raise errors.ArgumentError(f"{this.name}: win_size={win_size!r}; expected a positive integer")
+    core.whole_number(this.name, "win_size", win_size)
 
     def windows(batch: core.SequenceBatch) -> Any:
         ids = jnp.where(batch.mask, step_ids(this, batch), pad_value)
@@ -48,17 +48,17 @@ def sequence_enumerate(input: Any, win_size: int, pad_value: int = 0, name: str 
 
 
 @layer
-def sequence_erase(x: Any, tokens: Sequence[int], name: str | None = None) -> Any:
-    """Leave out some ids of each sequence.
+def sequence_erase(x: core.Value, tokens: Sequence[int], name: str | None = None) -> Any:
+    """Remove some ids from each sequence.
 
     Args:
       x: a SequenceBatch of integer ids `[batch, time]` or `[batch, time, 1]`; of a NestedSequenceBatch the innermost
         sequences.
-      tokens: the ids to leave out.
+      tokens: the ids to remove.
       name: instead of `sequence_erase_N`.
 
     Returns:
-      A SequenceBatch like `x`, of shorter sequences.
+      The same kind as `x`, with shorter sequences.
 
     Raises:
       ArgumentTypeError: the ids are no integers.
@@ -83,12 +83,12 @@ def sequence_erase(x: Any, tokens: Sequence[int], name: str | None = None) -> An
 
 
 @layer
-def sequence_scatter(input: Any, index: Any, updates: Any, name: str | None = None) -> Any:
+def sequence_scatter(input: core.Value, index: core.Value, updates: core.Value, name: str | None = None) -> jax.Array:
     """Add numbers to each row at the places that a sequence lists.
 
     Args:
       input: `[batch, n, ...]`.
-      index: a SequenceBatch of integers `[batch, time, 1]`: places from 0 to `n - 1`.
+      index: a SequenceBatch of integers `[batch, time, 1]`: the places, from 0 to `n - 1`.
       updates: a SequenceBatch of the same lengths, `[batch, time, ...]` or `[batch, time, 1]`: what is added there.
       name: instead of `sequence_scatter_N`.
 
@@ -96,8 +96,8 @@ def sequence_scatter(input: Any, index: Any, updates: Any, name: str | None = No
       Same shape as the input.
 
     Raises:
-      ArgumentTypeError: the places are no integers.
-      ShapeError: the three do not fit together.
+      ArgumentTypeError: the index holds no integers.
+      ShapeError: input, index and updates do not fit together.
 
     Example:
       >>> import fluid
@@ -111,7 +111,8 @@ def sequence_scatter(input: Any, index: Any, updates: Any, name: str | None = No
     """
     this = Layer("sequence_scatter", name)
     array = array_of(this, input)
-    places = step_ids(this, check_sequence(this, index, "index"), "index")
+    batch = check_sequence(this, index, "index")
+    places = step_ids(this, batch, "index")
     values = dense(check_sequence(this, updates, "updates"))
     step = array.shape[2:]
     if (
@@ -125,7 +126,7 @@ def sequence_scatter(input: Any, index: Any, updates: Any, name: str | None = No
             f"fit; expected [batch, n], and for each row as many places as numbers, [batch, time, 1]"
         )
     core.limit_feed(index, 0, array.shape[1])
-    places = jnp.where(index.mask, places, array.shape[1])  # what is padding goes nowhere
+    places = jnp.where(batch.mask, places, array.shape[1])  # beyond the end, where mode="drop" discards the padding
     rows = jnp.arange(array.shape[0])[:, None]
     added = values.reshape(*places.shape, *step).astype(array.dtype)
     return this.output(array.at[rows, places].add(added, mode="drop", wrap_negative_indices=False))

@@ -1,4 +1,4 @@
-"""Rows divided into other sequences."""
+"""The same rows, divided into sequences in another way."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,25 +8,31 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, row_dims
-from fluid.layers.sequence.steps import dealt, flat
+from fluid.layers.sequence.steps import divided, flat, nested_like
 
 
 @layer
-def lod_reset(x: Any, y: Any = None, target_lod: Sequence[int] | None = None, name: str | None = None) -> Any:
-    """Deal rows, or the steps of all sequences one after another, out to sequences of other lengths.
+def lod_reset(
+    x: core.Value,
+    y: core.Value | Sequence[int] | None = None,
+    target_lod: Sequence[int] | None = None,
+    name: str | None = None,
+) -> Any:
+    """Divide rows into sequences of given lengths.
 
     Args:
-      x: `[rows, ...]`, or a sequence batch.
-      y: a sequence batch whose lengths are taken, or an array of offsets `[sequences + 1]`.
-      target_lod: offsets instead: where each sequence begins, and the end: [0, 2, 6] for lengths of 2 and 4.
+      x: `[rows, ...]`, or a sequence batch, of which the steps of all sequences, one after another, are the rows.
+      y: a sequence batch whose lengths are used, or an array of offsets `[sequences + 1]`.
+      target_lod: offsets, where `y` is not given: the first row of each sequence, and at last the number of rows.
+        Lengths of 2 and 4 are [0, 2, 6].
       name: instead of `lod_reset_N`.
 
     Returns:
-      A SequenceBatch, or a NestedSequenceBatch for such a `y`. Steps that `x` does not have are no numbers.
+      A SequenceBatch, or a NestedSequenceBatch if `y` is one. Steps for which `x` has no rows are NaN.
 
     Raises:
-      ArgumentError: offsets do not begin with 0 and grow, or neither `y` nor `target_lod` is given.
-      ShapeError: `x` has another number of rows.
+      ArgumentError: the offsets do not begin with 0 and grow, or neither `y` nor `target_lod` is given.
+      ShapeError: the offsets are for another number of rows than `x` has.
 
     Example:
       >>> import fluid
@@ -38,29 +44,28 @@ def lod_reset(x: Any, y: Any = None, target_lod: Sequence[int] | None = None, na
     """
     this = Layer("lod_reset", name)
     if is_sequence(y):
-        time = y.shape[row_dims(y) - 1]
-        dealt_out = dealt(x, flat(y).lengths, time)
-        return this.output(y.nest(dealt_out) if isinstance(y, core.NestedSequenceBatch) else dealt_out)
-    return this.output(dealt(x, *_lengths(this, x, target_lod if y is None else y, "target_lod" if y is None else "y")))
+        steps = divided(x, flat(y).lengths, y.shape[row_dims(y) - 1])
+        return this.output(nested_like(y, steps))
+    lengths, time = _lengths(this, x, target_lod, "target_lod") if y is None else _lengths(this, x, y, "y")
+    return this.output(divided(x, lengths, time))
 
 
 @layer
-def lod_append(x: Any, level: Any, name: str | None = None) -> Any:
-    """Part sequences into sequences of steps: the rows of `x` stay together, and a level is put below them.
+def lod_append(x: core.Value, level: core.Value | Sequence[int], name: str | None = None) -> Any:
+    """Add a level of sequences below those that there are.
 
     Args:
-      x: `[rows, ...]`, which becomes a SequenceBatch, or a SequenceBatch, which becomes a NestedSequenceBatch: its
-        lengths then count inner sequences.
-      level: offsets where each new sequence begins, and the end, as in `lod_reset`; or a SequenceBatch whose lengths
-        are taken.
+      x: `[rows, ...]`, whose rows are divided into sequences, as by `lod_reset`; or a SequenceBatch. The steps of all
+        its sequences, one after another, are divided into inner sequences, and its lengths then count those.
+      level: offsets as in `lod_reset`, or a SequenceBatch whose lengths are used.
       name: instead of `lod_append_N`.
 
     Returns:
-      A sequence batch of one more level.
+      A SequenceBatch, or a NestedSequenceBatch if `x` is a SequenceBatch.
 
     Raises:
-      ArgumentError: offsets do not begin with 0 and grow.
-      ShapeError: `x` has another number of rows, or two levels.
+      ArgumentError: the offsets do not begin with 0 and grow.
+      ShapeError: the offsets are for another number of rows than `x` has, or `x` has two levels already.
 
     Example:
       >>> import fluid
@@ -75,10 +80,11 @@ def lod_append(x: Any, level: Any, name: str | None = None) -> Any:
     if isinstance(x, core.NestedSequenceBatch):
         raise errors.ShapeError(f"{this.name}: x {describe(x)} has two levels; more are not possible")
     if isinstance(level, core.SequenceBatch):
-        lengths, time = level.lengths, level.shape[1]
+        lengths = level.lengths
+        time = level.shape[1]
     else:
         lengths, time = _lengths(this, x, level, "level")
-    inner = dealt(x, lengths, time)
+    inner = divided(x, lengths, time)
     if not is_sequence(x):
         return this.output(inner)
     places = (jnp.cumsum(x.lengths) - x.lengths)[:, None] + jnp.arange(x.shape[1])
@@ -87,14 +93,24 @@ def lod_append(x: Any, level: Any, name: str | None = None) -> Any:
 
 
 def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int]:
-    """The lengths that offsets mean, and how many steps the longest may have."""
+    """Read offsets.
+
+    Args:
+      this: the layer, for messages.
+      x: the value that is divided.
+      offsets: from the user.
+      argument: their name, for messages.
+
+    Returns:
+      The lengths, integers `[sequences]`; and the number of steps that the longest can have.
+    """
     if offsets is None:
         raise errors.ArgumentError(
             f"{this.name}: give y=, a sequence batch, or target_lod=, as in target_lod=[0, 2, 6]"
         )
     shape = flat(x).shape if is_sequence(x) else dense(x).shape
     rows = shape[0] * shape[1] if is_sequence(x) else shape[0]
-    if hasattr(offsets, "aval"):  # data, which nobody knows yet
+    if hasattr(offsets, "aval"):  # an array of the program, whose values are not known yet
         bounds = array_of(this, offsets).reshape(-1)
         return jnp.maximum(jnp.diff(bounds), 0), rows
     known = np.asarray(offsets)

@@ -1,22 +1,26 @@
-"""Sequences as padded arrays beside their lengths, and back."""
+"""From sequence batches to padded arrays and lengths, and back."""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, layer
 from fluid.layers.checks import check_ids, dtype_of
-from fluid.layers.sequence.steps import check_sequence, flat, nested_as, sequence_batch, taken
+from fluid.layers.sequence.steps import check_sequence, flat, nested_like, sequence_batch, taken
 
 
 @layer
-def sequence_mask(x: Any, maxlen: int | None = None, dtype: Any = "int64", name: str | None = None) -> Any:
-    """For each length so many ones, then zeros.
+def sequence_mask(
+    x: core.Value, maxlen: int | None = None, dtype: DTypeLike = "int64", name: str | None = None
+) -> jax.Array:
+    """For each length as many ones, followed by zeros.
 
     Args:
       x: lengths, integers `[...]`.
-      maxlen: how many ones and zeros there are together; it must be given, as no shape depends on data.
+      maxlen: the size of the mask. It must be given, since no shape can depend on data.
       dtype: of the result.
       name: instead of `sequence_mask_N`.
 
@@ -24,7 +28,7 @@ def sequence_mask(x: Any, maxlen: int | None = None, dtype: Any = "int64", name:
       `[..., maxlen]`.
 
     Raises:
-      ArgumentError: there is no `maxlen`.
+      ArgumentError: `maxlen` is not given, or negative.
       ArgumentTypeError: the lengths are no integers.
 
     Example:
@@ -37,32 +41,35 @@ def sequence_mask(x: Any, maxlen: int | None = None, dtype: Any = "int64", name:
     """
     this = Layer("sequence_mask", name)
     lengths = check_ids(this.name, array_of(this, x))
-    if not isinstance(maxlen, int) or maxlen < 0:
+    if maxlen is None:
         raise errors.ArgumentError(
-            f"{this.name}: maxlen={maxlen!r} for lengths {describe(x)}; the size of the mask cannot depend on data: "
+            f"{this.name}: maxlen=None for lengths {describe(x)}; the size of the mask cannot depend on data: "
             f"give maxlen=, or the size of what is masked, as in maxlen=x.shape[1]"
         )
-    return this.output((jnp.arange(maxlen) < dense(lengths)[..., None]).astype(dtype_of("sequence_mask", dtype)))
+    steps = jnp.arange(core.whole_number(this.name, "maxlen", maxlen, least=0))
+    return this.output((steps < lengths[..., None]).astype(dtype_of("sequence_mask", dtype)))
 
 
 @layer
-def sequence_pad(x: Any, pad_value: Any, maxlen: int | None = None, name: str | None = None) -> Any:
-    """Make an array of a sequence batch, and its lengths.
+def sequence_pad(
+    x: core.Value, pad_value: core.Value | float, maxlen: int | None = None, name: str | None = None
+) -> Any:
+    """Turn a sequence batch into a padded array and lengths.
 
     Args:
-      x: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences are padded.
-      pad_value: what stands behind each sequence: a number, or an array like a step.
-      maxlen: how many steps the array has; longer sequences are cut. By default as many as `x` has room for, which is
-        at least the longest sequence.
+      x: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
+      pad_value: what the array holds beyond the end of each sequence: a number, or an array of the shape of a step.
+      maxlen: the number of steps of the array; longer sequences are cut. By default it is the `time` of `x`, which is
+        at least the length of the longest sequence.
       name: instead of `sequence_pad_N`.
 
     Returns:
-      `[batch, maxlen, ...]`, and the lengths `[batch]`, of JAX's default integer; of a NestedSequenceBatch
-      SequenceBatches of them.
+      The array `[batch, maxlen, ...]`, and the lengths `[batch]`, of JAX's default integer; for a NestedSequenceBatch a
+      SequenceBatch of each.
 
     Raises:
-      ArgumentError: `maxlen` is not positive.
-      ShapeError: `x` is no sequence batch, or the value does not fit its steps.
+      ArgumentError: `maxlen` is no positive integer.
+      ShapeError: `x` is no sequence batch, or `pad_value` does not fit its steps.
 
     Example:
       >>> import fluid
@@ -74,11 +81,10 @@ def sequence_pad(x: Any, pad_value: Any, maxlen: int | None = None, name: str | 
       ([[1.0, 2.0, 3.0], [4.0, -1.0, -1.0]], [3, 1])
     """
     this = Layer("sequence_pad", name)
-    if maxlen is not None and (not isinstance(maxlen, int) or maxlen < 1):
-        raise errors.ArgumentError(f"{this.name}: maxlen={maxlen!r}; expected a positive integer, or None")
     batch = flat(check_sequence(this, x, "x"))
-    size = batch.shape[1] if maxlen is None else maxlen
-    fill, step = dense(pad_value).astype(batch.dtype), batch.shape[2:]
+    size = batch.shape[1] if maxlen is None else core.whole_number(this.name, "maxlen", maxlen)
+    fill = dense(pad_value).astype(batch.dtype)
+    step = batch.shape[2:]
     if fill.size != 1 and fill.shape not in (step, (1, *step)):
         raise errors.ShapeError(
             f"{this.name}: pad_value {describe(fill)} does not fit the steps of x {describe(x)}; expected a number, or "
@@ -88,16 +94,17 @@ def sequence_pad(x: Any, pad_value: Any, maxlen: int | None = None, name: str | 
     whole = taken(batch, jnp.broadcast_to(jnp.arange(size), (batch.shape[0], size)), lengths)
     valid = core.spread_mask(whole, len(whole.shape))
     padded = jnp.where(valid, whole.data, fill.reshape(step if fill.size > 1 else ()))
-    return this.output(nested_as(x, padded)), this.output(nested_as(x, lengths.astype(dtype_of(this.name, "int64"))))
+    lengths = lengths.astype(dtype_of(this.name, "int64"))
+    return this.output(nested_like(x, padded)), this.output(nested_like(x, lengths))
 
 
 @layer
-def sequence_unpad(x: Any, length: Any, name: str | None = None) -> core.SequenceBatch:
-    """Make a sequence batch of an array and lengths.
+def sequence_unpad(x: core.Value, length: core.Value, name: str | None = None) -> core.SequenceBatch:
+    """Turn a padded array and lengths into a sequence batch.
 
     Args:
       x: `[batch, time, ...]`.
-      length: how many steps of each row are real: integers `[batch]` or `[batch, 1]`.
+      length: the number of valid steps of each row, integers `[batch]` or `[batch, 1]`.
       name: instead of `sequence_unpad_N`.
 
     Returns:
@@ -117,7 +124,8 @@ def sequence_unpad(x: Any, length: Any, name: str | None = None) -> core.Sequenc
       [[1.0, 2.0], [4.0]]
     """
     this = Layer("sequence_unpad", name)
-    array, lengths = array_of(this, x), check_ids(this.name, array_of(this, length))
+    array = array_of(this, x)
+    lengths = check_ids(this.name, array_of(this, length))
     if array.ndim < 2 or lengths.shape not in ((array.shape[0],), (array.shape[0], 1)):
         raise errors.ShapeError(
             f"{this.name}: x {describe(x)} and length {describe(length)} do not fit; expected [batch, time, ...] and "

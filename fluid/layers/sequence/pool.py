@@ -1,4 +1,4 @@
-"""One value for each sequence; and the softmax over its steps."""
+"""Pooling of each sequence to one row; and the softmax over its steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,21 +8,24 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers import functional
 from fluid.layers.base import Layer, dense, filled, layer, valid_steps, wide
+from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.steps import check_sequence, innermost, sequence_batch, taken
 from fluid.layers.tensor.reduce import largest, smallest
 
 
 @layer
+@no_effect(is_test="memory for a gradient is used only where one is computed")
 def sequence_pool(
-    input: Any, pool_type: str, is_test: bool = False, pad_value: float = 0.0, name: str | None = None
+    input: core.Value, pool_type: str, is_test: bool = False, pad_value: float = 0.0, name: str | None = None
 ) -> Any:
-    """Make one row of each sequence.
+    """Combine the steps of each sequence into one row.
 
     Args:
-      input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences are pooled.
+      input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
       pool_type: "sum", "average", "sqrt" (the sum divided by the root of the length), "max", "min", "first" or "last".
-      is_test: has no effect.
-      pad_value: what an empty sequence gives.
+      is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
+        is computed.
+      pad_value: the result for an empty sequence.
       name: instead of `sequence_pool_N`.
 
     Returns:
@@ -53,7 +56,7 @@ def sequence_pool(
 
 
 @layer
-def sequence_first_step(input: Any, name: str | None = None) -> Any:
+def sequence_first_step(input: core.Value, name: str | None = None) -> Any:
     """The first step of each sequence: `sequence_pool(input, "first")`.
 
     Args:
@@ -77,7 +80,7 @@ def sequence_first_step(input: Any, name: str | None = None) -> Any:
 
 
 @layer
-def sequence_last_step(input: Any, name: str | None = None) -> Any:
+def sequence_last_step(input: core.Value, name: str | None = None) -> Any:
     """The last step of each sequence: `sequence_pool(input, "last")`.
 
     Args:
@@ -101,17 +104,18 @@ def sequence_last_step(input: Any, name: str | None = None) -> Any:
 
 
 @layer
-def sequence_softmax(input: Any, use_cudnn: bool = False, name: str | None = None) -> Any:
+@no_effect(use_cudnn="XLA chooses the kernels")
+def sequence_softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None) -> Any:
     """Softmax over the steps of each sequence.
 
     Args:
-      input: logits: a SequenceBatch `[batch, time]` or `[batch, time, 1]`; with more numbers in a step each of them is
-        taken by itself. Of a NestedSequenceBatch the innermost sequences are taken.
-      use_cudnn: has no effect.
+      input: logits, a SequenceBatch `[batch, time]` or `[batch, time, ...]`; where a step has several numbers, there is
+        one softmax for each of them. Of a NestedSequenceBatch the innermost sequences.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       name: instead of `sequence_softmax_N`.
 
     Returns:
-      Like the input; the steps of each sequence sum to 1.
+      The same kind and shape as the input; the steps of each sequence sum to 1.
 
     Raises:
       ShapeError: the input is no sequence batch.
@@ -127,7 +131,7 @@ def sequence_softmax(input: Any, use_cudnn: bool = False, name: str | None = Non
     this = Layer("sequence_softmax", name)
 
     def softmax(batch: core.SequenceBatch) -> Any:
-        x = filled(batch, float(jnp.finfo(batch.dtype).min))  # not infinite: a row may have nothing else
+        x = filled(batch, float(jnp.finfo(batch.dtype).min))  # minus infinity would make NaN of an empty sequence
         return sequence_batch(functional.softmax(x, axis=1), batch.lengths)
 
     return this.output(innermost(softmax, check_sequence(this, input)))
@@ -137,7 +141,8 @@ def _sum(batch: core.SequenceBatch, lengths: Any) -> Any:
     return jnp.sum(wide(batch), axis=1)
 
 
-# How each pooling makes one row of the steps of a batch; `lengths [batch, 1, ...]` are at least 1.
+# Functions of a SequenceBatch `[batch, time, ...]` and of lengths `[batch, 1, ...]`, which are at least 1, to
+# `[batch, ...]`.
 _POOLS: dict[str, Callable[[core.SequenceBatch, Any], Any]] = {
     "sum": _sum,
     "average": lambda batch, lengths: _sum(batch, lengths) / lengths,

@@ -1,4 +1,4 @@
-"""Layers on sequences: pooling over the steps of each, and what looks at the steps around each step."""
+"""Sequences reversed, repeated, joined, cut and reshaped."""
 
 import math
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from fluid.layers.sequence.steps import (
     check_sequence,
     flat,
     innermost,
-    nested_as,
-    one_each,
+    nested_like,
+    one_per_row,
     packed,
     sequence_batch,
     taken,
@@ -21,15 +21,15 @@ from fluid.layers.sequence.steps import (
 
 
 @layer
-def sequence_reverse(x: Any, name: str | None = None) -> Any:
-    """Turn the order of the steps of each sequence around.
+def sequence_reverse(x: core.Value, name: str | None = None) -> Any:
+    """Reverse the order of the steps of each sequence.
 
     Args:
       x: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
       name: instead of `sequence_reverse_N`.
 
     Returns:
-      Like `x`.
+      The same kind and shape as `x`.
 
     Raises:
       ShapeError: `x` is no sequence batch.
@@ -50,20 +50,21 @@ def sequence_reverse(x: Any, name: str | None = None) -> Any:
 
 
 @layer
-def sequence_expand(x: Any, y: Any, ref_level: int = -1, name: str | None = None) -> Any:
+def sequence_expand(x: core.Value, y: core.Value, ref_level: int = -1, name: str | None = None) -> Any:
     """Repeat each row, or each sequence, of `x` as often as the lengths of `y` say.
 
     Args:
-      x: `[batch, ...]`, or a SequenceBatch.
-      y: the SequenceBatch or NestedSequenceBatch whose lengths count.
-      ref_level: which lengths of `y`: 0 for the number of steps, or inner sequences, of each row; 1 for the steps of
-        each inner sequence; -1 for the last there is.
+      x: `[batch, ...]`, or a SequenceBatch; with the lengths of inner sequences, a SequenceBatch of one step for each
+        of them.
+      y: the SequenceBatch or NestedSequenceBatch whose lengths are used.
+      ref_level: which lengths of `y`: 0 for those of the rows, 1 for those of the inner sequences, -1 for the last that
+        `y` has.
       name: instead of `sequence_expand_N`.
 
     Returns:
-      Of rows a SequenceBatch `[batch, time of y, ...]` with the lengths of `y`, whose steps are the copies; of
-      sequences a NestedSequenceBatch `[batch, time of y, time of x, ...]`. With lengths of inner sequences, `x` has one
-      step for each of them, and the result is a NestedSequenceBatch `[batch, outer, inner, ...]`.
+      For an array a SequenceBatch `[batch, time of y, ...]` with the lengths of `y`, whose steps are the copies. For a
+      SequenceBatch a NestedSequenceBatch `[batch, time of y, time of x, ...]`, whose inner sequences are the copies;
+      with the lengths of inner sequences `[batch, outer, inner, ...]`, whose steps are.
 
     Raises:
       ArgumentError: `y` has no such level.
@@ -79,19 +80,21 @@ def sequence_expand(x: Any, y: Any, ref_level: int = -1, name: str | None = None
       [[[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], [[3.0, 4.0]]]
     """
     this = Layer("sequence_expand", name)
-    levels = row_dims(check_sequence(this, y, "y")) - 1
+    guide = check_sequence(this, y, "y")
+    levels = row_dims(guide) - 1
     if ref_level not in (-1, *range(levels)):
         raise errors.ArgumentError(
             f"{this.name}: ref_level={ref_level!r} of y {describe(y)}; expected -1 for the last of its levels, or "
             f"{' or '.join(map(str, range(levels)))}"
         )
-    outer = ref_level == 0 and levels == 2
-    return this.output(_expanded(this, x, core.SequenceBatch(jnp.zeros(y.shape[:2]), y.lengths) if outer else y))
+    if ref_level == 0 and levels == 2:
+        guide = core.SequenceBatch(jnp.zeros(guide.shape[:2]), guide.lengths)
+    return this.output(_expanded(this, x, guide))
 
 
 @layer
-def sequence_expand_as(x: Any, y: Any, name: str | None = None) -> Any:
-    """Repeat each row of `x` so often that it becomes as long as the sequence of `y` beside it.
+def sequence_expand_as(x: core.Value, y: core.Value, name: str | None = None) -> Any:
+    """Repeat each row of `x` as often as the sequence of `y` in the same row has steps.
 
     Args:
       x: `[batch, ...]`; for a NestedSequenceBatch `y` a SequenceBatch of one step for each inner sequence.
@@ -99,7 +102,7 @@ def sequence_expand_as(x: Any, y: Any, name: str | None = None) -> Any:
       name: instead of `sequence_expand_as_N`.
 
     Returns:
-      A sequence batch with the lengths of `y`, whose steps are the copies, `[batch, time, ...]`.
+      A sequence batch `[batch, time, ...]` with the lengths of `y`; its steps are the copies.
 
     Raises:
       ShapeError: `x` has not one row for each sequence of `y`, or `y` is no sequence batch.
@@ -123,12 +126,12 @@ def sequence_expand_as(x: Any, y: Any, name: str | None = None) -> Any:
 
 
 @layer
-def sequence_concat(input: Sequence[Any], name: str | None = None) -> Any:
+def sequence_concat(input: Sequence[core.Value], name: str | None = None) -> Any:
     """Join the sequences of several batches end to end, row by row.
 
     Args:
-      input: a list of SequenceBatches `[batch, time_i, ...]` that agree in all but the time; or of
-        NestedSequenceBatches, whose inner sequences are joined.
+      input: a list of SequenceBatches `[batch, time_i, ...]`, whose steps have one shape; or of NestedSequenceBatches,
+        whose inner sequences are joined.
       name: instead of `sequence_concat_N`.
 
     Returns:
@@ -161,17 +164,20 @@ def sequence_concat(input: Sequence[Any], name: str | None = None) -> Any:
     batches = [flat(v) for v in values]
     data, kept = (jnp.concatenate(parts, axis=1) for parts in zip(*((dense(b), b.mask) for b in batches), strict=True))
     whole = core.SequenceBatch(data, jnp.full(data.shape[:1], data.shape[1]))
-    return this.output(nested_as(values[0], packed(whole, kept)))
+    return this.output(nested_like(values[0], packed(whole, kept)))
 
 
 @layer
-def sequence_slice(input: Any, offset: Any, length: Any, name: str | None = None) -> Any:
+def sequence_slice(
+    input: core.Value, offset: core.Value | int, length: core.Value | int, name: str | None = None
+) -> Any:
     """Cut a part out of each sequence.
 
     Args:
       input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
-      offset: where each part begins, integers `[batch, 1]`, or one for all.
-      length: how many steps each part has, integers `[batch, 1]`, or one for all. A part ends where its sequence ends.
+      offset: the first step of each part, integers `[batch, 1]`, or one for all.
+      length: the number of steps of each part, integers `[batch, 1]`, or one for all. Parts do not reach beyond the end
+        of their sequence.
       name: instead of `sequence_slice_N`.
 
     Returns:
@@ -193,27 +199,27 @@ def sequence_slice(input: Any, offset: Any, length: Any, name: str | None = None
     this = Layer("sequence_slice", name)
 
     def cut(batch: core.SequenceBatch) -> Any:
-        begin = jnp.clip(one_each(this, batch, offset, "offset"), 0, batch.lengths)
-        count = jnp.clip(one_each(this, batch, length, "length"), 0, batch.lengths - begin)
+        begin = jnp.clip(one_per_row(this, batch, offset, "offset"), 0, batch.lengths)
+        count = jnp.clip(one_per_row(this, batch, length, "length"), 0, batch.lengths - begin)
         return taken(batch, begin[:, None] + jnp.arange(batch.shape[1]), count)
 
     return this.output(innermost(cut, check_sequence(this, input)))
 
 
 @layer
-def sequence_reshape(input: Any, new_dim: int, name: str | None = None) -> core.SequenceBatch:
-    """Deal the numbers of each sequence out to steps of another size.
+def sequence_reshape(input: core.Value, new_dim: int, name: str | None = None) -> core.SequenceBatch:
+    """Divide the numbers of each sequence into steps of another size.
 
     Args:
       input: a SequenceBatch `[batch, time, size]`; of a NestedSequenceBatch the innermost sequences.
-      new_dim: size of the new steps. Where the numbers of a sequence do not fill its last step, zeros do.
+      new_dim: the size of the new steps. If the numbers of a sequence do not fill its last step, zeros follow.
       name: instead of `sequence_reshape_N`.
 
     Returns:
       A SequenceBatch `[batch, time * size / new_dim, new_dim]`.
 
     Raises:
-      ArgumentError: the size is not positive.
+      ArgumentError: `new_dim` is no positive integer.
       ShapeError: the input is no sequence batch.
 
     Example:
@@ -224,8 +230,7 @@ def sequence_reshape(input: Any, new_dim: int, name: str | None = None) -> core.
       [[1.0, 2.0], [3.0, 4.0]]
     """
     this = Layer("sequence_reshape", name)
-    if not isinstance(new_dim, int) or new_dim < 1:
-        raise errors.ArgumentError(f"{this.name}: new_dim={new_dim!r}; expected a positive integer")
+    core.whole_number(this.name, "new_dim", new_dim)
 
     def deal(batch: core.SequenceBatch) -> Any:
         size = math.prod(batch.shape[2:])
@@ -237,8 +242,19 @@ def sequence_reshape(input: Any, new_dim: int, name: str | None = None) -> core.
 
 
 def _expanded(this: Layer, x: Any, y: Any) -> Any:
-    """Repeat `x` along the last level of `y`: an array or steps by its steps, sequences by those of a SequenceBatch."""
-    lead, copies = row_dims(y) - 1, y.shape[row_dims(y) - 1]
+    """Repeat the items of a value along the last level of a sequence batch.
+
+    Args:
+      this: the layer, for messages.
+      x: rows `[batch, ...]` or sequences `[batch, time, ...]` for a SequenceBatch `y`; steps `[batch, outer, ...]` for
+        a NestedSequenceBatch `y`.
+      y: `[batch, copies, ...]` or `[batch, outer, copies, ...]`.
+
+    Returns:
+      `[batch, copies, ...]`, `[batch, copies, time, ...]`, or `[batch, outer, copies, ...]`, with the lengths of `y`.
+    """
+    lead = row_dims(y) - 1
+    copies = y.shape[lead]
     array = dense(x)
     whole = is_sequence(x) and lead == 1
     if array.shape[:lead] != y.shape[:lead] or row_dims(x) != (2 if whole else lead):

@@ -1,4 +1,4 @@
-"""What layers on sequences share: reading them from what is given, and moving steps within rows or between them."""
+"""What layers on sequences share: checks of what they are given, and moving steps within rows or between them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, at_places, at_steps, dense, describe, is_sequence, row_dims
+from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, row_dims, rows_at, steps_at
 from fluid.layers.checks import check_ids
 
 
@@ -19,12 +19,12 @@ def sequences(
       this: the layer, for messages.
       value: a SequenceBatch, or `[batch, time, ...]`.
       lengths: integers `[batch]` or `[batch, 1]` for an array; None for a SequenceBatch.
-      argument: what the layer calls the lengths.
-      names: what the layer calls the value.
+      argument: the layer's name for the lengths.
+      names: the layer's name for the value.
 
     Raises:
-      ArgumentTypeError: lengths are no integers.
-      ShapeError: lengths are missing, given twice, or not one for each row.
+      ArgumentTypeError: the lengths are no integers.
+      ShapeError: the lengths are missing, given beside a SequenceBatch, or not one for each row.
     """
     if isinstance(value, core.SequenceBatch):
         if lengths is not None:
@@ -41,14 +41,14 @@ def sequences(
         )
     if array.shape[1] != this.frame.placeholder_batch:
         core.limit_feed(lengths, 0, array.shape[1] + 1)
-    return core.SequenceBatch(array, one_each(this, array, array_of(this, lengths), argument))
+    return core.SequenceBatch(array, one_per_row(this, array, array_of(this, lengths), argument))
 
 
 def alike(this: Layer, value: Any, label: Any) -> None:
-    """Refuse a sequence batch beside an array.
+    """Check that input and label are both arrays, or sequence batches of as many levels.
 
     Raises:
-      ShapeError: only one of them is a sequence batch.
+      ShapeError: they are not.
     """
     if row_dims(value) != row_dims(label):
         raise errors.ShapeError(
@@ -58,7 +58,11 @@ def alike(this: Layer, value: Any, label: Any) -> None:
 
 
 def step_size(this: Layer, value: Any) -> int:
-    """The size of the steps of sequences `[batch, time, channels]`, or of innermost ones."""
+    """The channels of sequences `[batch, time, channels]` or `[batch, outer, inner, channels]`.
+
+    Raises:
+      ShapeError: the value has another number of dimensions.
+    """
     shape = dense(value).shape
     if len(shape) != max(row_dims(value), 2) + 1:
         raise errors.ShapeError(
@@ -68,13 +72,13 @@ def step_size(this: Layer, value: Any) -> int:
     return int(shape[-1])
 
 
-def nested_as(value: Any, result: Any) -> Any:
-    """A SequenceBatch computed from the innermost sequences of a value, put back in their place."""
+def nested_like(value: Any, result: Any) -> Any:
+    """What was computed from the innermost sequences of a value, `[sequences, ...]`, put in their places."""
     return value.nest(result) if isinstance(value, core.NestedSequenceBatch) else result
 
 
 def check_sequence(this: Layer, value: Any, argument: str = "input") -> Any:
-    """The value, which must be a sequence batch.
+    """The value itself, which must be a sequence batch.
 
     Raises:
       ShapeError: it is an array.
@@ -88,12 +92,12 @@ def check_sequence(this: Layer, value: Any, argument: str = "input") -> Any:
 
 
 def innermost(function: Callable[[core.SequenceBatch], Any], value: Any) -> Any:
-    """Apply a function of a SequenceBatch to the innermost sequences of a value, and put the result in their place."""
+    """Apply a function of a SequenceBatch to the innermost sequences of a value; the results take their places."""
     return value.nest(function(value.flat())) if isinstance(value, core.NestedSequenceBatch) else function(value)
 
 
 def flat(value: Any) -> Any:
-    """The innermost sequences of a sequence batch as one SequenceBatch."""
+    """The innermost sequences of a sequence batch, as one SequenceBatch `[sequences, time, ...]`."""
     return value.flat() if isinstance(value, core.NestedSequenceBatch) else value
 
 
@@ -103,12 +107,12 @@ def sequence_batch(data: Any, lengths: Any) -> core.SequenceBatch:
     return batch.with_data(dense(batch))
 
 
-def one_each(this: Layer, batch: core.SequenceBatch, value: Any, argument: str) -> Any:
-    """One integer for each row, `[batch]`, of `[batch]`, `[batch, 1]`, or a number for all.
+def one_per_row(this: Layer, batch: core.SequenceBatch, value: Any, argument: str) -> Any:
+    """Read one integer for each row, int32 `[batch]`, from `[batch]`, `[batch, 1]`, or one number for all.
 
     Raises:
       ArgumentTypeError: they are no integers.
-      ShapeError: there are more or less of them.
+      ShapeError: there is not one for each row.
     """
     numbers = check_ids(this.name, value, f"the numbers in {argument}")
     if numbers.size not in (1, batch.shape[0]):
@@ -120,11 +124,11 @@ def one_each(this: Layer, batch: core.SequenceBatch, value: Any, argument: str) 
 
 
 def step_ids(this: Layer, batch: core.SequenceBatch, argument: str = "input") -> Any:
-    """One integer for each step, `[batch, time]`, of data `[batch, time]` or `[batch, time, 1]`.
+    """Read one integer for each step, `[batch, time]`, from data `[batch, time]` or `[batch, time, 1]`.
 
     Raises:
       ArgumentTypeError: they are no integers.
-      ShapeError: a step is more than one number.
+      ShapeError: a step has more than one number.
     """
     ids = check_ids(this.name, batch, f"the numbers in {argument}")
     if ids.shape not in (batch.shape[:2], (*batch.shape[:2], 1)):
@@ -136,33 +140,42 @@ def step_ids(this: Layer, batch: core.SequenceBatch, argument: str = "input") ->
 
 
 def taken(batch: core.SequenceBatch, places: Any, lengths: Any) -> core.SequenceBatch:
-    """The steps of each row that stand at `places [batch, n]`, of which each row has so many."""
-    return sequence_batch(at_places(dense(batch), jnp.arange(batch.shape[0])[:, None], places), lengths)
+    """Sequences made of chosen steps.
+
+    Args:
+      batch: `[batch, time, ...]`.
+      places: `[batch, n]`: for each step of the result, which step of the same row it is.
+      lengths: of the result, integers `[batch]`.
+
+    Returns:
+      A SequenceBatch `[batch, n, ...]`.
+    """
+    return sequence_batch(steps_at(dense(batch), jnp.arange(batch.shape[0])[:, None], places), lengths)
 
 
 def packed(batch: core.SequenceBatch, kept: Any) -> core.SequenceBatch:
-    """What is kept, bool `[batch, time]`, of each row, without gaps."""
+    """The steps of each row for which `kept`, bool `[batch, time]`, is true, moved together."""
     return taken(batch, jnp.argsort(~kept, axis=1, stable=True), jnp.sum(kept, axis=1))
 
 
 def shifted(data: Any, by: int, fill: Any = 0) -> Any:
-    """Data `[batch, time, ...]` whose step `t` is what step `t + by` was; beyond the ends stands `fill`."""
+    """Data `[batch, time, ...]` whose step `t` is the given step `t + by`, or `fill` where there is no such step."""
     beyond = jnp.full((data.shape[0], abs(by), *data.shape[2:]), fill, data.dtype)
     if by < 0:
         return jnp.concatenate([beyond, data], axis=1)[:, : data.shape[1]]
     return jnp.concatenate([data, beyond], axis=1)[:, by:]
 
 
-def dealt(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
-    """The rows of an array, or the steps of all sequences one after another, dealt out to sequences of other lengths.
+def divided(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
+    """Rows, divided into sequences of given lengths.
 
     Args:
-      value: `[rows, ...]`, or a sequence batch.
+      value: `[rows, ...]`, or a sequence batch, of which the steps of all sequences, one after another, are the rows.
       lengths: integers `[n]`.
-      time: the steps that each sequence has room for.
+      time: the number of steps of the padded result.
 
     Returns:
-      A SequenceBatch `[n, time, ...]`. Steps beyond those there are hold what is no number, so that it shows.
+      A SequenceBatch `[n, time, ...]`. Steps for which there are no rows are NaN, so that the mistake is seen.
     """
     places = (jnp.cumsum(lengths) - lengths)[:, None] + jnp.arange(time)
-    return sequence_batch(at_steps(value, places), lengths)
+    return sequence_batch(rows_at(value, places), lengths)

@@ -1,27 +1,37 @@
-"""Arithmetic with numbers: scale, clip, powers, sums of several values."""
+"""Arithmetic with numbers: scales, bounds, powers; and sums of several values."""
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, filled, layer, like, on_data, wide
+from fluid.layers.functional import Activation
+from fluid.layers.no_effect import WRITES_NOTHING, Warned, no_effect
 
 
 @layer
-def increment(x: Any, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
+@no_effect(
+    in_place=Warned(
+        "values never change",
+        asks=lambda value, given: bool(value),
+        instead="use what is returned, as in i = layers.increment(i)",
+    )
+)
+def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
     """Add a number.
 
     Args:
       x: any shape, or a SequenceBatch.
-      value: what is added.
-      in_place: has no effect: values do not change; use what is returned.
+      value: the number.
+      in_place: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `increment_N`.
 
     Returns:
-      Same shape and dtype as `x`.
+      The same kind, shape and dtype as `x`.
 
     Example:
       >>> import fluid
@@ -33,25 +43,25 @@ def increment(x: Any, value: float = 1.0, in_place: bool = True, name: str | Non
 
 @layer
 def scale(
-    x: Any,
-    scale: Any = 1.0,
+    x: core.Value,
+    scale: core.Value | float = 1.0,
     bias: float = 0.0,
     bias_after_scale: bool = True,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
 ) -> Any:
     """Multiply by one number and add another.
 
     Args:
       x: any shape, or a SequenceBatch.
-      scale: factor.
-      bias: summand.
-      bias_after_scale: `scale * x + bias`, else `scale * (x + bias)`.
+      scale: the factor.
+      bias: the number that is added.
+      bias_after_scale: whether the result is `scale * x + bias`, instead of `scale * (x + bias)`.
       act: name of an activation, or a function.
       name: instead of `scale_N`.
 
     Returns:
-      Same shape and dtype as `x`.
+      The same kind, shape and dtype as `x`.
 
     Example:
       >>> import fluid
@@ -68,16 +78,17 @@ def scale(
 
 
 @layer
-def sums(input: Any, out: Any = None, name: str | None = None) -> Any:
-    """Sum of several values.
+@no_effect(out=WRITES_NOTHING)
+def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None, name: str | None = None) -> Any:
+    """The sum of several values.
 
     Args:
       input: a list of arrays, or of SequenceBatches, of one shape.
-      out: has no effect; use what is returned.
+      out: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `sum_N`.
 
     Returns:
-      Same shape as each.
+      The same kind and shape as each of them.
 
     Raises:
       ShapeError: the shapes differ.
@@ -94,15 +105,15 @@ def sums(input: Any, out: Any = None, name: str | None = None) -> Any:
 
 
 @layer
-def sum(x: Any, name: str | None = None) -> Any:
-    """Sum of several values: `sums`, by its other name. For the sum of the elements of one value use `reduce_sum`.
+def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
+    """The sum of several values, another name for `sums`. For the sum of the elements of one value use `reduce_sum`.
 
     Args:
       x: a list of arrays, or of SequenceBatches, of one shape.
       name: instead of `sum_N`.
 
     Returns:
-      Same shape as each.
+      The same kind and shape as each of them.
 
     Raises:
       ShapeError: the shapes differ.
@@ -119,20 +130,20 @@ def sum(x: Any, name: str | None = None) -> Any:
 
 
 @layer
-def clip(x: Any, min: float, max: float, name: str | None = None) -> Any:
-    """Hold each element between two bounds.
+def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
+    """Limit each element to the range between two bounds.
 
     Args:
       x: any shape, or a SequenceBatch.
-      min: lower bound.
-      max: upper bound.
+      min: the lower bound.
+      max: the upper bound.
       name: instead of `clip_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
-      ArgumentError: the bounds are the wrong way round.
+      ArgumentError: `min` is larger than `max`.
 
     Example:
       >>> import fluid
@@ -142,21 +153,21 @@ def clip(x: Any, min: float, max: float, name: str | None = None) -> Any:
       float32[batch, 3]
     """
     if min > max:
-        raise errors.ArgumentError(f"clip(min={min}, max={max}): min is the smaller one, as in clip(x, {max}, {min})")
+        raise errors.ArgumentError(f"clip(min={min}, max={max}): min is larger than max; write clip(x, {max}, {min})")
     return Layer("clip", name).output(on_data(lambda v: jnp.clip(v, min, max), x))
 
 
 @layer
-def clip_by_norm(x: Any, max_norm: float, name: str | None = None) -> Any:
+def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any:
     """Scale down to a largest Euclidean norm.
 
     Args:
       x: any shape, or a SequenceBatch.
-      max_norm: the largest norm of all elements together.
+      max_norm: the largest norm that all elements together may have.
       name: instead of `clip_by_norm_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Example:
       >>> import fluid
@@ -168,23 +179,23 @@ def clip_by_norm(x: Any, max_norm: float, name: str | None = None) -> Any:
     this = Layer("clip_by_norm", name)
     array = dense(x)
     squares = jnp.sum(jnp.square(wide(array)))
-    # Where nothing is clipped the root is not taken: its slope at 0 is infinite.
+    # The root is taken only where the norm is too large: its slope at 0 is infinite.
     over = squares > max_norm * max_norm
     norm = jnp.sqrt(jnp.where(over, squares, 1.0))
     return this.output(like(x, jnp.where(over, array * (max_norm / norm), array).astype(array.dtype)))
 
 
 @layer
-def pow(x: Any, factor: Any = 1.0, name: str | None = None) -> Any:
-    """Raise to a power.
+def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None) -> Any:
+    """Raise each element to a power.
 
     Args:
       x: any shape, or a SequenceBatch.
-      factor: the exponent, a number or a scalar value.
+      factor: the exponent, a number or a value of one element.
       name: instead of `pow_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Example:
       >>> import fluid
@@ -198,6 +209,7 @@ def pow(x: Any, factor: Any = 1.0, name: str | None = None) -> Any:
 
 
 def _total(this: Layer, given: Any) -> Any:
+    """Record the sum of one value, or of a list of them."""
     values = list(given) if isinstance(given, list | tuple) else [given]
     if not values or len({dense(v).shape for v in values}) > 1:
         raise errors.ShapeError(

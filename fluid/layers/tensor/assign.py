@@ -1,28 +1,32 @@
-"""Names, parameters, copies and dtypes of values."""
+"""Values under a name, parameters, copies and conversions of values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
+from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
 from fluid.layers.base import Layer, dense, is_sequence, layer, on_data
 from fluid.layers.checks import dtype_of
-from fluid.param_attr import ParamAttr, to_attr
+from fluid.layers.no_effect import WRITES_NOTHING, no_effect
+from fluid.param_attr import ParamAttr, ParamSetting, to_attr
 
 
 @layer
-def identity(x: Any, name: str | None = None) -> Any:
-    """The value itself, under a name by which it can be fetched, overridden and differentiated with respect to.
+def identity(x: core.Value, name: str | None = None) -> Any:
+    """The value itself, under a name by which it can be fetched and overridden, and its gradient be asked for.
 
     Args:
       x: any value.
-      name: exactly this, behind the prefix of open name scopes; `identity_N.tmp_0` by default.
+      name: the whole name, after the prefixes of open name scopes; `identity_N.tmp_0` by default.
 
     Returns:
-      `x`, or what the feed puts in its place.
+      `x`, or what is fed under the name.
 
     Raises:
-      ProgramError: the name is in use.
+      ProgramError: the name is used for another value.
 
     Example:
       >>> import fluid
@@ -45,24 +49,25 @@ def create_parameter(
     shape: Sequence[int],
     dtype: str = "float32",
     name: str | None = None,
-    attr: Any = None,
+    attr: ParamSetting = None,
     is_bias: bool = False,
-    default_initializer: Any = None,
-) -> Any:
-    """A trained parameter of your own.
+    default_initializer: Callable[..., Any] | None = None,
+) -> jax.Array:
+    """A trained parameter, for models and layers that users write themselves.
 
     Args:
-      shape: its sizes.
+      shape: its shape.
       dtype: its dtype.
       name: its name; `create_parameter_N.w_0` by default.
-      attr: ParamAttr, whose name goes before `name`.
-      is_bias: whether it starts as zeros, and is called `.b_0`.
-      default_initializer: where `attr` gives none; Xavier uniform, or zeros for a bias, by default.
+      attr: ParamAttr; a name in it takes the place of `name`.
+      is_bias: whether it begins as zeros, and its automatic name ends in `.b_0`.
+      default_initializer: the initializer if `attr` has none; by default Xavier uniform, or zeros for a bias.
 
     Returns:
-      The parameter, `shape`.
+      The parameter, of shape `shape`.
 
     Raises:
+      ArgumentError: `attr` is False.
       ParameterError: the name is used already with another shape.
 
     Example:
@@ -78,21 +83,22 @@ def create_parameter(
     if attr is None and name is not None:
         attr = ParamAttr(name=this.name)
     if to_attr(attr) is None:
-        raise errors.ArgumentError("create_parameter cannot do without the parameter; leave attr=False out")
+        raise errors.ArgumentError("create_parameter(attr=False) would create no parameter; leave out attr=False")
     return this.parameter("b" if is_bias else "w", attr, shape, dtype, default)
 
 
 @layer
-def assign(input: Any, output: Any = None, name: str | None = None) -> Any:
+@no_effect(output=WRITES_NOTHING)
+def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None = None, name: str | None = None) -> Any:
     """A copy of a value, or a constant from NumPy.
 
     Args:
-      input: a value, a SequenceBatch, an array, a list or a number.
-      output: has no effect; use what is returned.
+      input: any value, or a list or a number.
+      output: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `assign_N`.
 
     Returns:
-      The same numbers.
+      A value of the same kind, with the same numbers.
 
     Example:
       >>> import fluid
@@ -103,16 +109,16 @@ def assign(input: Any, output: Any = None, name: str | None = None) -> Any:
 
 
 @layer
-def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+def cast(x: core.Value, dtype: DTypeLike, name: str | None = None) -> Any:
     """Convert to another dtype.
 
     Args:
       x: any shape, or a SequenceBatch.
-      dtype: such as "float32"; "int64" is held in JAX's default integer.
+      dtype: for example "float32"; "int64" is kept as JAX's default integer.
       name: instead of `cast_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
       ArgumentError: there is no such dtype.

@@ -1,16 +1,18 @@
-"""Facts of values: their shape, their size, whether they hold what is no number; and masks made of lengths."""
+"""Comparisons, logical operations, and tests for numbers that are not finite."""
 
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
+from fluid import core
 from fluid.layers.base import Layer, dense, layer, on_data
 from fluid.layers.checks import check_same_shape
 
 
 @layer
-def has_inf(x: Any, name: str | None = None) -> Any:
+def has_inf(x: core.Value, name: str | None = None) -> jax.Array:
     """Whether any element is infinite.
 
     Args:
@@ -18,7 +20,7 @@ def has_inf(x: Any, name: str | None = None) -> Any:
       name: instead of `isinf_N`.
 
     Returns:
-      bool, `[]`.
+      A scalar, `[]`, bool.
 
     Example:
       >>> import fluid
@@ -30,15 +32,15 @@ def has_inf(x: Any, name: str | None = None) -> Any:
 
 
 @layer
-def has_nan(x: Any, name: str | None = None) -> Any:
-    """Whether any element is not a number.
+def has_nan(x: core.Value, name: str | None = None) -> jax.Array:
+    """Whether any element is NaN.
 
     Args:
       x: any shape, or a SequenceBatch, of which the valid steps count.
       name: instead of `isnan_N`.
 
     Returns:
-      bool, `[]`.
+      A scalar, `[]`, bool.
 
     Example:
       >>> import fluid
@@ -49,7 +51,7 @@ def has_nan(x: Any, name: str | None = None) -> Any:
     return this.output(jnp.any(jnp.isnan(dense(x))))
 
 
-_TWO = """{title}
+_DOCUMENTATION = """{title}
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -57,7 +59,7 @@ _TWO = """{title}
       name: instead of `{kind}_N`.
 
     Returns:
-      bool, same shape as `x`.
+      bool, of the same kind and shape as `x`.
 
     Raises:
       ShapeError: the shapes differ.
@@ -73,37 +75,39 @@ _TWO = """{title}
 
 
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], dtype: str = "float32") -> Callable[..., Any]:
-    def compare(x: Any, y: Any, name: str | None = None) -> Any:
+    """A layer that applies a function of two arrays of the same shape; `dtype` is that of the example."""
+
+    def compare(x: core.Value, y: core.Value, name: str | None = None) -> Any:
         this = Layer(kind, name)
         check_same_shape(this, x, y, ("x", "y"))
         return this.output(on_data(function, x, y))
 
     compare.__name__ = compare.__qualname__ = kind
-    compare.__doc__ = _TWO.format(title=title, kind=kind, dtype=dtype)
+    compare.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, dtype=dtype)
     return layer(compare)
 
 
-less_than = _make("less_than", "Where `x < y`.", jnp.less)
-less_equal = _make("less_equal", "Where `x <= y`.", jnp.less_equal)
-greater_than = _make("greater_than", "Where `x > y`.", jnp.greater)
-greater_equal = _make("greater_equal", "Where `x >= y`.", jnp.greater_equal)
-equal = _make("equal", "Where `x == y`.", jnp.equal)
-not_equal = _make("not_equal", "Where `x != y`.", jnp.not_equal)
-logical_and = _make("logical_and", "Where both are true.", jnp.logical_and, "bool")
-logical_or = _make("logical_or", "Where at least one is true.", jnp.logical_or, "bool")
-logical_xor = _make("logical_xor", "Where exactly one is true.", jnp.logical_xor, "bool")
+less_than = _make("less_than", "Elementwise: whether `x < y`.", jnp.less)
+less_equal = _make("less_equal", "Elementwise: whether `x <= y`.", jnp.less_equal)
+greater_than = _make("greater_than", "Elementwise: whether `x > y`.", jnp.greater)
+greater_equal = _make("greater_equal", "Elementwise: whether `x >= y`.", jnp.greater_equal)
+equal = _make("equal", "Elementwise: whether `x == y`.", jnp.equal)
+not_equal = _make("not_equal", "Elementwise: whether `x != y`.", jnp.not_equal)
+logical_and = _make("logical_and", "Elementwise: whether both are true.", jnp.logical_and, "bool")
+logical_or = _make("logical_or", "Elementwise: whether at least one is true.", jnp.logical_or, "bool")
+logical_xor = _make("logical_xor", "Elementwise: whether exactly one is true.", jnp.logical_xor, "bool")
 
 
 @layer
-def logical_not(x: Any, name: str | None = None) -> Any:
-    """Where `x` is false.
+def logical_not(x: core.Value, name: str | None = None) -> Any:
+    """Elementwise: whether `x` is false.
 
     Args:
       x: bool, any shape, or a SequenceBatch.
       name: instead of `logical_not_N`.
 
     Returns:
-      bool, same shape as `x`.
+      bool, of the same kind and shape as `x`.
 
     Example:
       >>> import fluid
@@ -116,15 +120,15 @@ def logical_not(x: Any, name: str | None = None) -> Any:
 
 
 @layer
-def isfinite(x: Any, name: str | None = None) -> Any:
+def isfinite(x: core.Value, name: str | None = None) -> jax.Array:
     """Whether all elements are finite numbers.
 
     Args:
-      x: any shape.
+      x: any shape, or a SequenceBatch, of which the valid steps count.
       name: instead of `isfinite_N`.
 
     Returns:
-      bool `[]`.
+      A scalar, `[]`, bool.
 
     Example:
       >>> import fluid

@@ -1,4 +1,4 @@
-"""Arrays put together, taken apart, repeated and reversed."""
+"""Values joined, split, repeated and reversed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,23 +7,24 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
-from fluid.layers.checks import check_axes
+from fluid.layers.checks import Sizes, check_axes
 
 
 @layer
-def concat(input: Any, axis: int = 0, name: str | None = None) -> Any:
+def concat(input: Sequence[core.Value], axis: int = 0, name: str | None = None) -> Any:
     """Join values along a dimension.
 
     Args:
-      input: a list of arrays that agree in the other dimensions, or of SequenceBatches of equal lengths.
-      axis: the dimension; 0 puts the rows of SequenceBatches, of any lengths, one after the other.
+      input: a list of arrays, or of SequenceBatches of the same lengths, which agree in all other dimensions.
+      axis: the dimension. 0 puts the rows of SequenceBatches one after another, whatever their lengths are.
       name: instead of `concat_N`.
 
     Returns:
-      The joined values.
+      A value of the same kind, whose size along `axis` is the sum of theirs.
 
     Raises:
-      ShapeError: they do not fit together.
+      ArgumentError: there is no such axis, or the list is empty.
+      ShapeError: the values do not fit together.
 
     Example:
       >>> import fluid
@@ -34,7 +35,7 @@ def concat(input: Any, axis: int = 0, name: str | None = None) -> Any:
       float32[batch, 5]
     """
     this = Layer("concat", name)
-    values = list(input) if isinstance(input, list | tuple) else [input]
+    values: list[Any] = list(input) if isinstance(input, list | tuple) else [input]
     if not values:
         raise errors.ArgumentError(f"{this.name} was given nothing to join; as in concat([x, y], axis=1)")
     place = axis_of(values[0], axis)
@@ -63,12 +64,12 @@ def _one_after_the_other(batches: list[core.SequenceBatch]) -> core.SequenceBatc
 
 
 @layer
-def split(input: Any, num_or_sections: Any, dim: int = -1, name: str | None = None) -> list[Any]:
-    """Cut a value into parts along a dimension.
+def split(input: core.Value, num_or_sections: int | Sequence[int], dim: int = -1, name: str | None = None) -> list[Any]:
+    """Split a value into parts along a dimension.
 
     Args:
       input: any shape, or a SequenceBatch.
-      num_or_sections: how many equal parts, or the sizes of the parts, of which one may be -1.
+      num_or_sections: the number of equal parts; or a list of their sizes, of which one may be -1 for what remains.
       dim: the dimension.
       name: instead of `split_N`.
 
@@ -76,7 +77,8 @@ def split(input: Any, num_or_sections: Any, dim: int = -1, name: str | None = No
       A list of the parts.
 
     Raises:
-      ShapeError: the parts do not make up the whole.
+      ArgumentError: there is no such dimension.
+      ShapeError: the sizes of the parts do not add up to that of the dimension.
 
     Example:
       >>> import fluid
@@ -87,7 +89,8 @@ def split(input: Any, num_or_sections: Any, dim: int = -1, name: str | None = No
       float32[batch, 2] float32[batch, 4]
     """
     this = Layer("split", name)
-    x, place = dense(input), axis_of(input, dim, "dim")
+    x = dense(input)
+    place = axis_of(input, dim, "dim")
     size = x.shape[place]
     if isinstance(num_or_sections, int):
         count = num_or_sections
@@ -98,27 +101,27 @@ def split(input: Any, num_or_sections: Any, dim: int = -1, name: str | None = No
             sections[sections.index(-1)] = size - sum(sections) - 1
     if sum(sections) != size or min(sections, default=0) < 0:
         raise errors.ShapeError(
-            f"{this.name}: {describe(input)} has {size} along dim={dim}, which num_or_sections={num_or_sections} does "
-            "not "
-            f"make up; as in split(x, num_or_sections=[1, -1], dim={dim})"
+            f"{this.name}: {describe(input)} has {size} along dim={dim}, to which num_or_sections={num_or_sections} "
+            f"does not add up; as in split(x, num_or_sections=[1, -1], dim={dim})"
         )
     bounds = [sum(sections[:i]) for i in range(1, len(sections))]
     return [this.output(like(input, part)) for part in jnp.split(x, bounds, axis=place)]
 
 
 @layer
-def stack(x: Any, axis: int = 0, name: str | None = None) -> Any:
+def stack(x: Sequence[core.Value], axis: int = 0, name: str | None = None) -> Any:
     """Join values of one shape along a new dimension.
 
     Args:
-      x: a list of arrays, or of SequenceBatches of equal lengths.
-      axis: where the new dimension goes.
+      x: a list of arrays, or of SequenceBatches of the same lengths.
+      axis: the place of the new dimension in the result.
       name: instead of `stack_N`.
 
     Returns:
-      The shape of each with `len(x)` put in at `axis`.
+      A value of the same kind, with a dimension of size `len(x)` at `axis`.
 
     Raises:
+      ArgumentError: there is no such place.
       ShapeError: the shapes differ.
 
     Example:
@@ -141,25 +144,28 @@ def stack(x: Any, axis: int = 0, name: str | None = None) -> Any:
     dims = arrays[0].ndim - lead + 1
     check_axes(this, values[0], [axis], dims)
     if lead and axis % dims == 0:
-        raise errors.ArgumentError(f"{this.name}: axis={axis} would part sequences from their rows; begin at 1")
+        raise errors.ArgumentError(
+            f"{this.name}: axis={axis} would come before the rows of sequences; expected 1 or more"
+        )
     return this.output(like(values[0], jnp.stack(arrays, axis=axis % dims + lead)))
 
 
 @layer
-def unstack(x: Any, axis: int = 0, num: int | None = None, name: str | None = None) -> list[Any]:
-    """Take a dimension apart.
+def unstack(x: core.Value, axis: int = 0, num: int | None = None, name: str | None = None) -> list[Any]:
+    """Split an array along a dimension, which is removed.
 
     Args:
       x: any shape.
-      axis: the dimension, of a size known in advance.
-      num: its size, as a check.
+      axis: the dimension, whose size is known in advance.
+      num: its size, if it shall be checked.
       name: instead of `unstack_N`.
 
     Returns:
       A list of arrays without that dimension.
 
     Raises:
-      ShapeError: `num` is not the size.
+      ArgumentError: there is no such axis.
+      ShapeError: `num` is not its size, or `x` is a sequence batch.
 
     Example:
       >>> import fluid
@@ -169,7 +175,8 @@ def unstack(x: Any, axis: int = 0, num: int | None = None, name: str | None = No
       float32[batch, 3] float32[batch, 3]
     """
     this = Layer("unstack", name)
-    array, place = array_of(this, x), axis_of(x, axis)
+    array = array_of(this, x)
+    place = axis_of(x, axis)
     if num is not None and num != array.shape[place]:
         raise errors.ShapeError(
             f"{this.name}: {describe(x)} has {array.shape[place]} along axis={axis}, found num={num}"
@@ -178,19 +185,19 @@ def unstack(x: Any, axis: int = 0, num: int | None = None, name: str | None = No
 
 
 @layer
-def expand(x: Any, expand_times: Sequence[int], name: str | None = None) -> Any:
-    """Repeat along dimensions.
+def expand(x: core.Value, expand_times: Sequence[int], name: str | None = None) -> Any:
+    """Repeat a value along its dimensions.
 
     Args:
-      x: any shape, or a SequenceBatch, whose first dimension counts as its steps and stays.
-      expand_times: how often along each dimension.
+      x: any shape, or a SequenceBatch, whose batch and time count as one dimension, which is not repeated.
+      expand_times: how often it is repeated along each dimension.
       name: instead of `expand_N`.
 
     Returns:
-      Each size multiplied by its number.
+      A value of the same kind; each size is multiplied by its number.
 
     Raises:
-      ArgumentError: there is not one number for each dimension.
+      ArgumentError: there is not one positive integer for each dimension, or not 1 for the rows of sequences.
 
     Example:
       >>> import fluid
@@ -201,9 +208,9 @@ def expand(x: Any, expand_times: Sequence[int], name: str | None = None) -> Any:
     """
     this = Layer("expand", name)
     array = dense(x)
-    times = list(expand_times)
+    times = [core.whole_number(this.name, "expand_times", t) for t in expand_times]
     lead = row_dims(x) - 1
-    if len(times) != array.ndim - lead or any(int(t) < 1 for t in times) or (lead and times[0] != 1):
+    if len(times) != array.ndim - lead or (lead and times[0] != 1):
         raise errors.ArgumentError(
             f"{this.name}: expand_times={times} for {describe(x)}; expected one positive integer for each dimension, "
             f"1 for the rows of sequences, as in expand_times={[1] * (array.ndim - lead)}"
@@ -212,19 +219,19 @@ def expand(x: Any, expand_times: Sequence[int], name: str | None = None) -> Any:
 
 
 @layer
-def reverse(x: Any, axis: Any, name: str | None = None) -> Any:
-    """Turn the order of elements around.
+def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
+    """Reverse the order of elements along one or several dimensions.
 
     Args:
       x: any shape, or a SequenceBatch.
-      axis: one dimension, or several.
+      axis: the dimensions, one or several.
       name: instead of `reverse_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -238,7 +245,7 @@ def reverse(x: Any, axis: Any, name: str | None = None) -> Any:
     places = [axis_of(x, a) for a in axes]
     if 0 in places and row_dims(x) > 1:
         raise errors.ArgumentError(
-            f"{this.name}: axis={axis} are the rows of {describe(x)}; to turn each sequence around use "
+            f"{this.name}: axis={axis} are the rows of {describe(x)}; to reverse each sequence use "
             f"layers.sequence_reverse(x)"
         )
     return this.output(like(x, jnp.flip(dense(x), tuple(places))))

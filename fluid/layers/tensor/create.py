@@ -1,30 +1,33 @@
-"""Constant values: filled, counted, or shaped like another."""
+"""Values that are made from numbers: constants, ranges, identity matrices."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, layer, on_data
 from fluid.layers.checks import dtype_of, known_shape, shape_of
+from fluid.layers.no_effect import WRITES_NOTHING, no_effect
 
 
 @layer
-def fill_constant(shape: Sequence[int], dtype: Any, value: float, name: str | None = None) -> Any:
-    """An array with every element the same.
+def fill_constant(shape: Sequence[int], dtype: DTypeLike, value: float, name: str | None = None) -> jax.Array:
+    """An array whose elements all have one value.
 
     Args:
-      shape: its sizes.
+      shape: its shape.
       dtype: its dtype.
-      value: of every element.
+      value: the value of every element.
       name: instead of `fill_constant_N`.
 
     Returns:
-      `shape`.
+      An array of shape `shape`.
 
     Raises:
-      ArgumentError: a size is negative.
+      ArgumentError: a size is negative, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -37,27 +40,30 @@ def fill_constant(shape: Sequence[int], dtype: Any, value: float, name: str | No
 
 @layer
 def fill_constant_batch_size_like(
-    input: Any,
+    input: core.Value,
     shape: Sequence[int],
-    dtype: Any,
+    dtype: DTypeLike,
     value: float,
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
     name: str | None = None,
-) -> Any:
-    """An array with every element the same, and one size taken from another value.
+) -> jax.Array:
+    """An array whose elements all have one value, with one size taken from another array, such as the batch.
 
     Args:
-      input: whose size is taken.
-      shape: sizes; the one at `output_dim_idx` does not count.
-      dtype: its dtype.
-      value: of every element.
+      input: the other array, or a SequenceBatch.
+      shape: the shape, in which the size at `output_dim_idx` is replaced.
+      dtype: the dtype.
+      value: the value of every element.
       input_dim_idx: which size of the input is taken.
-      output_dim_idx: where it goes.
+      output_dim_idx: which size it replaces.
       name: instead of `fill_constant_batch_size_like_N`.
 
     Returns:
-      `shape`, with that size.
+      An array of shape `shape`, with that size replaced.
+
+    Raises:
+      ArgumentError: another size is negative, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -74,17 +80,21 @@ def fill_constant_batch_size_like(
 
 
 @layer
-def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
+@no_effect(force_cpu="XLA decides where values lie")
+def zeros(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: str | None = None) -> jax.Array:
     """An array of zeros.
 
     Args:
-      shape: its sizes.
+      shape: its shape.
       dtype: its dtype.
-      force_cpu: has no effect.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       name: instead of `fill_constant_N`.
 
     Returns:
-      `shape`.
+      An array of shape `shape`.
+
+    Raises:
+      ArgumentError: a size is negative, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -96,17 +106,21 @@ def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str |
 
 
 @layer
-def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
+@no_effect(force_cpu="XLA decides where values lie")
+def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: str | None = None) -> jax.Array:
     """An array of ones.
 
     Args:
-      shape: its sizes.
+      shape: its shape.
       dtype: its dtype.
-      force_cpu: has no effect.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       name: instead of `fill_constant_N`.
 
     Returns:
-      `shape`.
+      An array of shape `shape`.
+
+    Raises:
+      ArgumentError: a size is negative, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -118,16 +132,17 @@ def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | 
 
 
 @layer
-def zeros_like(x: Any, out: Any = None, name: str | None = None) -> Any:
+@no_effect(out=WRITES_NOTHING)
+def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
     """Zeros in the shape of another value.
 
     Args:
       x: any shape, or a SequenceBatch.
-      out: has no effect; use what is returned.
+      out: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `zeros_like_N`.
 
     Returns:
-      Same shape and dtype as `x`.
+      The same kind, shape and dtype as `x`.
 
     Example:
       >>> import fluid
@@ -140,15 +155,15 @@ def zeros_like(x: Any, out: Any = None, name: str | None = None) -> Any:
 
 
 @layer
-def fill_zeros_like(x: Any, name: str | None = None) -> Any:
-    """Zeros in the shape of another value: `zeros_like`, by the name of its operation.
+def fill_zeros_like(x: core.Value, name: str | None = None) -> Any:
+    """Zeros in the shape of another value, another name for `zeros_like`.
 
     Args:
       x: any shape, or a SequenceBatch.
       name: instead of `fill_zeros_like_N`.
 
     Returns:
-      Same shape and dtype as `x`.
+      The same kind, shape and dtype as `x`.
 
     Example:
       >>> import fluid
@@ -161,16 +176,17 @@ def fill_zeros_like(x: Any, name: str | None = None) -> Any:
 
 
 @layer
-def ones_like(x: Any, out: Any = None, name: str | None = None) -> Any:
+@no_effect(out=WRITES_NOTHING)
+def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
     """Ones in the shape of another value.
 
     Args:
       x: any shape, or a SequenceBatch.
-      out: has no effect; use what is returned.
+      out: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `ones_like_N`.
 
     Returns:
-      Same shape and dtype as `x`.
+      The same kind, shape and dtype as `x`.
 
     Example:
       >>> import fluid
@@ -183,18 +199,21 @@ def ones_like(x: Any, out: Any = None, name: str | None = None) -> Any:
 
 
 @layer
-def range(start: Any, end: Any, step: Any, dtype: Any, name: str | None = None) -> Any:
-    """Numbers from `start` up to, but not with, `end`.
+def range(start: float, end: float, step: float, dtype: DTypeLike, name: str | None = None) -> jax.Array:
+    """Evenly spaced numbers from `start` up to, but not including, `end`.
 
     Args:
       start: the first number.
       end: the bound.
-      step: between numbers.
+      step: the distance between numbers.
       dtype: of the result.
       name: instead of `range_N`.
 
     Returns:
-      `[count]`.
+      A vector, `[ceil((end - start) / step)]`.
+
+    Raises:
+      ArgumentError: the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -205,25 +224,30 @@ def range(start: Any, end: Any, step: Any, dtype: Any, name: str | None = None) 
 
 
 @layer
-def linspace(start: float, stop: float, num: int, dtype: Any = "float32", name: str | None = None) -> Any:
+def linspace(start: float, stop: float, num: int, dtype: DTypeLike = "float32", name: str | None = None) -> jax.Array:
     """Evenly spaced numbers from `start` to `stop`, both included.
 
     Args:
       start: the first number.
       stop: the last number.
-      num: how many.
+      num: how many numbers.
       dtype: of the result.
       name: instead of `linspace_N`.
 
     Returns:
       `[num]`.
 
+    Raises:
+      ArgumentError: `num` is no integer of at least 0, or the dtype does not exist.
+
     Example:
       >>> import fluid
       >>> print(fluid.Program(lambda: fluid.layers.linspace(0.0, 1.0, 5)).outputs[0])
       float32[5]
     """
-    return Layer("linspace", name).output(jnp.linspace(start, stop, num, dtype=dtype_of("linspace", dtype)))
+    this = Layer("linspace", name)
+    count = core.whole_number(this.name, "num", num, least=0)
+    return this.output(jnp.linspace(start, stop, count, dtype=dtype_of("linspace", dtype)))
 
 
 @layer
@@ -231,20 +255,23 @@ def eye(
     num_rows: int,
     num_columns: int | None = None,
     batch_shape: Sequence[int] | None = None,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Identity matrices.
 
     Args:
-      num_rows: of each matrix.
-      num_columns: of each matrix; as many by default.
-      batch_shape: sizes of dimensions before, along which the matrix is repeated.
+      num_rows: the number of rows.
+      num_columns: the number of columns; that of the rows by default.
+      batch_shape: sizes of dimensions before the matrix, along which it is repeated; none by default.
       dtype: of the result.
       name: instead of `eye_N`.
 
     Returns:
       `[*batch_shape, num_rows, num_columns]`.
+
+    Raises:
+      ArgumentError: a size is negative or no integer, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -252,13 +279,15 @@ def eye(
       float32[2, 3]
     """
     this = Layer("eye", name)
-    matrix = jnp.eye(num_rows, num_columns, dtype=dtype_of("eye", dtype))
+    rows = core.whole_number(this.name, "num_rows", num_rows, least=0)
+    columns = rows if num_columns is None else core.whole_number(this.name, "num_columns", num_columns, least=0)
+    matrix = jnp.eye(rows, columns, dtype=dtype_of("eye", dtype))
     return this.output(jnp.broadcast_to(matrix, [*known_shape(this, list(batch_shape or ())), *matrix.shape]))
 
 
 @layer
-def diag(diagonal: Any, name: str | None = None) -> Any:
-    """A matrix with a vector on its diagonal, zeros elsewhere.
+def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax.Array:
+    """A matrix with a vector on its diagonal, and zeros elsewhere.
 
     Args:
       diagonal: `[n]`.
@@ -268,7 +297,7 @@ def diag(diagonal: Any, name: str | None = None) -> Any:
       `[n, n]`.
 
     Raises:
-      ShapeError: it is no vector.
+      ShapeError: the input is no vector.
 
     Example:
       >>> import fluid

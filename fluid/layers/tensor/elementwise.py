@@ -1,4 +1,4 @@
-"""Arithmetic between two values, with Fluid's rule for laying the second along the first."""
+"""Arithmetic between two values, with Fluid's rule for aligning the second with dimensions of the first."""
 
 import math
 from collections.abc import Callable
@@ -7,23 +7,24 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, describe, filled, is_sequence, layer, like, row_dims
+from fluid.layers.functional import Activation
 
 _DOCUMENTATION = """{title}
 
-    The sizes of `y` are laid along the dimensions of `x` from `axis` on; -1 aligns `y` with the last dimensions. Where
-    `y` has size 1, and beyond its last dimension, it is repeated.
+    The dimensions of `y` are aligned with those of `x` from `axis` on; -1 aligns them with the last dimensions. Along a
+    dimension of size 1, and along all other dimensions of `x`, `y` is repeated.
 
     Args:
       x: any shape, or a SequenceBatch.
-      y: sizes that occur in `x` in a row, a SequenceBatch like `x`, or a number.
-      axis: where `y` begins.
+      y: an array whose sizes are those of neighbouring dimensions of `x`, or 1; a SequenceBatch like `x`; or a number.
+      axis: the dimension of `x` with which the first of `y` is aligned.
       act: name of an activation, or a function.
       name: instead of `{kind}_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
       ShapeError: `y` does not fit there.
@@ -38,14 +39,18 @@ _DOCUMENTATION = """{title}
       {found}[batch, 3, 4]
     """
 
-# What has no value, or no slope, where padding is 0.
-_BOUNDED = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
+# Functions without a value or a slope where both arguments are 0; they read 1 in the place of padding.
+_PARTIAL = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
 
 
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
-    def elementwise(x: Any, y: Any, axis: int = -1, act: Any = None, name: str | None = None) -> Any:
+    """A layer that applies a function of two arrays; `integer` says that its example is one of integers."""
+
+    def elementwise(
+        x: core.Value, y: core.Value | float, axis: int = -1, act: Activation = None, name: str | None = None
+    ) -> Any:
         this = Layer(kind, name)
-        left, right = _aligned(this, x, y, axis, fill=1 if kind in _BOUNDED else 0)
+        left, right = _aligned(this, x, y, axis, fill=1 if kind in _PARTIAL else 0)
         result = function(left, right)
         return this.finish(like(x, result), act)
 
@@ -56,10 +61,24 @@ def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: b
 
 
 def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, Any]:
-    left, right = filled(x, fill), filled(y, fill)
+    """The arrays of two values, the second in a shape with as many dimensions as the first.
+
+    Args:
+      this: the layer, for messages.
+      x: the first value.
+      y: the second value.
+      axis: the dimension of `x` with which the first of `y` is aligned.
+      fill: what takes the place of padding.
+
+    Raises:
+      ShapeError: they do not fit.
+    """
+    left = filled(x, fill)
+    right = filled(y, fill)
     if right.ndim == 0:
         return left, right
-    whole, sizes = _sizes(x), _sizes(y)
+    whole = _sizes(x)
+    sizes = _sizes(y)
     begin = len(whole) - len(sizes) if axis == -1 else axis
     while len(sizes) > 1 and sizes[-1] == 1 and begin + len(sizes) > len(whole):
         sizes = sizes[:-1]
@@ -84,8 +103,9 @@ def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, 
 
 
 def _sizes(value: Any) -> list[int]:
-    # Time steps are rows: the dimensions of a sequence are numbered as if batch and time were one.
-    shape, lead = np.shape(value), row_dims(value)
+    """The shape of a value as Fluid counts it: batch and time of a sequence batch are one dimension, the rows."""
+    shape = np.shape(value)
+    lead = row_dims(value)
     return [math.prod(shape[:lead]), *shape[lead:]] if is_sequence(value) else list(shape)
 
 

@@ -1,4 +1,4 @@
-"""Picking elements: slices, rows, largest ones, classes."""
+"""Elements and rows by their indices: slices, gathering, one-hot rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,26 +8,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, at_steps, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims, rows_at
 from fluid.layers.checks import check_ids
+from fluid.layers.no_effect import no_effect
 
 
 @layer
-def slice(input: Any, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None) -> Any:
-    """A part of a value along dimensions.
+def slice(
+    input: core.Value, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None
+) -> Any:
+    """A part of a value, from one index to another along some dimensions.
 
     Args:
       input: any shape, or a SequenceBatch.
-      axes: the dimensions.
-      starts: the first index along each; negative counts from the end.
-      ends: the index after the last along each; beyond the end means the end.
+      axes: these dimensions.
+      starts: the first index along each of them; negative counts from the end.
+      ends: the index after the last along each of them; an index beyond the end stands for the end.
       name: instead of `slice_N`.
 
     Returns:
-      The part.
+      A value of the same kind.
 
     Raises:
-      ArgumentError: the lists differ in length.
+      ArgumentError: the lists differ in length, there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -41,28 +44,28 @@ def slice(input: Any, axes: Sequence[int], starts: Sequence[int], ends: Sequence
 
 @layer
 def strided_slice(
-    input: Any,
+    input: core.Value,
     axes: Sequence[int],
     starts: Sequence[int],
     ends: Sequence[int],
     strides: Sequence[int],
     name: str | None = None,
 ) -> Any:
-    """Every so many elements of a part of a value.
+    """A part of a value, from one index to another in steps along some dimensions.
 
     Args:
       input: any shape, or a SequenceBatch.
-      axes: the dimensions.
-      starts: the first index along each; negative counts from the end.
-      ends: the index after the last along each.
-      strides: the step along each; negative goes backwards.
+      axes: these dimensions.
+      starts: the first index along each of them; negative counts from the end.
+      ends: the index before which each of them stops.
+      strides: the step along each of them; negative goes backwards.
       name: instead of `strided_slice_N`.
 
     Returns:
-      The elements.
+      A value of the same kind.
 
     Raises:
-      ArgumentError: the lists differ in length.
+      ArgumentError: the lists differ in length, there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -75,21 +78,24 @@ def strided_slice(
 
 
 @layer
-def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = None) -> Any:
-    """Rows by their number.
+@no_effect(overwrite="the gradient of a row that is taken twice is the sum of both")
+def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: str | None = None) -> Any:
+    """Rows of an array, or steps of sequences, by their numbers.
 
     Args:
-      input: `[rows, ...]`, or a SequenceBatch, whose rows are the steps of all sequences, one after the other.
+      input: `[rows, ...]`, or a SequenceBatch, of which the steps of all sequences, one after another, are the rows.
       index: integers `[count]` or `[count, 1]`, or a SequenceBatch of `[1]`.
-      overwrite: has no effect; the gradient of a row used twice is the sum.
+      overwrite: accepted for programs written for Fluid, but has no effect: the gradient of a row that is taken twice
+        is the sum of both.
       name: instead of `gather_N`.
 
     Returns:
-      `[count, ...]`, a SequenceBatch where the index is one; a number outside the rows gives what is not a number.
+      `[count, ...]`, or a SequenceBatch if the index is one. A row whose number does not exist is NaN, or for integers
+      the smallest one.
 
     Raises:
-      ArgumentTypeError: the index is no integer.
-      ShapeError: the index is no list of rows.
+      ArgumentTypeError: the index holds no integers.
+      ShapeError: the index is no list of numbers.
 
     Example:
       >>> import fluid
@@ -100,31 +106,32 @@ def gather(input: Any, index: Any, overwrite: bool = True, name: str | None = No
       float32[batch, 4]
     """
     this = Layer("gather", name)
-    array, ids = dense(input), check_ids(this.name, index)
+    array = dense(input)
+    ids = check_ids(this.name, index)
     dims = row_dims(index)
     if ids.shape[dims:] not in ((), (1,)) or array.ndim == 0:
         raise errors.ShapeError(
             f"{this.name}: index {describe(index)} is no list of rows of {describe(input)}; expected [count] or "
-            "[count, 1]"
+            f"[count, 1]"
         )
-    return this.output(like(index, at_steps(input, ids.reshape(index.shape[:dims] if dims > 1 else -1))))
+    return this.output(like(index, rows_at(input, ids.reshape(index.shape[:dims] if dims > 1 else -1))))
 
 
 @layer
-def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
-    """Elements, or slices, by their numbers in the first dimensions.
+def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> jax.Array:
+    """Elements or slices of an array, by their indices in its first dimensions.
 
     Args:
       input: any shape.
-      index: integers `[..., k]`: for each result its place in the first `k` dimensions.
+      index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
       name: instead of `gather_nd_N`.
 
     Returns:
       `[..., *input.shape[k:]]`.
 
     Raises:
-      ArgumentTypeError: the index is no integer.
-      ShapeError: the index has more numbers than the input has dimensions.
+      ArgumentTypeError: the index holds no integers.
+      ShapeError: `k` is larger than the number of dimensions of the input.
 
     Example:
       >>> import fluid
@@ -135,7 +142,8 @@ def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
       float32[batch]
     """
     this = Layer("gather_nd", name)
-    array, ids = array_of(this, input), check_ids(this.name, array_of(this, index))
+    array = array_of(this, input)
+    ids = check_ids(this.name, array_of(this, index))
     if ids.ndim < 1 or ids.shape[-1] > array.ndim:
         raise errors.ShapeError(
             f"{this.name}: index {describe(index)} has too many numbers for {describe(input)}; expected [..., k], "
@@ -145,19 +153,20 @@ def gather_nd(input: Any, index: Any, name: str | None = None) -> Any:
 
 
 @layer
-def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
-    """For each class a row with 1 at its place and 0 elsewhere.
+def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
+    """For each class a row of zeros, with 1 at the place of the class.
 
     Args:
       input: classes `[batch, ..., 1]` of an integer dtype, or a SequenceBatch.
-      depth: how many classes there are.
-      allow_out_of_range: whether other numbers give a row of zeros instead of an error when fed.
+      depth: the number of classes.
+      allow_out_of_range: whether other numbers give a row of zeros, instead of an error when they are fed.
       name: instead of `one_hot_N`.
 
     Returns:
       `[batch, ..., depth]`, float32.
 
     Raises:
+      ArgumentError: `depth` is no positive integer.
       ArgumentTypeError: the classes are no integers.
       ShapeError: they do not end in a dimension of 1.
 
@@ -169,6 +178,7 @@ def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str 
       float32[batch, 10]
     """
     this = Layer("one_hot", name)
+    core.whole_number(this.name, "depth", depth)
     ids = check_ids(this.name, input)
     if ids.ndim <= row_dims(input) or ids.shape[-1] != 1:
         raise errors.ShapeError(
@@ -181,11 +191,12 @@ def one_hot(input: Any, depth: int, allow_out_of_range: bool = False, name: str 
 
 
 def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: Any) -> Any:
+    """The part of a value that one start, one end and one stride for each axis choose, recorded."""
     array = dense(input)
     if not len(axes) == len(starts) == len(ends) == len(strides):
         raise errors.ArgumentError(
             f"{this.name}: axes={axes}, starts={starts}, ends={ends}; give one of each, as in axes=[1], starts=[0], "
-            "ends=[2]"
+            f"ends=[2]"
         )
     key: list[Any] = [np.s_[:]] * array.ndim
     for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):

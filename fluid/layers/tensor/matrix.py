@@ -1,4 +1,4 @@
-"""Products: of matrices, and of pairs of rows."""
+"""Products of matrices, and products of pairs of rows."""
 
 import math
 from typing import Any
@@ -6,27 +6,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, array_of, as_rows, dense, describe, layer, like, row_dims, times_matrix, wide
+from fluid.layers.functional import Activation
+from fluid.param_attr import ParamSetting
 
 
 @layer
 def matmul(
-    x: Any,
-    y: Any,
+    x: core.Value,
+    y: core.Value,
     transpose_x: bool = False,
     transpose_y: bool = False,
     alpha: float = 1.0,
     name: str | None = None,
 ) -> Any:
-    """Product of matrices, or of batches of them.
+    """The product of two matrices, or of two batches of matrices.
 
     Args:
-      x: `[..., n, m]`, or a vector `[m]`.
+      x: `[..., n, m]`, a vector `[m]`, or a SequenceBatch of such steps.
       y: `[..., m, k]`, or a vector `[m]`.
-      transpose_x: whether `x` is `[..., m, n]` instead.
-      transpose_y: whether `y` is `[..., k, m]` instead.
-      alpha: multiplies the result.
+      transpose_x: whether `x` is `[..., m, n]` instead, and is transposed.
+      transpose_y: whether `y` is `[..., k, m]` instead, and is transposed.
+      alpha: a factor of the result.
       name: instead of `matmul_N`.
 
     Returns:
@@ -44,7 +46,8 @@ def matmul(
       float32[batch, 3, 5]
     """
     this = Layer("matmul", name)
-    left, right = dense(x), array_of(this, y)
+    left = dense(x)
+    right = array_of(this, y)
     left = jnp.swapaxes(left, -1, -2) if transpose_x and left.ndim > 1 else left
     right = jnp.swapaxes(right, -1, -2) if transpose_y and right.ndim > 1 else right
     try:
@@ -52,28 +55,28 @@ def matmul(
     except (TypeError, ValueError) as error:
         raise errors.ShapeError(
             f"{this.name}: x {describe(x)} and y {describe(y)} do not fit with transpose_x={transpose_x}, "
-            f"transpose_y={transpose_y}; the last size of x must be the last but one of y, as in "
+            f"transpose_y={transpose_y}; the last size of x must be the second to last of y, as in "
             f"matmul(x, y, transpose_y=True)"
         ) from error
     return this.output(like(x, product if alpha == 1.0 else product * alpha))
 
 
 @layer
-def mul(x: Any, y: Any, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None) -> Any:
-    """Product of two values, each flattened to a matrix.
+def mul(x: core.Value, y: core.Value, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None) -> Any:
+    """The product of two values, each of which is flattened to a matrix.
 
     Args:
       x: `[*rows, *inner]`, or a SequenceBatch of steps `[*inner]`.
       y: `[*inner, *columns]`.
-      x_num_col_dims: how many dimensions of `x` are rows.
-      y_num_col_dims: how many dimensions of `y` are inner ones.
+      x_num_col_dims: how many of the first dimensions of `x` are its rows.
+      y_num_col_dims: how many of the first dimensions of `y` are its rows.
       name: instead of `mul_N`.
 
     Returns:
-      `[*rows, *columns]`.
+      `[*rows, *columns]`, a SequenceBatch if `x` is one.
 
     Raises:
-      ShapeError: the inner sizes differ.
+      ShapeError: the sizes of the inner dimensions differ.
 
     Example:
       >>> import fluid
@@ -84,25 +87,27 @@ def mul(x: Any, y: Any, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: 
       float32[batch, 2]
     """
     this = Layer("mul", name)
-    left, right = dense(x), array_of(this, y)
+    left = dense(x)
+    right = array_of(this, y)
     keep = x_num_col_dims + row_dims(x) - 1
-    inner, other = math.prod(left.shape[keep:]), math.prod(right.shape[:y_num_col_dims])
-    if not 0 < keep < left.ndim or not 0 < y_num_col_dims < right.ndim or inner != other:
+    inner = math.prod(left.shape[keep:])
+    rows_of_y = math.prod(right.shape[:y_num_col_dims])
+    if not 0 < keep < left.ndim or not 0 < y_num_col_dims < right.ndim or inner != rows_of_y:
         raise errors.ShapeError(
             f"{this.name}: x {describe(x)} has {inner} columns beyond its first {x_num_col_dims} dimensions, y "
-            f"{describe(y)} has {other} rows in its first {y_num_col_dims}; they must be equal"
+            f"{describe(y)} has {rows_of_y} rows in its first {y_num_col_dims}; they must be equal"
         )
     product = times_matrix(left.reshape(*left.shape[:keep], inner), right.reshape(inner, -1))
     return this.output(like(x, product.reshape(*left.shape[:keep], *right.shape[y_num_col_dims:])))
 
 
 @layer
-def cos_sim(X: Any, Y: Any, name: str | None = None) -> Any:
-    """Cosine of the angle between rows.
+def cos_sim(X: core.Value, Y: core.Value, name: str | None = None) -> Any:
+    """The cosine of the angle between two vectors, for each row.
 
     Args:
       X: `[batch, width]`, or a SequenceBatch of such steps.
-      Y: the same shape, or `[1, width]`: one row for all.
+      Y: the same shape, or `[1, width]`, one vector for all rows.
       name: instead of `cos_sim_N`.
 
     Returns:
@@ -129,27 +134,27 @@ def cos_sim(X: Any, Y: Any, name: str | None = None) -> Any:
         )
     products = jnp.sum(first * second, axis=1, keepdims=True)
     squares = jnp.sum(first * first, axis=1, keepdims=True) * jnp.sum(second * second, axis=1, keepdims=True)
-    there = squares > 0
-    result = jnp.where(there, products * jax.lax.rsqrt(jnp.where(there, squares, 1)), 0)
+    nonzero = squares > 0
+    result = jnp.where(nonzero, products * jax.lax.rsqrt(jnp.where(nonzero, squares, 1)), 0)
     return this.output(back(result.astype(rows[0].dtype)))
 
 
 @layer
 def bilinear_tensor_product(
-    x: Any,
-    y: Any,
+    x: core.Value,
+    y: core.Value,
     size: int,
-    act: Any = None,
+    act: Activation = None,
     name: str | None = None,
-    param_attr: Any = None,
-    bias_attr: Any = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
 ) -> Any:
-    """For each output, a matrix between two rows: `act(x @ weight_i @ y + bias_i)`.
+    """A bilinear form of two vectors for each output: `act(x @ weight_i @ y + bias_i)`.
 
     Args:
       x: `[batch, m]`, or a SequenceBatch of such steps.
-      y: `[batch, n]`, likewise.
-      size: number of outputs.
+      y: `[batch, n]`, or a SequenceBatch of such steps.
+      size: the number of outputs.
       act: name of an activation, or a function.
       name: instead of `bilinear_tensor_product_N`.
       param_attr: ParamAttr of the weights `[size, m, n]`.
@@ -159,7 +164,8 @@ def bilinear_tensor_product(
       `[batch, size]`.
 
     Raises:
-      ShapeError: the inputs are no matrices of as many rows.
+      ArgumentError: `size` is no positive integer.
+      ShapeError: the inputs are no matrices, or have different numbers of rows.
 
     Example:
       >>> import fluid
@@ -170,6 +176,7 @@ def bilinear_tensor_product(
       (3, 4, 5)
     """
     this = Layer("bilinear_tensor_product", name)
+    core.whole_number(this.name, "size", size)
     (first, second), back = as_rows(this, x, y)
     if first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[0]:
         raise errors.ShapeError(

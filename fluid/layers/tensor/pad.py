@@ -7,25 +7,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer
 
 
 @layer
-def pad(x: Any, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Any:
-    """Put elements before and after those of each dimension.
+def pad(x: core.Value, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> jax.Array:
+    """Pad an array with elements before and after each dimension.
 
     Args:
       x: any shape.
-      paddings: for each dimension how many before and how many after: `[before_0, after_0, before_1, ...]`.
-      pad_value: of these elements.
+      paddings: how many elements are put before and after each dimension: `[before_0, after_0, before_1, ...]`.
+      pad_value: the value of these elements.
       name: instead of `pad_N`.
 
     Returns:
-      Each size, plus its two paddings.
+      An array in which each size is larger by its two paddings.
 
     Raises:
-      ArgumentError: there are not two paddings for each dimension.
+      ArgumentError: there are not two paddings for each dimension, or one is negative.
+      ShapeError: `x` is a sequence batch.
 
     Example:
       >>> import fluid
@@ -35,7 +36,8 @@ def pad(x: Any, paddings: Sequence[int], pad_value: float = 0.0, name: str | Non
       float32[batch, 6]
     """
     this = Layer("pad", name)
-    array, widths = array_of(this, x), [int(p) for p in paddings]
+    array = array_of(this, x)
+    widths = [int(p) for p in paddings]
     if len(widths) != 2 * array.ndim or min(widths, default=0) < 0:
         raise errors.ArgumentError(
             f"{this.name}: paddings={list(paddings)} for {describe(x)}; expected a before and an after for each "
@@ -46,20 +48,20 @@ def pad(x: Any, paddings: Sequence[int], pad_value: float = 0.0, name: str | Non
 
 
 @layer
-def pad_constant_like(x: Any, y: Any, pad_value: float = 0.0, name: str | None = None) -> Any:
-    """Put elements after those of `y` until it has the shape of `x`.
+def pad_constant_like(x: core.Value, y: core.Value, pad_value: float = 0.0, name: str | None = None) -> jax.Array:
+    """Pad an array with elements after each dimension, until it has the shape of another.
 
     Args:
-      x: whose shape is taken.
-      y: no larger than `x` in any dimension.
-      pad_value: of new elements.
+      x: the array of this shape.
+      y: the array that is padded; it is not larger than `x` in any dimension.
+      pad_value: the value of the new elements.
       name: instead of `pad_constant_like_N`.
 
     Returns:
-      `y`, in the shape of `x`.
+      `y`, padded to the shape of `x`.
 
     Raises:
-      ShapeError: `y` is larger, or has another number of dimensions.
+      ShapeError: `y` is larger than `x`, or has another number of dimensions.
 
     Example:
       >>> import fluid
@@ -70,28 +72,34 @@ def pad_constant_like(x: Any, y: Any, pad_value: float = 0.0, name: str | None =
       float32[batch, 5]
     """
     this = Layer("pad_constant_like", name)
-    whole, part = array_of(this, x), array_of(this, y)
+    whole = array_of(this, x)
+    part = array_of(this, y)
     if whole.ndim != part.ndim or any(a < b for a, b in zip(whole.shape, part.shape, strict=True)):
         raise errors.ShapeError(
-            f"{this.name}: y {describe(y)} cannot grow to the shape of x {describe(x)}; it must be smaller in every "
-            f"dimension; pad_constant_like(x, y) pads y"
+            f"{this.name}: y {describe(y)} cannot be padded to the shape of x {describe(x)}; pad_constant_like(x, y) "
+            f"pads y, which must not be larger in any dimension"
         )
     pairs = [(0, a - b) for a, b in zip(whole.shape, part.shape, strict=True)]
     return this.output(jnp.pad(part, pairs, constant_values=np.array(pad_value, part.dtype)))
 
 
 @layer
-def crop(x: Any, shape: Any = None, offsets: Sequence[int] | None = None, name: str | None = None) -> Any:
+def crop(
+    x: core.Value,
+    shape: core.Value | Sequence[int] | None = None,
+    offsets: Sequence[int] | None = None,
+    name: str | None = None,
+) -> jax.Array:
     """Cut out a part of a given shape.
 
     Args:
       x: any shape.
-      shape: sizes of the part, or a value whose shape is taken; -1 keeps what is left from the offset on.
-      offsets: where the part begins in each dimension; zeros by default.
+      shape: the shape of the part, in which -1 stands for all that follows the offset; or an array of this shape.
+      offsets: the first index of the part in each dimension; zeros by default.
       name: instead of `crop_N`.
 
     Returns:
-      The part.
+      An array of that shape.
 
     Raises:
       ArgumentError: no shape is given, or there is not one size and one offset for each dimension.
@@ -108,21 +116,26 @@ def crop(x: Any, shape: Any = None, offsets: Sequence[int] | None = None, name: 
 
 
 @layer
-def crop_tensor(x: Any, shape: Any = None, offsets: Any = None, name: str | None = None) -> Any:
-    """Cut out a part of a given shape: `crop`, by its later name.
+def crop_tensor(
+    x: core.Value,
+    shape: core.Value | Sequence[int] | None = None,
+    offsets: Sequence[int] | None = None,
+    name: str | None = None,
+) -> jax.Array:
+    """Cut out a part of a given shape: a later name for `crop`.
 
     Args:
       x: any shape.
-      shape: sizes of the part; -1 keeps what is left from the offset on.
-      offsets: where the part begins in each dimension; zeros by default.
+      shape: the shape of the part, in which -1 stands for all that follows the offset; or an array of this shape.
+      offsets: the first index of the part in each dimension; zeros by default.
       name: instead of `crop_tensor_N`.
 
     Returns:
-      The part.
+      An array of that shape.
 
     Raises:
-      ArgumentError: as `crop`.
-      ShapeError: as `crop`.
+      ArgumentError: as for `crop`.
+      ShapeError: as for `crop`.
 
     Example:
       >>> import fluid
@@ -135,11 +148,13 @@ def crop_tensor(x: Any, shape: Any = None, offsets: Any = None, name: str | None
 
 
 def _crop(this: Layer, x: Any, shape: Any, offsets: Any) -> Any:
+    """The part of an array that a shape and offsets choose, recorded."""
     array = array_of(this, x)
     if shape is None:
         raise errors.ArgumentError(f"{this.name}: give the shape of the part, as in shape={[-1, *array.shape[1:]]}")
     wanted = shape.shape if isinstance(shape, jax.Array) else shape
-    sizes, starts = [int(s) for s in wanted], [0] * array.ndim if offsets is None else [int(o) for o in offsets]
+    sizes = [int(s) for s in wanted]
+    starts = [0] * array.ndim if offsets is None else [int(o) for o in offsets]
     if len(sizes) != array.ndim or len(starts) != array.ndim:
         raise errors.ArgumentError(
             f"{this.name}: shape={sizes} and offsets={starts} for {describe(x)}; give one of each for each dimension"

@@ -1,40 +1,55 @@
-"""Random values: drawn anew at every step, from a key that belongs to the name of the layer."""
+"""Random values, drawn anew in every step from a key that depends on the name of the layer."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import dtype_of, known_shape, shape_of
+from fluid.layers.no_effect import Warned, no_effect
+
+
+def _drawn_by_probability(default: float) -> Warned:
+    """Why the bounds of `sampling_id` do nothing.
+
+    Fluid draws a number between them, and finds it among the cumulative probabilities of the classes. So other bounds
+    than 0 and 1 leave classes out.
+    """
+    return Warned(
+        "each class is drawn with its probability",
+        asks=lambda value, given: value != default,
+        instead="to leave classes out, set their probabilities to 0",
+    )
 
 
 @layer
 def uniform_random(
     shape: Sequence[int],
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     min: float = -1.0,
     max: float = 1.0,
     seed: int = 0,
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Numbers drawn uniformly from `[min, max)`.
 
     Args:
-      shape: their sizes.
-      dtype: their dtype.
-      min: lower bound.
-      max: upper bound.
-      seed: other than 0, gives the same numbers at every step.
-      name: instead of `uniform_random_N`; the numbers depend on it.
+      shape: of the result.
+      dtype: of the result.
+      min: the lower bound.
+      max: the upper bound.
+      seed: if not 0, every step draws the same numbers.
+      name: instead of `uniform_random_N`; the numbers that are drawn depend on it.
 
     Returns:
-      `shape`.
+      An array of shape `shape`.
 
     Raises:
-      ArgumentError: a size is not known.
+      ArgumentError: a size is negative, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -51,24 +66,24 @@ def gaussian_random(
     mean: float = 0.0,
     std: float = 1.0,
     seed: int = 0,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str | None = None,
-) -> Any:
+) -> jax.Array:
     """Numbers drawn from a normal distribution.
 
     Args:
-      shape: their sizes.
-      mean: of the distribution.
-      std: standard deviation.
-      seed: other than 0, gives the same numbers at every step.
-      dtype: their dtype.
-      name: instead of `gaussian_random_N`; the numbers depend on it.
+      shape: of the result.
+      mean: the mean of the distribution.
+      std: its standard deviation.
+      seed: if not 0, every step draws the same numbers.
+      dtype: of the result.
+      name: instead of `gaussian_random_N`; the numbers that are drawn depend on it.
 
     Returns:
-      `shape`.
+      An array of shape `shape`.
 
     Raises:
-      ArgumentError: a size is not known.
+      ArgumentError: a size is negative, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -81,31 +96,34 @@ def gaussian_random(
 
 @layer
 def uniform_random_batch_size_like(
-    input: Any,
+    input: core.Value,
     shape: Sequence[int],
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
     min: float = -1.0,
     max: float = 1.0,
     seed: int = 0,
     name: str | None = None,
-) -> Any:
-    """Numbers drawn uniformly from `[min, max)`, one size taken from another value.
+) -> jax.Array:
+    """Numbers drawn uniformly from `[min, max)`, with one size taken from another array, such as the batch.
 
     Args:
-      input: whose size is taken.
-      shape: sizes; the one at `output_dim_idx` does not count.
-      dtype: of the numbers.
+      input: the other array, or a SequenceBatch.
+      shape: the shape, in which the size at `output_dim_idx` is replaced.
+      dtype: of the result.
       input_dim_idx: which size of the input is taken.
-      output_dim_idx: where it goes.
-      min: lower bound.
-      max: upper bound.
-      seed: other than 0, gives the same numbers at every step.
+      output_dim_idx: which size it replaces.
+      min: the lower bound.
+      max: the upper bound.
+      seed: if not 0, every step draws the same numbers.
       name: instead of `uniform_random_batch_size_like_N`.
 
     Returns:
-      `shape`, with that size.
+      An array of shape `shape`, with that size replaced.
+
+    Raises:
+      ArgumentError: another size is negative, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -122,31 +140,34 @@ def uniform_random_batch_size_like(
 
 @layer
 def gaussian_random_batch_size_like(
-    input: Any,
+    input: core.Value,
     shape: Sequence[int],
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
     mean: float = 0.0,
     std: float = 1.0,
     seed: int = 0,
-    dtype: Any = "float32",
+    dtype: DTypeLike = "float32",
     name: str | None = None,
-) -> Any:
-    """Numbers drawn from a normal distribution, one size taken from another value: noise for a generator.
+) -> jax.Array:
+    """Numbers drawn from a normal distribution, with one size taken from another array: the noise of a generator.
 
     Args:
-      input: whose size is taken.
-      shape: sizes; the one at `output_dim_idx` does not count.
+      input: the other array, or a SequenceBatch.
+      shape: the shape, in which the size at `output_dim_idx` is replaced.
       input_dim_idx: which size of the input is taken.
-      output_dim_idx: where it goes.
-      mean: of the distribution.
-      std: standard deviation.
-      seed: other than 0, gives the same numbers at every step.
-      dtype: of the numbers.
+      output_dim_idx: which size it replaces.
+      mean: the mean of the distribution.
+      std: its standard deviation.
+      seed: if not 0, every step draws the same numbers.
+      dtype: of the result.
       name: instead of `gaussian_random_batch_size_like_N`.
 
     Returns:
-      `shape`, with that size.
+      An array of shape `shape`, with that size replaced.
+
+    Raises:
+      ArgumentError: another size is negative, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -162,23 +183,30 @@ def gaussian_random_batch_size_like(
 
 
 @layer
+@no_effect(min=_drawn_by_probability(0.0), max=_drawn_by_probability(1.0))
 def sampling_id(
-    x: Any, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: Any = "float32", name: str | None = None
-) -> Any:
+    x: core.Value,
+    min: float = 0.0,
+    max: float = 1.0,
+    seed: int = 0,
+    dtype: DTypeLike = "float32",
+    name: str | None = None,
+) -> jax.Array:
     """Draw one class for each row of probabilities.
 
     Args:
       x: probabilities `[batch, classes]`.
-      min: has no effect.
-      max: has no effect.
-      seed: other than 0, gives the same draw at every step.
+      min: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
+      max: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
+      seed: if not 0, every step draws the same classes.
       dtype: of the result.
-      name: instead of `sampling_id_N`; the draw depends on it.
+      name: instead of `sampling_id_N`; the classes that are drawn depend on it.
 
     Returns:
       The numbers of the classes, `[batch]`.
 
     Raises:
+      ArgumentError: the dtype does not exist.
       ShapeError: the input is no matrix.
 
     Example:
@@ -200,6 +228,7 @@ def sampling_id(
 
 
 def _key(this: Layer, seed: int) -> Any:
+    """The key of a seed, or the key of this layer in this step for seed 0."""
     return jax.random.key(seed) if seed else core.random_key(this.name)
 
 
@@ -213,11 +242,14 @@ def _uniform(this: Layer, shape: Sequence[int], dtype: Any, low: float, high: fl
 def _gaussian(this: Layer, shape: Sequence[int], dtype: Any, mean: float, std: float, seed: int) -> Any:
     found = dtype_of(this.name, dtype)
     if not jnp.issubdtype(found, jnp.floating):
-        raise errors.ArgumentError(f'{this.name}: dtype={dtype!r}; normal numbers are floats: dtype="float32"')
+        raise errors.ArgumentError(
+            f'{this.name}: dtype={dtype!r}; numbers of a normal distribution are floats: dtype="float32"'
+        )
     return this.frame.compute(mean + std * jax.random.normal(_key(this, seed), shape, found))
 
 
 def _like(this: Layer, input: Any, shape: Any, taken: int, place: int) -> list[int]:
+    """A shape in which the size at `place` is replaced by the size of the input at `taken`."""
     sizes = shape_of(this.name, shape)
     sizes[place] = dense(input).shape[taken]
     return known_shape(this, sizes)

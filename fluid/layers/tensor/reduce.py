@@ -1,8 +1,9 @@
-"""Picking elements: slices, rows, largest ones, classes."""
+"""Sums, means, extremes and products over dimensions; and cumulative sums."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
@@ -24,22 +25,22 @@ from fluid.layers.checks import inner_axis_of
 
 @layer
 def cumsum(
-    x: Any, axis: int | None = None, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: core.Value, axis: int | None = None, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Any:
-    """Sums of all elements so far along a dimension.
+    """Cumulative sums: for each element the sum of all elements up to it along a dimension.
 
     Args:
       x: any shape, or a SequenceBatch.
       axis: the dimension; the last by default.
-      exclusive: whether an element itself does not count.
-      reverse: whether to sum from the end.
+      exclusive: whether the element itself is left out of its sum.
+      reverse: whether sums begin at the end of the dimension.
       name: instead of `cumsum_N`.
 
     Returns:
-      Same shape as `x`.
+      The same kind and shape as `x`.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -49,27 +50,29 @@ def cumsum(
       float32[batch, 3]
     """
     this = Layer("cumsum", name)
-    array, place = dense(x), inner_axis_of(this, x, -1 if axis is None else axis)
+    array = dense(x)
+    place = inner_axis_of(this, x, -1 if axis is None else axis)
     array = jnp.flip(array, place) if reverse else array
     total = jnp.cumsum(array, axis=place, dtype=array.dtype)
     total = total - array if exclusive else total
     return this.output(like(x, jnp.flip(total, place) if reverse else total))
 
 
+# What layers accept as `dim=`: one dimension or several; None, or an empty list, for all.
 Dims = int | Sequence[int] | None
 
 
 @layer
-def mean(x: Any, name: str | None = None) -> Any:
-    """Mean of all elements; of a SequenceBatch, of all elements of the valid steps.
+def mean(x: core.Value, name: str | None = None) -> jax.Array:
+    """The mean of all elements; of a SequenceBatch that of the elements of all valid steps.
 
     Args:
       x: any shape, or a SequenceBatch.
       name: instead of `mean_N`.
 
     Returns:
-      A scalar, `[]`, float32 for half precision too. `trainer.test` weighs it by the rows, or steps, that it is the
-      mean of.
+      A scalar, `[]`; float32 for half precision too. `trainer.test` averages it over batches, weighted by the numbers
+      of rows, or valid steps, that it is the mean of.
 
     Example:
       >>> import fluid
@@ -83,20 +86,20 @@ def mean(x: Any, name: str | None = None) -> Any:
 
 
 @layer
-def reduce_mean(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_mean(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Mean over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
-      dim: one or several dimensions; all by default. Negative counts from the end.
-      keep_dim: whether reduced dimensions stay, with size 1.
+      input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      dim: one or several dimensions; all by default; negative counts from the end.
+      keep_dim: whether these dimensions are kept, with size 1.
       name: instead of `reduce_mean_N`.
 
     Returns:
-      The input's shape without those dimensions.
+      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
 
     Raises:
-      ArgumentError: there is no such dimension.
+      ArgumentError: there is no such dimension, or it is given twice.
 
     Example:
       >>> import fluid
@@ -110,20 +113,20 @@ def reduce_mean(input: Any, dim: Dims = None, keep_dim: bool = False, name: str 
 
 
 @layer
-def reduce_sum(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Sum over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
-      dim: one or several dimensions; all by default. Negative counts from the end.
-      keep_dim: whether reduced dimensions stay, with size 1.
+      input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      dim: one or several dimensions; all by default; negative counts from the end.
+      keep_dim: whether these dimensions are kept, with size 1.
       name: instead of `reduce_sum_N`.
 
     Returns:
-      The input's shape without those dimensions.
+      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
 
     Raises:
-      ArgumentError: there is no such dimension.
+      ArgumentError: there is no such dimension, or it is given twice.
 
     Example:
       >>> import fluid
@@ -136,20 +139,20 @@ def reduce_sum(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
 
 
 @layer
-def reduce_max(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Largest element over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
-      dim: one or several dimensions; all by default. Negative counts from the end.
-      keep_dim: whether reduced dimensions stay, with size 1.
+      input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      dim: one or several dimensions; all by default; negative counts from the end.
+      keep_dim: whether these dimensions are kept, with size 1.
       name: instead of `reduce_max_N`.
 
     Returns:
-      The input's shape without those dimensions.
+      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
 
     Raises:
-      ArgumentError: there is no such dimension.
+      ArgumentError: there is no such dimension, or it is given twice.
 
     Example:
       >>> import fluid
@@ -162,20 +165,20 @@ def reduce_max(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
 
 
 @layer
-def reduce_min(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_min(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Smallest element over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
-      dim: one or several dimensions; all by default. Negative counts from the end.
-      keep_dim: whether reduced dimensions stay, with size 1.
+      input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      dim: one or several dimensions; all by default; negative counts from the end.
+      keep_dim: whether these dimensions are kept, with size 1.
       name: instead of `reduce_min_N`.
 
     Returns:
-      The input's shape without those dimensions.
+      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
 
     Raises:
-      ArgumentError: there is no such dimension.
+      ArgumentError: there is no such dimension, or it is given twice.
 
     Example:
       >>> import fluid
@@ -188,20 +191,20 @@ def reduce_min(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
 
 
 @layer
-def reduce_prod(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Product over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
-      dim: one or several dimensions; all by default. Negative counts from the end.
-      keep_dim: whether reduced dimensions stay, with size 1.
+      input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      dim: one or several dimensions; all by default; negative counts from the end.
+      keep_dim: whether these dimensions are kept, with size 1.
       name: instead of `reduce_prod_N`.
 
     Returns:
-      The input's shape without those dimensions.
+      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
 
     Raises:
-      ArgumentError: there is no such dimension.
+      ArgumentError: there is no such dimension, or it is given twice.
 
     Example:
       >>> import fluid
@@ -214,20 +217,20 @@ def reduce_prod(input: Any, dim: Dims = None, keep_dim: bool = False, name: str 
 
 
 @layer
-def reduce_all(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Whether all elements over dimensions are true.
 
     Args:
-      input: bool `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
-      dim: one or several dimensions; all by default. Negative counts from the end.
-      keep_dim: whether reduced dimensions stay, with size 1.
+      input: bool `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      dim: one or several dimensions; all by default; negative counts from the end.
+      keep_dim: whether these dimensions are kept, with size 1.
       name: instead of `reduce_all_N`.
 
     Returns:
-      bool, the input's shape without those dimensions.
+      bool, a value without these dimensions; a sequence batch if the input is one and its steps are kept.
 
     Raises:
-      ArgumentError: there is no such dimension.
+      ArgumentError: there is no such dimension, or it is given twice.
 
     Example:
       >>> import fluid
@@ -240,20 +243,20 @@ def reduce_all(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
 
 
 @layer
-def reduce_any(input: Any, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Whether any element over dimensions is true.
 
     Args:
-      input: bool `[batch, ...]`, or a SequenceBatch, whose first dimension counts as its valid steps.
-      dim: one or several dimensions; all by default. Negative counts from the end.
-      keep_dim: whether reduced dimensions stay, with size 1.
+      input: bool `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      dim: one or several dimensions; all by default; negative counts from the end.
+      keep_dim: whether these dimensions are kept, with size 1.
       name: instead of `reduce_any_N`.
 
     Returns:
-      bool, the input's shape without those dimensions.
+      bool, a value without these dimensions; a sequence batch if the input is one and its steps are kept.
 
     Raises:
-      ArgumentError: there is no such dimension.
+      ArgumentError: there is no such dimension, or it is given twice.
 
     Example:
       >>> import fluid
@@ -265,7 +268,18 @@ def reduce_any(input: Any, dim: Dims = None, keep_dim: bool = False, name: str |
     return Layer("reduce_any", name).output(_reduced(input, dim, keep_dim, jnp.any))
 
 
-def _reduced(value: Any, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
+def _reduced(value: core.Value, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
+    """A value reduced over dimensions.
+
+    Args:
+      value: an array, or a sequence batch, of which the valid steps count.
+      dim: the dimensions, as the user gave them.
+      keep: whether they are kept, with size 1.
+      function: called with an array and `axis=`, `keepdims=` and, for sequence batches, `where=`.
+
+    Returns:
+      A sequence batch if the value is one and its steps are kept, else an array.
+    """
     x = dense(value)
     if not is_sequence(value):
         return function(x, axis=_axes(value, dim), keepdims=keep)
@@ -278,7 +292,8 @@ def _reduced(value: Any, dim: Dims, keep: bool, function: Callable[..., Any]) ->
     return jnp.squeeze(result, rows) if keep else result
 
 
-def _axes(value: Any, dim: Dims) -> tuple[int, ...] | None:
+def _axes(value: core.Value, dim: Dims) -> tuple[int, ...] | None:
+    """The dimensions of the array of a value that `dim` stands for; None for all."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return None
     dims = dim if isinstance(dim, list | tuple) else [dim]
@@ -289,9 +304,9 @@ def _axes(value: Any, dim: Dims) -> tuple[int, ...] | None:
 
 
 def _mean(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
+    """The mean along axes, over the elements for which `where` holds; 0 where there are none."""
     if where is None:
         return jnp.mean(x, axis=axis, keepdims=keepdims)
-    # A batch of empty sequences has mean 0.
     count = jnp.sum(jnp.broadcast_to(where, x.shape), axis=axis, keepdims=keepdims)
     total = jnp.sum(x, axis=axis, keepdims=keepdims, where=where)
     return (total / jnp.maximum(count, 1)).astype(total.dtype)
@@ -308,6 +323,7 @@ def smallest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> An
 
 
 def _extreme(x: Any, lowest: bool) -> Any:
+    """The lowest or the highest number of the dtype of an array."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return -jnp.inf if lowest else jnp.inf
     info = jnp.iinfo(x.dtype)
@@ -315,6 +331,7 @@ def _extreme(x: Any, lowest: bool) -> Any:
 
 
 def _noted(this: Layer, value: Any, result: Any) -> Any:
+    """The result itself; if it is a scalar, the frame knows from now on how many rows it is the mean of."""
     if jnp.ndim(dense(result)) == 0:
         weight = rows_of(this.frame, value)
         if weight is not None:
@@ -323,7 +340,7 @@ def _noted(this: Layer, value: Any, result: Any) -> Any:
 
 
 def rows_of(frame: core.Frame, value: Any) -> Any:
-    """How many rows a mean over this value is a mean of: its first dimension, or its valid steps; None if not known."""
+    """The number of rows that a mean over a value is the mean of: its first size, or its valid steps; or None."""
     if is_sequence(value):
         return jnp.sum(value.mask, dtype=jnp.int32)
     if jnp.ndim(value) == 0:

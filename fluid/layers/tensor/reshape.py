@@ -1,21 +1,22 @@
-"""The same elements in another shape; and shapes as values."""
+"""Values in another shape; and shapes as values."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
-from fluid.layers.checks import check_axes, dtype_of, shape_of
+from fluid.layers.checks import Sizes, check_axes, dtype_of, shape_of
+from fluid.layers.functional import Activation
+from fluid.layers.no_effect import no_effect
 
 
 @layer
-def shape(input: Any, name: str | None = None) -> Any:
-    """The sizes of a value, as a value.
-
-    In Python they are there at once, as `x.shape`; this is for what is computed with.
+def shape(input: core.Value, name: str | None = None) -> jax.Array:
+    """The shape of a value, as a value that layers can compute with; in Python it is `x.shape`.
 
     Args:
       input: any shape.
@@ -37,7 +38,7 @@ def shape(input: Any, name: str | None = None) -> Any:
 
 
 @layer
-def rank(input: Any, name: str | None = None) -> Any:
+def rank(input: core.Value, name: str | None = None) -> jax.Array:
     """The number of dimensions of a value, as a value.
 
     Args:
@@ -60,7 +61,7 @@ def rank(input: Any, name: str | None = None) -> Any:
 
 
 @layer
-def size(input: Any, name: str | None = None) -> Any:
+def size(input: core.Value, name: str | None = None) -> jax.Array:
     """The number of elements of a value, as a value.
 
     Args:
@@ -83,28 +84,32 @@ def size(input: Any, name: str | None = None) -> Any:
 
 
 @layer
+@no_effect(inplace="XLA decides which memory is used again")
 def reshape(
-    x: Any,
+    x: core.Value,
     shape: Sequence[int],
-    actual_shape: Any = None,
-    act: Any = None,
+    actual_shape: core.Value | None = None,
+    act: Activation = None,
     inplace: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Give the elements another shape.
+    """Change the shape of a value.
 
     Args:
-      x: any shape, or a SequenceBatch, whose first dimension counts as its steps and stays.
-      shape: sizes; 0 copies the size of `x` at that place, and one -1 stands for what remains.
-      actual_shape: not possible here; shapes are fixed in advance.
+      x: any shape, or a SequenceBatch, whose batch and time count as one dimension, which stays first.
+      shape: the new shape, in which 0 copies the size of `x` at the same place, and one size may be -1 for what
+        remains.
+      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
       act: name of an activation, or a function.
-      inplace: has no effect.
+      inplace: accepted for programs written for Fluid, but has no effect: XLA decides which memory is used again.
       name: instead of `reshape2_N`.
 
     Returns:
-      The elements in that shape.
+      A value of the same kind, in that shape.
 
     Raises:
+      ArgumentError: `actual_shape` is given.
+      ArgumentTypeError: the shape is no list of integers.
       ShapeError: the numbers of elements differ.
 
     Example:
@@ -117,7 +122,8 @@ def reshape(
     this = Layer("reshape2", name)
     if actual_shape is not None:
         raise errors.ArgumentError(f"{this.name}: actual_shape is not possible; give sizes: shape=[-1, 10]")
-    array, lead = dense(x), row_dims(x) - 1
+    array = dense(x)
+    lead = row_dims(x) - 1
     sizes = shape_of("reshape", shape)
     old = [math.prod(array.shape[: lead + 1]), *array.shape[lead + 1 :]]
     new = [old[i] if d == 0 and i < len(old) else d for i, d in enumerate(sizes)]
@@ -129,8 +135,7 @@ def reshape(
     if any(d < 0 for d in new) or math.prod(new) != math.prod(old) or (lead and new[:1] != old[:1]):
         raise errors.ShapeError(
             f"{this.name}: {describe(x)} cannot be reshaped to {sizes}; the number of elements must be the same"
-            f"{', step by step' if lead else ''}, as in reshape(x, [0, -1]), where 0 copies a size and -1 takes the "
-            "rest"
+            f"{' in each step' if lead else ''}, as in reshape(x, [0, -1]), where 0 copies a size and -1 takes the rest"
         )
     result = array.reshape([*array.shape[: lead + 1], *new[1:]] if lead else new)
     result = this.output(like(x, result))
@@ -139,16 +144,16 @@ def reshape(
 
 
 @layer
-def transpose(x: Any, perm: Sequence[int], name: str | None = None) -> Any:
-    """Put dimensions in another order.
+def transpose(x: core.Value, perm: Sequence[int], name: str | None = None) -> Any:
+    """Put the dimensions of a value into another order.
 
     Args:
-      x: any shape, or a SequenceBatch, whose first dimension counts as its steps and stays.
+      x: any shape, or a SequenceBatch, whose batch and time count as one dimension, which stays first.
       perm: the dimensions of `x` in their new order.
       name: instead of `transpose_N`.
 
     Returns:
-      The shape of `x`, reordered.
+      A value of the same kind, with its dimensions in that order.
 
     Raises:
       ShapeError: `perm` does not name each dimension once.
@@ -174,19 +179,20 @@ def transpose(x: Any, perm: Sequence[int], name: str | None = None) -> Any:
 
 
 @layer
-def squeeze(input: Any, axes: Sequence[int], name: str | None = None) -> Any:
+def squeeze(input: core.Value, axes: Sequence[int], name: str | None = None) -> Any:
     """Remove dimensions of size 1.
 
     Args:
       input: any shape, or a SequenceBatch.
-      axes: which; an empty list means all of size 1.
+      axes: these dimensions; an empty list stands for all that have size 1.
       name: instead of `squeeze2_N`.
 
     Returns:
-      The shape without them.
+      A value of the same kind, without these dimensions.
 
     Raises:
-      ShapeError: one has another size.
+      ArgumentError: there is no such axis.
+      ShapeError: one of the dimensions has another size.
 
     Example:
       >>> import fluid
@@ -209,19 +215,19 @@ def squeeze(input: Any, axes: Sequence[int], name: str | None = None) -> Any:
 
 
 @layer
-def unsqueeze(input: Any, axes: Any, name: str | None = None) -> Any:
-    """Put in dimensions of size 1.
+def unsqueeze(input: core.Value, axes: Sizes, name: str | None = None) -> Any:
+    """Insert dimensions of size 1.
 
     Args:
       input: any shape, or a SequenceBatch.
-      axes: where they are in the result, one or several.
+      axes: the new dimensions as the result counts them, one or several.
       name: instead of `unsqueeze2_N`.
 
     Returns:
-      The shape with them.
+      A value of the same kind, with these dimensions.
 
     Raises:
-      ArgumentError: there is no such place.
+      ArgumentError: the result has no such dimension, or it would come before the rows of sequences.
 
     Example:
       >>> import fluid
@@ -237,22 +243,22 @@ def unsqueeze(input: Any, axes: Any, name: str | None = None) -> Any:
     check_axes(this, input, places, dims)
     if lead and any(p % dims == 0 for p in places):
         raise errors.ArgumentError(
-            f"{this.name}: axes={places} would part {describe(input)} from its steps; begin at 1"
+            f"{this.name}: axes={places} would come before the rows of {describe(input)}; expected 1 or more"
         )
     return this.output(like(input, jnp.expand_dims(dense(input), tuple(p % dims + lead for p in places))))
 
 
 @layer
-def flatten(x: Any, axis: int = 1, name: str | None = None) -> Any:
-    """Merge dimensions into a matrix.
+def flatten(x: core.Value, axis: int = 1, name: str | None = None) -> Any:
+    """Flatten a value to a matrix.
 
     Args:
       x: any shape, or a SequenceBatch, of which each step becomes a row.
-      axis: dimensions before it become rows, the others columns.
+      axis: the dimensions before it become the rows, the others the columns.
       name: instead of `flatten_N`.
 
     Returns:
-      `[product before axis, product of the rest]`.
+      `[product of the sizes before axis, product of the others]`; a SequenceBatch if `x` is one.
 
     Raises:
       ArgumentError: there is no such axis.
@@ -269,7 +275,8 @@ def flatten(x: Any, axis: int = 1, name: str | None = None) -> Any:
     lead = row_dims(x)
     if not isinstance(axis, int) or not 0 <= axis <= array.ndim or (lead > 1 and axis != 1):
         raise errors.ArgumentError(
-            f"{this.name}: {describe(x)} cannot be flattened at axis={axis!r}; as in flatten(x, axis=1)"
+            f"{this.name}: {describe(x)} cannot be flattened at axis={axis!r}; expected one of its dimensions, as in "
+            f"flatten(x, axis=1)"
         )
     rows = array.shape[:lead] if lead > 1 else [math.prod(array.shape[:axis])]
     return this.output(like(x, array.reshape(*rows, math.prod(array.shape[lead if lead > 1 else axis :]))))

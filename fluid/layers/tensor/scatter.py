@@ -1,10 +1,10 @@
-"""Choosing and writing elements by index or condition."""
+"""Elements written by their indices, or chosen by an index or a condition."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, like
@@ -12,21 +12,24 @@ from fluid.layers.checks import check_ids, shape_of
 
 
 @layer
-def scatter(input: Any, index: Any, updates: Any, name: str | None = None, overwrite: bool = True) -> Any:
-    """Put rows in the place of others.
+def scatter(
+    input: core.Value, index: core.Value, updates: core.Value, name: str | None = None, overwrite: bool = True
+) -> jax.Array:
+    """Replace rows of an array.
 
     Args:
       input: `[rows, ...]`.
-      index: integers `[count]` or `[count, 1]`: where each row goes. One that is no row is left out.
-      updates: `[count, ...]`.
+      index: integers `[count]` or `[count, 1]`: which row each update replaces. Updates of rows that do not exist are
+        left out.
+      updates: the new rows, `[count, ...]`.
       name: instead of `scatter_N`.
-      overwrite: True puts the update there, and of several for one row any; False puts the sum of all updates there.
+      overwrite: whether any one of several updates of a row replaces it, instead of their sum.
 
     Returns:
-      Same shape as the input.
+      The same shape as the input.
 
     Raises:
-      ArgumentTypeError: the index is no integer.
+      ArgumentTypeError: the index holds no integers.
       ShapeError: the updates do not fit.
 
     Example:
@@ -39,13 +42,15 @@ def scatter(input: Any, index: Any, updates: Any, name: str | None = None, overw
       float32[10, 4]
     """
     this = Layer("scatter", name)
-    array, rows, ids = array_of(this, input), array_of(this, updates), _row_ids(this, index)
+    array = array_of(this, input)
+    rows = array_of(this, updates)
+    ids = _row_ids(this, index)
     if array.ndim == 0 or rows.shape != (*ids.shape, *array.shape[1:]):
         raise errors.ShapeError(
-            f"{this.name}: updates {describe(updates)} are no rows of {describe(input)}, one for each index "
-            f"{describe(index)}; expected {[*ids.shape, *array.shape[1:]]}"
+            f"{this.name}: updates {describe(updates)} do not fit input {describe(input)} and index "
+            f"{describe(index)}; expected {[*ids.shape, *array.shape[1:]]}, one row for each index"
         )
-    # Negative numbers are no rows; they go where nothing is.
+    # mode="drop" leaves out numbers beyond the last row, but takes negative ones as counted from the end.
     places = jnp.where(ids < 0, array.shape[0], ids)
     rows = rows.astype(array.dtype)
     if overwrite:
@@ -54,20 +59,20 @@ def scatter(input: Any, index: Any, updates: Any, name: str | None = None, overw
 
 
 @layer
-def scatter_nd(index: Any, updates: Any, shape: Sequence[int], name: str | None = None) -> Any:
-    """Add values to zeros at given places.
+def scatter_nd(index: core.Value, updates: core.Value, shape: Sequence[int], name: str | None = None) -> jax.Array:
+    """Add slices to an array of zeros, by their indices in its first dimensions.
 
     Args:
-      index: integers `[..., k]`: for each value its place in the first `k` dimensions.
-      updates: `[..., *shape[k:]]`; those for one place are summed.
+      index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
+      updates: the slices, `[..., *shape[k:]]`; those with the same indices are summed.
       shape: of the result.
       name: instead of `scatter_nd_add_N`.
 
     Returns:
-      `shape`.
+      An array of shape `shape`.
 
     Raises:
-      ArgumentTypeError: the index is no integer.
+      ArgumentTypeError: the index holds no integers.
       ShapeError: the updates do not fit.
 
     Example:
@@ -84,20 +89,20 @@ def scatter_nd(index: Any, updates: Any, shape: Sequence[int], name: str | None 
 
 
 @layer
-def scatter_nd_add(ref: Any, index: Any, updates: Any, name: str | None = None) -> Any:
-    """Add values at given places.
+def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name: str | None = None) -> jax.Array:
+    """Add slices to an array, by their indices in its first dimensions.
 
     Args:
-      ref: any shape: what is added to.
-      index: integers `[..., k]`: for each value its place in the first `k` dimensions.
-      updates: `[..., *ref.shape[k:]]`; those for one place are summed.
+      ref: the array, any shape.
+      index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
+      updates: the slices, `[..., *ref.shape[k:]]`; all with the same indices are added.
       name: instead of `scatter_nd_add_N`.
 
     Returns:
-      Same shape as `ref`.
+      The same shape as `ref`.
 
     Raises:
-      ArgumentTypeError: the index is no integer.
+      ArgumentTypeError: the index holds no integers.
       ShapeError: the updates do not fit.
 
     Example:
@@ -114,19 +119,20 @@ def scatter_nd_add(ref: Any, index: Any, updates: Any, name: str | None = None) 
 
 
 @layer
-def multiplex(inputs: Sequence[Any], index: Any, name: str | None = None) -> Any:
-    """For each row, that row of one of several values.
+def multiplex(inputs: Sequence[core.Value], index: core.Value, name: str | None = None) -> jax.Array:
+    """For each row of the batch, the row of one of several arrays.
 
     Args:
-      inputs: a list of values `[batch, ...]` of one shape.
-      index: integers `[batch, 1]`: which of them. What another number gives is not a number.
+      inputs: a list of arrays `[batch, ...]` of one shape.
+      index: integers `[batch, 1]`: the number of the array for each row. For a number that does not exist the row is
+        NaN.
       name: instead of `multiplex_N`.
 
     Returns:
       `[batch, ...]`.
 
     Raises:
-      ArgumentTypeError: the index is no integer.
+      ArgumentTypeError: the index holds no integers.
       ShapeError: the shapes differ.
 
     Example:
@@ -139,7 +145,8 @@ def multiplex(inputs: Sequence[Any], index: Any, name: str | None = None) -> Any
       float32[batch, 4]
     """
     this = Layer("multiplex", name)
-    arrays, ids = [array_of(this, v) for v in inputs], _row_ids(this, index)
+    arrays = [array_of(this, v) for v in inputs]
+    ids = _row_ids(this, index)
     if not arrays or len({a.shape for a in arrays}) > 1 or arrays[0].shape[:1] != ids.shape:
         raise errors.ShapeError(
             f"{this.name}: inputs {', '.join(describe(v) for v in inputs) or 'none'} and index {describe(index)} do "
@@ -153,20 +160,25 @@ def multiplex(inputs: Sequence[Any], index: Any, name: str | None = None) -> Any
 
 
 @layer
-def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Any:
+def where(
+    condition: core.Value,
+    x: core.Value | float | None = None,
+    y: core.Value | float | None = None,
+    name: str | None = None,
+) -> Any:
     """Elements of one value where a condition holds, and of another where it does not.
 
-    The form `where(condition)`, which lists the places where the condition holds, is not possible: how many there are
-    depends on data, and the shapes of a compiled program do not.
+    The form `where(condition)`, which lists the places where the condition holds, is not possible: their number depends
+    on data, and shapes of a compiled program cannot.
 
     Args:
       condition: bool, any shape, or a SequenceBatch.
-      x: taken where it is true; repeated along the condition where needed.
-      y: taken where it is false; likewise.
+      x: the elements where it is true; dimensions of size 1 are repeated.
+      y: the elements where it is false; dimensions of size 1 are repeated.
       name: instead of `where_N`.
 
     Returns:
-      The common shape of all three.
+      A value of the common shape of all three; a SequenceBatch if one of them is.
 
     Raises:
       ArgumentError: `x` or `y` is missing.
@@ -183,16 +195,16 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     this = Layer("where", name)
     if x is None or y is None:
         raise errors.ArgumentError(
-            f"{this.name}: where(condition) lists the places where a condition holds; how many there are depends on "
-            f"data, and shapes cannot. Choose element by element instead: where(condition, x, y); or sum up what "
-            f"counts: layers.reduce_sum(x * layers.cast(condition, 'float32'))"
+            f"{this.name}: where(condition) lists the places where a condition holds, whose number depends on data, "
+            f"and shapes cannot. Choose element by element instead, where(condition, x, y), or sum the elements where "
+            f"it holds, layers.reduce_sum(x * layers.cast(condition, 'float32'))"
         )
     arrays = [dense(v) for v in (condition, x, y)]
     batch = next((v for v in (condition, x, y) if is_sequence(v)), None)
-    if batch is not None and any(np.ndim(v) and np.shape(v)[:2] != batch.shape[:2] for v in (condition, x, y)):
+    if batch is not None and any(array.ndim and array.shape[:2] != batch.shape[:2] for array in arrays):
         raise errors.ShapeError(
             f"{this.name}: condition {describe(condition)}, x {describe(x)} and y {describe(y)} do not fit; beside "
-            f"sequences of {describe(batch)} there can be others of the same lengths, and single numbers"
+            f"the sequences {describe(batch)} there can be sequences of the same lengths and single numbers"
         )
     try:
         return this.output(like(batch, jnp.where(arrays[0].astype(bool), arrays[1], arrays[2])))
@@ -204,6 +216,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
 
 
 def _row_ids(this: Layer, index: Any) -> Any:
+    """Read an index as integers `[count]`."""
     ids = check_ids(this.name, array_of(this, index))
     if ids.ndim == 2 and ids.shape[1] == 1:
         ids = ids[:, 0]
@@ -215,7 +228,9 @@ def _row_ids(this: Layer, index: Any) -> Any:
 
 
 def _add_at(this: Layer, array: Any, index: Any, updates: Any) -> Any:
-    ids, values = check_ids(this.name, array_of(this, index)), array_of(this, updates)
+    """An array with slices added to it; see `scatter_nd_add`."""
+    ids = check_ids(this.name, array_of(this, index))
+    values = array_of(this, updates)
     depth = ids.shape[-1] if ids.ndim else 0
     if not 0 < depth <= array.ndim or values.shape != (*ids.shape[:-1], *array.shape[depth:]):
         raise errors.ShapeError(

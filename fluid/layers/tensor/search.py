@@ -1,29 +1,30 @@
-"""The largest, the smallest and the order of elements."""
+"""The largest and the smallest elements, and the order of elements."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer, like
 from fluid.layers.checks import inner_axis_of
 
 
 @layer
-def topk(input: Any, k: int, name: str | None = None) -> tuple[Any, Any]:
+def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
     """The `k` largest elements along the last dimension, largest first, and where they are.
 
     Args:
       input: `[..., n]`, or a SequenceBatch.
-      k: how many.
+      k: the number of elements.
       name: instead of `top_k_N`.
 
     Returns:
-      `(values, indices)`, both `[..., k]`.
+      `(values, indices)`, both `[..., k]`, and SequenceBatches if the input is one.
 
     Raises:
-      ArgumentError: there are less than `k`.
+      ArgumentError: `k` is not between 1 and `n`.
+      ShapeError: the input has no dimensions.
 
     Example:
       >>> import fluid
@@ -34,17 +35,15 @@ def topk(input: Any, k: int, name: str | None = None) -> tuple[Any, Any]:
     """
     this = Layer("top_k", name)
     array = dense(input)
-    if not isinstance(k, int) or array.ndim == 0 or not 1 <= k <= array.shape[-1]:
-        raise errors.ArgumentError(
-            f"{this.name}: k={k!r} for {describe(input)}; expected 1 to its last size, as in k=1"
-        )
-    values, places = jax.lax.top_k(array, k)
+    if array.ndim == 0:
+        raise errors.ShapeError(f"{this.name}: {describe(input)} is a single number; expected [..., n]")
+    values, places = jax.lax.top_k(array, core.whole_number(this.name, "k", k, most=array.shape[-1]))
     return this.output(like(input, values)), this.output(like(input, places))
 
 
 @layer
-def argmax(x: Any, axis: int = 0, name: str | None = None) -> Any:
-    """Where the largest element along a dimension is.
+def argmax(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
+    """The index of the largest element along a dimension.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -55,7 +54,7 @@ def argmax(x: Any, axis: int = 0, name: str | None = None) -> Any:
       Integers, the shape of `x` without that dimension.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -69,8 +68,8 @@ def argmax(x: Any, axis: int = 0, name: str | None = None) -> Any:
 
 
 @layer
-def argmin(x: Any, axis: int = 0, name: str | None = None) -> Any:
-    """Where the smallest element along a dimension is.
+def argmin(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
+    """The index of the smallest element along a dimension.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -81,7 +80,7 @@ def argmin(x: Any, axis: int = 0, name: str | None = None) -> Any:
       Integers, the shape of `x` without that dimension.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -95,8 +94,8 @@ def argmin(x: Any, axis: int = 0, name: str | None = None) -> Any:
 
 
 @layer
-def argsort(input: Any, axis: int = -1, name: str | None = None) -> tuple[Any, Any]:
-    """Sort along a dimension, smallest first, and say where each element was.
+def argsort(input: core.Value, axis: int = -1, name: str | None = None) -> tuple[Any, Any]:
+    """Sort along a dimension, smallest first, and give the index that each element had.
 
     Args:
       input: any shape, or a SequenceBatch.
@@ -104,10 +103,10 @@ def argsort(input: Any, axis: int = -1, name: str | None = None) -> tuple[Any, A
       name: instead of `argsort_N`.
 
     Returns:
-      `(sorted, indices)`, both of the input's shape.
+      `(sorted, indices)`, both of the same kind and shape as the input.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: there is no such axis, or it is the rows of sequences.
 
     Example:
       >>> import fluid
@@ -117,7 +116,8 @@ def argsort(input: Any, axis: int = -1, name: str | None = None) -> tuple[Any, A
       float32[batch, 10] int32[batch, 10]
     """
     this = Layer("argsort", name)
-    array, place = dense(input), inner_axis_of(this, input, axis)
+    array = dense(input)
+    place = inner_axis_of(this, input, axis)
     order = jnp.argsort(array, axis=place)
     return (
         this.output(like(input, jnp.take_along_axis(array, order, axis=place))),

@@ -1,14 +1,13 @@
 """Whether a checkpoint is that of a Trainer's program and optimizers, and what has changed if it is not."""
 
-import dataclasses
 import logging
-import types
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from fluid import storage
 from fluid.core import Program
+from fluid.formatting import described
 
 log = logging.getLogger("fluid")
 
@@ -26,12 +25,12 @@ def describe_optimizers(program: Program) -> list[str]:
       >>> import fluid
       >>> def program():
       ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
-      ...     fluid.optimizer.Momentum(0.1, momentum=0.9).minimize(loss)
+      ...     fluid.optimizer.Momentum(0.1, momentum=0.8).minimize(loss)
       ...     return loss
       >>> describe_optimizers(fluid.Program(program))
-      ['Momentum(learning_rate=0.1, momentum=0.9)']
+      ['Momentum(learning_rate=0.1, momentum=0.8)']
     """
-    return [_described(minimize.optimizer) for minimize in program.minimizes]
+    return [described(minimize.optimizer) for minimize in program.minimizes]
 
 
 def check_checkpoint(meta: Mapping[str, Any], state: Mapping[str, Any], program: Program, where: str) -> None:
@@ -75,23 +74,3 @@ _OTHER_OPTIMIZER = (
 def _parameters(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and dtype by name of all arrays that are not an optimizer's."""
     return {n: (tuple(a.shape), str(a.dtype)) for n, a in arrays.items() if not n.startswith(_SLOTS)}
-
-
-def _described(value: Any, depth: int = 3) -> str:
-    """The class and what was set; a function by its name and what it closes over, since its address changes."""
-    if depth == 0:
-        return type(value).__name__
-    if isinstance(value, types.FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        held = {name: cell.cell_contents for name, cell in cells}
-        shown = [f"{name}={_described(inner, depth - 1)}" for name, inner in held.items()]
-        return f"{value.__qualname__}({', '.join(shown)})"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        values = {f.name: (getattr(value, f.name), f.default) for f in dataclasses.fields(value) if f.repr}
-        shown = [f"{n}={_described(v, depth)}" for n, (v, default) in values.items() if v != default]
-        return f"{type(value).__name__}({', '.join(shown)})"
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_described(item, depth - 1) for item in value)}]"
-    return getattr(value, "__qualname__", type(value).__name__)

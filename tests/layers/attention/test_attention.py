@@ -357,7 +357,9 @@ def test_sinusoidal_positions():
 
 WRONG = {
     "heads": (lambda x: layers.multi_head_attention(x, num_heads=3), "size=8 cannot be shared among num_heads=3.*=9"),
-    "no heads": (lambda x: layers.multi_head_attention(x, num_heads=0), "num_heads=0; expected a positive integer"),
+    "no heads": (
+        lambda x: layers.multi_head_attention(x, num_heads=0), r"num_heads=0\): expected a whole number from 1 on"
+    ),
     "odd": (lambda x: layers.multi_head_attention(x, num_heads=8, rotary=True), "a head has 1; expected an even"),
     "values": (lambda x: layers.multi_head_attention(x, values=x), "values without keys"),
     "both": (lambda x: layers.multi_head_attention(x, x, cache=room(x, 5)), "leave out keys="),
@@ -370,7 +372,7 @@ WRONG = {
     ),
     "three": (lambda x: layers.multi_head_attention(x, bias_attr=[None] * 3), "3 settings; give one for all, or four"),
     "dimensions": (lambda x: layers.multi_head_attention(x, x[:, 0]), r"expected \[batch, targets, width\]"),
-    "room": (lambda x: layers.attention_cache(4, 0, 2, 4), "max_length=0; expected a positive integer"),
+    "room": (lambda x: layers.attention_cache(4, 0, 2, 4), r"max_length=0\): expected a whole number from 1 on"),
     "position": (lambda x: layers.rotary_position(x, np.arange(4)), "does not fit the steps of x"),
     "size": (lambda x: layers.sinusoidal_position(np.arange(4), 5), "size=5; expected a positive even number"),
 }  # fmt: skip

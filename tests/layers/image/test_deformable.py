@@ -106,7 +106,7 @@ def test_bad_arguments(build, message):
         fluid.Program(lambda: build(*feeds(**FEED)))
 
 
-def test_films_that_are_not_whole():
+def test_videos_that_are_not_complete():
     x = np.zeros((5, 4, 2, 2), "float32")
-    with pytest.raises(errors.ShapeError, match="feed as many as 3"):
+    with pytest.raises(errors.ShapeError, match="feed a multiple of 3, such as 3"):
         results(lambda: layers.temporal_shift(*feeds(x=x), 3), {"x": x})

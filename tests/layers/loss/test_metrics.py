@@ -34,6 +34,29 @@ def test_area_under_the_curve(curve, score):
     assert positives.sum() == LABEL.sum() and negatives.sum() == 60 - LABEL.sum()
 
 
+@pytest.mark.parametrize("thresholds", [1, 7, 200, 4095])
+def test_the_number_of_thresholds_is_that_of_the_metric(thresholds):
+    p = RNG.uniform(size=[500, 1]).astype("float32")
+    label = (RNG.uniform(size=[500, 1]) < p).astype("int64")
+
+    def program():
+        area, _, counts = layers.auc(*feeds(p=p, label=label), num_thresholds=thresholds)
+        return area, *counts
+
+    area, *counts = run(program, {"p": p, "label": label}).outputs
+    metric = fluid.metrics.Auc(num_thresholds=thresholds)
+    metric.update(preds=p, labels=label)
+    assert float(area) == pytest.approx(metric.eval(), abs=1e-5)
+    assert [v.shape for v in counts] == [(thresholds + 1,)] * 4
+
+
+def test_thresholds_lie_at_equal_distances_up_to_1():
+    p = np.array([[0.0], [0.2], [0.26], [0.49], [0.5], [0.99], [1.0]], "float32")
+    feed = {"p": p, "label": np.ones([7, 1], "int64")}
+    counts = run(lambda: layers.auc(*feeds(**feed), num_thresholds=4)[2], feed).outputs
+    assert np.asarray(counts[0]).tolist() == [2, 2, 1, 1, 1], "below 0.25, 0.5, 0.75, 1, and 1 itself"
+
+
 def area_of(*parts):
     return metrics.roc_auc_score(LABEL[np.r_[parts], 0], CHANCE[np.r_[parts], 0])
 
@@ -93,6 +116,10 @@ def test_mean_intersection_over_union():
 
 
 def test_bad_arguments():
-    for arguments in ({"curve": "DET"}, {"num_thresholds": 0}, {"slide_steps": -1}):
-        with pytest.raises(errors.ArgumentError, match="'ROC' or 'PR'"):
+    for arguments, message in (
+        ({"curve": "DET"}, "curve='DET'; expected 'ROC' or 'PR'"),
+        ({"num_thresholds": 0}, r"num_thresholds=0\): expected a whole number from 1 on"),
+        ({"slide_steps": -1}, r"slide_steps=-1\): expected a whole number from 0 on"),
+    ):
+        with pytest.raises(errors.ArgumentError, match=message):
             fluid.Program(lambda arguments=arguments: layers.auc(*feeds(**FEED), **arguments)[:2])

@@ -1,0 +1,155 @@
+"""Read an artifact: one file in, programs and parameters out."""
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.artifact import archive, standalone
+from fluid.artifact.program import ExportedProgram
+from fluid.artifact.save import settings
+from fluid.artifact.signature import Entry
+from fluid.place import Place, device_of
+from fluid.storage import read_npy
+
+
+class Artifact:
+    """An exported model: entry points that share parameters.
+
+    Args:
+      path: of the file, or of a directory that holds `model.fluid`.
+
+    Attributes:
+      path: of the file.
+      entries: what each entry point takes and returns, by name.
+      arrays: all parameters and states, by name.
+      platforms: where it runs.
+
+    Raises:
+      ArtifactError: there is no such file, it is damaged, of a newer version, or something else.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+      >>> params = {"fc_0.w_0": np.ones((2, 1), "float32"), "fc_0.b_0": np.zeros(1, "float32")}
+      >>> fluid.io.save_inference_model("line.fluid", program, params)
+      >>> artifact = fluid.artifact.load("line.fluid")
+      >>> list(artifact.entries), list(artifact.arrays), artifact.platforms
+      (['predict'], ['fc_0.w_0', 'fc_0.b_0'], ('cpu', 'cuda', 'tpu'))
+      >>> fluid.Inferencer(param_path=artifact).infer({"x": [[1, 2]]})[0].tolist()
+      [[3.0]]
+    """
+
+    def __init__(self, path: Any):
+        self.path = archive.file_of(path)
+        manifest, self._files = archive.read(path)
+        try:
+            standalone.check_version(manifest)
+        except (KeyError, TypeError, ValueError) as error:
+            raise errors.ArtifactError(
+                f"{str(self.path)!r} cannot be read: {error}; install a newer fluid: pip install -U fluid-jax"
+            ) from error
+        try:
+            self._made_with, self._settings = manifest["made_with"], manifest["settings"]
+            self.platforms = tuple(manifest["platforms"])
+            self.entries = {name: Entry.from_json(entry) for name, entry in manifest["entries"].items()}
+            self.arrays = {name: self._array(name, entry) for name, entry in manifest["arrays"].items()}
+            self._states = {name for name, entry in manifest["arrays"].items() if entry["state"]}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise errors.ArtifactError(f"{str(self.path)!r} has a manifest that makes no sense: {error!r}") from error
+        self._programs: dict[tuple[str, jax.Device], ExportedProgram] = {}
+        self._placed: dict[jax.Device, dict[str, jax.Array]] = {}
+
+    def program(self, entry: str | None = None, place: Place = None) -> ExportedProgram:
+        """An entry point, for `fluid.Session`. All that are on one device share their arrays.
+
+        Args:
+          entry: which one; may be left out when there is one.
+          place: a device, see `fluid.place.device_of`.
+
+        Raises:
+          UnknownNameError: there is no such entry point, or several.
+          ArtifactError: it was exported for other devices, or by a newer JAX than this one.
+        """
+        name = self._name(entry)
+        device = device_of(place)
+        if (name, device) not in self._programs:
+            self._check(device)
+            found = self.entries[name]
+            functions = [(f.sizes, self._function(f.file)) for f in found.functions]
+            placed = self._placed.setdefault(device, {})
+            placed |= {n: jax.device_put(self.arrays[n], device) for n in found.arrays if n not in placed}
+            arrays = {n: placed[n] for n in found.arrays}
+            self._programs[name, device] = ExportedProgram(
+                name, found, arrays, self._states, functions, repr(str(self.path))
+            )
+        return self._programs[name, device]
+
+    def _name(self, entry: str | None) -> str:
+        if entry is None and len(self.entries) == 1:
+            return next(iter(self.entries))
+        if entry in self.entries:
+            return str(entry)
+        found = "which one is not said" if entry is None else f"found {entry!r}"
+        first = next(iter(self.entries), "predict")
+        raise errors.UnknownNameError(
+            f"{str(self.path)!r} has the entry points {', '.join(map(repr, self.entries))}, and {found}. "
+            f"Name one: fluid.Inferencer(param_path=path, entry={first!r})"
+        )
+
+    def _check(self, device: jax.Device) -> None:
+        here = settings()
+        if here != self._settings:
+            raise errors.ArtifactError(
+                f"{str(self.path)!r} was exported with JAX set to {self._settings}, and it is set to {here} here; set "
+                f"jax_enable_x64 and jax_default_prng_impl as they were"
+            )
+        platform = _platform(device)
+        if platform not in self.platforms:
+            raise errors.ArtifactError(
+                f"{str(self.path)!r} was exported for {', '.join(self.platforms)}, and this device is a {platform}; "
+                f"export it with platforms=[{platform!r}, ...], or choose another: place={self.platforms[0]!r}"
+            )
+
+    def _function(self, file: str) -> Any:
+        try:
+            exported = jax.export.deserialize(bytearray(self._files[file]))
+            if exported.calling_convention_version > jax.export.maximum_supported_calling_convention_version:
+                raise ValueError(f"its calling convention is {exported.calling_convention_version}")
+            exported.mlir_module()  # shows at once what the compiler here does not know yet
+        except ImportError as error:
+            raise errors.ArtifactError(
+                "reading an exported model needs the flatbuffers library, which JAX does not install: "
+                "pip install 'fluid-jax[export]', or pip install flatbuffers"
+            ) from error
+        except Exception as error:
+            raise errors.ArtifactError(
+                f"{str(self.path)!r} was made with JAX {self._made_with.get('jax')}, and JAX {jax.__version__} cannot "
+                f"read its functions: {error}; install that version or a newer one: pip install -U jax"
+            ) from error
+        return exported.call
+
+    def _array(self, name: str, entry: Mapping[str, Any]) -> np.ndarray:
+        return read_npy(io.BytesIO(self._files[entry["file"]]), name, entry["shape"], entry["dtype"])
+
+
+def load(path: Any) -> Artifact:
+    """Read an artifact; see `Artifact`.
+
+    Example:
+      >>> load("nowhere")
+      Traceback (most recent call last):
+      fluid.errors.ArtifactError: no exported model at 'nowhere'; write one with trainer.save_inference_model('nowhere')
+    """
+    return path if isinstance(path, Artifact) else Artifact(path)
+
+
+def _platform(device: jax.Device) -> str:
+    """The name by which a device is exported for."""
+    if device.platform != "gpu":
+        return device.platform
+    return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"

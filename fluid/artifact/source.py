@@ -1,0 +1,172 @@
+"""Source: what an entry point of an artifact shall compute, as a pure function of arrays and feeds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.artifact.signature import Output, leaves_of, level_of, value_of
+from fluid.core import TEST, FeedSpec, Program, stand_in
+from fluid.session import Request, check_fetch
+from fluid.session.names import GRAD, Fetch, split_names
+from fluid.session.step import Step, unneeded
+
+# Sizes that differ from each other show where one of them was taken for another; two batch sizes show what follows it.
+_BATCHES, _STEPS = (37, 41), (3, 5)
+
+
+class Source:
+    """What an entry point shall compute, found out without a device.
+
+    Calling it computes the results; it is pure, so that it can be traced.
+
+    Args:
+      program: the program.
+      feed: names of what shall be fed; None for the feeds that the results depend on.
+      fetch: names of what shall be returned, see `Session.run`; None for the outputs of the program.
+
+    Attributes:
+      specs: what is fed, by name: feeds, and named values that are replaced.
+      arrays: the parameters and states that the results depend on, ParameterSpec by name.
+      outputs: the results.
+      random: whether they depend on a random key.
+
+    Raises:
+      UnknownNameError: no such feed or value.
+      FeedError: the results depend on feeds that are not in `feed`.
+    """
+
+    def __init__(self, program: Program, feed: Sequence[str] | None = None, fetch: Fetch | None = None):
+        self._program = program
+        self._names = None if fetch is None else _without_gradients(check_fetch(program, fetch))
+        given, self._replaced = split_names(program, program.feeds if feed is None else feed)
+        self._step = Step(program, [], Request(TEST, self._names, tuple(program.feeds), self._replaced))
+        self._arrays = {**program.parameters, **program.states}
+        stand_ins = self._stand_ins(_BATCHES[0])
+        needed = self._needed(stand_ins)
+        missing = sorted(needed["feeds"] - set(given))
+        if missing:
+            raise errors.FeedError(
+                f"the results of {program.name} depend on the feed{'s' if len(missing) > 1 else ''} "
+                f"{', '.join(map(repr, missing))}, and feed={list(feed or ())} does not name "
+                f"{'them' if len(missing) > 1 else 'it'}; add {missing[0]!r}, or fetch less: fetch=['fc_0.tmp_0']"
+            )
+        wanted = needed["feeds"] if feed is None else set(given)
+        self.specs = {n: spec for n, spec in program.feeds.items() if n in wanted}
+        self.specs |= {n: self._declared(n, value) for n, value in stand_ins["overrides"].items()}
+        self.arrays = {n: spec for n, spec in self._arrays.items() if n in needed["arrays"]}
+        self.random = bool(needed["key"])
+        self.outputs = self._described(stand_ins)
+
+    def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> list[Any]:
+        """The results, each an array or a tuple of padded data and lengths.
+
+        Args:
+          arrays: by name, those of `arrays`.
+          feeds: by name, each an array or a tuple of padded data and lengths.
+          key: the data of the random key, or None when the results depend on none.
+        """
+        given = {name: value_of(leaves) for name, leaves in feeds.items()}
+        batch = next((given[n].shape[0] for n, spec in self.specs.items() if spec.shape[:1] == (None,)), 1)
+        overrides = {n: given.pop(n) for n in self._replaced}
+        # What the results do not depend on is no argument.
+        rest = {n: stand_in(spec, batch, (1, 1)) for n, spec in self._program.feeds.items() if n not in given}
+        zeros = {n: jnp.zeros(spec.shape, spec.dtype) for n, spec in self._arrays.items() if n not in arrays}
+        root = jax.random.wrap_key_data(key_data() if key is None else key) if self._program.random else None
+        return [leaves_of(v) for v in self._step.evaluate({**zeros, **arrays}, {**rest, **given}, overrides, root)]
+
+    def example(self) -> tuple[dict[str, Any], dict[str, Any], Any]:
+        """Arguments of the shapes that a call may have: arrays, feeds, and the data of a random key or None."""
+        arrays = {n: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for n, spec in self.arrays.items()}
+        feeds = {n: leaves_of(stand_in(spec, _BATCHES[0], _STEPS)) for n, spec in self.specs.items()}
+        return arrays, feeds, key_data() if self.random else None
+
+    def _stand_ins(self, batch: int) -> dict[str, Any]:
+        """What a program is traced with: arrays, feeds, random key and overrides, by name each."""
+        program = self._program
+        feeds = {n: stand_in(spec, batch, _STEPS) for n, spec in program.feeds.items()}
+        arrays = {n: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for n, spec in self._arrays.items()}
+        given = {"arrays": arrays, "feeds": feeds, "key": {"data": key_data()}}
+        values = jax.eval_shape(lambda given: self._applied(given).values, given) if self._replaced else {}
+        known = {**arrays, **values}
+        return {**given, "overrides": {n: known[program.aliases.get(n, n)] for n in self._replaced}}
+
+    def _applied(self, given: Mapping[str, Any]) -> Any:
+        key = jax.random.wrap_key_data(given["key"]["data"])
+        return self._program.apply(given["arrays"], given["feeds"], key=key)
+
+    def _results(self, given: Mapping[str, Any]) -> Any:
+        key = jax.random.wrap_key_data(given["key"]["data"])
+        return self._step.evaluate(given["arrays"], given["feeds"], given["overrides"], key)
+
+    def _needed(self, stand_ins: Mapping[str, Any]) -> dict[str, set[str]]:
+        """Names of the arrays and feeds that the results depend on, and of the random key if they depend on it."""
+        flat = {(group, name): value for group in stand_ins for name, value in stand_ins[group].items()}
+
+        def results(flat: Mapping[tuple[str, str], Any]) -> Any:
+            given: dict[str, dict[str, Any]] = {group: {} for group in stand_ins}
+            for (group, name), value in flat.items():
+                given[group][name] = value
+            return self._results(given)
+
+        used = set(flat) - unneeded(results, flat)  # type: ignore[arg-type]
+        return {group: {name for g, name in used if g == group} for group in stand_ins}
+
+    def _declared(self, name: str, value: Any) -> FeedSpec:
+        """What a value that is replaced would be declared as."""
+        level, shape = level_of(value), tuple(value.shape)
+        batch = None if shape[:1] == (_BATCHES[0],) else shape[0]
+        return FeedSpec(name, (batch, *shape[1 + level :]), str(value.dtype), level)
+
+    def _described(self, stand_ins: Mapping[str, Any]) -> tuple[Output, ...]:
+        results = jax.eval_shape(self._results, stand_ins)
+        try:
+            others = jax.eval_shape(self._results, self._stand_ins(_BATCHES[1]))
+        except Exception:  # a program may be one for a single batch size
+            others = results
+        names = self._program.output_names if self._names is None else self._names
+        values = self._values(stand_ins, names)
+        return tuple(
+            Output(name, value, _open_shape(first, second), str(first.dtype), level_of(first))
+            for name, value, first, second in zip(names or [None] * len(results), values, results, others, strict=True)
+        )
+
+    def _values(self, stand_ins: Mapping[str, Any], names: Sequence[str] | None) -> list[str | None]:
+        """Which named value each result is."""
+        program = self._program
+        if names is not None:
+            found = [program.aliases.get(name, name) for name in names]
+            return [name if name in program.values else None for name in found]
+        unnamed: list[str | None] = []
+
+        def look(given: Mapping[str, Any]) -> Any:
+            applied = self._applied(given)
+            known = {id(value): name for name, value in applied.values.items()}
+            unnamed.extend(known.get(id(value)) for value in applied.outputs)
+            return applied.outputs
+
+        jax.eval_shape(look, {group: stand_ins[group] for group in ("arrays", "feeds", "key")})
+        return unnamed
+
+
+def key_data(seed: int = 0, step: int = 0) -> Any:
+    """The data of the random key that a Session of this seed uses at a step."""
+    return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), step))
+
+
+def _without_gradients(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name.endswith(GRAD):
+            raise errors.ArgumentError(
+                f"fetch={name!r}: an exported model has no gradients; fetch values, as in fetch=['fc_0.tmp_0']"
+            )
+    return names
+
+
+def _open_shape(first: Any, second: Any) -> tuple[int | None, ...]:
+    """The shape of a result, with None for what follows the batch and for the steps of sequences."""
+    level = level_of(first)
+    sizes = [a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)]
+    return (*sizes[:1], *[None] * level, *sizes[1 + level :])

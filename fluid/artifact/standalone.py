@@ -1,0 +1,100 @@
+"""Runs a model that fluid exported. Needs jax, numpy and flatbuffers, no fluid; lies in every such file.
+
+unzip -p digits.fluid standalone.py > standalone.py
+python standalone.py digits.fluid                         # says what is in it
+
+import standalone
+predict = standalone.load("digits.fluid")                 # or load("model.fluid", "encode")
+scores, = predict({"image": images})                      # a list; each new shape is compiled once
+
+Sequences are lists of rows of any length, or tuples of padded data and lengths; results are such tuples.
+"""
+
+import hashlib
+import io
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+FORMAT, VERSION, SUMS = "fluid-artifact", 1, "SHA256SUMS"
+
+
+def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest and all entries, or a ValueError when one is not what was written. Who wrote it, nothing says."""
+    with zipfile.ZipFile(path) as archive:
+        infos = archive.infolist()
+        stored = all(i.compress_type == zipfile.ZIP_STORED and i.file_size == i.compress_size for i in infos)
+        if not stored or sum(i.file_size for i in infos) > os.path.getsize(path):
+            raise ValueError("its entries are not stored as they were written")
+        entries = {info.filename: archive.read(info) for info in infos}
+    sums = dict(line.split("  ", 1)[::-1] for line in entries.pop(SUMS).decode().splitlines())
+    if len(entries) + 1 != len(infos) or sums.keys() != entries.keys():
+        raise ValueError("it does not hold the entries that it should")
+    for name, content in entries.items():
+        if hashlib.sha256(content).hexdigest() != sums[name]:
+            raise ValueError(f"the entry {name!r} is not what was written")
+    return json.loads(entries["manifest.json"]), entries
+
+
+def check_version(manifest: dict[str, Any]) -> None:
+    """Raise a ValueError when the manifest is of something else, or of a newer version."""
+    if manifest["format"] != FORMAT or manifest["version"] > VERSION:
+        found = f"{manifest['format']} version {manifest['version']}"
+        raise ValueError(f"its format is {found}, newer than {FORMAT} version {VERSION}, which this program reads")
+
+
+def array_of(described: dict[str, Any], entries: dict[str, bytes]) -> jax.Array:
+    """An array that the manifest describes; dtypes that NumPy lacks are kept as integers."""
+    array = np.lib.format.read_array(io.BytesIO(entries[described["file"]]), allow_pickle=False)
+    dtype = jax.numpy.dtype(described["dtype"])
+    return jax.numpy.asarray(array if array.dtype == dtype else array.view(dtype))
+
+
+def fed(feed: dict[str, Any], value: Any) -> Any:
+    """What is given for a feed, as the exported function takes it: an array, or padded data and lengths."""
+    step, dtype = feed["dims"][1 + feed["lod_level"] :], feed["held"]
+    if feed["lod_level"] == 0:
+        return np.asarray(value, dtype)
+    if feed["lod_level"] == 1 and not isinstance(value, tuple):
+        lengths = [len(row) for row in value]
+        data = np.zeros((len(lengths), max(4, 1 << (max(lengths) - 1).bit_length()), *step), dtype)
+        for padded, row in zip(data, value, strict=True):
+            padded[: len(row)] = np.asarray(row, dtype).reshape(len(row), *step)
+        value = data, lengths
+    return (np.asarray(value[0], dtype), *(np.asarray(lengths, np.int32) for lengths in value[1:]))
+
+
+def load(path: Any, entry: str | None = None) -> Callable[[dict[str, Any]], list[Any]]:
+    """Read one entry point, the first by default; returns a function from feeds by name to results."""
+    manifest, entries = read(path)
+    check_version(manifest)
+    known = manifest["entries"][entry or next(iter(manifest["entries"]))]
+    arrays = {name: array_of(manifest["arrays"][name], entries) for name in known["arrays"]}
+    key = array_of(manifest["key"], entries) if known["random"] else None
+    exported = [jax.export.deserialize(bytearray(entries[f["file"]])) for f in known["functions"]]
+    functions = [(f["sizes"], jax.jit(e.call)) for f, e in zip(known["functions"], exported, strict=True)]
+
+    def run(feeds: dict[str, Any]) -> list[Any]:
+        values = {feed["name"]: fed(feed, feeds[feed["name"]]) for feed in known["feeds"]}
+        sizes: dict[str, int] = {}
+        for feed in known["feeds"]:
+            shape = np.shape(values[feed["name"]][0] if feed["lod_level"] else values[feed["name"]])
+            sizes |= {dim: size for dim, size in zip(feed["dims"], shape, strict=True) if isinstance(dim, str)}
+        for fixed, function in functions:
+            if fixed.items() <= sizes.items():
+                return list(jax.tree.map(np.asarray, function(arrays, values, key)))
+        raise ValueError(f"found the sizes {sizes}, exported for {[fixed for fixed, _ in functions]}")
+
+    return run
+
+
+if __name__ == "__main__":
+    for _name, _entry in read(sys.argv[1])[0]["entries"].items():
+        for _kind in ("feeds", "outputs"):
+            print(_name, _kind, *_entry[_kind], sep="\n  ")

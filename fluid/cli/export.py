@@ -1,0 +1,65 @@
+"""`python -m fluid export FILE.py:FUNCTION --params FILE --output FILE`: a model that runs without its function."""
+
+import argparse
+import pathlib
+from typing import Any
+
+from fluid import errors, io
+from fluid.cli import place
+
+
+def add(commands: Any) -> None:
+    """Declare the command and its arguments."""
+    parser = commands.add_parser("export", help="write a model to one file that runs without its function")
+    parser.add_argument(
+        "program",
+        nargs="+",
+        metavar="[ENTRY=]FILE.py:FUNCTION",
+        help="the program function, as in digits.py:conv or package.module:conv; several, each with the name of its "
+        "entry point, make one model that shares parameters",
+    )
+    parser.add_argument("--params", required=True, help="a file of trainer.save_params, or one in .safetensors")
+    parser.add_argument("--output", required=True, help="the file to write")
+    parser.add_argument("--feed", nargs="+", help="names of what is fed; by default what the results depend on")
+    parser.add_argument("--fetch", nargs="+", help="names of what is returned; by default the outputs")
+    parser.add_argument("--platforms", nargs="+", help="where it shall run; by default cpu cuda tpu")
+    parser.add_argument("--precision", help="bfloat16 to compute in it")
+    parser.add_argument("--fold-batch-norm", action="store_true", help="make normalisations part of the weights")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Export what the arguments say."""
+    named = [_split(program) for program in given.program]
+    options = {"platforms": given.platforms, "precision": given.precision}
+    options = {name: value for name, value in options.items() if value is not None}
+    if len(named) == 1 and named[0][0] is None:
+        programs: Any = place.find(named[0][1])
+    else:
+        programs = {_checked_entry(entry, where): place.find(where) for entry, where in named}
+        if given.feed or given.fetch:
+            raise errors.ArgumentError("--feed and --fetch are for one program; name what each returns in its function")
+    io.save_inference_model(
+        given.output,
+        programs,
+        given.params,
+        feed=given.feed,
+        fetch=given.fetch,
+        fold_batch_norm=given.fold_batch_norm,
+        **options,
+    )
+    print(f"{given.output}: {pathlib.Path(given.output).stat().st_size} bytes")
+    return 0
+
+
+def _split(program: str) -> tuple[str | None, str]:
+    entry, sign, where = program.rpartition("=")
+    return (entry if sign else None), where
+
+
+def _checked_entry(entry: str | None, where: str) -> str:
+    if not entry:
+        raise errors.ArgumentError(
+            f"several programs are told apart by names, found {where!r} without one: encode={where} decode=..."
+        )
+    return entry

@@ -1,0 +1,7 @@
+"""How numbers, shapes, objects and tables are shown."""
+
+from fluid.formatting.numbers import counted, scaled, shape_text
+from fluid.formatting.objects import described
+from fluid.formatting.tables import html_table, text_table
+
+__all__ = ["counted", "described", "html_table", "scaled", "shape_text", "text_table"]

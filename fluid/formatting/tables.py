@@ -1,0 +1,62 @@
+"""Tables as text, and for notebooks."""
+
+import html
+from collections.abc import Collection, Iterable, Sequence
+
+
+def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Rows of as many cells each, aligned.
+
+    Args:
+      rows: the cells, the header among them.
+      right: numbers of the columns that end in one line rather than begin in one.
+
+    Example:
+      >>> print(text_table([("name", "size"), ("fc_0.w_0", "8"), ("fc_0.b_0", "12")], right=[1]))
+      name      size
+      fc_0.w_0     8
+      fc_0.b_0    12
+    """
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def html_table(
+    rows: Iterable[Sequence[str]],
+    header: Sequence[str] = (),
+    right: Collection[int] = (),
+    titles: Sequence[str] = (),
+) -> str:
+    """A table for a notebook.
+
+    Args:
+      rows: the cells, as plain text.
+      header: those above the columns.
+      right: numbers of the columns that end in one line rather than begin in one.
+      titles: for each row what is shown while the pointer rests on it.
+
+    Example:
+      >>> html_table([("a < b", "8")], right=[1]).count("a &lt; b")
+      1
+    """
+    titles = list(titles)
+    head = f"<thead><tr>{''.join(_cell('th', i in right, c) for i, c in enumerate(header))}</tr></thead>"
+    body = []
+    for number, row in enumerate(rows):
+        title = f' title="{html.escape(titles[number])}"' if titles else ""
+        body.append(f"<tr{title}>{''.join(_cell('td', i in right, c) for i, c in enumerate(row))}</tr>")
+    return f"<table>{head if header else ''}<tbody>{''.join(body)}</tbody></table>"
+
+
+def _cell(tag: str, right: bool, text: str) -> str:
+    # Notebooks align all cells to the right and may break lines within a shape.
+    style = f"text-align: {'right' if right else 'left'}; white-space: pre"
+    return f'<{tag} style="{style}">{html.escape(text)}</{tag}>'

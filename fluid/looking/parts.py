@@ -1,0 +1,331 @@
+"""Which equations of a program belong to which of its layers."""
+
+import itertools
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fluid import errors
+from fluid.core import NestedSequenceBatch, Program, SequenceBatch
+from fluid.core.equations import frames, is_literal, labelled, user_line
+from fluid.core.frame import is_library
+from fluid.looking.cost import Cost, Counter, inner_jaxprs, live_equations
+from fluid.looking.trace import Traced
+
+_LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")
+
+
+class Piece(NamedTuple):
+    """Equations that run together, and how often one run of the program runs them; `partial` as for Cost."""
+
+    equations: list[Any]
+    times: int
+    partial: bool
+
+
+@dataclass(eq=False)
+class Part:
+    """A feed, a layer, or operators between layers, which one line of the user's wrote.
+
+    Attributes:
+      name: of the feed or layer; for operators, the line, as in "net.py:12".
+      kind: "data", the kind of layer, or the last operation of a line.
+      site: the user's line.
+      operators: whether operators made it.
+      values: the names of its results.
+      variable: that of its last result.
+      live: whether an output of the program depends on it.
+      equations: those that belong to it, live or not, without those inside of its loop.
+      arrays: names of the parameters and states that it reads, in order.
+      pieces: its equations without those of the parts inside of it.
+      inside: what the body of its loop is made of.
+      steps: of that loop; None when the data decides, or when there is nothing inside.
+    """
+
+    name: str
+    kind: str
+    site: str
+    operators: bool = False
+    values: list[str] = field(default_factory=list)
+    variable: Any = None
+    live: bool = False
+    equations: list[Any] = field(default_factory=list)
+    arrays: dict[str, None] = field(default_factory=dict)
+    pieces: list[Piece] = field(default_factory=list)
+    inside: list["Part"] = field(default_factory=list)
+    steps: int | None = None
+
+    def cost(self, counter: Counter) -> Cost:
+        """What its own equations cost in one run of the program."""
+        counted = (counter.cost(p.equations).times(p.times)._replace(partial=p.partial) for p in self.pieces)
+        return sum(counted, Cost())
+
+    def walk(self, depth: int = 0) -> Iterator[tuple["Part", int]]:
+        """The part and all those inside of it, with how deep they lie."""
+        yield self, depth
+        for part in self.inside:
+            yield from part.walk(depth + 1)
+
+
+@dataclass
+class Partition:
+    """A program, taken apart.
+
+    Attributes:
+      parts: in the order in which the program makes them, feeds first.
+      owners: the part that each equation belongs to, by its identity.
+      makers: the equation that makes each variable, also of the insides of parts that have some.
+      outer: for each variable that such an inside is given, what it is outside.
+      inner: for each variable that such an inside returns, what it is inside.
+      lengths: variables that hold the lengths of sequences.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    owners: dict[int, Part] = field(default_factory=dict)
+    makers: dict[Any, Any] = field(default_factory=dict)
+    outer: dict[Any, Any] = field(default_factory=dict)
+    inner: dict[Any, Any] = field(default_factory=dict)
+    lengths: set[Any] = field(default_factory=set)
+
+
+def partition(program: Program, traced: Traced) -> Partition:
+    """Take a program apart into its layers.
+
+    The equations behind a named value that no earlier one needed belong to the layer of that value, except for those
+    that operators in the user's own lines made: these are parts of their own.
+    """
+    found = Partition()
+    named = [(name, traced.applied.values[name]) for name in traced.names]
+    for _, value in named:
+        found.lengths |= set(_lengths(value))
+    outputs = [data_of(v) for v in traced.applied.outputs]
+    arrays = {variable: name for name, variable in traced.arrays.items()}
+    level = _Level(program, found, traced.jaxpr, 1, False)
+    level.name([(n, data_of(v)) for n, v in named])
+    level.rest(outputs, foreign=True)
+    found.parts = level.parts(arrays, {v for v in outputs if not is_literal(v)})
+    _give_unread(program, found.parts)
+    return found
+
+
+class _Level:
+    """The equations of the program, or of the inside of one of its parts.
+
+    Args:
+      program: the program.
+      found: what is known of all levels.
+      jaxpr: the equations.
+      times: how often one run of the program runs them.
+      partial: whether that is a lower bound.
+    """
+
+    def __init__(self, program: Program, found: Partition, jaxpr: Any, times: int, partial: bool):
+        self._program = program
+        self._found = found
+        self._jaxpr = jaxpr
+        self._times = times
+        self._partial = partial
+        self._parts: dict[str, Part] = {}
+        self._lines: list[Part] = []
+        self._places = {id(equation): place for place, equation in enumerate(jaxpr.eqns)}
+        found.makers |= {v: e for e in jaxpr.eqns for v in e.outvars}
+
+    def name(self, named: Iterable[tuple[str, Any]]) -> None:
+        """Give the equations behind named values to their layers."""
+        program = self._program
+        for name, variable in named:
+            layer = name.rpartition(".tmp_")[0] or name
+            feed = program.feeds.get(name)
+            site = feed.site if feed else program.sites.get(name, "")
+            kind = "data" if feed else program.kinds.get(name, "")
+            part = self._parts.setdefault(layer, Part(layer, kind, site))
+            part.values.append(name)
+            part.variable = variable
+            own, operators = _sorted_out(self._free([variable]))
+            runs = _runs(operators)
+            if not own and runs and len(part.values) == 1:  # a name for what operators computed
+                own = runs.pop()
+                part.kind = _operation(own[-1])
+            self._add_lines(runs)
+            self._own(part, own)
+
+    def rest(self, targets: Iterable[Any], foreign: bool) -> None:
+        """Give what is left behind the results to the lines that wrote it.
+
+        Args:
+          targets: variables.
+          foreign: whether to do so with equations, too, that no operator of the user's made.
+        """
+        left = self._free(targets)
+        self._add_lines(_runs(left if foreign else _sorted_out(left)[1]))
+
+    def parts(self, arrays: Mapping[Any, str], results: set[Any]) -> list[Part]:
+        """The parts in order, complete.
+
+        Args:
+          arrays: names of the parameters and states among the variables.
+          results: what counts as used from outside.
+        """
+        live = {id(e) for e in live_equations(self._jaxpr, results)}
+        used = results | {v for e in self._jaxpr.eqns if id(e) in live for v in e.invars if not is_literal(v)}
+        mine: dict[int, list[Any]] = {}
+        for equation in self._jaxpr.eqns:
+            owner = self._found.owners.get(id(equation))
+            if owner is not None:
+                mine.setdefault(id(owner), []).append(equation)
+        parts = sorted([*self._parts.values(), *self._lines], key=lambda p: self._place(p, mine.get(id(p), ())))
+        for part in parts:
+            part.equations = mine.get(id(part), [])
+            part.live = any(id(e) in live for e in part.equations) or _hashable(part.variable) in used
+            self._complete(part, part.equations, live, arrays)
+        return parts
+
+    def unowned(self) -> list[Any]:
+        """The equations that belong to no part."""
+        return [e for e in self._jaxpr.eqns if id(e) not in self._found.owners]
+
+    def _free(self, targets: Iterable[Any]) -> list[Any]:
+        """The equations behind variables that belong to no part yet, in order."""
+        waiting = [v for v in targets if not is_literal(v)]
+        found: dict[int, Any] = {}
+        while waiting:
+            equation = self._found.makers.get(waiting.pop())
+            place = self._places.get(id(equation))
+            if place is not None and place not in found and id(equation) not in self._found.owners:
+                found[place] = self._jaxpr.eqns[place]
+                waiting += [v for v in found[place].invars if not is_literal(v)]
+        return [found[place] for place in sorted(found)]
+
+    def _add_lines(self, runs: Iterable[Sequence[Any]]) -> None:
+        """Make a part of each run of equations that operators of one line made."""
+        for run in runs:
+            site = user_line(run[0])
+            line = pathlib.Path(site.rpartition(" in ")[0] or site).name
+            part = Part(line, _operation(run[-1]), site, operators=True, variable=run[-1].outvars[-1])
+            self._lines.append(part)
+            self._own(part, run)
+
+    def _own(self, part: Part, equations: Iterable[Any]) -> None:
+        self._found.owners |= {id(e): part for e in equations}
+
+    def _place(self, part: Part, equations: Sequence[Any]) -> float:
+        if part.kind == "data":
+            return -1
+        if equations:
+            return self._places[id(equations[-1])]
+        # Another name for the value of an equation comes behind it, and before what uses it.
+        return self._places.get(id(self._found.makers.get(_hashable(part.variable))), -1) + 0.5
+
+    def _complete(self, part: Part, equations: list[Any], live: set[int], arrays: Mapping[Any, str]) -> None:
+        """Look into the loops of a part, and note what it reads and what is its own."""
+        own = []
+        for equation in equations:
+            if _holds_labels(equation):
+                self._look_into(part, equation, id(equation) in live, arrays)
+            else:
+                own.append(equation)
+                part.arrays |= {arrays[v]: None for v in equation.invars if _hashable(v) in arrays}
+        part.pieces.append(Piece([e for e in own if id(e) in live], self._times, self._partial))
+
+    def _look_into(self, part: Part, equation: Any, used: bool, arrays: Mapping[Any, str]) -> None:
+        """Take the body of a loop apart; what belongs to none of the parts in it belongs to the part that loops."""
+        found = self._found
+        kind = equation.primitive.name
+        for inner, inputs in _calls(equation):
+            outside = dict(zip(inner.invars, inputs, strict=True))
+            found.outer |= outside
+            found.inner |= dict(zip(equation.outvars, inner.outvars, strict=False))
+            known = {v: arrays[_hashable(o)] for v, o in outside.items() if _hashable(o) in arrays}
+            times = self._times * (equation.params["length"] if kind == "scan" else 1)
+            level = _Level(self._program, found, inner, times, self._partial or kind == "while")
+            level.name((name, e.invars[0]) for e in inner.eqns if (name := labelled(e)) is not None)
+            level.rest(inner.outvars, foreign=False)
+            results = {v for v in inner.outvars if used and not is_literal(v)}
+            part.inside += level.parts(known, results)
+            left = level.unowned()
+            level._own(part, left)
+            level._complete(part, left, {id(e) for e in live_equations(inner, results)}, known)
+        if kind == "scan":
+            part.steps = equation.params["length"]
+
+
+def _give_unread(program: Program, parts: list[Part]) -> None:
+    """Give parameters and states that nothing reads in test mode to the layers that they are named after."""
+    every = [part for top in parts for part, _ in top.walk()]
+    read = {name for part in every for name in part.arrays}
+    for name, spec in (program.parameters | program.states).items():
+        if name not in read:
+            owner = next((part for part in every if name.startswith(f"{part.name}.")), None)
+            if owner is None:
+                owner = Part(name, "parameter", spec.site)
+                parts.append(owner)
+            owner.arrays[name] = None
+
+
+def _calls(equation: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """The functions that an equation calls, and the variables that it gives them."""
+    if equation.primitive.name != "while":
+        for inner in inner_jaxprs(equation):
+            yield inner, equation.invars
+        return
+    params = equation.params
+    first = params["cond_nconsts"]
+    second = params["body_nconsts"]
+    carried = equation.invars[first + second :]
+    yield params["cond_jaxpr"].jaxpr, [*equation.invars[:first], *carried]
+    yield params["body_jaxpr"].jaxpr, [*equation.invars[first : first + second], *carried]
+
+
+def _holds_labels(equation: Any) -> bool:
+    """Whether there are named values inside of an equation. Of branches only one runs, so they are not looked into."""
+    if equation.primitive.name == "cond":
+        return False
+    inside = [e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns]
+    return any(labelled(e) is not None or _holds_labels(e) for e in inside)
+
+
+def _sorted_out(equations: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """The equations of layers, and those of operators."""
+    layers: list[Any] = []
+    operators: list[Any] = []
+    for equation in equations:
+        (operators if _is_operator(equation) else layers).append(equation)
+    return layers, operators
+
+
+def _runs(equations: Iterable[Any]) -> list[list[Any]]:
+    """The equations of one line, for each time that a line comes."""
+    return [list(run) for _, run in itertools.groupby(equations, user_line)]
+
+
+def _is_operator(equation: Any) -> bool:
+    """Whether the user's own code computes here, rather than a layer."""
+    files = [frame.file_name for frame in frames(equation)]
+    within = list(itertools.takewhile(is_library, files))
+    if len(within) == len(files) or any(file.startswith(_LAYERS) for file in within):
+        return False
+    # What a layer calls may belong to neither: a function given by the user, or a module of another library.
+    return not (str(equation.source_info.name_stack) and any(file.startswith(_LAYERS) for file in files))
+
+
+def _operation(equation: Any) -> str:
+    """The name of an operation, or of the function that is called."""
+    kind = equation.primitive.name
+    return str(equation.params.get("name", kind)).strip("_") if kind in ("jit", "pjit") else kind
+
+
+def data_of(value: Any) -> Any:
+    """The variable of an array, or of the data of a sequence batch."""
+    return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
+
+
+def _lengths(value: Any) -> list[Any]:
+    if isinstance(value, NestedSequenceBatch):
+        return [value.lengths, value.inner_lengths]
+    return [value.lengths] if isinstance(value, SequenceBatch) else []
+
+
+def _hashable(variable: Any) -> Any:
+    """A variable; None for a constant, which has no maker."""
+    return None if variable is None or is_literal(variable) else variable

@@ -1,0 +1,128 @@
+"""The protobuf messages of the original that are read here, with their field numbers.
+
+They are declared as text, one line for each field, and made into classes by the `protobuf` library when first used.
+"""
+
+import functools
+from typing import Any
+
+from fluid import errors
+
+PACKAGE = "fluid.original"
+# Of data types and of attribute types: the number in the file, and what it stands for.
+DTYPES = {
+    0: "bool",
+    1: "int16",
+    2: "int32",
+    3: "int64",
+    4: "float16",
+    5: "float32",
+    6: "float64",
+    20: "uint8",
+    21: "int8",
+}
+LOD_TENSOR, FEED_LIST, FETCH_LIST = 7, 9, 10
+# The field of `Attribute` that holds a value of each type.
+ATTRIBUTE_FIELDS = {
+    0: "i",
+    1: "f",
+    2: "s",
+    3: "ints",
+    4: "floats",
+    5: "strings",
+    6: "b",
+    7: "bools",
+    8: "block",
+    9: "l",
+    10: "blocks",
+    11: "longs",
+}
+BLOCK_TYPES = (8, 10)
+
+# For each message its fields: name, number, type; "*" stands for any number of them. Text is read as bytes, since the
+# library does not say of damaged text that it is.
+_MESSAGES = {
+    "Version": ("version 1 int64",),
+    "Attribute": (
+        "name 1 bytes",
+        "type 2 int32",
+        "i 3 int32",
+        "f 4 float",
+        "s 5 bytes",
+        "ints 6 int32*",
+        "floats 7 float*",
+        "strings 8 bytes*",
+        "b 10 bool",
+        "bools 11 bool*",
+        "block 12 int32",
+        "l 13 int64",
+        "blocks 14 int32*",
+        "longs 15 int64*",
+    ),
+    "Slot": ("parameter 1 bytes", "arguments 2 bytes*"),
+    "Op": ("inputs 1 Slot*", "outputs 2 Slot*", "type 3 bytes", "attributes 4 Attribute*"),
+    "Tensor": ("data_type 1 int32", "dims 2 int64*"),
+    "LoDTensor": ("tensor 1 Tensor", "lod_level 2 int32"),
+    "VariableType": ("type 1 int32", "selected_rows 2 Tensor", "lod_tensor 3 LoDTensor"),
+    "Variable": ("name 1 bytes", "type 2 VariableType", "persistable 3 bool"),
+    "Block": ("index 1 int32", "parent 2 int32", "variables 3 Variable*", "ops 4 Op*"),
+    "Program": ("blocks 1 Block*", "version 4 Version"),
+}
+
+
+@functools.cache
+def message(name: str) -> Any:
+    """The class of a message of the table above, such as "Program".
+
+    Raises:
+      ParameterFileError: the `protobuf` library is not installed.
+    """
+    try:
+        from google.protobuf import message_factory
+    except ImportError as error:
+        raise errors.ParameterFileError(
+            "the original's files are protobuf messages, and the protobuf library is not installed: "
+            "pip install 'fluid-jax[original]'"
+        ) from error
+    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
+
+
+def parse(name: str, data: bytes) -> Any:
+    """Read a message.
+
+    Raises:
+      ValueError: the bytes are no such message.
+    """
+    kind = message(name)
+    from google.protobuf.message import DecodeError
+
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ValueError(f"not a message of the kind {name}: {error}") from error
+
+
+@functools.cache
+def _pool() -> Any:
+    """A pool of its own, so that no name of ours meets one of another library."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    kind = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="fluid_original.proto", package=PACKAGE, syntax="proto2")
+    for name, fields in _MESSAGES.items():
+        declared = file.message_type.add(name=name)
+        for field in fields:
+            label, number, type_ = field.split()
+            many = type_.endswith("*")
+            added = declared.field.add(
+                name=label, number=int(number), label=kind.LABEL_REPEATED if many else kind.LABEL_OPTIONAL
+            )
+            type_ = type_.removesuffix("*")
+            if type_ in _MESSAGES:
+                added.type = kind.TYPE_MESSAGE
+                added.type_name = f".{PACKAGE}.{type_}"
+            else:
+                added.type = kind.Type.Value(f"TYPE_{type_.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool

@@ -1,0 +1,52 @@
+"""Inference models that the original saved."""
+
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+from fluid import errors
+from fluid.original.parameters import MODEL, read_model, read_model_params
+from fluid.original.program import SavedProgram
+
+
+class InferenceModel(NamedTuple):
+    """What `load_inference_model` returns, in the original's order.
+
+    Attributes:
+      program: the program function; `program.params` are its parameters.
+      feed_target_names: names of its feeds.
+      fetch_targets: names of its outputs.
+    """
+
+    program: SavedProgram
+    feed_target_names: list[str]
+    fetch_targets: list[str]
+
+
+def is_inference_model(path: Any) -> bool:
+    """Whether something is the path of a folder that `save_inference_model` of the original wrote."""
+    return isinstance(path, str | os.PathLike) and (pathlib.Path(os.fspath(path)) / MODEL).is_file()
+
+
+def load_inference_model(
+    dirname: Any, session: Any = None, model_filename: str | None = None, params_filename: str | None = None
+) -> InferenceModel:
+    """Load an inference model that the original saved, into a Session if there is one; see `fluid.io`."""
+    folder = pathlib.Path(os.fspath(dirname))
+    if folder.is_file():
+        raise errors.ParameterFileError(
+            f"{str(folder)!r} is a file, expected a folder that save_inference_model of the original wrote; an "
+            f"exported model is run by fluid.Inferencer(param_path={str(folder)!r})"
+        )
+    if not folder.is_dir():
+        raise errors.ParameterFileError(
+            f"there is no folder {str(folder)!r}; expected one that save_inference_model of the original wrote"
+        )
+    desc = read_model(folder, model_filename)
+    arrays = read_model_params(folder, desc, model_filename, params_filename)
+    program = SavedProgram(desc, arrays, str(folder))
+    if session is not None:
+        added = session.add(program)
+        for name in {**added.parameters, **added.states}:
+            session.scope[name] = program.params[name]
+    return InferenceModel(program, list(program.feeds), list(program.fetches))

@@ -1,0 +1,99 @@
+"""Losses and metrics."""
+
+from typing import Any
+
+from fluid import layers
+from fluid.original.op import Op, Outputs, Row, Rule
+
+_IGNORED = {"ignore_index": ("ignore_index", -100)}
+
+
+def _softmax_with_cross_entropy(op: Op) -> Outputs:
+    loss, probabilities = layers.softmax_with_cross_entropy(
+        op.value("Logits"),
+        op.value("Label"),
+        soft_label=op.attr("soft_label", False),
+        ignore_index=op.attr("ignore_index", -100),
+        return_softmax=True,
+        axis=op.attr("axis", -1),
+    )
+    return {"Loss": loss, "Softmax": probabilities}
+
+
+def _hierarchical_sigmoid(op: Op) -> Outputs:
+    return {
+        "Out": layers.hsigmoid(
+            op.value("X"),
+            op.value("Label"),
+            num_classes=op.attr("num_classes", 2),
+            param_attr=op.parameter("W"),
+            bias_attr=op.parameter_or_none("Bias"),
+            path_table=op.maybe("PathTable"),
+            path_code=op.maybe("PathCode"),
+            is_custom=op.given("PathTable"),
+            is_sparse=op.attr("is_sparse", False),
+        )
+    }
+
+
+def _accuracy(op: Op) -> Outputs:
+    op.names("Out")  # the scores of the best classes, which do not matter
+    hits = layers.reduce_max(layers.cast(_same(op.value("Indices"), op.value("Label")), "float32"), dim=-1)
+    count = layers.cast(layers.reduce_sum(hits), "int32")
+    total = layers.cast(layers.reduce_sum(layers.ones_like(hits)), "int32")
+    return {"Accuracy": layers.mean(hits), "Correct": count, "Total": total}
+
+
+def _same(best: Any, label: Any) -> Any:
+    """Which of the best classes `[batch, k]` is the right one `[batch, 1]`."""
+    return layers.equal(best, layers.expand(layers.cast(label, best.dtype), [1, best.shape[-1]]))
+
+
+def _mean_iou(op: Op) -> Outputs:
+    mean, wrong, correct = layers.mean_iou(op.value("Predictions"), op.value("Labels"), op.attr("num_classes", int))
+    return {"OutMeanIou": mean, "OutWrong": wrong, "OutCorrect": correct}
+
+
+_SOFT: dict[str, tuple[str, Any]] = {"soft_label": ("soft_label", False), **_IGNORED}
+_FOCAL: dict[str, tuple[str, Any]] = {"gamma": ("gamma", 2.0), "alpha": ("alpha", 0.25)}
+_BOUNDS: dict[str, tuple[str, Any]] = {
+    "soft_max_up_bound": ("soft_max_up_bound", 15.0),
+    "soft_max_lower_bound": ("soft_max_lower_bound", -15.0),
+}
+_SIGMOID: dict[str, tuple[str, Any]] = {**_IGNORED, "normalize": ("normalize", False)}
+_LABELLED = {"input": "X", "label": "Label"}
+
+ROWS: dict[str, Rule] = {
+    "accuracy": _accuracy,
+    "bpr_loss": Row(layers.bpr_loss, _LABELLED, out="Y"),
+    "cross_entropy": Row(layers.cross_entropy, _LABELLED, _SOFT, out="Y"),
+    "cross_entropy2": Row(layers.cross_entropy, _LABELLED, _IGNORED, out="Y"),
+    "hierarchical_sigmoid": _hierarchical_sigmoid,
+    "huber_loss": Row(layers.huber_loss, {"input": "X", "label": "Y"}, {"delta": ("delta", float)}),
+    "kldiv_loss": Row(
+        layers.kldiv_loss, {"x": "X", "target": "Target"}, {"reduction": ("reduction", "mean")}, out="Loss"
+    ),
+    "label_smooth": Row(
+        layers.label_smooth, {"label": "X"}, {"epsilon": ("epsilon", 0.0)}, {"prior_dist": "PriorDist"}
+    ),
+    "log_loss": Row(
+        layers.log_loss, {"input": "Predicted", "label": "Labels"}, {"epsilon": ("epsilon", float)}, out="Loss"
+    ),
+    "margin_rank_loss": Row(
+        layers.margin_rank_loss, {"label": "Label", "left": "X1", "right": "X2"}, {"margin": ("margin", 0.0)}
+    ),
+    "mean_iou": _mean_iou,
+    "rank_loss": Row(layers.rank_loss, {"label": "Label", "left": "Left", "right": "Right"}),
+    "sigmoid_cross_entropy_with_logits": Row(
+        layers.sigmoid_cross_entropy_with_logits, {"x": "X", "label": "Label"}, _SIGMOID
+    ),
+    "sigmoid_focal_loss": Row(layers.sigmoid_focal_loss, {"x": "X", "label": "Label", "fg_num": "FgNum"}, _FOCAL),
+    "smooth_l1_loss": Row(
+        layers.smooth_l1,
+        {"x": "X", "y": "Y"},
+        {"sigma": ("sigma", 1.0)},
+        {"inside_weight": "InsideWeight", "outside_weight": "OutsideWeight"},
+    ),
+    "softmax_with_cross_entropy": _softmax_with_cross_entropy,
+    "teacher_student_sigmoid_loss": Row(layers.teacher_student_sigmoid_loss, _LABELLED, _BOUNDS, out="Y"),
+}

@@ -1,0 +1,36 @@
+"""docs/looking.md: its code runs, and prints what it shows."""
+
+import pathlib
+import re
+
+import pytest
+
+PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "looking.md"
+BLOCK = re.compile(r"^```(python|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+NUMBER = re.compile(r"(\d[\d.]*) ([kMG]?(?:B|FLOPs)?)(?=\s|,|$)")
+
+
+def check_alike(said, shown):
+    """What counts operations may count some more or less in another version of JAX; everything else is the same."""
+    for one, other in zip(said.splitlines(), shown.splitlines(), strict=True):
+        assert NUMBER.sub("#", one).split() == NUMBER.sub("#", other).split()
+        values = [float(value) for value, _ in NUMBER.findall(one)]
+        assert values == pytest.approx([float(value) for value, _ in NUMBER.findall(other)], rel=0.2)
+
+
+def test_its_code_prints_what_it_shows(in_tmp, capsys):
+    text = PAGE.read_text(encoding="utf-8")
+    namespace = {"__name__": "__page__"}
+    shown = []
+    for found in BLOCK.finditer(text):
+        kind, content = found.groups()
+        if kind == "text":
+            check_alike(capsys.readouterr().out, content)
+            shown.append(content)
+        else:
+            # Empty lines in front, so that a traceback, and the table, name the line of the page.
+            exec(compile("\n" * text.count("\n", 0, found.start(2)) + content, str(PAGE), "exec"), namespace)
+    assert len(shown) == 3
+    assert (in_tmp / "train_program.svg").is_file()
