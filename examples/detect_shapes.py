@@ -1,6 +1,6 @@
-"""Find rectangles and ellipses in images, each with its box: SSD (Liu et al., 2016), a detector in one shot.
+"""Detect rectangles and ellipses in images with SSD (Liu et al., 2016).
 
-The images are generated: up to four shapes of any place, size and grey on a noisy ground, some over each other. Run
+The images are generated: one to four shapes of random position, size and brightness under noise, which may overlap. Run
 
     python examples/detect_shapes.py
 """
@@ -53,7 +53,7 @@ def predicted():
 
 
 def train_program():
-    """The loss; a metric reads what is found by its name."""
+    """The loss; the detections have a name, by which a metric reads them."""
     offsets, logits, prior, variances = predicted()
     boxes = fluid.layers.data(name="boxes", shape=[4], lod_level=1)
     labels = fluid.layers.data(name="labels", shape=[1], dtype="int64", lod_level=1)
@@ -63,12 +63,12 @@ def train_program():
 
 
 def inference_program():
-    """What is found in each image: rows of label, probability and box."""
+    """The detections in each image: rows of label, probability and box."""
     return fluid.layers.detection_output(*predicted(), nms_threshold=0.45, keep_top_k=20, score_threshold=0.4)
 
 
 def guessing(train, test):
-    """Mean average precision of the objects of any other image, for comparison."""
+    """Mean average precision of guessing the objects of a random training image, for comparison."""
     metric, random = fluid.metrics.DetectionMAP(class_num=len(NAMES)), np.random.default_rng(0)
     others = [train[i] for i in random.integers(0, len(train), len(test))]
     found = [
@@ -79,7 +79,7 @@ def guessing(train, test):
 
 
 def show(image, found, shades=" .:-=+*#%@"):
-    """Print an image, every other pixel of it, with the corners of what was found; and what that is."""
+    """Print every other row of an image with the corners of detected boxes, and then the detections."""
     picture = [[shades[int(np.clip(v, 0, 1) * 9)] for v in line] for line in image[0, ::2]]
     for _, _, *box in found:
         left, top, right, bottom = (int(np.clip(v * SIZE, 0, SIZE - 1)) for v in box)
@@ -94,7 +94,7 @@ def show(image, found, shades=" .:-=+*#%@"):
 
 
 def main(num_epochs=8, count=2000, path="shapes.params"):
-    """Train, test, save, load, find; returns the mean average precision, and that of guessing."""
+    """Train, test, save, load and detect; returns the mean average precision, and that of guessing."""
     train, test = generate(count, seed=0), generate(300, seed=1)
     print(f"{len(train)} generated images to learn from, {len(test)} to test")
     by_guessing = guessing(train, test)
@@ -120,7 +120,7 @@ def main(num_epochs=8, count=2000, path="shapes.params"):
     print(f"\nparameters saved to {path}, loaded again; some images of the test part:\n")
     for (image, _, _), rows in zip(test[:3], shapes.rows(), strict=True):
         show(image, rows)
-    print(f"mean average precision {reached:.3f}; the objects of any other image have {by_guessing:.3f}")
+    print(f"mean average precision {reached:.3f}; guessing the objects of another image reaches {by_guessing:.3f}")
     return reached, by_guessing
 
 

@@ -6,9 +6,9 @@ _INSTEAD = {
     "Switch would assign",
     "deformable_roi_pooling": "layers.roi_align, or layers.prroi_pool, through which regions receive a gradient",
     "detection_map": "fluid.metrics.DetectionMAP, a metric for trainer.test(metrics=...)",
-    "generate_mask_labels": "a reader that makes masks of polygons, and layers.roi_align to cut them to the regions",
-    "locality_aware_nms": "layers.multiclass_nms, which keeps boxes as they are, instead of means of them",
-    "roi_perspective_transform": "layers.roi_align for regions that are upright, layers.grid_sampler for any others",
+    "generate_mask_labels": "masks that the reader draws from the polygons, and layers.roi_align to pool their regions",
+    "locality_aware_nms": "layers.multiclass_nms, which does not average boxes",
+    "roi_perspective_transform": "layers.roi_align for upright regions, layers.grid_sampler for rotated ones",
     "While": "layers.while_loop(cond, body, loop_vars), which returns the values that the block would change",
 }
 

@@ -1,4 +1,4 @@
-"""How well objects are found in images."""
+"""Metrics of detected objects."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,26 +8,26 @@ import numpy as np
 from fluid import core, errors
 from fluid.metrics.metric import MetricBase
 
-# What there is in each image, as `[n, ...]` for each.
+# Rows of each image: a SequenceBatch, or a list with one array for each image.
 Rows = core.SequenceBatch | Sequence[Any]
 
 
 class DetectionMAP(MetricBase):
-    """Mean average precision of detected boxes, over the classes that have objects (Everingham et al., 2010).
+    """Mean average precision of detected boxes (Everingham et al., 2010), over all classes that have objects.
 
-    In each image the detections of a class, the most probable first, take the object that they overlap most, if that is
-    more than `overlap_threshold`; one that finds none, or one that is taken already, is wrong. The average precision of
-    a class is the area under its precision over its recall, when detections of all images are counted from the most
-    probable on. One number is kept for each detection.
+    A detection is compared with the object of its image and class with the largest intersection over union (IoU). It is
+    correct if this IoU exceeds `overlap_threshold`, and if no detection with a higher score has been matched with the
+    object. The average precision of a class is the area under the curve of precision and recall for all thresholds of
+    the score. The metric keeps the score of each detection, so its memory grows with their number.
 
     Args:
       name: how the metric is called in messages.
-      class_num: how many classes there are, the background included; None for any number.
-      background_label: the class that is no object.
-      overlap_threshold: the least part of the union of two boxes that is their intersection.
-      evaluate_difficult: whether objects that are marked as difficult count; else who finds one is neither right nor
-        wrong.
-      ap_version: "integral", or "11point" for the mean of the best precisions at a recall of 0, 0.1, ... 1 or more.
+      class_num: the number of classes, including the background; None for any number.
+      background_label: the class of the background, which is left out.
+      overlap_threshold: see above.
+      evaluate_difficult: whether objects that are marked as difficult are used. If not, detections that are matched with
+        one are not used either.
+      ap_version: "integral"; or "11point" for the mean of the best precisions at recalls of at least 0, 0.1, ... 1.
 
     Raises:
       ArgumentError: another `ap_version`.
@@ -73,10 +73,10 @@ class DetectionMAP(MetricBase):
 
         Args:
           input: `[label, score, x1, y1, x2, y2]` of each detection, as from `layers.detection_output`: a SequenceBatch
-            `[batch, detections, 6]`, or a list with an array `[detections, 6]` for each image.
-          gt_label: the class of each object, `[batch, objects, 1]`, or a list.
-          gt_box: its box, `[batch, objects, 4]`, or a list.
-          gt_difficult: whether it is difficult, of 0 and 1, `[batch, objects, 1]`, or a list.
+            `[batch, detections, 6]`, or a list with one array `[detections, 6]` for each image.
+          gt_label: classes of the objects, a SequenceBatch `[batch, objects, 1]`, or a list.
+          gt_box: their boxes, a SequenceBatch `[batch, objects, 4]`, or a list.
+          gt_difficult: 1 for difficult objects and 0 for others, a SequenceBatch `[batch, objects, 1]`, or a list.
         """
         given = (input, gt_label, gt_box) if gt_difficult is None else (input, gt_label, gt_box, gt_difficult)
         images = [value.rows() if isinstance(value, core.SequenceBatch) else list(value) for value in given]
@@ -112,7 +112,7 @@ class DetectionMAP(MetricBase):
             self._match(label, found[found[:, 0] == label], boxes[own], skipped)
 
     def _match(self, label: int, found: np.ndarray, boxes: np.ndarray, skipped: np.ndarray) -> None:
-        """Note of each detection of a class in an image whether it is right."""
+        """Find out which detections of a class in an image are correct."""
         taken = np.zeros(len(boxes), bool)
         for row in found[np.argsort(-found[:, 1], kind="stable")]:
             overlap = _overlaps(row[2:], boxes)
@@ -144,7 +144,7 @@ class DetectionMAP(MetricBase):
 
 
 def _table(metric: MetricBase, rows: Any, columns: int) -> np.ndarray:
-    """Rows of so many numbers; there may be none."""
+    """Read rows of `columns` numbers, of which there may be none."""
     table = np.asarray(rows, np.float64)
     if table.size % columns or table.shape[-1] not in (0, columns):
         raise errors.ArgumentError(
@@ -154,7 +154,7 @@ def _table(metric: MetricBase, rows: Any, columns: int) -> np.ndarray:
 
 
 def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The intersection of a box with each of the others as a part of their union."""
+    """Intersection over union of a box `[4]` with others `[n, 4]`."""
     sides = np.maximum(np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2]), 0)
     shared = sides[:, 0] * sides[:, 1]
     areas = [np.prod(np.maximum(v[..., 2:] - v[..., :2], 0), axis=-1) for v in (box, others)]

@@ -1,4 +1,4 @@
-"""Which anchors or regions stand for which object: what two-stage detectors and RetinaNet are trained with."""
+"""The assignment of ground-truth objects to anchors or regions, for Faster R-CNN and RetinaNet."""
 
 from typing import NamedTuple
 
@@ -8,19 +8,19 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, wide
 from fluid.layers.checks import check_ids
-from fluid.layers.detection.box import exact_array, ground_truth, image_sizes, overlaps
+from fluid.layers.detection.box import boxes_in_images, exact_array, image_sizes, iou
 
-# So far two overlaps may be apart to count as equally large.
+# Intersections over union that differ less than this are taken as equal.
 _SAME = 1e-5
 
 
 class Objects(NamedTuple):
-    """The objects in images that are looked for.
+    """Ground-truth objects.
 
     Attributes:
-      boxes: `[batch, objects, 4]`, in pixels of the images that the net gets.
-      there: which of them are some: neither padding nor crowds; `[batch, objects]`.
-      sizes: height, width and scale of each image, each `[batch]`.
+      boxes: `[batch, objects, 4]`, in pixels of the resized images.
+      there: bool `[batch, objects]`: which entries are neither padding nor crowds.
+      sizes: height, width and scale of the resized images, each `[batch]`.
     """
 
     boxes: jax.Array
@@ -29,12 +29,12 @@ class Objects(NamedTuple):
 
 
 class Owners(NamedTuple):
-    """The object that each box overlaps most.
+    """The object with the largest intersection over union (IoU) for each box.
 
     Attributes:
-      objects: int32 `[batch, n]`.
-      overlaps: `[batch, n]`; 0 where there is no object.
-      nearest: whether no other box overlaps some object more, `[batch, n]`.
+      objects: its index, int32 `[batch, n]`.
+      overlaps: this IoU, `[batch, n]`, 0 where there is no object.
+      nearest: bool `[batch, n]`: whether the box has the largest IoU of all boxes for some object.
     """
 
     objects: jax.Array
@@ -43,13 +43,13 @@ class Owners(NamedTuple):
 
 
 def objects_of(this: Layer, gt_boxes: core.Value, is_crowd: core.Value, im_info: core.Value) -> Objects:
-    """Read the objects in images, in pixels of the images before they were resized.
+    """Read ground-truth objects, which are in pixels of the original images.
 
     Raises:
       ArgumentTypeError: `is_crowd` are no integers.
-      ShapeError: the inputs do not fit together.
+      ShapeError: the shapes do not fit together.
     """
-    boxes = ground_truth(this, gt_boxes, "gt_boxes")
+    boxes = boxes_in_images(this, gt_boxes, "gt_boxes")
     crowd = one_for_each(this, is_crowd, boxes, "is_crowd")
     sizes = image_sizes(this, im_info, boxes.shape[0])
     scaled = wide(boxes) * sizes[2][:, None, None]
@@ -57,10 +57,10 @@ def objects_of(this: Layer, gt_boxes: core.Value, is_crowd: core.Value, im_info:
 
 
 def one_for_each(this: Layer, value: core.Value, boxes: core.SequenceBatch, argument: str) -> jax.Array:
-    """One integer for each object, `[batch, objects]`.
+    """Read one integer for each object, `[batch, objects]`.
 
     Raises:
-      ArgumentTypeError: they are no integers.
+      ArgumentTypeError: the values are no integers.
       ShapeError: there is not one for each object.
     """
     numbers = check_ids(this.name, value, argument)
@@ -75,10 +75,10 @@ def one_for_each(this: Layer, value: core.Value, boxes: core.SequenceBatch, argu
 def predictions_of(
     this: Layer, bbox_pred: core.Value, cls_logits: core.Value, anchor_box: core.Value, classes: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Offsets `[batch, anchors, 4]`, logits `[batch, anchors, classes]` and anchors `[anchors, 4]`.
+    """Read offsets `[batch, anchors, 4]`, logits `[batch, anchors, classes]` and anchors `[anchors, 4]`.
 
     Raises:
-      ShapeError: they do not fit together.
+      ShapeError: the shapes do not fit together.
     """
     offsets, logits, anchors = (exact_array(this, v) for v in (bbox_pred, cls_logits, anchor_box))
     anchors = anchors.reshape(-1, 4)
@@ -92,17 +92,19 @@ def predictions_of(
 
 
 def owners(boxes: jax.Array, able: jax.Array, objects: Objects) -> Owners:
-    """Find the object that each box overlaps most, one object after the other, so that memory stays small.
+    """Find the object with the largest IoU for each box.
+
+    It compares all boxes with one object after another, so that the memory does not grow with the number of objects.
 
     Args:
-      boxes: `[n, 4]`, or `[batch, n, 4]`, in pixels, of which the last is inside.
-      able: which boxes may stand for an object, `[batch, n]`.
+      boxes: `[n, 4]` or `[batch, n, 4]`, in pixels, which include their last pixel.
+      able: the boxes that are used, bool `[batch, n]`.
       objects: the objects.
     """
 
     def compare(found: Owners, one: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Owners, None]:
         number, box, there = one
-        overlap = jnp.where(able & there[:, None], overlaps(boxes, box[:, None], 1.0), 0)
+        overlap = jnp.where(able & there[:, None], iou(boxes, box[:, None], 1.0), 0)
         most = jnp.max(overlap, axis=1, keepdims=True)
         more = overlap > found.overlaps
         return Owners(
@@ -119,19 +121,22 @@ def owners(boxes: jax.Array, able: jax.Array, objects: Objects) -> Owners:
 
 
 def of_owner(values: jax.Array, found: jax.Array) -> jax.Array:
-    """What belongs to the object of each box, `[batch, n, ...]`, of `values [batch, objects, ...]`; zeros for none."""
+    """The entries of `values [batch, objects, ...]` for the objects with the indices `found [batch, n]`."""
     if values.shape[1] == 0:
         return jnp.zeros((*found.shape, *values.shape[2:]), values.dtype)
     return jnp.take_along_axis(values, found.reshape(*found.shape, *[1] * (values.ndim - 2)), axis=1)
 
 
 def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> jax.Array:
-    """At most so many of those that are able, `[batch, n]`: any, or without a key the first.
+    """Choose at most `most` candidates of each row.
 
     Args:
-      able: bool `[batch, n]`.
-      most: how many of each row, a number or `[batch, 1]`.
-      key: to draw with.
+      able: the candidates, bool `[batch, n]`.
+      most: the largest number, the same for all rows, or `[batch, 1]`.
+      key: a random key to draw them with; None for the first ones.
+
+    Returns:
+      bool `[batch, n]`.
     """
     turn = jnp.arange(able.shape[1]) if key is None else jax.random.uniform(key, able.shape)
     order = jnp.argsort(jnp.where(able, turn, jnp.inf), axis=1, stable=True)
@@ -140,12 +145,21 @@ def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> ja
     return able & jnp.zeros_like(able).at[rows, order].set(jnp.broadcast_to(first, able.shape))
 
 
-def foreground_first(chosen: jax.Array, behind: jax.Array, room: int | None) -> jax.Array:
-    """Places `[batch, room]` of those that are chosen, then of those behind them; without room for all of them."""
-    order = jnp.argsort(jnp.where(chosen, 0, jnp.where(behind, 1, 2)), axis=1, stable=True)
+def positive_first(positive: jax.Array, negative: jax.Array, room: int | None) -> jax.Array:
+    """The indices of positive entries, then of negative ones, then of all others.
+
+    Args:
+      positive: bool `[batch, n]`.
+      negative: bool `[batch, n]`.
+      room: the number of indices; None for all `n`.
+
+    Returns:
+      `[batch, room]`.
+    """
+    order = jnp.argsort(jnp.where(positive, 0, jnp.where(negative, 1, 2)), axis=1, stable=True)
     return order if room is None else order[:, :room]
 
 
 def counts(*masks: jax.Array) -> list[jax.Array]:
-    """How many there are in each row, `[batch]`."""
+    """The number of true entries in each row of `[batch, n]`, int32 `[batch]`."""
     return [jnp.sum(mask, axis=1, dtype=jnp.int32) for mask in masks]

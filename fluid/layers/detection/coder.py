@@ -1,4 +1,4 @@
-"""Boxes as offsets from prior boxes, which nets predict, and back."""
+"""Boxes encoded as offsets from prior boxes, which is what nets predict, and decoded again."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +9,9 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, as_rows, describe, is_sequence, layer, like, valid_steps, wide
-from fluid.layers.detection.box import Centred, boxes_of, centred, cornered, exact, exact_array
+from fluid.layers.detection.box import CenterForm, boxes_of, center_form, corner_form, exact, exact_array
 
-# What the offsets of boxes are multiplied by: one row for each prior box, four numbers for all, or None for 1.
+# The variances of prior boxes: `[priors, 4]`, four numbers for all prior boxes, or None for ones.
 Variance = core.Value | Sequence[float] | None
 
 _ENCODE, _DECODE = "encode_center_size", "decode_center_size"
@@ -27,29 +27,31 @@ def box_coder(
     name: str | None = None,
     axis: int = 0,
 ) -> Any:
-    """Boxes as offsets from prior boxes (Girshick et al., 2014), or such offsets as boxes.
+    """Encode boxes as offsets from prior boxes (Girshick et al., 2014), or decode such offsets.
 
-    The offsets of a box from a prior box are the distances of their centres, divided by width and height of the prior
-    box, and the logarithms of width and height of the box divided by those of the prior box. All four are divided by
-    the variances.
+    The first two offsets are the differences of the centres, divided by width and height of the prior box. The last two
+    are the logarithms of width and height of the box, divided by those of the prior box. All are divided by the
+    variances.
 
     Args:
-      prior_box: `[priors, 4]`; with `axis=1` one for each row of `target_box`, a SequenceBatch where that is one.
-      prior_box_var: `[priors, 4]`, four numbers for all, or None for 1.
-      target_box: to encode boxes `[boxes, 4]` or a SequenceBatch of them; to decode offsets `[batch, priors, 4]`, or
-        with `axis=1` `[boxes, n, 4]`, or a SequenceBatch of `[n, 4]`.
+      prior_box: `[priors, 4]`. For `axis=1`, one prior box for each row of `target_box`, as a SequenceBatch if
+        `target_box` is one.
+      prior_box_var: variances `[priors, 4]`, four numbers for all prior boxes, or None for ones.
+      target_box: to encode, boxes `[boxes, 4]`, or a SequenceBatch of them. To decode, offsets `[batch, priors, 4]`, or
+        for `axis=1` offsets `[boxes, n, 4]`, or a SequenceBatch of `[n, 4]`.
       code_type: "encode_center_size" or "decode_center_size".
-      box_normalized: True for boxes in shares of the image; False for pixels, of which the last is inside.
+      box_normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last
+        pixel.
       name: instead of `box_coder_N`.
-      axis: for decoding, whether the prior boxes go along the second dimension of `target_box`, 0, or the first, 1.
+      axis: when decoding, 0 if the prior boxes belong to the second dimension of `target_box`, 1 if to the first.
 
     Returns:
-      To encode, each box from each prior box: `[boxes, priors, 4]`. To decode, boxes of the shape of `target_box`. A
-      SequenceBatch where `target_box` is one.
+      When encoding, the offsets of each box from each prior box, `[boxes, priors, 4]`. When decoding, boxes of the
+      shape of `target_box`. A SequenceBatch if `target_box` is one.
 
     Raises:
-      ArgumentError: there is no such `code_type` or `axis`.
-      ShapeError: the arrays do not fit together.
+      ArgumentError: `code_type` or `axis` has another value.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -70,15 +72,15 @@ def box_coder(
     if code_type == _ENCODE:
         prior = boxes_of(this, exact_array(this, prior_box), "prior_box", 2)
         boxes = boxes_of(this, target_box, "target_box", 2)
-        if is_sequence(target_box):  # an empty box has no logarithm, and padding is empty boxes
+        if is_sequence(target_box):  # padding is boxes of size 0, which have no logarithm
             boxes = jnp.where(valid_steps(target_box, boxes.ndim), boxes, jnp.asarray([0, 0, 1, 1], boxes.dtype))
-        # Fluid takes the middle of the first and the last pixel for the centre of these, but not of the prior boxes.
+        # The centre of a target box in pixels is `(x1 + x2) / 2`, that of a prior box `(x1 + x2 + 1) / 2`, as in Fluid.
         boxes = boxes[..., None, :] - pixel / 2
-        return this.output(like(target_box, encoded(boxes, prior, variance_of(this, prior_box_var, prior), pixel)))
+        return this.output(like(target_box, encode(boxes, prior, variance_of(this, prior_box_var, prior), pixel)))
     prior, offsets, restore = _to_decode(this, prior_box, target_box, axis)
     variance = variance_of(this, prior_box_var, prior)
     prior, variance = (v[:, None] if axis == 1 and v.ndim == 2 else v for v in (prior, variance))
-    return this.output(restore(decoded(offsets, prior, variance, pixel)))
+    return this.output(restore(decode(offsets, prior, variance, pixel)))
 
 
 @layer
@@ -90,22 +92,22 @@ def box_decoder_and_assign(
     box_clip: float,
     name: str | None = None,
 ) -> tuple[Any, Any]:
-    """Boxes from the offsets that each class has, and of each the one of the most probable class.
+    """Decode the offsets of each class, and choose for each region the box of its most probable class.
 
     Args:
-      prior_box: regions in pixels, of which the last is inside: `[boxes, 4]`, or a SequenceBatch of them.
-      prior_box_var: what offsets are multiplied by: four numbers.
-      target_box: offsets, four for each class: `[boxes, classes * 4]`.
-      box_score: probabilities `[boxes, classes]`; class 0 is the background.
-      box_clip: the largest logarithm of a change of size.
+      prior_box: regions in pixels, `[boxes, 4]`, or a SequenceBatch of them; they include their last pixel.
+      prior_box_var: variances, four numbers.
+      target_box: offsets from the regions for each class, `[boxes, classes * 4]`, or a SequenceBatch.
+      box_score: probabilities `[boxes, classes]`, or a SequenceBatch; class 0 is the background.
+      box_clip: the upper bound of the last two offsets, which are logarithms of ratios of sizes.
       name: instead of `box_decoder_and_assign_N`.
 
     Returns:
-      The boxes of all classes, `[boxes, classes * 4]`, and those of the most probable class that is not the background,
-      `[boxes, 4]`; where there is no class but the background, the regions. SequenceBatches where the inputs are.
+      The boxes of all classes, `[boxes, classes * 4]`; and the box of the most probable class, without the background,
+      `[boxes, 4]`, which is the region itself if there is only the background. SequenceBatches if the inputs are.
 
     Raises:
-      ShapeError: the arrays do not fit together.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -127,7 +129,7 @@ def box_decoder_and_assign(
         )
     moves = wide(offsets).reshape(-1, classes, 4) * variance_of(this, prior_box_var, prior[:1])
     moves = jnp.concatenate([moves[..., :2], jnp.minimum(moves[..., 2:], box_clip)], axis=-1)
-    boxes = decoded(moves, prior[:, None], jnp.ones(4, moves.dtype), 1.0)
+    boxes = decode(moves, prior[:, None], jnp.ones(4, moves.dtype), 1.0)
     if classes == 1:
         chosen = prior
     else:
@@ -136,23 +138,23 @@ def box_decoder_and_assign(
     return this.output(restore(boxes.reshape(count, -1))), this.output(restore(chosen))
 
 
-def encoded(boxes: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
-    """The offsets `[..., 4]` of boxes from prior boxes, whose shapes are broadcast."""
-    box, near = centred(boxes, pixel), centred(prior, pixel)
+def encode(boxes: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
+    """Encode boxes as offsets `[..., 4]` from prior boxes; the shapes broadcast."""
+    box, near = center_form(boxes, pixel), center_form(prior, pixel)
     place = (box.x - near.x) / near.width, (box.y - near.y) / near.height
     size = jnp.log(box.width / near.width), jnp.log(box.height / near.height)
     return jnp.stack([*place, *size], axis=-1) / variance
 
 
-def decoded(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
-    """The boxes `[..., 4]` that lie at such offsets from prior boxes, whose shapes are broadcast."""
-    near, (x, y, width, height) = centred(prior, pixel), jnp.moveaxis(offsets * variance, -1, 0)
+def decode(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
+    """Decode offsets from prior boxes as boxes `[..., 4]`; the shapes broadcast."""
+    near, (x, y, width, height) = center_form(prior, pixel), jnp.moveaxis(offsets * variance, -1, 0)
     centre = x * near.width + near.x, y * near.height + near.y
-    return cornered(Centred(*centre, jnp.exp(width) * near.width, jnp.exp(height) * near.height), pixel)
+    return corner_form(CenterForm(*centre, jnp.exp(width) * near.width, jnp.exp(height) * near.height), pixel)
 
 
 def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis: int) -> tuple[jax.Array, Any, Any]:
-    """Prior boxes `[n, 4]`, offsets `[rows, priors, 4]`, and a function that puts a result back around lengths."""
+    """Prior boxes `[n, 4]`, offsets `[rows, n or any, 4]`, and a function that restores the lengths of a result."""
     if axis == 1:
         (_, offsets), restore = as_rows(this, prior_box, target_box)
     else:
@@ -174,7 +176,11 @@ def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis:
 
 
 def variance_of(this: Layer, value: Variance, prior: jax.Array) -> jax.Array:
-    """Variances `[4]`, or `[priors, 4]` for prior boxes of that shape."""
+    """Read variances, as `[4]` or as `[priors, 4]` for prior boxes of that shape.
+
+    Raises:
+      ShapeError: they have another shape.
+    """
     if value is None:
         return jnp.ones(4, prior.dtype)
     array = jnp.asarray(value, prior.dtype) if isinstance(value, Sequence) else exact(value)

@@ -1,4 +1,4 @@
-"""Which box is whose: objects matched with the boxes that predict them, and what these shall predict."""
+"""Matching of ground-truth boxes and prior boxes, and the targets that follow from it."""
 
 from typing import Any, NamedTuple
 
@@ -10,16 +10,16 @@ from fluid.layers.base import Layer, array_of, dense, describe, layer
 from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import exact, exact_array
 
-# Pairs whose distance is less have nothing in common and are not matched.
-_NOTHING = 1e-6
+# Pairs with a smaller distance are not matched.
+_LEAST_DISTANCE = 1e-6
 
 
 class Matches(NamedTuple):
-    """For each column of a matrix of distances the row that it is matched with.
+    """The row that each column of a matrix of distances is matched with.
 
     Attributes:
-      rows: int32 `[batch, columns]`; -1 for none.
-      distances: `[batch, columns]`; 0 for none.
+      rows: int32 `[batch, columns]`, -1 for columns that are not matched.
+      distances: `[batch, columns]`, 0 for columns that are not matched.
     """
 
     rows: jax.Array
@@ -30,23 +30,26 @@ class Matches(NamedTuple):
 def bipartite_match(
     dist_matrix: core.Value, match_type: str | None = None, dist_threshold: float | None = None, name: str | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Match rows with columns, the nearest first: the largest distance is found, and its row and column are taken out.
+    """Match rows with columns greedily, in the order of the distances of the pairs, the largest first.
+
+    "Distance" is Fluid's word for a similarity, such as the intersection over union of ground-truth boxes (rows) and
+    prior boxes (columns): a larger one is better.
 
     Args:
-      dist_matrix: how near each row is to each column, the larger the nearer: a SequenceBatch `[batch, rows, columns]`,
-        as from `iou_similarity`, or `[rows, columns]`, a batch of one.
-      match_type: "bipartite", each row with one column; or "per_prediction", where each column that is left is then
-        matched with its nearest row, if their distance is at least `dist_threshold`. "bipartite" by default.
+      dist_matrix: a SequenceBatch `[batch, rows, columns]`, as from `iou_similarity`, or `[rows, columns]` for a batch
+        of one image.
+      match_type: "bipartite" (the default) matches each row with at most one column. "per_prediction" also matches each
+        remaining column with the row of the largest distance, if that is at least `dist_threshold`.
       dist_threshold: 0.5 by default.
       name: instead of `bipartite_match_N`.
 
     Returns:
-      For each column the row it is matched with, int32 `[batch, columns]`, -1 for none; and their distance, 0 for
-      none. They carry no gradient. Rows and columns whose distance is less than 0.000001 are not matched.
+      The row of each column, int32 `[batch, columns]`, -1 where there is none; and their distance, 0 where there is
+      none. They have no gradient. Pairs with a distance below 0.000001 are not matched.
 
     Raises:
-      ArgumentError: there is no such `match_type`.
-      ShapeError: the input is neither a batch of sequences of vectors nor a matrix.
+      ArgumentError: `match_type` has another value.
+      ShapeError: the input has another number of dimensions.
 
     Example:
       >>> import fluid
@@ -66,7 +69,7 @@ def bipartite_match(
             f"{this.name}: dist_matrix {describe(dist_matrix)}; expected a sequence batch [batch, rows, columns] or a "
             f"matrix [rows, columns], as from layers.iou_similarity(truth, prior)"
         )
-    found = matched(distances, threshold)
+    found = greedy_match(distances, threshold)
     return this.output(found.rows), this.output(found.distances)
 
 
@@ -78,23 +81,23 @@ def target_assign(
     mismatch_value: float | None = None,
     name: str | None = None,
 ) -> tuple[Any, jax.Array]:
-    """What each prediction shall be: what belongs to the object that it is matched with.
+    """The target of each prediction: values of the ground-truth object that it is matched with.
 
     Args:
-      input: what belongs to the objects: a SequenceBatch `[batch, objects, predictions, k]`, each object as each
-        prediction shall see it; or `[batch, objects, 1, k]`, where all see the same.
-      matched_indices: the object of each prediction, int32 `[batch, predictions]`; -1 for none.
-      negative_indices: predictions that count though they have no object: a SequenceBatch of integers `[batch, n, 1]`.
-      mismatch_value: what predictions without an object shall be; 0 by default.
+      input: values of the objects: a SequenceBatch `[batch, objects, predictions, k]`, or `[batch, objects, 1, k]` if
+        they are the same for all predictions.
+      matched_indices: the object of each prediction, integers `[batch, predictions]`, -1 for no object.
+      negative_indices: predictions without an object that have weight 1 too, as a SequenceBatch of integers
+        `[batch, n, 1]`.
+      mismatch_value: the target of predictions without an object; 0 by default.
       name: instead of `target_assign_N`.
 
     Returns:
-      What each prediction shall be, `[batch, predictions, k]`, and whether it counts, float32 `[batch, predictions, 1]`
-      of 0 and 1.
+      The targets, `[batch, predictions, k]`; and their weights in the loss, 0 or 1, float32 `[batch, predictions, 1]`.
 
     Raises:
       ArgumentTypeError: indices are no integers.
-      ShapeError: the inputs do not fit together.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -107,27 +110,32 @@ def target_assign(
     """
     this = Layer("target_assign", name)
     rows = check_ids(this.name, array_of(this, matched_indices), "matched_indices")
-    things = dense(input)
-    fits = isinstance(input, core.SequenceBatch) and things.ndim == 4 and rows.ndim == 2
-    if not fits or things.shape[0] != rows.shape[0] or things.shape[2] not in (1, rows.shape[1]):
+    values = dense(input)
+    fits = isinstance(input, core.SequenceBatch) and values.ndim == 4 and rows.ndim == 2
+    if not fits or values.shape[0] != rows.shape[0] or values.shape[2] not in (1, rows.shape[1]):
         raise errors.ShapeError(
             f"{this.name}: input {describe(input)} and matched_indices {describe(matched_indices)} do not fit; "
             f"expected a sequence batch [batch, objects, 1 or predictions, k] and [batch, predictions]"
         )
     batch, predictions = rows.shape
-    images, places = jnp.arange(batch)[:, None], jnp.arange(predictions) % things.shape[2]
-    if things.shape[1] == 0:  # of no objects there is none to take
-        things = jnp.zeros((batch, 1, *things.shape[2:]), things.dtype)
-    own = things.at[images, jnp.maximum(rows, 0), places].get(mode="fill", wrap_negative_indices=False)
+    images, places = jnp.arange(batch)[:, None], jnp.arange(predictions) % values.shape[2]
+    if values.shape[1] == 0:  # there is nothing to take, and nothing is matched
+        values = jnp.zeros((batch, 1, *values.shape[2:]), values.dtype)
+    taken = values.at[images, jnp.maximum(rows, 0), places].get(mode="fill", wrap_negative_indices=False)
     counts = rows >= 0
-    result = jnp.where(counts[..., None], own, jnp.asarray(mismatch_value or 0, things.dtype))
+    result = jnp.where(counts[..., None], taken, jnp.asarray(mismatch_value or 0, values.dtype))
     if negative_indices is not None:
         counts |= _among(this, negative_indices, batch, predictions)
     return this.output(result), this.output(counts.astype(jnp.float32)[..., None])
 
 
 def _among(this: Layer, indices: core.Value, batch: int, count: int) -> jax.Array:
-    """Which of so many predictions `[batch, count]` the indices name."""
+    """Which of the predictions `[batch, count]` are among the indices.
+
+    Raises:
+      ArgumentTypeError: indices are no integers.
+      ShapeError: they are no sequence batch of one integer in each step.
+    """
     ids = check_ids(this.name, indices, "negative_indices")
     if not isinstance(indices, core.SequenceBatch) or ids.shape[0] != batch or ids.shape[2:] not in ((), (1,)):
         raise errors.ShapeError(
@@ -140,25 +148,25 @@ def _among(this: Layer, indices: core.Value, batch: int, count: int) -> jax.Arra
 
 
 def threshold_of(this: Layer, match_type: str, threshold: float) -> float | None:
-    """From which distance on a column may share a row with others; None for never.
+    """The distance from which a column may share its row with others, or None if it never may.
 
     Raises:
-      ArgumentError: there is no such `match_type`.
+      ArgumentError: `match_type` has another value.
     """
     if match_type not in ("bipartite", "per_prediction"):
         raise errors.ArgumentError(f'{this.name}: match_type={match_type!r}; expected "bipartite" or "per_prediction"')
     return float(threshold) if match_type == "per_prediction" else None
 
 
-def matched(distances: jax.Array, threshold: float | None) -> Matches:
-    """Match rows with columns, see `bipartite_match`.
+def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
+    """Match rows with columns as `bipartite_match` does.
 
     Args:
-      distances: `[batch, rows, columns]`; 0 for rows that are padding.
-      threshold: from which distance on columns that are left are matched too; None for never.
+      distances: `[batch, rows, columns]`, 0 for rows that are padding.
+      threshold: the distance from which the remaining columns are matched too; None if they are not.
     """
     near = jnp.swapaxes(jax.lax.stop_gradient(distances), 1, 2)
-    near = jnp.where(near >= _NOTHING, near, -1)
+    near = jnp.where(near >= _LEAST_DISTANCE, near, -1)
     batch, columns, rows = near.shape
     chosen = jnp.full((batch, columns), -1, jnp.int32)
     if rows == 0 or columns == 0:
@@ -169,7 +177,7 @@ def matched(distances: jax.Array, threshold: float | None) -> Matches:
         chosen, free, _ = carry
         left = jnp.where((chosen < 0)[:, :, None] & free[:, None], near, -1).reshape(batch, -1)
         best = jnp.argmax(left, axis=1)
-        # What lies beyond the end is dropped, so that nothing is set where nothing is left.
+        # An index beyond the end is dropped, so that images in which nothing remains stay as they are.
         some = left[images, best] > 0
         column, row = jnp.where(some, best // rows, columns), jnp.where(some, best % rows, rows)
         chosen = chosen.at[images, column].set(row.astype(jnp.int32), mode="drop")

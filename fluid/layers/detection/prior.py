@@ -1,4 +1,4 @@
-"""Boxes that lie over an image in a grid, from which detectors predict the boxes of objects."""
+"""Prior boxes and anchors: boxes on a grid over the image, from which detectors predict boxes."""
 
 import math
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from fluid import core, errors
 from fluid.layers.base import Layer, layer, wide_dtype
 from fluid.layers.image.spatial import Image, image_of
 
-# Pairs (width, height).
-Sizes = list[tuple[float, float]]
+# Widths and heights.
+BoxSizes = list[tuple[float, float]]
 
 
 @layer
@@ -31,31 +31,32 @@ def prior_box(
     name: str | None = None,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """The prior boxes of SSD (Liu et al., 2016): some around each pixel of a feature map, in shares of the image.
+    """Prior boxes of SSD (Liu et al., 2016): several boxes around each pixel of a feature map.
 
-    For each of `min_sizes` there is a square of that size, boxes of the same area in each other ratio, and, with
-    `max_sizes`, a square of the size `sqrt(min_size * max_size)`.
+    For each of `min_sizes` there is a square with sides of this length, one box of the same area for each other ratio,
+    and, if `max_sizes` are given, a square with sides of length `sqrt(min_size * max_size)`.
 
     Args:
-      input: the feature map, `[batch, channels, height, width]`; only its size counts.
-      image: the image, `[batch, channels, height, width]`; only its size counts.
-      min_sizes: side of the squares, in pixels of the image; one or several.
-      max_sizes: one for each of `min_sizes`, or None.
-      aspect_ratios: width divided by height; 1 is among them always.
-      variance: four numbers for each box: what `box_coder` multiplies offsets by.
-      flip: whether each ratio stands for its reciprocal too.
-      clip: whether boxes are cut off at the edges of the image.
-      steps: pixels of the image from one pixel of the feature map to the next, `[across, down]`; 0 for those that fit.
-      offset: where in such a step the centre lies.
+      input: the feature map, `[batch, channels, height, width]`, of which only the size is used.
+      image: the image, `[batch, channels, height, width]`, of which only the size is used.
+      min_sizes: one or several lengths, in pixels of the image.
+      max_sizes: one length for each of `min_sizes`, or None.
+      aspect_ratios: ratios of width to height, in addition to 1.
+      variance: four variances, for `box_coder`.
+      flip: whether the reciprocal of each ratio is a ratio too.
+      clip: whether boxes are clipped to the image.
+      steps: the distance between neighbouring pixels of the feature map, in pixels of the image, `[width, height]`; the
+        size of the image divided by that of the feature map if one of them is 0.
+      offset: the position of the centres of boxes within such a step, from 0 to 1.
       name: instead of `prior_box_N`.
-      min_max_aspect_ratios_order: whether the square from `max_sizes` comes second, as in Caffe, instead of last.
+      min_max_aspect_ratios_order: whether the square from `max_sizes` is the second box, as in Caffe, and not the last.
 
     Returns:
-      Boxes and their variances, each `[height, width, priors, 4]`.
+      Boxes in fractions of the image, and their variances, each `[height, width, priors, 4]`.
 
     Raises:
-      ArgumentError: a setting has the wrong number of numbers, or one that is not positive.
-      ShapeError: feature map or image are no batches of images.
+      ArgumentError: an argument has the wrong length, or a number in it is not positive.
+      ShapeError: the feature map or the image has not four dimensions.
 
     Example:
       >>> import fluid
@@ -75,7 +76,7 @@ def prior_box(
             f"max_sizes={[2 * size for size in small]}"
         )
     ratios = _ratios([] if _is_empty(aspect_ratios) else positive_numbers(this, "aspect_ratios", aspect_ratios), flip)
-    sizes: Sizes = []
+    sizes: BoxSizes = []
     for i, size in enumerate(small):
         square = [(math.sqrt(size * large[i]),) * 2] if large else []
         others = [(size * math.sqrt(ratio), size / math.sqrt(ratio)) for ratio in ratios[1:]]
@@ -99,30 +100,31 @@ def density_prior_box(
     flatten_to_2d: bool = False,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Prior boxes that lie close (Zhang et al., 2017): small ones stand several times within each step of the grid.
+    """Dense prior boxes (Zhang et al., 2017): several boxes of the same size within each step of the grid.
 
-    For each size and each ratio there are `density * density` boxes, at equal distances of whole pixels.
+    For each size and each ratio there are `density * density` boxes, whose centres have equal distances, rounded down
+    to whole pixels.
 
     Args:
-      input: the feature map, `[batch, channels, height, width]`; only its size counts.
-      image: the image, `[batch, channels, height, width]`; only its size counts.
-      densities: how many boxes across, and how many down, for each of `fixed_sizes`.
-      fixed_sizes: square root of the area of the boxes, in pixels of the image.
-      fixed_ratios: width divided by height, of the boxes of each size.
-      variance: four numbers for each box: what `box_coder` multiplies offsets by.
-      clip: whether boxes are cut off at the edges of the image. Without it too, `x1` and `y1` are at least 0, and `x2`
-        and `y2` at most 1.
-      steps: pixels of the image from one pixel of the feature map to the next, `[across, down]`; 0 for those that fit.
-      offset: where in such a step the centre lies.
-      flatten_to_2d: whether the results are `[height * width * priors, 4]`.
+      input: the feature map, `[batch, channels, height, width]`, of which only the size is used.
+      image: the image, `[batch, channels, height, width]`, of which only the size is used.
+      densities: for each of `fixed_sizes`, the number of boxes side by side, and one above another.
+      fixed_sizes: square roots of the areas of the boxes, in pixels of the image.
+      fixed_ratios: ratios of width to height, for all sizes.
+      variance: four variances, for `box_coder`.
+      clip: whether boxes are clipped to the image. Without it, only `x1` and `y1` are at least 0, and `x2` and `y2` at
+        most 1.
+      steps: the distance between neighbouring pixels of the feature map, see `prior_box`.
+      offset: the position of the centres within such a step, from 0 to 1.
+      flatten_to_2d: whether the results have the shape `[height * width * priors, 4]`.
       name: instead of `density_prior_box_N`.
 
     Returns:
-      Boxes in shares of the image, and their variances, each `[height, width, priors, 4]`.
+      Boxes in fractions of the image, and their variances, each `[height, width, priors, 4]`.
 
     Raises:
-      ArgumentError: a setting has the wrong number of numbers, or one that is not positive.
-      ShapeError: feature map or image are no batches of images.
+      ArgumentError: an argument has the wrong length, or a number in it is not positive.
+      ShapeError: the feature map or the image has not four dimensions.
 
     Example:
       >>> import fluid
@@ -166,24 +168,24 @@ def anchor_generator(
     offset: float = 0.5,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The anchors of Faster R-CNN (Ren et al., 2015): some around each pixel of a feature map, in pixels of the image.
+    """Anchors of Faster R-CNN (Ren et al., 2015): several boxes around each pixel of a feature map.
 
     Args:
       input: the feature map, `[batch, channels, height, width]`; only its size counts.
-      anchor_sizes: square root of the area of the anchors, in pixels of the image; one or several.
-      aspect_ratios: height divided by width; one or several.
-      variance: four numbers for each anchor: what `box_coder` multiplies offsets by.
-      stride: pixels of the image from one pixel of the feature map to the next, `[across, down]`.
-      offset: where in such a step the centre lies.
+      anchor_sizes: one or several square roots of the areas of the anchors, in pixels of the image.
+      aspect_ratios: one or several ratios of height to width.
+      variance: four variances, for `box_coder`.
+      stride: the distance between neighbouring pixels of the feature map, in pixels of the image, `[width, height]`.
+      offset: the position of the centres within such a step, from 0 to 1.
       name: instead of `anchor_generator_N`.
 
     Returns:
-      Anchors and their variances, each `[height, width, anchors, 4]`: for each ratio the anchors of all sizes. The
-      last pixel of an anchor is inside of it.
+      Anchors in pixels, which include their last pixel, and their variances, each `[height, width, anchors, 4]`. The
+      anchors of all sizes of the first ratio come first.
 
     Raises:
-      ArgumentError: a setting has the wrong number of numbers, or one that is not positive.
-      ShapeError: the feature map is no batch of images.
+      ArgumentError: an argument has the wrong length, or a number in it is not positive.
+      ShapeError: the feature map has not four dimensions.
 
     Example:
       >>> import fluid
@@ -199,9 +201,9 @@ def anchor_generator(
     ratios = positive_numbers(this, "aspect_ratios", aspect_ratios)
     across, down = positive_numbers(this, "stride", stride, 2)
     features = image_of(this, input, 4, "NCHW")
-    sizes: Sizes = []
+    sizes: BoxSizes = []
     for ratio in ratios:
-        # The shape of an anchor is that of a box of whole pixels whose area is that of one step.
+        # An anchor is a box of whole pixels with about the area of one step, enlarged to the size of the anchor.
         width = _rounded(math.sqrt(across * down / ratio))
         height = _rounded(width * ratio)
         sizes += [(side / across * width, side / down * height) for side in sides]
@@ -210,31 +212,36 @@ def anchor_generator(
 
 
 class _Grid(NamedTuple):
-    """The places of a feature map over an image.
+    """The grid of a feature map over an image.
 
     Attributes:
       features: the feature map.
-      steps: pixels of the image from one of its pixels to the next, across and down.
-      first: where the first of them lies, x and y.
-      whole: width and height of the image.
+      steps: the distances between neighbouring pixels of the feature map, in x and in y.
+      first: x and y of the first pixel.
+      image: width and height of the image.
     """
 
     features: Image
     steps: tuple[float, float]
     first: tuple[float, float]
-    whole: tuple[int, int]
+    image: tuple[int, int]
 
     def boxes(self, moves: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Boxes `[height, width, n, 4]` of `sizes [n, 2]`, their centres moved by `moves [n, 2]`, as shares."""
-        return _around(_centres(self.features, self.steps, self.first) + moves, sizes / 2) / np.tile(self.whole, 2)
+        """Boxes `[height, width, n, 4]`, in fractions of the image, of `sizes [n, 2]` and shifted by `moves [n, 2]`."""
+        return _around(_centres(self.features, self.steps, self.first) + moves, sizes / 2) / np.tile(self.image, 2)
 
 
 def _grid(this: Layer, input: core.Value, image: core.Value, steps: Sequence[float], offset: float) -> _Grid:
-    """The grid that a feature map makes over an image; without steps, or with one of 0, they are those that fit."""
+    """Read the arguments that describe a grid, as in `prior_box`.
+
+    Raises:
+      ArgumentError: `steps` are not two numbers of at least 0.
+      ShapeError: the feature map or the image has not four dimensions.
+    """
     given = list(steps) if isinstance(steps, list | tuple) else []
     if len(given) != 2 or min(given) < 0:
         raise errors.ArgumentError(
-            f"{this.name}: steps={steps!r}; expected two numbers, across and down, as in steps=[0.0, 0.0]"
+            f"{this.name}: steps={steps!r}; expected two numbers, for width and height, as in steps=[0.0, 0.0]"
         )
     features = image_of(this, input, 4, "NCHW")
     high, broad = image_of(this, image, 4, "NCHW").pixels
@@ -244,7 +251,7 @@ def _grid(this: Layer, input: core.Value, image: core.Value, steps: Sequence[flo
 
 
 def _centres(features: Image, steps: tuple[float, float], first: tuple[float, float]) -> np.ndarray:
-    """Places `[height, width, 1, 2]`, x and y, of the pixels of a feature map in the image."""
+    """Positions `[height, width, 1, 2]`, x and y in the image, of the pixels of a feature map."""
     across, down = (
         step * np.arange(count) + start for step, count, start in zip(steps, features.pixels[::-1], first, strict=True)
     )
@@ -260,7 +267,7 @@ def _rounded(value: float) -> float:
 
 
 def _ratios(given: list[float], flip: bool) -> list[float]:
-    """The ratios of the boxes, 1 first, each once."""
+    """1 and the given ratios, and with `flip` their reciprocals, without repetition."""
     ratios = [1.0]
     for ratio in given:
         if all(abs(ratio - known) >= 1e-6 for known in ratios):
@@ -271,7 +278,7 @@ def _ratios(given: list[float], flip: bool) -> list[float]:
 def _finished(
     this: Layer, features: Image, boxes: np.ndarray, variance: Sequence[float], clip: bool = False, flat: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    """Record boxes `[height, width, n, 4]` and their variances."""
+    """Record boxes `[height, width, n, 4]` and their variances as results of a layer."""
     variances = positive_numbers(this, "variance", variance, 4)
     boxes = np.clip(boxes, 0, 1) if clip else boxes
     boxes = boxes.reshape(-1, 4) if flat else boxes
@@ -281,10 +288,16 @@ def _finished(
 
 
 def positive_numbers(this: Layer, argument: str, value: float | Sequence[float] | None, count: int = 0) -> list[float]:
-    """Read one number, or a list of `count` or any number of them.
+    """Read a number or a list of numbers.
+
+    Args:
+      this: the layer, for messages.
+      argument: the name of the argument.
+      value: what was given.
+      count: the length that the list must have; 0 for any.
 
     Raises:
-      ArgumentError: there are none, not so many, or one is not positive.
+      ArgumentError: there is no number, the list has another length, or a number is not positive.
     """
     numbers: list[Any] = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     if not numbers or (count and len(numbers) != count) or not all(_is_positive(v) for v in numbers):

@@ -1,4 +1,4 @@
-"""Regions that may hold objects, which the first stage of Faster R-CNN (Ren et al., 2015) hands on to the second."""
+"""Proposals of Faster R-CNN (Ren et al., 2015): regions that the first stage finds for the second."""
 
 import math
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer
-from fluid.layers.detection.box import areas, clipped, exact, exact_array, ground_truth, image_sizes, sides
-from fluid.layers.detection.coder import decoded
-from fluid.layers.detection.suppression import largest, suppressed
+from fluid.layers.detection.box import areas, box_sizes, boxes_in_images, clip_boxes, exact, exact_array, image_sizes
+from fluid.layers.detection.coder import decode
+from fluid.layers.detection.suppression import nms, top_k
 from fluid.layers.sequence.steps import packed, sequence_batch
 
-# A box is at most this many times as wide or high as its anchor: from 16 pixels to 1000.
+# The upper bound of the logarithm of a ratio of sizes, for an anchor of 16 pixels and a box of 1000.
 _LARGEST = math.log(1000 / 16)
 
 
@@ -33,33 +33,34 @@ def generate_proposals(
     name: str | None = None,
     return_rois_num: bool = False,
 ) -> tuple[Any, ...]:
-    """Regions that may hold an object: anchors moved as predicted, of which the most probable are left.
+    """Decode the predictions of a region proposal network, and keep the most probable regions.
 
-    Regions are cut off at the edges of the image; small ones are left out, and those that overlap better ones.
+    Regions are clipped to the image. Small regions and regions outside of the image are left out, and then those that
+    overlap more probable ones.
 
     Args:
-      scores: how probable it is that an anchor holds an object, `[batch, anchors, height, width]`.
+      scores: the probability of an object, `[batch, anchors, height, width]`.
       bbox_deltas: offsets from the anchors, `[batch, anchors * 4, height, width]`.
-      im_info: `[batch, 3]`: height and width of each image, and the factor by which it was resized to them.
-      anchors: `[height, width, anchors, 4]`, in pixels, of which the last is inside.
-      variances: what offsets are multiplied by, of the same shape.
-      pre_nms_top_n: how many regions are looked at, the most probable; 0 for all.
-      post_nms_top_n: how many are left at most; 0 for any number.
-      nms_thresh: a region is left out when its intersection with a better one is a larger part of their union; 0 to
-        leave all, whatever `post_nms_top_n` is.
-      min_size: least width and height in pixels of the image before it was resized; 1 where it is less.
-      eta: below 1, the threshold is multiplied by it after each region that is left, while it is above 0.5.
+      im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
+      anchors: `[height, width, anchors, 4]` in pixels, as from `anchor_generator`.
+      variances: their variances, of the same shape.
+      pre_nms_top_n: the number of the most probable regions that are used; 0 for all.
+      post_nms_top_n: the largest number of regions that are kept; 0 for no limit.
+      nms_thresh: the largest intersection over union of a region with a more probable one. For 0, all regions are kept,
+        and `post_nms_top_n` is not used.
+      min_size: the least width and height in pixels of the original image, at least 1.
+      eta: if below 1, `nms_thresh` is multiplied by it after each region that is kept, as long as it is above 0.5.
       name: instead of `generate_proposals_N`.
-      return_rois_num: whether to return the number of regions too.
+      return_rois_num: whether the number of regions is returned too.
 
     Returns:
-      Regions, a SequenceBatch `[batch, post_nms_top_n, 4]`, the best first, and their scores, one of
-      `[batch, post_nms_top_n, 1]`; with `return_rois_num` also how many there are in each image, int32 `[batch]`. They
-      carry no gradient.
+      The regions, a SequenceBatch `[batch, post_nms_top_n, 4]` ordered by score; their scores, a SequenceBatch
+      `[batch, post_nms_top_n, 1]`; and, with `return_rois_num`, their number in each image, int32 `[batch]`. They have
+      no gradient.
 
     Raises:
       ArgumentError: a number of regions is negative.
-      ShapeError: the inputs do not fit together.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -77,16 +78,16 @@ def generate_proposals(
     limits = [core.whole_number(this.name, argument, value, least=0) for argument, value in
               (("pre_nms_top_n", pre_nms_top_n), ("post_nms_top_n", post_nms_top_n))]  # fmt: skip
     chances, offsets, around, factors = _predictions(this, scores, bbox_deltas, anchors, variances)
-    best, places = largest(chances, limits[0] or None)
+    best, places = top_k(chances, limits[0] or None)
     count = best.shape[1]
     offsets = jnp.take_along_axis(offsets, places[..., None], axis=1) * factors[places]
     moves = jnp.concatenate([offsets[..., :2], jnp.minimum(offsets[..., 2:], _LARGEST)], axis=-1)
-    boxes = decoded(moves, around[places], jnp.ones(4, moves.dtype), 1.0)
+    boxes = decode(moves, around[places], jnp.ones(4, moves.dtype), 1.0)
     height, width, scale = (v[:, None] for v in image_sizes(this, im_info, boxes.shape[0]))
-    boxes = jax.lax.stop_gradient(clipped(boxes, width - 1, height - 1))
+    boxes = jax.lax.stop_gradient(clip_boxes(boxes, width - 1, height - 1))
     large = _large(boxes, (width, height), scale, max(float(min_size), 1.0))
     if nms_thresh > 0:
-        large = suppressed(boxes, large, limits[1] or None, nms_thresh, eta, 1.0)
+        large = nms(boxes, large, limits[1] or None, nms_thresh, eta, 1.0)
         count = min(limits[1] or count, count)
     lengths = jnp.sum(large, axis=1, dtype=jnp.int32)
     order = jnp.argsort(~large, axis=1, stable=True)[:, :count, None]
@@ -99,27 +100,26 @@ def generate_proposals(
 def distribute_fpn_proposals(
     fpn_rois: core.Value, min_level: int, max_level: int, refer_level: int, refer_scale: int, name: str | None = None
 ) -> tuple[list[core.SequenceBatch], core.SequenceBatch]:
-    """Deal regions out to the levels of a feature pyramid (Lin et al., 2017): the larger, the coarser.
+    """Distribute regions over the levels of a feature pyramid (Lin et al., 2017) by their size.
 
-    A region whose area has the square root `s` belongs to level `refer_level + log2(s / refer_scale)`, rounded down.
+    A region of the area `s * s` belongs to the level `refer_level + log2(s / refer_scale)`, rounded down.
 
     Args:
-      fpn_rois: regions in pixels, of which the last is inside: a SequenceBatch `[batch, regions, 4]`.
-      min_level: the finest level.
-      max_level: the coarsest level.
-      refer_level: the level of regions of the size `refer_scale`.
-      refer_scale: square root of their area.
+      fpn_rois: regions in pixels, which include their last pixel: a SequenceBatch `[batch, regions, 4]`.
+      min_level: the level of the finest feature map.
+      max_level: the level of the coarsest feature map.
+      refer_level: the level of regions with the size `refer_scale`.
+      refer_scale: the square root of the area of these regions.
       name: instead of `distribute_fpn_proposals_N`.
 
     Returns:
-      The regions of each level, a list of SequenceBatches `[batch, regions, 4]` from the finest to the coarsest; and
-      where each of the given regions is among the rows of all levels, one after the other, int32: a SequenceBatch
-      `[batch, regions, 1]`. `gather(concat(levels), restore)` has the regions in their old order, and so it is with
-      what was computed from them.
+      The regions of each level, a list of SequenceBatches `[batch, regions, 4]`; and the index of each of the given
+      regions in the concatenation of all levels, a SequenceBatch of int32 `[batch, regions, 1]`. With this index,
+      `gather(concat(results), restore)` puts what was computed from the levels into the order of `fpn_rois`.
 
     Raises:
-      ArgumentError: there is no level, or the scale is not positive.
-      ShapeError: the regions are no sequence batch.
+      ArgumentError: the levels are no whole numbers in ascending order, or `refer_scale` is not positive.
+      ShapeError: the regions are no SequenceBatch.
 
     Example:
       >>> import fluid, numpy as np
@@ -136,7 +136,7 @@ def distribute_fpn_proposals(
       [3.0, 2.0, 3.0]
     """
     this = Layer("distribute_fpn_proposals", name)
-    rois = ground_truth(this, fpn_rois, "fpn_rois")
+    rois = boxes_in_images(this, fpn_rois, "fpn_rois")
     count = _count_levels(this, min_level, max_level)
     if not refer_scale > 0:
         raise errors.ArgumentError(f"{this.name}: refer_scale={refer_scale!r}; expected a positive number, as in 224")
@@ -158,22 +158,23 @@ def collect_fpn_proposals(
     post_nms_top_n: int,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """The most probable of the regions that were proposed on all levels of a feature pyramid (Lin et al., 2017).
+    """Collect the most probable regions from all levels of a feature pyramid (Lin et al., 2017).
 
     Args:
-      multi_rois: for each level its regions, a SequenceBatch `[batch, regions, 4]`, as from `generate_proposals`.
-      multi_scores: for each level their scores, a SequenceBatch `[batch, regions, 1]`.
-      min_level: the finest level.
-      max_level: the coarsest level.
-      post_nms_top_n: how many regions are left of each image, at most.
+      multi_rois: the regions of each level, a list of SequenceBatches `[batch, regions, 4]`, as from
+        `generate_proposals`.
+      multi_scores: the scores of these regions, a list of SequenceBatches `[batch, regions, 1]`.
+      min_level: the level of the finest feature map.
+      max_level: the level of the coarsest feature map.
+      post_nms_top_n: the largest number of regions that are kept in each image.
       name: instead of `collect_fpn_proposals_N`.
 
     Returns:
-      A SequenceBatch `[batch, post_nms_top_n, 4]`, the best of each image first. It carries no gradient.
+      A SequenceBatch `[batch, post_nms_top_n, 4]`, ordered by score. It has no gradient.
 
     Raises:
-      ArgumentError: there is no level, or the number of regions is not positive.
-      ShapeError: there are not regions and scores for each level, or they do not fit together.
+      ArgumentError: the levels are no whole numbers in ascending order, or `post_nms_top_n` is not positive.
+      ShapeError: regions or scores of a level are missing, or do not fit together.
 
     Example:
       >>> import fluid
@@ -188,7 +189,7 @@ def collect_fpn_proposals(
     """
     this = Layer("collect_fpn_proposals", name)
     count = _count_levels(this, min_level, max_level)
-    rois = [ground_truth(this, v, "multi_rois") for v in list(multi_rois)[:count]]
+    rois = [boxes_in_images(this, v, "multi_rois") for v in list(multi_rois)[:count]]
     scores = list(multi_scores)[:count]
     shapes = [(*v.shape[:2], 1) for v in rois]
     if len(rois) < count or [v.shape for v in scores] != shapes:
@@ -200,7 +201,7 @@ def collect_fpn_proposals(
     chances = jnp.where(there, jnp.concatenate([exact(v)[..., 0] for v in scores], axis=1), -jnp.inf)
     boxes = jnp.concatenate([dense(v) for v in rois], axis=1)
     most = core.whole_number(this.name, "post_nms_top_n", post_nms_top_n)
-    best, places = largest(jax.lax.stop_gradient(chances), most)
+    best, places = top_k(jax.lax.stop_gradient(chances), most)
     own = jnp.take_along_axis(jax.lax.stop_gradient(boxes), places[..., None], axis=1)
     return this.output(sequence_batch(own, jnp.sum(best > -jnp.inf, axis=1)))
 
@@ -208,7 +209,11 @@ def collect_fpn_proposals(
 def _predictions(
     this: Layer, scores: core.Value, bbox_deltas: core.Value, anchors: core.Value, variances: core.Value
 ) -> tuple[jax.Array, ...]:
-    """Scores `[batch, n]`, offsets `[batch, n, 4]`, anchors and variances `[n, 4]`, pixel by pixel."""
+    """Scores `[batch, n]`, offsets `[batch, n, 4]`, anchors and variances `[n, 4]`, for all pixels and anchors.
+
+    Raises:
+      ShapeError: the shapes do not fit together.
+    """
     chances, offsets, around, factors = (exact_array(this, v) for v in (scores, bbox_deltas, anchors, variances))
     wanted = chances.shape if chances.ndim == 4 else (0, 0, 0, 0)
     batch, count, rows, columns = wanted
@@ -223,10 +228,17 @@ def _predictions(
     return chances.reshape(batch, -1), offsets.reshape(batch, -1, 4), around.reshape(-1, 4), factors.reshape(-1, 4)
 
 
-def _large(boxes: jax.Array, whole: tuple[jax.Array, jax.Array], scale: jax.Array, least: float) -> jax.Array:
-    """Which boxes `[batch, n, 4]` are large enough, and have their middle in an image of such width and height."""
+def _large(boxes: jax.Array, image: tuple[jax.Array, jax.Array], scale: jax.Array, least: float) -> jax.Array:
+    """Which boxes `[batch, n, 4]` have at least the size `least`, and their centre in the image.
+
+    Args:
+      boxes: in pixels of the resized image.
+      image: width and height of the resized images, each `[batch, 1]`.
+      scale: by which they were resized, `[batch, 1]`.
+      least: in pixels of the original image.
+    """
     result = jnp.ones(boxes.shape[:-1], bool)
-    for first, size, most in zip((boxes[..., 0], boxes[..., 1]), sides(boxes, 0.0), whole, strict=True):
+    for first, size, most in zip((boxes[..., 0], boxes[..., 1]), box_sizes(boxes, 0.0), image, strict=True):
         result &= (size / scale + 1 >= least) & (first + (size + 1) / 2 <= most)
     return result
 

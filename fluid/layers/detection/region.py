@@ -1,4 +1,4 @@
-"""What layers that pool regions of images share: reading them, and pooling one after the other."""
+"""What the layers that pool regions of feature maps share."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,20 +11,20 @@ from fluid.layers.base import Layer, describe, like, wide
 from fluid.layers.detection.box import exact
 from fluid.layers.image.spatial import image_of
 
-# So many regions are pooled at once; what lies between features and result grows with it.
+# The number of regions that are pooled at once; the memory of intermediate results grows with it.
 _AT_ONCE = 16
 
 
 class Regions(NamedTuple):
-    """Feature maps, regions of them, and the size that each region is pooled to.
+    """Feature maps, their regions, and the size to which the regions are pooled.
 
     Attributes:
       this: the layer.
       features: `[batch, channels, height, width]`, in float32 or wider.
-      boxes: `[batch, regions, 4]`, in pixels of the image.
-      scale: pixels of the feature map for each pixel of the image.
+      boxes: the regions, `[batch, regions, 4]`, in pixels of the image.
+      scale: the size of the feature map divided by that of the image.
       pooled: height and width of the result.
-      given: what the user gave: the feature maps and the regions.
+      given: the arguments for feature maps and regions, as the user gave them.
     """
 
     this: Layer
@@ -43,10 +43,11 @@ class Regions(NamedTuple):
         """Pool each region, and record the results.
 
         Args:
-          pool: from a feature map `[channels, height, width]` and a box `[4]` to `[channels', pooled height, width]`.
+          pool: a function from a feature map `[channels, height, width]` and a box `[4]` to the pooled region
+            `[channels', pooled height, pooled width]`.
 
         Returns:
-          `[batch, regions, channels', pooled height, pooled width]`, a SequenceBatch where the regions are one.
+          `[batch, regions, channels', pooled height, pooled width]`, a SequenceBatch if the regions are one.
         """
         count = self.boxes.shape[1]
         at_once = _AT_ONCE if isinstance(count, int) and count > _AT_ONCE else None
@@ -67,26 +68,26 @@ def regions(
     scale: float,
     counts: tuple[str, Any] = ("rois_lod", None),
 ) -> Regions:
-    """Read feature maps and regions of them.
+    """Read feature maps and their regions.
 
     Args:
       this: the layer.
       input: feature maps `[batch, channels, height, width]`.
       rois: a SequenceBatch `[batch, regions, 4]`, or an array of that shape.
-      pooled: height and width to pool to.
-      scale: pixels of the feature map for each pixel of the image.
-      counts: name and value of the argument that says which regions belong to which image; it is not possible here.
+      pooled: height and width of the result.
+      scale: the size of the feature map divided by that of the image.
+      counts: name and value of the argument by which Fluid assigns regions to images, which is not supported.
 
     Raises:
-      ArgumentError: a size is not positive, or `counts` were given.
-      ShapeError: the input are no feature maps, or there are no regions for each of them.
+      ArgumentError: a size is not positive, or the value of `counts` is not None.
+      ShapeError: the input has not four dimensions, or `rois` do not fit it.
     """
     features = wide(image_of(this, input, 4, "NCHW").array)
     boxes = exact(rois)
     argument, value = counts
     if value is not None:
         raise errors.ArgumentError(
-            f"{this.name}: {argument}= is not possible; rois are a sequence batch, which knows how many there are in "
+            f"{this.name}: {argument}= is not supported; give rois as a sequence batch, which has their number in "
             f'each image, as from layers.data("rois", shape=[4], lod_level=1)'
         )
     if boxes.ndim != 3 or boxes.shape[2] != 4 or boxes.shape[0] != features.shape[0]:

@@ -1,4 +1,4 @@
-"""RetinaNet (Lin et al., 2017): what its anchors shall predict, and what it found."""
+"""RetinaNet (Lin et al., 2017): targets of its anchors, and the decoding of its predictions."""
 
 from collections.abc import Sequence
 
@@ -10,16 +10,16 @@ from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
 from fluid.layers.detection.assignment import (
     counts,
-    foreground_first,
     objects_of,
     of_owner,
     one_for_each,
     owners,
+    positive_first,
     predictions_of,
 )
-from fluid.layers.detection.box import clipped, exact_array, ground_truth, image_sizes
-from fluid.layers.detection.coder import decoded, encoded
-from fluid.layers.detection.suppression import Candidates, count_of, largest, listed, suppressed
+from fluid.layers.detection.box import boxes_in_images, clip_boxes, exact_array, image_sizes
+from fluid.layers.detection.coder import decode, encode
+from fluid.layers.detection.suppression import Candidates, count_of, detections, nms, top_k
 from fluid.layers.functional import activation
 from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.steps import sequence_batch
@@ -41,35 +41,36 @@ def retinanet_target_assign(
     negative_overlap: float = 0.4,
     name: str | None = None,
 ) -> tuple[core.SequenceBatch | jax.Array, ...]:
-    """Choose the anchors that RetinaNet is trained with, and what they shall predict.
+    """Choose the anchors to train RetinaNet with, and make their targets.
 
-    An anchor is positive if it overlaps an object by `positive_overlap` or more, or one more than all other anchors do;
-    it is negative if it overlaps each by less than `negative_overlap`. The others do not count.
+    An anchor is positive if its intersection over union (IoU) with an object is at least `positive_overlap`, or is the
+    largest of all anchors for an object. It is negative if its IoU with all objects is below `negative_overlap`. Other
+    anchors are not used.
 
     Args:
       bbox_pred: predicted offsets from the anchors, `[batch, anchors, 4]`.
       cls_logits: logits of the classes without the background, `[batch, anchors, num_classes]`.
-      anchor_box: anchors in pixels, of which the last is inside, `[anchors, 4]`, or as from `anchor_generator`.
+      anchor_box: anchors in pixels, `[..., 4]`, as from `anchor_generator`.
       anchor_var: accepted for programs written for Fluid, but has no effect: the offsets of anchors are not divided.
-      gt_boxes: the objects, in pixels of the images before they were resized: a SequenceBatch `[batch, objects, 4]`.
-      gt_labels: their classes from 1 to `num_classes`, a SequenceBatch `[batch, objects, 1]`.
-      is_crowd: 1 for crowds, which are ignored, else 0, a SequenceBatch `[batch, objects, 1]`.
-      im_info: `[batch, 3]`: height and width of each image, and the factor by which it was resized to them.
-      num_classes: how many classes there are, without the background.
+      gt_boxes: boxes of the objects in pixels of the original image, a SequenceBatch `[batch, objects, 4]`.
+      gt_labels: classes of the objects from 1 to `num_classes`, a SequenceBatch `[batch, objects, 1]`.
+      is_crowd: 1 for crowds, which are ignored, and 0 for other objects, a SequenceBatch `[batch, objects, 1]`.
+      im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
+      num_classes: the number of classes without the background.
       positive_overlap: see above.
       negative_overlap: see above.
       name: instead of `retinanet_target_assign_N`.
 
     Returns:
-      Of the anchors that count, positive ones first, SequenceBatches: the logits `[batch, n, num_classes]`; the
-      predicted offsets `[batch, positives, 4]` of positive ones; the classes, 0 for negative ones, int32
-      `[batch, n, 1]`; what the offsets shall be, `[batch, positives, 4]`; and ones of that shape, for
-      `smooth_l1(inside_weight=)`. Then, int32 `[batch, 1]`, one more than there are positive ones in each image.
+      Five SequenceBatches, the positive anchors first: logits of the anchors that are used `[batch, n, num_classes]`;
+      predicted offsets of the positive ones `[batch, positives, 4]`; classes of the anchors that are used, 0 for
+      negative ones, int32 `[batch, n, 1]`; targets of the offsets `[batch, positives, 4]`; and ones of this shape, for
+      `smooth_l1(inside_weight=)`. Then the number of positive anchors in each image plus 1, int32 `[batch, 1]`.
 
     Raises:
       ArgumentError: `num_classes` is not positive.
       ArgumentTypeError: classes or `is_crowd` are no integers.
-      ShapeError: the inputs do not fit together.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -88,15 +89,15 @@ def retinanet_target_assign(
     classes = core.whole_number(this.name, "num_classes", num_classes)
     offsets, logits, anchors = predictions_of(this, bbox_pred, cls_logits, anchor_box, classes)
     objects = objects_of(this, gt_boxes, is_crowd, im_info)
-    labels = one_for_each(this, gt_labels, ground_truth(this, gt_boxes, "gt_boxes"), "gt_labels")
+    labels = one_for_each(this, gt_labels, boxes_in_images(this, gt_boxes, "gt_boxes"), "gt_labels")
     core.limit_feed(gt_labels, 1, classes + 1)
     found = owners(anchors, jnp.ones(offsets.shape[:2], bool), objects)
     positive = found.nearest | (found.overlaps >= positive_overlap)
     negative = ~positive & (found.overlaps < negative_overlap)
     lengths = counts(positive, positive | negative)
-    places = foreground_first(positive, negative, None)[..., None]
+    places = positive_first(positive, negative, None)[..., None]
     own = jnp.where(positive, of_owner(labels, found.objects), 0).astype(jnp.int32)
-    targets = encoded(of_owner(objects.boxes, found.objects), anchors, jnp.ones(4, anchors.dtype), 1.0)
+    targets = encode(of_owner(objects.boxes, found.objects), anchors, jnp.ones(4, anchors.dtype), 1.0)
     targets = jnp.where(positive[..., None], targets, 0)
     taken = [jnp.take_along_axis(v, places, axis=1) for v in (logits, offsets, own[..., None], targets)]
     taken.append(jnp.ones_like(taken[3]))
@@ -117,28 +118,28 @@ def retinanet_detection_output(
     nms_eta: float = 1.0,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """What RetinaNet has found: the most probable predictions of all levels, without those that overlap better ones.
+    """The objects that RetinaNet detects: decodes the best predictions of all levels, and applies `multiclass_nms`.
 
     Args:
-      bboxes: for each level predicted offsets from its anchors, `[batch, anchors, 4]`.
-      scores: for each level probabilities of the classes without the background, `[batch, anchors, classes]`.
-      anchors: for each level its anchors in pixels, of which the last is inside, `[anchors, 4]`.
-      im_info: `[batch, 3]`: height and width of each image, and the factor by which it was resized to them.
-      score_threshold: predictions with this probability or less are left out, but on the last level.
-      nms_top_k: how many predictions of each level are looked at, the most probable ones.
-      keep_top_k: how many of each image are kept at most; -1 for all.
+      bboxes: predicted offsets from the anchors, a list of `[batch, anchors, 4]` for each level.
+      scores: probabilities of the classes without the background, a list of `[batch, anchors, classes]` for each level.
+      anchors: anchors in pixels, a list of `[..., 4]` for each level.
+      im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
+      score_threshold: on all levels but the last, predictions are used only if their probability is above this.
+      nms_top_k: the number of the most probable predictions that are used of each level.
+      keep_top_k: the largest number of boxes that are kept in each image; -1 for no limit.
       nms_threshold: see `multiclass_nms`.
       nms_eta: see `multiclass_nms`.
       name: instead of `retinanet_detection_output_N`.
 
     Returns:
-      `[label, probability, x1, y1, x2, y2]` of each object, the label from 1 on, the box in pixels of the image before
-      it was resized, and within it: a SequenceBatch `[batch, keep_top_k, 6]`, the best of each image first. It carries
-      no gradient.
+      `[label, probability, x1, y1, x2, y2]` of each object, with labels from 1 on, and boxes in pixels of the original
+      image, to which they are clipped: a SequenceBatch `[batch, keep_top_k, 6]` ordered by probability. It has no
+      gradient.
 
     Raises:
-      ArgumentError: a number of predictions is not positive.
-      ShapeError: the inputs do not fit together.
+      ArgumentError: `nms_top_k` is not positive, or `keep_top_k` is neither positive nor -1.
+      ShapeError: the shapes do not fit together, or a list has not one entry for each level.
 
     Example:
       >>> import fluid
@@ -167,7 +168,7 @@ def retinanet_detection_output(
     classes = exact_array(this, scores[0]).shape[2]
     height, width, scale = (v[:, None] for v in image_sizes(this, im_info, boxes.shape[0]))
     last = [activation("round")(side / scale) - 1 for side in (width, height)]
-    boxes = clipped(boxes / scale[..., None], *last)
+    boxes = clip_boxes(boxes / scale[..., None], *last)
     order = jnp.argsort(-chances, axis=1, stable=True)
     boxes, chances, labels = (
         jnp.take_along_axis(v, order.reshape(*order.shape, *[1] * (v.ndim - 2)), axis=1)
@@ -175,17 +176,21 @@ def retinanet_detection_output(
     )
     own = (labels[:, None] == jnp.arange(classes)[:, None]) & (chances > -jnp.inf)[:, None]
     spread = jnp.broadcast_to(boxes[:, None], (*own.shape, 4))
-    left = suppressed(spread, own, keep, nms_threshold, nms_eta, 1.0)
+    left = nms(spread, own, keep, nms_threshold, nms_eta, 1.0)
     left = jnp.where(left, chances[:, None], -jnp.inf)
     places = jnp.broadcast_to(order[:, None].astype(jnp.int32), own.shape)
     found = Candidates(spread, left, places, np.arange(1, classes + 1))
-    return this.output(listed(found, left, keep, by_class=False)[0])
+    return this.output(detections(found, left, keep, by_class=False)[0])
 
 
 def _best(
     this: Layer, bboxes: core.Value, scores: core.Value, anchors: core.Value, threshold: float, most: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The best predictions of a level: boxes `[batch, n, 4]`, probabilities and classes `[batch, n]`."""
+    """The most probable predictions of a level: boxes `[batch, n, 4]`, probabilities and classes, each `[batch, n]`.
+
+    Raises:
+      ShapeError: the shapes do not fit together.
+    """
     offsets, chances, around = (jax.lax.stop_gradient(exact_array(this, v)) for v in (bboxes, scores, anchors))
     around = around.reshape(-1, 4)
     wanted = (offsets.shape[0], around.shape[0])
@@ -196,8 +201,8 @@ def _best(
         )
     classes = chances.shape[2]
     everything = chances.reshape(chances.shape[0], -1)
-    best, places = largest(jnp.where(everything > threshold, everything, -jnp.inf), most)
+    best, places = top_k(jnp.where(everything > threshold, everything, -jnp.inf), most)
     own = places // classes
     moves = jnp.take_along_axis(offsets, own[..., None], axis=1)
-    boxes = decoded(moves, around[own], jnp.ones(4, moves.dtype), 1.0)
+    boxes = decode(moves, around[own], jnp.ones(4, moves.dtype), 1.0)
     return boxes, best, places % classes

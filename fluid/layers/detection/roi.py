@@ -1,4 +1,4 @@
-"""Regions of images pooled to one size: what two-stage detectors classify."""
+"""Pooling of regions of feature maps to a fixed size, for detectors with two stages."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fluid.layers.base import Layer, describe, layer
 from fluid.layers.detection.region import regions
 from fluid.layers.functional import activation
 
-# Regions of garbage shall not overflow integers.
+# Coordinates are limited to this before they become integers, so that none overflows.
 _FAR = 2.0**20
 
 
@@ -24,27 +24,27 @@ def roi_pool(
     rois_lod: core.Value | None = None,
     name: str | None = None,
 ) -> Any:
-    """The largest pixels of regions (Girshick, 2015), each of which is cut into bins of about the same size.
+    """Max pooling of regions (Girshick, 2015): each region is divided into bins, of which the maximum is taken.
 
-    Regions are rounded to whole pixels of the feature map, and bins to those that they touch.
+    Regions are rounded to whole pixels of the feature map, and bins are enlarged to whole pixels.
 
     Args:
       input: feature maps `[batch, channels, height, width]`.
-      rois: regions in pixels of the image, of which the last is inside: a SequenceBatch `[batch, regions, 4]`, or an
-        array of that shape. They receive no gradient.
-      pooled_height: bins from top to bottom.
-      pooled_width: bins from left to right.
-      spatial_scale: pixels of the feature map for each pixel of the image.
-      rois_lod: not possible here; `rois` know how many there are in each image.
+      rois: regions in pixels of the image, which include their last pixel: a SequenceBatch `[batch, regions, 4]`, or an
+        array of that shape. They have no gradient.
+      pooled_height: the number of bins from top to bottom.
+      pooled_width: the number of bins from left to right.
+      spatial_scale: the size of the feature map divided by that of the image.
+      rois_lod: not supported; a SequenceBatch has the number of regions in each image.
       name: instead of `roi_pool_N`.
 
     Returns:
-      `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch where `rois` are one. Bins outside of
-      the image are 0.
+      `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` are one. Bins outside of
+      the feature map are 0.
 
     Raises:
       ArgumentError: a size is not positive, or `rois_lod` was given.
-      ShapeError: the input are no feature maps, or there are no regions for each of them.
+      ShapeError: the input has not four dimensions, or `rois` do not fit it.
 
     Example:
       >>> import fluid
@@ -81,28 +81,29 @@ def roi_align(
     name: str | None = None,
     rois_lod: core.Value | None = None,
 ) -> Any:
-    """Means of regions (He et al., 2017): each is cut into bins, which are read at some places, between pixels too.
+    """Average pooling of regions by bilinear interpolation (He et al., 2017).
 
-    Places in the outermost pixel around the image read its edge, those further away 0.
+    Each region is divided into bins, and the feature map is interpolated at points at equal distances in each bin.
+    Points less than one pixel outside of the feature map get the value of its edge, points further outside are 0.
 
     Args:
       input: feature maps `[batch, channels, height, width]`.
-      rois: regions in pixels of the image: a SequenceBatch `[batch, regions, 4]`, or an array of that shape. They
-        receive no gradient. On the feature map they are at least one pixel wide and high.
-      pooled_height: bins from top to bottom.
-      pooled_width: bins from left to right.
-      spatial_scale: pixels of the feature map for each pixel of the image.
-      sampling_ratio: how many places in each bin across, and as many down; -1 for as many as the bin is pixels wide or
-        high, rounded up.
+      rois: regions in pixels of the image: a SequenceBatch `[batch, regions, 4]`, or an array of that shape. They have
+        no gradient. On the feature map they are at least one pixel wide and high.
+      pooled_height: the number of bins from top to bottom.
+      pooled_width: the number of bins from left to right.
+      spatial_scale: the size of the feature map divided by that of the image.
+      sampling_ratio: the number of points in each bin in each direction; -1 for the width or height of the bin in
+        pixels, rounded up.
       name: instead of `roi_align_N`.
-      rois_lod: not possible here; `rois` know how many there are in each image.
+      rois_lod: not supported; a SequenceBatch has the number of regions in each image.
 
     Returns:
-      `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch where `rois` are one.
+      `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` are one.
 
     Raises:
       ArgumentError: a size is not positive, or `rois_lod` was given.
-      ShapeError: the input are no feature maps, or there are no regions for each of them.
+      ShapeError: the input has not four dimensions, or `rois` do not fit it.
 
     Example:
       >>> import fluid
@@ -124,7 +125,7 @@ def roi_align(
             _sampled(start, jnp.maximum(end - start, 1), bins, size, samples)
             for start, end, bins, size in zip((y1, x1), (y2, x2), given.pooled, given.pixels, strict=True)
         )
-        return _weighed(features, down, across)
+        return _weighted(features, down, across)
 
     return given.each(pool)
 
@@ -139,25 +140,25 @@ def psroi_pool(
     pooled_width: int,
     name: str | None = None,
 ) -> Any:
-    """Means of regions by position (Dai et al., 2016): each bin of a region is the mean of pixels of its own channel.
+    """Position-sensitive average pooling of regions (Dai et al., 2016): each bin is read from channels of its own.
 
     Args:
       input: feature maps `[batch, output_channels * pooled_height * pooled_width, height, width]`.
-      rois: regions in pixels of the image, of which the last is inside: a SequenceBatch `[batch, regions, 4]`, or an
-        array of that shape. They receive no gradient.
-      output_channels: channels of the result.
-      spatial_scale: pixels of the feature map for each pixel of the image.
-      pooled_height: bins from top to bottom.
-      pooled_width: bins from left to right.
+      rois: regions in pixels of the image, which include their last pixel: a SequenceBatch `[batch, regions, 4]`, or an
+        array of that shape. They have no gradient.
+      output_channels: the number of channels of the result.
+      spatial_scale: the size of the feature map divided by that of the image.
+      pooled_height: the number of bins from top to bottom.
+      pooled_width: the number of bins from left to right.
       name: instead of `psroi_pool_N`.
 
     Returns:
-      `[batch, regions, output_channels, pooled_height, pooled_width]`, a SequenceBatch where `rois` are one. Bins
-      outside of the image are 0.
+      `[batch, regions, output_channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` are one. Bins
+      outside of the feature map are 0.
 
     Raises:
       ArgumentError: a size is not positive.
-      ShapeError: the input has another number of channels, or there are no regions for each feature map.
+      ShapeError: the input has another number of channels or dimensions, or `rois` do not fit it.
 
     Example:
       >>> import fluid
@@ -203,17 +204,18 @@ def prroi_pool(
     batch_roi_nums: core.Value | None = None,
     name: str | None = None,
 ) -> Any:
-    """Exact means of regions (Jiang et al., 2018): the integral of the interpolated image over each bin, by its area.
+    """Precise pooling of regions (Jiang et al., 2018): the mean of the interpolated feature map over each bin.
 
-    Between pixels the image is bilinear, and around it 0. Regions are not rounded, and receive a gradient too.
+    The feature map is interpolated bilinearly, and is 0 outside. The mean is an integral, divided by the area of the
+    bin. Regions are not rounded, and have a gradient.
 
     Args:
       input: feature maps `[batch, channels, height, width]`.
       rois: regions in pixels of the image: a SequenceBatch `[batch, regions, 4]`, or an array of that shape.
-      spatial_scale: pixels of the feature map for each pixel of the image.
-      pooled_height: bins from top to bottom.
-      pooled_width: bins from left to right.
-      batch_roi_nums: not possible here; `rois` know how many there are in each image.
+      spatial_scale: the size of the feature map divided by that of the image.
+      pooled_height: the number of bins from top to bottom.
+      pooled_width: the number of bins from left to right.
+      batch_roi_nums: not supported; a SequenceBatch has the number of regions in each image.
       name: instead of `prroi_pool_N`.
 
     Returns:
@@ -222,7 +224,7 @@ def prroi_pool(
 
     Raises:
       ArgumentError: a size is not positive, or `batch_roi_nums` was given.
-      ShapeError: the input are no feature maps, or there are no regions for each of them.
+      ShapeError: the input has not four dimensions, or `rois` do not fit it.
 
     Example:
       >>> import fluid
@@ -238,44 +240,44 @@ def prroi_pool(
     counts = ("batch_roi_nums", batch_roi_nums)
     given = regions(this, input, rois, (pooled_height, pooled_width), spatial_scale, counts)
 
-    @jax.checkpoint  # what the gradient of a region needs is large, and quickly computed again
+    @jax.checkpoint  # what the gradient of a region needs is large, and cheap to compute again
     def pool(features: jax.Array, box: jax.Array) -> jax.Array:
         x1, y1, x2, y2 = box * given.scale
         down, across = (
             _integrated(start, end, bins, size)
             for start, end, bins, size in zip((y1, x1), (y2, x2), given.pooled, given.pixels, strict=True)
         )
-        return _weighed(features, down, across)
+        return _weighted(features, down, across)
 
     return given.each(pool)
 
 
-def _weighed(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Array:
-    """Bins `[channels, p, q]`: sums over a feature map, weighed by row `[p, height]` and by column `[q, width]`."""
+def _weighted(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Array:
+    """Sums `[channels, p, q]` of a feature map, weighted by rows `[p, height]` and by columns `[q, width]`."""
     return jnp.einsum("ph,chq->cpq", down, jnp.einsum("qw,chw->chq", across, features))
 
 
 def _covered(start: jax.Array, length: jax.Array, bins: int, size: int) -> jax.Array:
-    """Which pixels lie in each bin, bool `[bins, size]`: in so many parts of `length` pixels from `start` on."""
+    """The pixels in each bin, bool `[bins, size]`, where bins are equal parts of `length` pixels from `start` on."""
     number, pixel = jnp.arange(bins), jnp.arange(size)
     first, end = number * length // bins, -(-(number + 1) * length // bins)
     return (pixel >= (start + first)[:, None]) & (pixel < (start + end)[:, None])
 
 
 def _touched(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
-    """Which pixels each bin touches, bool `[bins, size]`: parts of what lies between `start` and `end`."""
+    """The pixels in each bin, bool `[bins, size]`, where bins are equal parts of an interval."""
     width, number, pixel = jnp.maximum(end - start, 0.1) / bins, jnp.arange(bins), jnp.arange(size)
     first, last = jnp.floor(number * width + start), jnp.ceil((number + 1) * width + start)
     return (pixel >= first[:, None]) & (pixel < last[:, None])
 
 
 def _largest(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Array:
-    """The largest of the pixels in each bin, `[channels, p, q]`; 0 where there are none.
+    """The maximum of each bin, `[channels, p, q]`, 0 for bins without pixels.
 
     Args:
       features: `[channels, height, width]`.
-      down: which rows belong to a bin, bool `[p, height]`.
-      across: which columns do, bool `[q, width]`.
+      down: the rows of each bin, bool `[p, height]`.
+      across: the columns of each bin, bool `[q, width]`.
     """
     values = jax.lax.stop_gradient(features)
     columns = [jnp.argmax(jnp.where(mask, values, -jnp.inf), axis=2) for mask in across]
@@ -288,20 +290,20 @@ def _largest(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Arr
 
 
 def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples: int | None) -> jax.Array:
-    """How much each pixel weighs in each bin, `[bins, size]`, when the bin is read at places at equal distances.
+    """The weights of pixels in the means of bins, `[bins, size]`, when these are means over points at equal distances.
 
     Args:
-      start: where the first bin begins.
-      length: of all bins together.
-      bins: how many there are.
-      size: how many pixels there are.
-      samples: how many places in each bin; None for as many as it is pixels long, rounded up.
+      start: the begin of the first bin.
+      length: the length of all bins together.
+      bins: their number.
+      size: the number of pixels.
+      samples: the number of points in each bin; None for the length of a bin in pixels, rounded up.
     """
     width, pixel = length / bins, jnp.arange(size)
     count = jnp.ceil(width) if samples is None else jnp.asarray(samples, width.dtype)
     first = start + jnp.arange(bins) * width + width / count / 2
     if samples is None:
-        # One sample or several that are more than half a pixel apart: at most five of them are near a pixel.
+        # Several points of a bin are more than half a pixel apart, so that at most five of them are near a pixel.
         step = jnp.where(count > 1, width / count, 1)
         number = jnp.floor((pixel - 1 - first[:, None]) / step)[..., None] + jnp.arange(6)
     else:
@@ -313,10 +315,10 @@ def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples:
 
 
 def _integrated(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
-    """How much each pixel weighs in each bin, `[bins, size]`, in the mean of the interpolated line over that bin."""
+    """The weights of pixels in the means of bins, `[bins, size]`, when the interpolated function is integrated."""
     width = jnp.maximum(end - start, 0) / bins
     edges = start + jnp.arange(bins + 1) * width
-    # The integral, up to each edge, of the triangle that a pixel makes.
+    # The integral, up to each edge, of the triangle by which each pixel is interpolated.
     away = jnp.clip(edges[:, None] - jnp.arange(size), -1, 1)
     up_to = away - away * jnp.abs(away) / 2
     return (up_to[1:] - up_to[:-1]) / jnp.where(width > 0, width, 1)

@@ -1,4 +1,4 @@
-"""What the two stages of Faster R-CNN (Ren et al., 2015) are trained with: some anchors, and some regions."""
+"""Sampling of anchors and regions, with targets, to train the two stages of Faster R-CNN (Ren et al., 2015)."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from fluid import core, errors
 from fluid.layers.base import Layer, layer
 from fluid.layers.detection.assignment import (
     counts,
-    foreground_first,
     objects_of,
     of_owner,
     one_for_each,
     owners,
+    positive_first,
     predictions_of,
     some_of,
 )
-from fluid.layers.detection.box import ground_truth
-from fluid.layers.detection.coder import encoded
+from fluid.layers.detection.box import boxes_in_images
+from fluid.layers.detection.coder import encode
 from fluid.layers.detection.prior import positive_numbers
 from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.steps import sequence_batch
@@ -42,36 +42,37 @@ def rpn_target_assign(
     use_random: bool = True,
     name: str | None = None,
 ) -> tuple[core.SequenceBatch, ...]:
-    """Choose the anchors that the first stage of Faster R-CNN is trained with, and what they shall predict.
+    """Sample anchors to train the region proposal network of Faster R-CNN, and make their targets.
 
-    An anchor is positive if it overlaps an object by `rpn_positive_overlap` or more, or one more than all other anchors
-    do; it is negative if it overlaps each by less than `rpn_negative_overlap`.
+    An anchor is positive if its intersection over union (IoU) with an object is at least `rpn_positive_overlap`, or is
+    the largest of all anchors for an object. It is negative if its IoU with all objects is below
+    `rpn_negative_overlap`.
 
     Args:
       bbox_pred: predicted offsets from the anchors, `[batch, anchors, 4]`.
-      cls_logits: logits of holding an object, `[batch, anchors, 1]`.
-      anchor_box: anchors in pixels, of which the last is inside, `[anchors, 4]`, or as from `anchor_generator`.
+      cls_logits: logits of the probability of an object, `[batch, anchors, 1]`.
+      anchor_box: anchors in pixels, `[..., 4]`, as from `anchor_generator`.
       anchor_var: accepted for programs written for Fluid, but has no effect: the offsets of anchors are not divided.
-      gt_boxes: the objects, in pixels of the images before they were resized: a SequenceBatch `[batch, objects, 4]`.
-      is_crowd: 1 for crowds, which are ignored, else 0, a SequenceBatch `[batch, objects, 1]`.
-      im_info: `[batch, 3]`: height and width of each image, and the factor by which it was resized to them.
-      rpn_batch_size_per_im: how many anchors of each image are chosen, at most.
-      rpn_straddle_thresh: by how many pixels an anchor may lie outside of its image; any number if negative.
-      rpn_fg_fraction: the share of positive ones, at most.
+      gt_boxes: boxes of the objects in pixels of the original image, a SequenceBatch `[batch, objects, 4]`.
+      is_crowd: 1 for crowds, which are ignored, and 0 for other objects, a SequenceBatch `[batch, objects, 1]`.
+      im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
+      rpn_batch_size_per_im: the largest number of anchors that are sampled in each image.
+      rpn_straddle_thresh: anchors that exceed the image by more pixels are not used; negative to use all.
+      rpn_fg_fraction: the largest fraction of positive anchors.
       rpn_positive_overlap: see above.
       rpn_negative_overlap: see above.
-      use_random: whether to draw them; else the first are taken.
+      use_random: whether anchors are drawn at random; otherwise the first ones are taken.
       name: instead of `rpn_target_assign_N`.
 
     Returns:
-      Of the chosen anchors, positive ones first, SequenceBatches: the logits `[batch, n, 1]`; the predicted offsets
-      `[batch, positives, 4]` of positive ones; 1 or 0 for positive or negative, int32 `[batch, n, 1]`; what the offsets
-      shall be, `[batch, positives, 4]`; and ones of that shape, for `smooth_l1(inside_weight=)`.
+      Five SequenceBatches, the positive anchors first: logits of the sampled anchors `[batch, n, 1]`; predicted offsets
+      of the positive ones `[batch, positives, 4]`; labels of the sampled anchors, 1 or 0, int32 `[batch, n, 1]`;
+      targets of the offsets `[batch, positives, 4]`; and ones of this shape, for `smooth_l1(inside_weight=)`.
 
     Raises:
-      ArgumentError: the number of anchors is not positive.
+      ArgumentError: `rpn_batch_size_per_im` is not positive.
       ArgumentTypeError: `is_crowd` are no integers.
-      ShapeError: the inputs do not fit together.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -106,9 +107,9 @@ def rpn_target_assign(
     most = int(count * rpn_fg_fraction)
     chosen = some_of(positive, most, keys[0])
     others = some_of(negative, count - jnp.sum(chosen, axis=1, keepdims=True), keys[1])
-    places = foreground_first(chosen, others, count)
+    places = positive_first(chosen, others, count)
     lengths = counts(chosen, chosen | others)
-    targets = encoded(of_owner(objects.boxes, found.objects), anchors, jnp.ones(4, anchors.dtype), 1.0)
+    targets = encode(of_owner(objects.boxes, found.objects), anchors, jnp.ones(4, anchors.dtype), 1.0)
     first, everything = places[:, :most, None], places[..., None]
     results = [
         (jnp.take_along_axis(logits, everything, axis=1), lengths[1]),
@@ -139,38 +140,39 @@ def generate_proposal_labels(
     is_cascade_rcnn: bool = False,
     name: str | None = None,
 ) -> tuple[core.SequenceBatch, ...]:
-    """Choose the regions that the second stage of Faster R-CNN is trained with, and what they shall predict.
+    """Sample regions to train the second stage of Faster R-CNN, and make their targets.
 
-    The boxes of the objects are regions too. A region that overlaps an object by `fg_thresh` or more has its class; one
-    that overlaps each by less than `bg_thresh_hi`, and one by `bg_thresh_lo` or more, is background.
+    The boxes of the objects are added to the regions. A region has the class of the object with the largest
+    intersection over union if this is at least `fg_thresh`, and is background if it is at least `bg_thresh_lo` and
+    below `bg_thresh_hi`. Other regions are not used.
 
     Args:
-      rpn_rois: regions in pixels, of which the last is inside: a SequenceBatch `[batch, regions, 4]`.
-      gt_classes: classes of the objects, a SequenceBatch `[batch, objects, 1]`; 0 is the background.
-      is_crowd: 1 for crowds, which are ignored, else 0, a SequenceBatch `[batch, objects, 1]`.
-      gt_boxes: the objects, in pixels of the images before they were resized: a SequenceBatch `[batch, objects, 4]`.
-      im_info: `[batch, 3]`: height and width of each image, and the factor by which it was resized to them.
-      batch_size_per_im: how many regions of each image are chosen, at most.
-      fg_fraction: the share of those with a class, at most.
+      rpn_rois: regions in pixels of the resized image, a SequenceBatch `[batch, regions, 4]`.
+      gt_classes: classes of the objects from 1 on, a SequenceBatch `[batch, objects, 1]`.
+      is_crowd: 1 for crowds, which are ignored, and 0 for other objects, a SequenceBatch `[batch, objects, 1]`.
+      gt_boxes: boxes of the objects in pixels of the original image, a SequenceBatch `[batch, objects, 4]`.
+      im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
+      batch_size_per_im: the largest number of regions that are sampled in each image.
+      fg_fraction: the largest fraction of regions with the class of an object.
       fg_thresh: see above.
       bg_thresh_hi: see above.
       bg_thresh_lo: see above.
-      bbox_reg_weights: what the four offsets are divided by.
-      class_nums: how many classes there are, the background included.
-      use_random: whether to draw them; else the first are taken.
-      is_cls_agnostic: whether there is one box for all classes, which stands where that of class 1 would.
-      is_cascade_rcnn: not possible here.
+      bbox_reg_weights: variances of the regions: the four offsets are divided by them.
+      class_nums: the number of classes, including the background.
+      use_random: whether regions are drawn at random; otherwise the first ones are taken.
+      is_cls_agnostic: whether all classes share the offsets of class 1, as if there were two classes.
+      is_cascade_rcnn: not supported.
       name: instead of `generate_proposal_labels_N`.
 
     Returns:
-      SequenceBatches of the chosen regions, those with a class first: the regions `[batch, n, 4]`; their classes, int32
-      `[batch, n, 1]`; what the offsets of each class shall be, `[batch, n, 4 * classes]`; and twice which of them
-      count, of 0 and 1, for `smooth_l1(inside_weight=, outside_weight=)`.
+      Five SequenceBatches, the regions of objects first: the sampled regions `[batch, n, 4]`; their classes, int32
+      `[batch, n, 1]`; targets of the offsets of all classes `[batch, n, 4 * classes]`; and two times the weights of
+      these, 1 for the class of the region and 0 for others, for `smooth_l1(inside_weight=, outside_weight=)`.
 
     Raises:
-      ArgumentError: `class_nums` is missing, or `is_cascade_rcnn` was asked for.
+      ArgumentError: `class_nums` is missing, or `is_cascade_rcnn` is True.
       ArgumentTypeError: classes or `is_crowd` are no integers.
-      ShapeError: the inputs do not fit together.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -187,14 +189,14 @@ def generate_proposal_labels(
     """
     this = Layer("generate_proposal_labels", name)
     if is_cascade_rcnn:
-        raise errors.ArgumentError(f"{this.name}: is_cascade_rcnn=True is not possible; leave it out")
+        raise errors.ArgumentError(f"{this.name}: is_cascade_rcnn=True is not supported; leave it out")
     classes = core.whole_number(this.name, "class_nums", class_nums, least=2)
     count = core.whole_number(this.name, "batch_size_per_im", batch_size_per_im)
     objects = objects_of(this, gt_boxes, is_crowd, im_info)
-    truth = ground_truth(this, gt_boxes, "gt_boxes")
+    truth = boxes_in_images(this, gt_boxes, "gt_boxes")
     labels = one_for_each(this, gt_classes, truth, "gt_classes")
     core.limit_feed(gt_classes, 0, classes)
-    rois = ground_truth(this, rpn_rois, "rpn_rois")
+    rois = boxes_in_images(this, rpn_rois, "rpn_rois")
     boxes = jnp.concatenate([objects.boxes, jax.lax.stop_gradient(rois.data)], axis=1)
     able = jnp.concatenate([objects.there, rois.mask], axis=1)
     found = owners(boxes, able, objects)
@@ -203,11 +205,11 @@ def generate_proposal_labels(
     keys = jax.random.split(core.random_key(this.name)) if use_random else (None, None)
     chosen = some_of(positive, int(count * fg_fraction), keys[0])
     others = some_of(negative, count - jnp.sum(chosen, axis=1, keepdims=True), keys[1])
-    places = foreground_first(chosen, others, count)[..., None]
+    places = positive_first(chosen, others, count)[..., None]
     lengths = counts(chosen | others)[0]
     weights = jnp.asarray(positive_numbers(this, "bbox_reg_weights", bbox_reg_weights, 4), boxes.dtype)
     safe = jnp.where(chosen[..., None], boxes, jnp.asarray([0, 0, 1, 1], boxes.dtype))
-    offsets = encoded(of_owner(objects.boxes, found.objects), safe, weights, 1.0)
+    offsets = encode(of_owner(objects.boxes, found.objects), safe, weights, 1.0)
     own = jnp.where(chosen, of_owner(labels, found.objects), 0).astype(jnp.int32)
     taken = [jnp.take_along_axis(v, places, axis=1) for v in (boxes, own[..., None], offsets)]
     slot = jnp.minimum(taken[1], 1) if is_cls_agnostic else taken[1]

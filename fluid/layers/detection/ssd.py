@@ -1,4 +1,4 @@
-"""SSD, a detector in one shot (Liu et al., 2016): its head, and what it has found."""
+"""SSD (Liu et al., 2016): the layers that predict boxes, and the decoding of their predictions."""
 
 import math
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
 from fluid.layers.detection.box import boxes_of, exact_array
-from fluid.layers.detection.coder import Variance, decoded, variance_of
+from fluid.layers.detection.coder import Variance, decode, variance_of
 from fluid.layers.detection.prior import prior_box
-from fluid.layers.detection.suppression import candidates, count_of, listed, suppressed
+from fluid.layers.detection.suppression import candidates, count_of, detections, nms
 from fluid.layers.image.conv import conv2d
 from fluid.layers.image.spatial import image_of
 
@@ -42,38 +42,39 @@ def multi_box_head(
     name: str | None = None,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The head of SSD: on each feature map prior boxes, and two convolutions that predict offsets and classes of them.
+    """The head of SSD: prior boxes on each feature map, and two convolutions that predict their offsets and classes.
 
     Args:
-      inputs: feature maps `[batch, channels, height, width]`, the finest first.
-      image: the image, `[batch, channels, height, width]`; only its size counts.
-      base_size: side of the image in pixels, which sizes from ratios are shares of.
-      num_classes: how many classes there are, the background included.
-      aspect_ratios: for each feature map the ratios of its boxes.
-      min_ratio: size of the boxes on the second feature map, in percent of `base_size`; where no sizes are given.
-      max_ratio: about that on the last; sizes between are at equal distances, those on the first 10 and 20 percent.
-      min_sizes: for each feature map, `min_sizes` of `prior_box`, one or several.
-      max_sizes: for each feature map, `max_sizes` of `prior_box`, none, one or several.
-      steps: for each feature map, pixels of the image from one of its pixels to the next; 0 for those that fit.
-      step_w: the same across only.
-      step_h: the same down only.
+      inputs: a list of feature maps `[batch, channels, height, width]`, the finest first.
+      image: the image, `[batch, channels, height, width]`, of which only the size is used.
+      base_size: the size of the image in pixels, of which `min_ratio` and `max_ratio` are percentages.
+      num_classes: the number of classes, including the background.
+      aspect_ratios: a list of the `aspect_ratios` of `prior_box` for each feature map.
+      min_ratio: without `min_sizes` and `max_sizes`, the size of boxes on the second feature map, in percent. The boxes
+        on the first feature map then have sizes from 10 to 20 percent.
+      max_ratio: the size of boxes up to which those of the other feature maps grow in equal steps, in percent.
+      min_sizes: a list of the `min_sizes` of `prior_box` for each feature map.
+      max_sizes: a list of the `max_sizes` of `prior_box` for each feature map.
+      steps: a list of the `steps` of `prior_box` for each feature map, one number for width and height.
+      step_w: such a list for the width, if `steps` is not given.
+      step_h: such a list for the height, if `steps` is not given.
       offset: see `prior_box`.
       variance: see `prior_box`.
       flip: see `prior_box`.
       clip: see `prior_box`.
-      kernel_size: of the convolutions.
-      pad: of the convolutions, which must give as many pixels as the feature map has.
-      stride: of the convolutions.
+      kernel_size: the filter size of the convolutions.
+      pad: the padding of the convolutions. Their results must have the size of the feature map.
+      stride: the stride of the convolutions.
       name: of all convolutions, instead of `conv2d_N`.
       min_max_aspect_ratios_order: see `prior_box`.
 
     Returns:
       Offsets `[batch, priors, 4]`, logits of the classes `[batch, priors, num_classes]`, prior boxes `[priors, 4]` and
-      their variances `[priors, 4]`: of all feature maps, one after the other.
+      their variances `[priors, 4]`, each concatenated from all feature maps.
 
     Raises:
-      ArgumentError: sizes, ratios or steps are missing, or not one for each feature map.
-      ShapeError: the inputs are no batches of images, or the convolutions give other sizes than theirs.
+      ArgumentError: sizes, ratios or steps are missing, or a list has not one entry for each feature map.
+      ShapeError: a feature map has not four dimensions, or the convolutions change its size.
 
     Example:
       >>> import fluid
@@ -128,30 +129,30 @@ def detection_output(
     return_index: bool = False,
     name: str | None = None,
 ) -> Any:
-    """What SSD has found: offsets become boxes, logits probabilities, and `multiclass_nms` keeps the best.
+    """The objects that SSD detects: decodes offsets, applies softmax to logits, and then `multiclass_nms`.
 
     Args:
       loc: predicted offsets from the prior boxes, `[batch, priors, 4]`.
       scores: logits of the classes, `[batch, priors, classes]`.
-      prior_box: `[priors, 4]`.
-      prior_box_var: what offsets are multiplied by: `[priors, 4]`, or four numbers for all.
-      background_label: the class that is no object; -1 for none.
+      prior_box: normalized prior boxes `[priors, 4]`.
+      prior_box_var: variances `[priors, 4]`, four numbers for all prior boxes, or None for ones.
+      background_label: the class of the background, which is left out; -1 if there is none.
       nms_threshold: see `multiclass_nms`.
       nms_top_k: see `multiclass_nms`.
       keep_top_k: see `multiclass_nms`.
       score_threshold: see `multiclass_nms`.
       nms_eta: see `multiclass_nms`.
-      return_index: whether to return too which prior box each row comes from.
+      return_index: whether the index of the prior box of each row is returned too.
       name: instead of `detection_output_N`.
 
     Returns:
-      `[label, probability, x1, y1, x2, y2]` of each object: a SequenceBatch `[batch, keep_top_k, 6]`, class by class,
-      the best of each first. With `return_index` also a SequenceBatch `[batch, keep_top_k, 1]`, int32: the number of
-      the prior box, counted through from the first image of the batch. They carry no gradient.
+      `[label, probability, x1, y1, x2, y2]` of each object, as a SequenceBatch `[batch, keep_top_k, 6]`, ordered by
+      class and then by probability. With `return_index` also a SequenceBatch of int32 `[batch, keep_top_k, 1]`: the
+      index of the prior box, plus the number of prior boxes times the index of the image. They have no gradient.
 
     Raises:
-      ArgumentError: a number of boxes is neither positive nor -1.
-      ShapeError: the inputs do not fit together.
+      ArgumentError: `nms_top_k` or `keep_top_k` is neither positive nor -1.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -170,12 +171,12 @@ def detection_output(
             f"{this.name}: loc {describe(loc)} for {len(prior)} prior boxes; expected [batch, {len(prior)}, 4], as "
             f"from layers.multi_box_head"
         )
-    boxes = decoded(offsets, prior, variance_of(this, prior_box_var, prior), 0.0)
+    boxes = decode(offsets, prior, variance_of(this, prior_box_var, prior), 0.0)
     chances = jnp.swapaxes(jax.nn.softmax(exact_array(this, scores), axis=-1), 1, 2)
     keep = count_of(this, "keep_top_k", keep_top_k)
     found = candidates(this, boxes, chances, score_threshold, nms_top_k, background_label)
-    left = suppressed(found.boxes, found.scores > -jnp.inf, keep, nms_threshold, nms_eta, 0.0)
-    rows, places = listed(found, jnp.where(left, found.scores, -jnp.inf), keep)
+    left = nms(found.boxes, found.scores > -jnp.inf, keep, nms_threshold, nms_eta, 0.0)
+    rows, places = detections(found, jnp.where(left, found.scores, -jnp.inf), keep)
     rows = this.output(rows)
     if not return_index:
         return rows
@@ -184,18 +185,26 @@ def detection_output(
 
 
 def _predicted(this: Layer, features: core.Value, boxes: jax.Array, result: jax.Array) -> jax.Array:
-    """What a convolution `[batch, boxes * k, height, width]` says of each box, `[batch, all boxes, k]`."""
+    """The result `[batch, boxes * k, height, width]` of a convolution as `[batch, height * width * boxes, k]`.
+
+    Raises:
+      ShapeError: the convolution has changed the size of the feature map.
+    """
     if result.shape[2:] != boxes.shape[:2]:
         raise errors.ShapeError(
-            f"{this.name}: the convolutions make {list(result.shape[2:])} pixels of {describe(features)}, which has "
-            f"prior boxes around each pixel; use stride=1, and pad=1 for kernel_size=3"
+            f"{this.name}: the convolutions turn {describe(features)} into {list(result.shape[2:])} pixels, and there "
+            f"are prior boxes for each pixel of the input; use stride=1, and pad=1 for kernel_size=3"
         )
     count = math.prod(boxes.shape[:3])
     return jnp.moveaxis(result, 1, -1).reshape(result.shape[0], count, -1)
 
 
 def _sizes(this: Layer, count: int, base: int, least: int | None, most: int | None) -> tuple[list[float], list[float]]:
-    """Sizes of the boxes on each of so many feature maps, from the ratios of the second and of the last."""
+    """`min_sizes` and `max_sizes` for each feature map, from percentages of the size of the image.
+
+    Raises:
+      ArgumentError: a percentage is missing, or they are too close for the number of feature maps.
+    """
     if least is None or most is None or not most - least >= count - 2:
         raise errors.ArgumentError(
             f"{this.name}: min_ratio={least!r}, max_ratio={most!r} for {count} feature maps without sizes; expected "
@@ -207,7 +216,11 @@ def _sizes(this: Layer, count: int, base: int, least: int | None, most: int | No
 
 
 def _for_each(this: Layer, argument: str, value: Any, maps: list[Any], default: Any = None) -> list[Any]:
-    """A list with one setting for each feature map."""
+    """Read a list with one entry for each feature map.
+
+    Raises:
+      ArgumentError: it is no list, or too short.
+    """
     if value is None and default is not None:
         return [default] * len(maps)
     if not isinstance(value, list | tuple) or len(value) < len(maps):

@@ -8,20 +8,20 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer
 from fluid.layers.checks import check_ids
-from fluid.layers.detection.box import boxes_of, exact_array, ground_truth, overlaps
-from fluid.layers.detection.coder import Variance, encoded, variance_of
-from fluid.layers.detection.matching import Matches, matched, threshold_of
+from fluid.layers.detection.box import boxes_in_images, boxes_of, exact_array, iou
+from fluid.layers.detection.coder import Variance, encode, variance_of
+from fluid.layers.detection.matching import Matches, greedy_match, threshold_of
 from fluid.layers.no_effect import no_effect
 
 
 class _Objects(NamedTuple):
-    """The objects in images, and what is predicted of their classes.
+    """Ground-truth objects, and the predicted classes.
 
     Attributes:
-      boxes: `[batch, objects, 4]`; zeros for padding.
+      boxes: `[batch, objects, 4]`, zeros for padding.
       labels: `[batch, objects]`.
       logits: `[batch, priors, classes]`.
-      background: the class of what has no object.
+      background: the class of the background.
     """
 
     boxes: jax.Array
@@ -29,8 +29,11 @@ class _Objects(NamedTuple):
     logits: jax.Array
     background: int
 
-    def seen_by(self, found: Matches, prior: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """For each prior box its object: box `[batch, priors, 4]`, itself where there is none, and class."""
+    def targets(self, found: Matches, prior: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Box `[batch, priors, 4]` and class `[batch, priors]` of the object of each prior box.
+
+        Where there is no object, these are the prior box itself and the background.
+        """
         positive = found.rows >= 0
         if self.boxes.shape[1] == 0:
             return jnp.broadcast_to(prior, (*positive.shape, 4)), jnp.full(positive.shape, self.background)
@@ -61,40 +64,40 @@ def ssd_loss(
     sample_size: int | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """The loss of SSD (Liu et al., 2016): how far off the offsets and the classes of prior boxes are.
+    """The loss of SSD (Liu et al., 2016), of the offsets and of the classes of prior boxes.
 
-    Each object is matched with the prior box that overlaps it most, then each prior box that is left with the object
-    that it overlaps most, if that is enough. Of the others, the negatives, those whose class is predicted worst count
-    too, some for each positive. The loss is the smooth L1 loss of the offsets of the positives, and the cross entropy
-    of the classes of positives and chosen negatives.
+    Ground-truth objects and prior boxes are matched by their intersection over union, as `bipartite_match` does. The
+    prior boxes that are matched are the positives; of the others, those with the largest losses are the negatives. The
+    loss is the smooth L1 loss of the offsets of positives, plus the cross entropy of positives and negatives.
 
     Args:
       location: predicted offsets from the prior boxes, `[batch, priors, 4]`.
       confidence: logits of the classes, `[batch, priors, classes]`.
-      gt_box: boxes of the objects: a SequenceBatch `[batch, objects, 4]`.
-      gt_label: their classes, of an integer dtype: a SequenceBatch `[batch, objects, 1]`.
-      prior_box: `[priors, 4]`.
-      prior_box_var: what offsets are multiplied by: `[priors, 4]`, four numbers for all, or None for 1.
-      background_label: the class that is no object.
-      overlap_threshold: from which overlap on a prior box that is left is matched with an object.
-      neg_pos_ratio: how many negatives count for each positive, at most.
-      neg_overlap: a prior box without an object that overlaps one this much or more is no negative, and does not count.
+      gt_box: the normalized boxes of the objects, a SequenceBatch `[batch, objects, 4]`.
+      gt_label: the classes of the objects, a SequenceBatch of integers `[batch, objects, 1]`.
+      prior_box: normalized prior boxes `[priors, 4]`.
+      prior_box_var: variances `[priors, 4]`, four numbers for all prior boxes, or None for ones.
+      background_label: the class of the background.
+      overlap_threshold: the `dist_threshold` of `bipartite_match`.
+      neg_pos_ratio: the largest number of negatives for each positive of the same image.
+      neg_overlap: prior boxes that are not matched are negatives only if their intersection over union with all objects
+        is below this.
       loc_loss_weight: weight of the loss of the offsets.
       conf_loss_weight: weight of the loss of the classes.
-      match_type: "per_prediction", or "bipartite" to match each object with one prior box only.
-      mining_type: "max_negative".
-      normalize: whether to divide by the number of positives in the batch, if there are some.
+      match_type: "per_prediction" or "bipartite", see `bipartite_match`.
+      mining_type: "max_negative", the only one.
+      normalize: whether the loss is divided by the number of positives in the batch.
       sample_size: accepted for programs written for Fluid, but has no effect: only negatives are mined, of which
         `neg_pos_ratio` says how many.
       name: instead of `ssd_loss_N`.
 
     Returns:
-      The loss of each image, `[batch, 1]`, float32. An image without objects has none.
+      The loss of each image, float32 `[batch, 1]`, which is 0 for an image without objects.
 
     Raises:
-      ArgumentError: there is no such `match_type` or `mining_type`.
+      ArgumentError: `match_type` or `mining_type` has another value.
       ArgumentTypeError: classes are no integers.
-      ShapeError: the inputs do not fit together.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -117,21 +120,21 @@ def ssd_loss(
     objects = _objects(this, gt_box, gt_label, exact_array(this, confidence), background_label)
     offsets = exact_array(this, location)
     _check_predictions(this, location, confidence, objects, prior)
-    overlap = overlaps(objects.boxes[:, :, None], prior, 0.0)
-    found = matched(overlap, threshold)
+    overlap = iou(objects.boxes[:, :, None], prior, 0.0)
+    found = greedy_match(overlap, threshold)
     positive = found.rows >= 0
-    boxes, labels = objects.seen_by(found, prior)
+    boxes, labels = objects.targets(found, prior)
     wrong = _cross_entropy(objects.logits, labels)
     apart = jnp.max(overlap, axis=1, initial=0) < neg_overlap
     counted = positive | _hardest(wrong, ~positive & apart, positive, neg_pos_ratio)
-    moved = _smooth_l1(offsets - encoded(boxes, prior, variance, 0.0))
+    moved = _smooth_l1(offsets - encode(boxes, prior, variance, 0.0))
     loss = conf_loss_weight * jnp.where(counted, wrong, 0) + loc_loss_weight * jnp.where(positive, moved, 0)
     total = jnp.sum(loss, axis=1, keepdims=True)
     return this.output(total / jnp.maximum(jnp.sum(positive), 1).astype(total.dtype) if normalize else total)
 
 
 def _objects(this: Layer, gt_box: core.Value, gt_label: core.Value, logits: jax.Array, background: int) -> _Objects:
-    boxes = ground_truth(this, gt_box, "gt_box")
+    boxes = boxes_in_images(this, gt_box, "gt_box")
     labels = check_ids(this.name, gt_label, "gt_label")
     if not isinstance(gt_label, core.SequenceBatch) or labels.shape not in (boxes.shape[:2], (*boxes.shape[:2], 1)):
         raise errors.ShapeError(
@@ -155,7 +158,7 @@ def _check_predictions(
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """`[batch, priors]`; what is not a number where there is no such class, so that it shows."""
+    """Cross entropy of each prior box, `[batch, priors]`, NaN for a class that does not exist."""
     inside = (labels >= 0) & (labels < logits.shape[-1])
     own = jnp.take_along_axis(logits, jnp.where(inside, labels, 0)[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - jnp.where(inside, own, jnp.nan)
@@ -167,7 +170,14 @@ def _smooth_l1(difference: jax.Array) -> jax.Array:
 
 
 def _hardest(loss: jax.Array, able: jax.Array, positive: jax.Array, ratio: float) -> jax.Array:
-    """Which of those able to be negatives have the largest loss, at most `ratio` for each positive of their image."""
+    """The candidates with the largest losses, at most `ratio` for each positive of the same image.
+
+    Args:
+      loss: `[batch, priors]`.
+      able: the candidates, bool `[batch, priors]`.
+      positive: bool `[batch, priors]`.
+      ratio: the largest number of negatives for each positive.
+    """
     order = jnp.argsort(jnp.where(able, -jax.lax.stop_gradient(loss), jnp.inf), axis=1, stable=True)
     most = (jnp.sum(positive, axis=1, keepdims=True) * ratio).astype(jnp.int32)
     first = jnp.arange(loss.shape[1]) < most

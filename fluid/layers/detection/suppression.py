@@ -1,4 +1,4 @@
-"""Non-maximum suppression: of boxes that lie over each other, the best is left."""
+"""Non-maximum suppression (NMS): of boxes that overlap, only the best is kept."""
 
 from typing import Any, NamedTuple
 
@@ -8,18 +8,18 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, is_sequence, layer
-from fluid.layers.detection.box import exact, overlaps
+from fluid.layers.detection.box import exact, iou
 from fluid.layers.sequence.steps import sequence_batch
 
 
 class Candidates(NamedTuple):
-    """The best boxes of each class, best first.
+    """The boxes of each class with the highest scores, in the order of their scores.
 
     Attributes:
       boxes: `[batch, classes, n, 4]`.
-      scores: `[batch, classes, n]`; minus infinity where there is none.
-      places: int32 `[batch, classes, n]`: which box of its image each is.
-      labels: the class that each of the `classes` stands for.
+      scores: `[batch, classes, n]`, minus infinity where there is no box.
+      places: int32 `[batch, classes, n]`: the index of each box in its image.
+      labels: the class of each entry of the second dimension.
     """
 
     boxes: jax.Array
@@ -41,27 +41,29 @@ def multiclass_nms(
     background_label: int = 0,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """Of the boxes of each class keep the best, and leave out those that overlap one that is kept.
+    """Non-maximum suppression, for each class of its own.
+
+    The boxes of a class are visited in the order of their scores. A box is kept unless its intersection over union with
+    a box that was kept before exceeds `nms_threshold`.
 
     Args:
-      bboxes: `[batch, boxes, 4]`, the same for all classes; or for each class its own, a SequenceBatch of
-        `[classes, 4]`.
-      scores: `[batch, classes, boxes]`; or a SequenceBatch of `[classes]`.
-      score_threshold: boxes with this score or less are left out.
-      nms_top_k: how many boxes of each class are looked at, the best ones; -1 for all.
-      keep_top_k: how many boxes of each image are kept at most, the best ones of all classes; -1 for all.
-      nms_threshold: a box is left out when its intersection with one that is kept is a larger part of their union.
-      normalized: True for boxes in shares of the image; False for pixels, of which the last is inside.
-      nms_eta: below 1, the threshold is multiplied by it after each box that is kept, while it is above 0.5.
-      background_label: the class that is no object; -1 for none.
+      bboxes: `[batch, boxes, 4]`, the same boxes for all classes; or a SequenceBatch of `[classes, 4]`.
+      scores: `[batch, classes, boxes]`; or, for such a SequenceBatch, one of `[classes]`.
+      score_threshold: boxes are used only if their score is above this.
+      nms_top_k: the number of boxes with the highest scores that are used of each class; -1 for all.
+      keep_top_k: the largest number of boxes that are kept in each image, over all classes; -1 for no limit.
+      nms_threshold: the largest intersection over union with a box that was kept before.
+      normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last pixel.
+      nms_eta: if below 1, `nms_threshold` is multiplied by it after each box that is kept, as long as it is above 0.5.
+      background_label: the class of the background, which is left out; -1 if there is none.
       name: instead of `multiclass_nms_N`.
 
     Returns:
-      `[label, score, x1, y1, x2, y2]` of each box that is kept: a SequenceBatch `[batch, keep_top_k, 6]`, whose lengths
-      say how many there are in each image; class by class, the best of each first. It carries no gradient.
+      `[label, score, x1, y1, x2, y2]` of the boxes that are kept, as a SequenceBatch `[batch, keep_top_k, 6]` whose
+      lengths are their numbers, ordered by class and then by score. It has no gradient.
 
     Raises:
-      ArgumentError: a number of boxes is neither positive nor -1.
+      ArgumentError: `nms_top_k` or `keep_top_k` is neither positive nor -1.
       ShapeError: boxes and scores do not fit together.
 
     Example:
@@ -78,8 +80,8 @@ def multiclass_nms(
     keep = count_of(this, "keep_top_k", keep_top_k)
     found = candidates(this, bboxes, scores, score_threshold, nms_top_k, background_label)
     pixel = 0.0 if normalized else 1.0
-    left = suppressed(found.boxes, found.scores > -jnp.inf, keep, nms_threshold, nms_eta, pixel)
-    return this.output(listed(found, jnp.where(left, found.scores, -jnp.inf), keep)[0])
+    left = nms(found.boxes, found.scores > -jnp.inf, keep, nms_threshold, nms_eta, pixel)
+    return this.output(detections(found, jnp.where(left, found.scores, -jnp.inf), keep)[0])
 
 
 @layer
@@ -96,31 +98,31 @@ def matrix_nms(
     normalized: bool = True,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """Matrix NMS (Wang et al., 2020): boxes that overlap better ones lose a part of their score.
+    """Matrix NMS (Wang et al., 2020): boxes that overlap boxes with higher scores get lower scores.
 
-    Each better box of its class gives a factor, and the least of them multiplies the score: with the overlap `o` of
-    both, and the largest overlap `m` of the better one with those that are better still, `(1 - o) / (1 - m)`, or
-    `exp(sigma * (m ** 2 - o ** 2))`.
+    For each box of the same class with a higher score there is a factor `(1 - iou) / (1 - most)`, or
+    `exp(sigma * (most ** 2 - iou ** 2))`: `iou` is the intersection over union of both boxes, and `most` is the largest
+    one of that other box with boxes whose scores are higher still. The score is multiplied by the smallest factor.
 
     Args:
       bboxes: `[batch, boxes, 4]`.
       scores: `[batch, classes, boxes]`.
-      score_threshold: boxes with this score or less are left out.
-      post_threshold: boxes whose score is then this or less are left out.
-      nms_top_k: how many boxes of each class are looked at, the best ones; -1 for all.
-      keep_top_k: how many boxes of each image are kept at most, the best ones of all classes; -1 for all.
-      use_gaussian: whether to use the second of the formulas.
-      gaussian_sigma: its `sigma`.
-      background_label: the class that is no object; -1 for none.
-      normalized: True for boxes in shares of the image; False for pixels, of which the last is inside.
+      score_threshold: boxes are used only if their score is above this.
+      post_threshold: boxes are kept only if their new score is above this.
+      nms_top_k: the number of boxes with the highest scores that are used of each class; -1 for all.
+      keep_top_k: the largest number of boxes that are kept in each image, over all classes; -1 for no limit.
+      use_gaussian: whether the second formula is used.
+      gaussian_sigma: the `sigma` of the second formula.
+      background_label: the class of the background, which is left out; -1 if there is none.
+      normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last pixel.
       name: instead of `matrix_nms_N`.
 
     Returns:
-      `[label, score, x1, y1, x2, y2]` of each box that is kept: a SequenceBatch `[batch, keep_top_k, 6]`, the best of
-      each image first. It carries no gradient.
+      `[label, score, x1, y1, x2, y2]` of the boxes that are kept, as a SequenceBatch `[batch, keep_top_k, 6]` whose
+      lengths are their numbers, ordered by score. It has no gradient.
 
     Raises:
-      ArgumentError: a number of boxes is neither positive nor -1.
+      ArgumentError: `nms_top_k` or `keep_top_k` is neither positive nor -1.
       ShapeError: boxes and scores do not fit together.
 
     Example:
@@ -136,21 +138,30 @@ def matrix_nms(
     keep = count_of(this, "keep_top_k", keep_top_k)
     found = candidates(this, bboxes, scores, score_threshold, nms_top_k, background_label)
 
-    def factor(overlap: Any, worst: Any) -> Any:
+    def factor(overlap: Any, most: Any) -> Any:
         if use_gaussian:
-            return jnp.exp((worst**2 - overlap**2) * gaussian_sigma)
-        # Of a box that is a better one over again every overlap has been counted.
-        return jnp.where(worst < 1, (1 - overlap) / jnp.where(worst < 1, 1 - worst, 1), jnp.inf)
+            return jnp.exp((most**2 - overlap**2) * gaussian_sigma)
+        # Where `most` is 1, the other box is the same as one with a higher score, whose factors are counted already.
+        return jnp.where(most < 1, (1 - overlap) / jnp.where(most < 1, 1 - most, 1), jnp.inf)
 
     decayed = found.scores * _decay(found.boxes, factor, 0.0 if normalized else 1.0)
     decayed = jnp.where((found.scores > -jnp.inf) & (decayed > post_threshold), decayed, -jnp.inf)
-    return this.output(listed(found, decayed, keep, by_class=False)[0])
+    return this.output(detections(found, decayed, keep, by_class=False)[0])
 
 
 def candidates(
-    this: Layer, bboxes: core.Value, scores: core.Value, threshold: float, top_k: int, background: int
+    this: Layer, bboxes: core.Value, scores: core.Value, threshold: float, nms_top_k: int, background: int
 ) -> Candidates:
-    """The boxes of each class but the background whose score is above a threshold, at most `top_k` of them."""
+    """The boxes of each class, without the background, whose scores are above a threshold.
+
+    Args:
+      this: the layer, for messages.
+      bboxes: see `multiclass_nms`.
+      scores: see `multiclass_nms`.
+      threshold: scores must be above it.
+      nms_top_k: the largest number of boxes of each class; -1 for no limit.
+      background: the class of the background, -1 if there is none.
+    """
     boxes, chances = _by_class(this, bboxes, scores)
     labels = np.array([label for label in range(chances.shape[1]) if label != background], np.int32)
     if not labels.size:
@@ -159,14 +170,14 @@ def candidates(
             f"say background_label=-1 if there is none"
         )
     boxes, chances = (jax.lax.stop_gradient(v) for v in (boxes, chances[:, labels]))
-    best, places = largest(jnp.where(chances > threshold, chances, -jnp.inf), count_of(this, "nms_top_k", top_k))
+    best, places = top_k(jnp.where(chances > threshold, chances, -jnp.inf), count_of(this, "nms_top_k", nms_top_k))
     images = jnp.arange(boxes.shape[0])[:, None, None]
-    own = jnp.zeros_like(labels) if boxes.shape[1] == 1 else labels
-    return Candidates(boxes[images, own[:, None], places], best, places, labels)
+    columns = jnp.zeros_like(labels) if boxes.shape[1] == 1 else labels
+    return Candidates(boxes[images, columns[:, None], places], best, places, labels)
 
 
 def _by_class(this: Layer, bboxes: core.Value, scores: core.Value) -> tuple[jax.Array, jax.Array]:
-    """Boxes `[batch, 1 or classes, boxes, 4]` and scores `[batch, classes, boxes]`; minus infinity for padding."""
+    """Boxes `[batch, 1 or classes, boxes, 4]` and scores `[batch, classes, boxes]`, minus infinity for padding."""
     boxes, chances = exact(bboxes), exact(scores)
     if isinstance(bboxes, core.SequenceBatch) and isinstance(scores, core.SequenceBatch):
         if boxes.ndim == 4 and boxes.shape[:-1] == chances.shape and boxes.shape[-1] == 4:
@@ -181,78 +192,99 @@ def _by_class(this: Layer, bboxes: core.Value, scores: core.Value) -> tuple[jax.
     )
 
 
-def suppressed(
-    boxes: jax.Array, there: jax.Array, limit: int | None, threshold: float, eta: float, pixel: float
-) -> jax.Array:
-    """Which boxes are left, of several lists of them, each best first.
+def nms(boxes: jax.Array, there: jax.Array, limit: int | None, threshold: float, eta: float, pixel: float) -> jax.Array:
+    """Greedy non-maximum suppression in several lists of boxes at once.
 
     Args:
-      boxes: `[..., n, 4]`.
-      there: which of them are some, `[..., n]`.
-      limit: how many are left of each list at most; None for any number.
-      threshold: how much a box may overlap those that are left before it.
-      eta: below 1, the threshold is multiplied by it after each of them, while it is above 0.5.
-      pixel: 1 for boxes of pixels, else 0.
+      boxes: `[..., n, 4]`, each list in the order of its scores.
+      there: bool `[..., n]`: which entries are boxes.
+      limit: the largest number of boxes that are kept of each list; None for no limit.
+      threshold: the largest intersection over union with a box that was kept before.
+      eta: if below 1, the threshold is multiplied by it after each box that is kept, as long as it is above 0.5.
+      pixel: 1 for boxes in pixels, 0 for normalized boxes.
 
     Returns:
-      bool `[..., n]`.
+      Which boxes are kept, bool `[..., n]`.
     """
-    lead, count = there.shape[:-1], there.shape[-1]
+    *lead, count = there.shape
     turns = count if limit is None else limit
 
-    def free(carry: Any) -> jax.Array:
-        _, waiting, _, worst, most = carry
-        return waiting & (worst <= most[..., None])
+    def goes_on(now: _Nms) -> jax.Array:
+        return (now.turn < turns) & jnp.any(now.able())
 
-    def goes_on(carry: Any) -> jax.Array:
-        return (carry[0] < turns) & jnp.any(free(carry))
-
-    def take_next(carry: Any) -> Any:
-        turn, waiting, left, worst, most = carry
-        able = free(carry)
+    def keep_next(now: _Nms) -> _Nms:
+        able = now.able()
         first = jnp.argmax(able, axis=-1)[..., None]
-        taken = able & (jnp.arange(count) == first)
-        own = jnp.take_along_axis(boxes, first[..., None], axis=-2)
-        some = jnp.any(taken, axis=-1)
-        worst = jnp.where(some[..., None], jnp.maximum(worst, overlaps(own, boxes, pixel)), worst)
-        most = jnp.where(some & (eta < 1) & (most > 0.5), most * eta, most)
-        return turn + 1, waiting & ~taken, left | taken, worst, most
+        new = able & (jnp.arange(count) == first)
+        found = jnp.any(new, axis=-1)
+        row = iou(jnp.take_along_axis(boxes, first[..., None], axis=-2), boxes, pixel)
+        shrinks = found & (eta < 1) & (now.threshold > 0.5)
+        return _Nms(
+            now.turn + 1,
+            now.waiting & ~new,
+            now.kept | new,
+            jnp.where(found[..., None], jnp.maximum(now.overlap, row), now.overlap),
+            jnp.where(shrinks, now.threshold * eta, now.threshold),
+        )
 
-    nothing = jnp.full((*lead, count), -jnp.inf, boxes.dtype)
-    start = jnp.int32(0), there, jnp.zeros_like(there), nothing, jnp.full(lead, threshold, boxes.dtype)
-    return jax.lax.while_loop(goes_on, take_next, start)[2]
+    none = jnp.zeros_like(there)
+    overlap = jnp.full(there.shape, -jnp.inf, boxes.dtype)
+    start = _Nms(jnp.int32(0), there, none, overlap, jnp.full(lead, threshold, boxes.dtype))
+    return jax.lax.while_loop(goes_on, keep_next, start).kept
+
+
+class _Nms(NamedTuple):
+    """The state of a greedy suppression.
+
+    Attributes:
+      turn: the number of boxes that each list has kept at most.
+      waiting: bool `[..., n]`: the boxes that are not kept so far.
+      kept: bool `[..., n]`: those that are.
+      overlap: `[..., n]`: the largest intersection over union of each box with one that is kept.
+      threshold: `[...]`: the largest that is allowed.
+    """
+
+    turn: jax.Array
+    waiting: jax.Array
+    kept: jax.Array
+    overlap: jax.Array
+    threshold: jax.Array
+
+    def able(self) -> jax.Array:
+        """The boxes that may still be kept, bool `[..., n]`."""
+        return self.waiting & (self.overlap <= self.threshold[..., None])
 
 
 def _decay(boxes: jax.Array, factor: Any, pixel: float) -> jax.Array:
-    """What each of the boxes `[..., n, 4]`, best first, has its score multiplied by, `[..., n]`; see `matrix_nms`."""
+    """The factors of the scores, `[..., n]`, of boxes `[..., n, 4]` in the order of their scores; see `matrix_nms`."""
     count = boxes.shape[-2]
     order = jnp.arange(count)
 
     def compare(i: Any, decay: jax.Array) -> jax.Array:
-        row = overlaps(jax.lax.dynamic_slice_in_dim(boxes, i, 1, axis=-2), boxes, pixel)
-        worst = jnp.max(jnp.where(order < i, row, 0), axis=-1, keepdims=True)
-        return jnp.where(order > i, jnp.minimum(decay, factor(row, worst)), decay)
+        row = iou(jax.lax.dynamic_slice_in_dim(boxes, i, 1, axis=-2), boxes, pixel)
+        most = jnp.max(jnp.where(order < i, row, 0), axis=-1, keepdims=True)
+        return jnp.where(order > i, jnp.minimum(decay, factor(row, most)), decay)
 
     return jax.lax.fori_loop(0, count, compare, jnp.ones(boxes.shape[:-1], boxes.dtype))
 
 
-def listed(
+def detections(
     found: Candidates, scores: jax.Array, keep: int | None, by_class: bool = True
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """The candidates that are left, as rows `[label, score, x1, y1, x2, y2]`, and which boxes of the image they are.
+    """The candidates that are kept, as rows `[label, score, x1, y1, x2, y2]`, and their indices in the image.
 
     Args:
       found: the candidates.
-      scores: their scores `[batch, classes, n]`; minus infinity for those that are not left.
-      keep: how many of each image there are at most; None for any number.
-      by_class: whether they are listed class by class, in the order of the candidates; else the best first.
+      scores: their scores, `[batch, classes, n]`, minus infinity for those that are not kept.
+      keep: the largest number of rows of an image; None for no limit.
+      by_class: whether rows are ordered by class and then as the candidates are; otherwise they are ordered by score.
 
     Returns:
       SequenceBatches `[batch, keep, 6]` and int32 `[batch, keep, 1]`.
     """
     batch, _, many = scores.shape
     everything = scores.reshape(batch, -1)
-    best, chosen = largest(everything, keep)
+    best, chosen = top_k(everything, keep)
     lengths = jnp.sum(best > -jnp.inf, axis=1, dtype=jnp.int32)
     if by_class:
         last = everything.shape[1] - 1
@@ -265,10 +297,16 @@ def listed(
     return sequence_batch(rows, lengths), sequence_batch(places[..., None], lengths)
 
 
-def largest(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
-    """The largest of `values [..., n]`, at most so many, the first of equal ones first; and where they are, int32.
+def top_k(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
+    """The largest values along the last dimension, and their indices, int32; of equal values the first comes first.
 
-    Where `n` is a symbol there are `most` of them in any case, and minus infinity behind those that there are.
+    Args:
+      values: `[..., n]`.
+      most: how many; None for all `n`.
+
+    Returns:
+      Two arrays `[..., min(most, n)]`. If `n` is a symbol, as in a program that is exported, they are `[..., most]`,
+      and minus infinity stands behind the `n` values.
     """
     count = values.shape[-1]
     if most is None:
@@ -283,7 +321,7 @@ def largest(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
 
 
 def count_of(this: Layer, argument: str, value: int) -> int | None:
-    """Read a number of boxes; None for -1, all of them.
+    """Read a largest number of boxes, None for -1, which means no limit.
 
     Raises:
       ArgumentError: it is neither positive nor -1.

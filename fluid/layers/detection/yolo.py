@@ -1,4 +1,4 @@
-"""YOLOv3 (Redmon and Farhadi, 2018): what a feature map predicts, and what is found on it."""
+"""YOLOv3 (Redmon and Farhadi, 2018): the decoding of its predictions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,30 +10,31 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer, wide
 from fluid.layers.checks import check_ids
-from fluid.layers.detection.box import Centred, clipped, cornered
+from fluid.layers.detection.box import CenterForm, clip_boxes, corner_form
 from fluid.layers.detection.prior import positive_numbers
 
 
 class Grid(NamedTuple):
-    """What a feature map predicts: for each anchor and each of its pixels a box, whether it is one, and its class.
+    """The predictions on a feature map, for each anchor and each pixel.
 
     Attributes:
-      cells: `[batch, anchors, 5 + classes, height, width]`: x, y, width, height, objectness, classes, all as logits.
-      anchors: width and height `[anchors, 2]`, in shares of the network's input.
-      scale: how far from its pixel a centre may lie; 1 for within it.
+      cells: `[batch, anchors, 5 + classes, height, width]`: x, y, width, height, objectness and classes before sigmoid
+        and exponential.
+      anchors: width and height `[anchors, 2]`, in fractions of the network's input.
+      scale: the factor by which the range of centres exceeds a pixel, at least 1.
     """
 
     cells: jax.Array
     anchors: np.ndarray
     scale: float
 
-    def boxes(self) -> Centred:
-        """The boxes, in shares of the image, each `[batch, anchors, height, width]`."""
+    def boxes(self) -> CenterForm:
+        """The predicted boxes, in fractions of the image, each array `[batch, anchors, height, width]`."""
         x, y, width, height = jnp.moveaxis(self.cells[:, :, :4], 2, 0)
         rows, columns = self.cells.shape[3:]
         across, down = self.anchors.T[..., None, None].astype(x.dtype)
         around = (1 - self.scale) / 2
-        return Centred(
+        return CenterForm(
             (jax.nn.sigmoid(x) * self.scale + around + jnp.arange(columns)) / columns,
             (jax.nn.sigmoid(y) * self.scale + around + jnp.arange(rows)[:, None]) / rows,
             jnp.exp(width) * across,
@@ -53,27 +54,27 @@ def yolo_box(
     name: str | None = None,
     scale_x_y: float = 1.0,
 ) -> tuple[jax.Array, jax.Array]:
-    """What YOLOv3 has found on one feature map: boxes, and probabilities of the classes, for `multiclass_nms`.
+    """Decode the predictions of YOLOv3 on one feature map, as boxes and scores for `multiclass_nms`.
 
     Args:
-      x: what the net predicts, `[batch, anchors * (5 + class_num), height, width]`, see `yolov3_loss`.
+      x: the predictions, `[batch, anchors * (5 + class_num), height, width]`, see `yolov3_loss`.
       img_size: height and width of each image in pixels, integers `[batch, 2]`.
-      anchors: width and height of the anchors of this feature map, in pixels of the network's input.
-      class_num: how many classes there are.
-      conf_thresh: boxes whose objectness is less are all zeros, and so are their probabilities.
-      downsample_ratio: pixels of the network's input for each pixel of the feature map.
-      clip_bbox: whether boxes are cut off at the edges of the image.
+      anchors: width and height of each anchor of this feature map, in pixels of the network's input, one after another.
+      class_num: the number of classes.
+      conf_thresh: boxes with a smaller objectness are replaced by zeros, and so are their scores.
+      downsample_ratio: the size of the network's input divided by that of the feature map.
+      clip_bbox: whether boxes are clipped to the image.
       name: instead of `yolo_box_N`.
       scale_x_y: see `yolov3_loss`.
 
     Returns:
-      Boxes in pixels of the image, `[batch, anchors * height * width, 4]`, and objectness times probability of each
-      class, `[batch, anchors * height * width, class_num]`.
+      Boxes in pixels of the image, `[batch, anchors * height * width, 4]`; and their scores, objectness times the
+      probability of each class, `[batch, anchors * height * width, class_num]`.
 
     Raises:
-      ArgumentError: anchors make no sense.
+      ArgumentError: an anchor has not two positive numbers, or a number is not positive.
       ArgumentTypeError: sizes are no integers.
-      ShapeError: the inputs do not fit together.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -97,8 +98,8 @@ def yolo_box(
         )
     high, broad = sizes.astype(grid.cells.dtype).T[..., None, None, None]
     found = grid.boxes()
-    boxes = cornered(Centred(found.x * broad, found.y * high, found.width * broad, found.height * high), 0.0)
-    boxes = clipped(boxes, broad - 1, high - 1) if clip_bbox else boxes
+    boxes = corner_form(CenterForm(found.x * broad, found.y * high, found.width * broad, found.height * high), 0.0)
+    boxes = clip_boxes(boxes, broad - 1, high - 1) if clip_bbox else boxes
     certain = jax.nn.sigmoid(grid.cells[:, :, 4])
     certain = jnp.where(certain >= conf_thresh, certain, 0)
     chances = certain[..., None] * jax.nn.sigmoid(jnp.moveaxis(grid.cells[:, :, 5:], 2, -1))
@@ -107,7 +108,11 @@ def yolo_box(
 
 
 def anchors_of(this: Layer, anchors: Sequence[int]) -> np.ndarray:
-    """Width and height of each anchor, `[anchors, 2]`, in pixels of the network's input."""
+    """Read width and height of each anchor, `[anchors, 2]`, in pixels of the network's input.
+
+    Raises:
+      ArgumentError: there are no anchors, one has a single number, or a number is not positive.
+    """
     sides = positive_numbers(this, "anchors", anchors)
     if len(sides) % 2:
         raise errors.ArgumentError(
@@ -120,7 +125,21 @@ def anchors_of(this: Layer, anchors: Sequence[int]) -> np.ndarray:
 def grid_of(
     this: Layer, x: core.Value, anchors: np.ndarray, numbers: list[int], classes: int, ratio: int, scale: float
 ) -> Grid:
-    """Read what the net predicts for the anchors of these numbers."""
+    """Read predictions.
+
+    Args:
+      this: the layer, for messages.
+      x: `[batch, anchors * (5 + classes), height, width]`.
+      anchors: width and height of all anchors, in pixels of the network's input.
+      numbers: the indices of the anchors of this feature map.
+      classes: the number of classes.
+      ratio: the size of the network's input divided by that of the feature map.
+      scale: see `Grid`.
+
+    Raises:
+      ArgumentError: a number is not positive.
+      ShapeError: `x` has another shape.
+    """
     count = core.whole_number(this.name, "class_num", classes)
     wide_x = wide(array_of(this, x))
     channels = len(numbers) * (5 + count)

@@ -10,24 +10,24 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
 from fluid.layers.checks import check_ids
-from fluid.layers.detection.box import Centred, cornered, exact, overlaps
+from fluid.layers.detection.box import CenterForm, corner_form, exact, iou
 from fluid.layers.detection.yolo import Grid, anchors_of, grid_of
 
-# Boxes that are less wide or high than this are none.
-_NOTHING = 1e-6
+# Boxes with a smaller width or height are padding.
+_LEAST_SIZE = 1e-6
 
 
 class _Truth(NamedTuple):
-    """The objects in images, `[batch, objects]` of them.
+    """Ground-truth objects; all arrays are `[batch, objects]`.
 
     Attributes:
-      boxes: centre and size, in shares of the image.
-      there: which of them are some.
+      boxes: centres and sizes, in fractions of the image.
+      there: which entries are objects and not padding.
       labels: their classes.
-      scores: how much each counts.
+      scores: their weights in the loss.
     """
 
-    boxes: Centred
+    boxes: CenterForm
     there: jax.Array
     labels: jax.Array
     scores: jax.Array
@@ -48,37 +48,40 @@ def yolov3_loss(
     name: str | None = None,
     scale_x_y: float = 1.0,
 ) -> jax.Array:
-    """The loss of YOLOv3 on one feature map: how far off boxes, objectness and classes are.
+    """The loss of YOLOv3 on one feature map, of boxes, objectness and classes.
 
-    Each object belongs to the anchor whose shape is most like its own, and to the pixel that its centre lies in. If
-    that anchor is one of this feature map, the loss has the cross entropy of its place in the pixel, the distance of
-    the logarithms of its size, both the heavier the smaller it is, the cross entropy of each class, and that of the
-    objectness. Predictions without an object have the cross entropy of the objectness alone, unless they overlap an
-    object by more than `ignore_thresh`.
+    Each object is assigned to the pixel of its centre, and to the anchor whose shape has the largest intersection over
+    union with its own. If this anchor belongs to the feature map, the loss is the sum of: the cross entropy of the
+    position within the pixel, and the absolute difference of the logarithms of the size, both multiplied by
+    `2 - width * height` of the object; the cross entropy of each class; and the cross entropy of the objectness. For
+    predictions without an object it is only the cross entropy of the objectness, unless their intersection over union
+    with an object exceeds `ignore_thresh`.
 
     Args:
-      x: what the net predicts, `[batch, anchors * (5 + class_num), height, width]`, for each anchor of this feature map
-        x, y, width, height, objectness and classes, as logits.
-      gt_box: objects, `[batch, objects, 4]` or a SequenceBatch of them: centre x, centre y, width, height, in shares of
-        the image. Boxes without an area are none.
-      gt_label: their classes, of an integer dtype, `[batch, objects]`, or a SequenceBatch.
-      anchors: width and height of all anchors, in pixels of the network's input, one after the other.
-      anchor_mask: the numbers of those of this feature map.
-      class_num: how many classes there are.
-      ignore_thresh: from which overlap with an object on a prediction without one does not count.
-      downsample_ratio: pixels of the network's input for each pixel of the feature map.
-      gt_score: how much each object counts, `[batch, objects]`, or a SequenceBatch; 1 by default.
-      use_label_smooth: whether the classes shall be predicted a little less surely.
+      x: the predictions, `[batch, anchors * (5 + class_num), height, width]`: for each anchor of this feature map x, y,
+        width, height, objectness and classes. Sigmoid and exponential are applied here.
+      gt_box: the objects, `[batch, objects, 4]`, or a SequenceBatch of them: x and y of the centre, width and height,
+        in fractions of the image. Boxes of width or height 0 are padding.
+      gt_label: their classes, integers `[batch, objects]`, or a SequenceBatch.
+      anchors: width and height of all anchors, in pixels of the network's input, one after another.
+      anchor_mask: the indices of the anchors that belong to this feature map.
+      class_num: the number of classes.
+      ignore_thresh: see above.
+      downsample_ratio: the size of the network's input divided by that of the feature map.
+      gt_score: weights of the objects, `[batch, objects]`, or a SequenceBatch; 1 by default.
+      use_label_smooth: whether the targets of classes are `1 - s` and `s` instead of 1 and 0, where `s` is the smaller
+        of `1 / class_num` and `1 / 40`.
       name: instead of `yolov3_loss_N`.
-      scale_x_y: how far from its pixel a centre may lie; 1 for within it.
+      scale_x_y: the factor by which the range of predicted centres exceeds a pixel, for `ignore_thresh`.
 
     Returns:
-      The loss of each image, `[batch]`, float32.
+      The loss of each image, float32 `[batch]`.
 
     Raises:
-      ArgumentError: anchors or their numbers make no sense.
+      ArgumentError: anchors have an odd number of numbers, `anchor_mask` are no different indices of them, or a number
+        is not positive.
       ArgumentTypeError: classes are no integers.
-      ShapeError: the inputs do not fit together.
+      ShapeError: the shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -98,7 +101,7 @@ def yolov3_loss(
     everything = anchors_of(this, anchors)
     if not numbers or len(set(numbers)) < len(numbers) or any(n not in range(len(everything)) for n in numbers):
         raise errors.ArgumentError(
-            f"{this.name}: anchor_mask={anchor_mask!r}; expected different numbers from 0 to {len(everything) - 1}, "
+            f"{this.name}: anchor_mask={anchor_mask!r}; expected different indices from 0 to {len(everything) - 1}, "
             f"as in anchor_mask=[0]"
         )
     grid = grid_of(this, x, everything, numbers, class_num, downsample_ratio, scale_x_y)
@@ -122,7 +125,12 @@ def yolov3_loss(
 def _truth(
     this: Layer, gt_box: core.Value, gt_label: core.Value, gt_score: core.Value | None, classes: int, batch: int
 ) -> _Truth:
-    """Read the objects in images."""
+    """Read ground-truth objects.
+
+    Raises:
+      ArgumentTypeError: classes are no integers.
+      ShapeError: the shapes do not fit together.
+    """
     boxes = exact(gt_box)
     labels = check_ids(this.name, gt_label, "gt_label")
     scores = jnp.ones(boxes.shape[:2], boxes.dtype) if gt_score is None else exact(gt_score)
@@ -136,20 +144,26 @@ def _truth(
             + f" for {batch} images; expected [batch, objects, 4] and [batch, objects]"
         )
     core.limit_feed(gt_label, 0, classes)
-    found = Centred(*jnp.moveaxis(boxes, -1, 0))
-    there = (found.width >= _NOTHING) & (found.height >= _NOTHING)
+    found = CenterForm(*jnp.moveaxis(boxes, -1, 0))
+    there = (found.width >= _LEAST_SIZE) & (found.height >= _LEAST_SIZE)
     there = there & gt_box.mask if isinstance(gt_box, core.SequenceBatch) else there
-    # What is no object shall not come to a logarithm of 0.
-    found = Centred(found.x, found.y, *(jnp.where(there, side, 1) for side in (found.width, found.height)))
+    # Padding gets the size 1, since 0 has no logarithm.
+    found = CenterForm(found.x, found.y, *(jnp.where(there, side, 1) for side in (found.width, found.height)))
     return _Truth(found, there, labels.reshape(wanted), scores.reshape(wanted))
 
 
-def _owner(boxes: Centred, shapes: np.ndarray, numbers: list[int]) -> jax.Array:
-    """Which anchor of this feature map each object belongs to, `[batch, objects]`; -1 for none."""
+def _owner(boxes: CenterForm, shapes: np.ndarray, numbers: list[int]) -> jax.Array:
+    """The anchor of this feature map that each object is assigned to, `[batch, objects]`, -1 for another feature map.
+
+    Args:
+      boxes: the objects.
+      shapes: width and height of all anchors, `[anchors, 2]`, in fractions of the network's input.
+      numbers: the indices of the anchors of this feature map.
+    """
     middle = jnp.zeros_like(boxes.x)[..., None]
-    alike = overlaps(
-        cornered(Centred(middle, middle, boxes.width[..., None], boxes.height[..., None]), 0.0),
-        cornered(Centred(*np.zeros((2, len(shapes))), *shapes.T), 0.0),
+    alike = iou(
+        corner_form(CenterForm(middle, middle, boxes.width[..., None], boxes.height[..., None]), 0.0),
+        corner_form(CenterForm(*np.zeros((2, len(shapes))), *shapes.T), 0.0),
         0.0,
     )
     known = np.full(len(shapes), -1, np.int32)
@@ -157,8 +171,8 @@ def _owner(boxes: Centred, shapes: np.ndarray, numbers: list[int]) -> jax.Array:
     return jnp.asarray(known)[jnp.argmax(alike, axis=-1)]
 
 
-def _places(boxes: Centred, own: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Anchor, row and column of each object, `[batch, objects]`; those of others lie within the feature map too."""
+def _places(boxes: CenterForm, own: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Anchor, row and column of each object, `[batch, objects]`, limited to those that exist."""
     rows, columns = ((v * n).astype(jnp.int32) for v, n in zip((boxes.y, boxes.x), shape[3:], strict=True))
     return jnp.maximum(own, 0), jnp.clip(rows, 0, shape[3] - 1), jnp.clip(columns, 0, shape[4] - 1)
 
@@ -168,8 +182,8 @@ def _entropy(logits: jax.Array, target: jax.Array | float) -> jax.Array:
     return jax.nn.softplus(logits) - logits * target
 
 
-def _place_loss(cells: jax.Array, boxes: Centred, grid: Grid, anchor: jax.Array) -> jax.Array:
-    """How far off the boxes `cells [batch, objects, 5 + classes]` of objects are, `[batch, objects]`."""
+def _place_loss(cells: jax.Array, boxes: CenterForm, grid: Grid, anchor: jax.Array) -> jax.Array:
+    """The loss of the boxes in `cells [batch, objects, 5 + classes]`, `[batch, objects]`."""
     rows, columns = grid.cells.shape[3:]
     across, down = jnp.moveaxis(jnp.asarray(grid.anchors, cells.dtype)[anchor], -1, 0)
     x, y = boxes.x * columns, boxes.y * rows
@@ -182,20 +196,24 @@ def _place_loss(cells: jax.Array, boxes: Centred, grid: Grid, anchor: jax.Array)
 
 
 def _class_loss(cells: jax.Array, labels: jax.Array, classes: int, smooth: bool) -> jax.Array:
-    """How far off the classes of objects are, `[batch, objects]`."""
+    """The loss of the classes in `cells [batch, objects, 5 + classes]`, `[batch, objects]`."""
     doubt = min(1 / classes, 1 / 40) if smooth else 0.0
     right = labels[..., None] == jnp.arange(classes)
     return jnp.sum(_entropy(cells[..., 5:], jnp.where(right, 1 - doubt, doubt)), axis=-1)
 
 
 def _ignored(grid: Grid, truth: _Truth, threshold: float) -> jax.Array:
-    """Which predictions `[batch, anchors, height, width]` overlap an object by more than a threshold."""
-    predicted = cornered(grid.boxes(), 0.0)
-    objects = cornered(truth.boxes, 0.0)
+    """The predictions whose intersection over union with an object exceeds a threshold.
+
+    Returns:
+      bool `[batch, anchors, height, width]`.
+    """
+    predicted = corner_form(grid.boxes(), 0.0)
+    objects = corner_form(truth.boxes, 0.0)
 
     def compare(worst: jax.Array, truth: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         box, there = truth
-        found = overlaps(predicted, box[:, None, None, None], 0.0)
+        found = iou(predicted, box[:, None, None, None], 0.0)
         return jnp.maximum(worst, jnp.where(there[:, None, None, None], found, 0)), None
 
     nothing = jnp.zeros(predicted.shape[:-1], predicted.dtype)
@@ -207,20 +225,23 @@ def _ignored(grid: Grid, truth: _Truth, threshold: float) -> jax.Array:
 def _objectness(
     ignored: jax.Array, mine: jax.Array, weights: jax.Array, places: tuple[jax.Array, jax.Array, jax.Array]
 ) -> jax.Array:
-    """What the objectness of each prediction shall be: the score of its object, 0 for none, -1 for what does not count.
+    """The weight of the objectness of each prediction: that of its object, 0 without one, -1 for ignored predictions.
 
     Args:
       ignored: bool `[batch, anchors, height, width]`.
-      mine: which objects belong to this feature map, bool `[batch, objects]`.
-      weights: their scores; where several have one prediction, that of the last counts.
-      places: anchor, row and column of each.
+      mine: the objects that are assigned to this feature map, bool `[batch, objects]`.
+      weights: their weights; if several objects have the same prediction, that of the last one is used.
+      places: anchor, row and column of each object.
+
+    Returns:
+      `[batch, anchors, height, width]`.
     """
     anchor, rows, columns = places
     batch = jnp.arange(mine.shape[0])
 
     def put(wanted: jax.Array, one: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         mine, weight, anchor, row, column = one
-        where = jnp.where(mine, anchor, wanted.shape[1])  # beyond the end, where nothing is set
+        where = jnp.where(mine, anchor, wanted.shape[1])  # an index beyond the end is dropped
         return wanted.at[batch, where, row, column].set(weight, mode="drop"), None
 
     one_by_one = tuple(jnp.swapaxes(v, 0, 1) for v in (mine, weights, anchor, rows, columns))

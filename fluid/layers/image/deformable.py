@@ -1,4 +1,4 @@
-"""Deformable convolutions: filters whose cells lie where the net puts them."""
+"""Deformable convolutions."""
 
 import math
 
@@ -35,36 +35,37 @@ def deformable_conv(
     modulated: bool = True,
     name: str | None = None,
 ) -> jax.Array:
-    """A convolution whose filters have their cells moved (Dai et al., 2017), and weighed (Zhu et al., 2019).
+    """A convolution whose filters read the image at shifted positions (Dai et al., 2017; Zhu et al., 2019).
 
-    Between pixels the image is bilinear, and around it 0.
+    Each cell of a filter has its own offset at each pixel of the result, and its own weight if `modulated`. The image
+    is interpolated bilinearly, and is 0 outside.
 
     Args:
       input: `[batch, channels, height, width]`.
-      offset: how far each cell is moved, in pixels: `[batch, deformable_groups * kh * kw * 2, height', width']`, for
-        each cell down, then across.
-      mask: how much each cell weighs: `[batch, deformable_groups * kh * kw, height', width']`; None without
-        `modulated`.
-      num_filters: how many output channels.
+      offset: offsets of the cells in pixels, y and then x of each: `[batch, deformable_groups * kh * kw * 2, height',
+        width']`.
+      mask: weights of the cells, `[batch, deformable_groups * kh * kw, height', width']`; None if not `modulated`.
+      num_filters: the number of filters, which are the channels of the result.
       filter_size: `k` or `[kh, kw]`.
       stride: one or two integers.
       padding: one or two integers.
       dilation: one or two integers: the distance between neighbouring cells of a filter.
-      groups: channels are split into so many groups, each with filters of its own.
-      deformable_groups: channels are split into so many groups, each with offsets of its own.
+      groups: the number of groups into which the channels are divided, each with filters of its own; 1 by default.
+      deformable_groups: the number of groups into which the channels are divided, each with offsets of its own; 1 by
+        default.
       im2col_step: accepted for programs written for Fluid, but has no effect: XLA plans the memory.
-      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`; by default normal with deviation
-        `sqrt(2 / (kh * kw * channels))`.
+      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`. By default they are drawn from a
+        normal distribution with standard deviation `sqrt(2 / (kh * kw * channels))`.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
-      modulated: whether cells are weighed.
+      modulated: whether cells have weights.
       name: instead of `deformable_conv_N`.
 
     Returns:
       `[batch, num_filters, height', width']`.
 
     Raises:
-      ArgumentError: `mask` is missing, or given without `modulated`.
-      ShapeError: the inputs do not fit together, or channels cannot be grouped.
+      ArgumentError: `mask` is missing although `modulated`, or given although not; or a number is not positive.
+      ShapeError: the shapes do not fit together, or the channels cannot be grouped.
 
     Example:
       >>> import fluid
@@ -109,6 +110,11 @@ def deformable_conv(
 
 
 def _per_cell(this: Layer, argument: str, value: core.Value, shape: tuple[int, ...]) -> jax.Array:
+    """Read offsets or weights of cells, which must have a shape.
+
+    Raises:
+      ShapeError: they have another one.
+    """
     array = wide(array_of(this, value))
     if array.shape != shape:
         raise errors.ShapeError(
@@ -125,7 +131,7 @@ def _regular(
     apart: tuple[int, ...],
     size: tuple[int, int],
 ) -> np.ndarray:
-    """Where the cells of a filter lie that is not deformed, `[kh * kw, 2, height', width']`, down and across."""
+    """Positions of the cells of a filter without offsets, `[kh * kw, 2, height', width']`, y and x in the image."""
     ways = zip(kernel, steps, pads, apart, size, strict=True)
     down, across = (
         np.arange(cells)[:, None] * far + np.arange(count) * step - pad for cells, step, pad, far, count in ways
@@ -136,8 +142,18 @@ def _regular(
 
 
 def _read(this: Layer, image: Image, places: jax.Array) -> jax.Array:
-    """What lies at places `[batch, groups, cells, 2, height', width']`, `[batch, groups, channels', cells, height',
-    width']`.
+    """Interpolate images at positions.
+
+    Args:
+      this: the layer, for messages.
+      image: `[batch, channels, height, width]`.
+      places: `[batch, groups, cells, 2, height', width']`, y and x in the image.
+
+    Returns:
+      `[batch, groups, channels / groups, cells, height', width']`.
+
+    Raises:
+      ShapeError: the groups do not divide the channels.
     """
     batch, groups, cells, _, high, broad = places.shape
     if image.channels % groups:

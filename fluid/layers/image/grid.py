@@ -97,12 +97,12 @@ def grid_sampler(x: core.Value, grid: core.Value, name: str | None = None) -> ja
 
 
 def between(pixels: Any, down: Any, across: Any) -> Any:
-    """Read images at any places, between pixels as a mean of the four around; outside of the image they are 0.
+    """Interpolate images bilinearly at any positions; they are 0 outside.
 
     Args:
       pixels: `[batch, height, width, channels]`.
-      down: how far from the first row each place is, `[batch, height', width']`.
-      across: how far from the first column.
+      down: distances from the first row, `[batch, height', width']`.
+      across: distances from the first column, of the same shape.
 
     Returns:
       `[batch, height', width', channels]`.

@@ -132,7 +132,7 @@ def test_numbers_may_stand_alone():
         (lambda x, image: layers.prior_box(x, image, []), "min_sizes="),
         (lambda x, image: layers.prior_box(x, image, [3.0, -1.0]), "positive"),
         (lambda x, image: layers.prior_box(x, image, [3.0], [4.0, 5.0]), r"max_sizes=\[6.0\]"),
-        (lambda x, image: layers.prior_box(x, image, [3.0], steps=[1.0]), "across and down"),
+        (lambda x, image: layers.prior_box(x, image, [3.0], steps=[1.0]), "for width and height"),
         (lambda x, image: layers.prior_box(x, image, [3.0], variance=[0.1]), "4 positive numbers"),
         (lambda x, image: layers.density_prior_box(x, image, [1], [2.0, 3.0], [1.0]), "1 densities for 2"),
         (lambda x, image: layers.density_prior_box(x, image, None, [2.0], [1.0]), "densities=None"),

@@ -204,12 +204,12 @@ def test_the_gradient_of_a_largest_pixel_goes_to_it():
     ("build", "message"),
     [
         (lambda x, r: layers.roi_pool(x, r, 0), "pooled_height=0"),
-        (lambda x, r: layers.roi_pool(x, r, rois_lod=np.array([2, 3])), "rois_lod= is not possible"),
+        (lambda x, r: layers.roi_pool(x, r, rois_lod=np.array([2, 3])), "rois_lod= is not supported"),
         (lambda x, r: layers.roi_align(x, r[:, 0]), "the regions of each image"),
         (lambda x, r: layers.roi_align(x[:, 0], r), "dimensions"),
         (lambda x, r: layers.roi_align(x, r, sampling_ratio=0), "sampling_ratio=0"),
         (lambda x, r: layers.psroi_pool(x, r, 2, 1.0, 3, 3), "num_filters=18"),
-        (lambda x, r: layers.prroi_pool(x, r, batch_roi_nums=np.array([2, 3])), "batch_roi_nums= is not possible"),
+        (lambda x, r: layers.prroi_pool(x, r, batch_roi_nums=np.array([2, 3])), "batch_roi_nums= is not supported"),
     ],
 )
 def test_bad_arguments(build, message):

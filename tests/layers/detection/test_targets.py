@@ -250,7 +250,7 @@ def second(b, c, k, i, **settings):
         (lambda x, y, b, c, k, i: rpn(x, y, b, b, i), "integers"),
         (lambda x, y, b, c, k, i: rpn(x, y, b, c, i, rpn_batch_size_per_im=0), "rpn_batch_size_per_im=0"),
         (lambda x, y, b, c, k, i: second(b, c, k, i, class_nums=None), "class_nums=None"),
-        (lambda x, y, b, c, k, i: second(b, c, k, i, is_cascade_rcnn=True), "not possible"),
+        (lambda x, y, b, c, k, i: second(b, c, k, i, is_cascade_rcnn=True), "not supported"),
         (lambda x, y, b, c, k, i: second(b, layers.sequence_pad(c, 0)[0], k, i), "one number for each box"),
         (lambda x, y, b, c, k, i: layers.retinanet_target_assign(x, y, BOXES, None, b, k, c, i, 3), r"12, 3\]"),
         (lambda x, y, b, c, k, i: layers.retinanet_detection_output([x], [y, y], [BOXES], i), "2 scores"),

@@ -158,7 +158,7 @@ def loss(x, b, k, anchors=ANCHORS, mask=(0, 1), classes=CLASSES, **settings):
     ("build", "message"),
     [
         (lambda x, b, k: loss(x, b, k, mask=[0, 3]), "anchor_mask="),
-        (lambda x, b, k: loss(x, b, k, mask=[1, 1]), "different numbers"),
+        (lambda x, b, k: loss(x, b, k, mask=[1, 1]), "different indices"),
         (lambda x, b, k: loss(x, b, k, mask=[0]), "num_filters=8"),
         (lambda x, b, k: loss(x, b, k, anchors=[10, 13, 16]), "width and height of each"),
         (lambda x, b, k: loss(x, b, k, classes=0), "class_num=0"),
