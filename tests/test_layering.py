@@ -37,7 +37,7 @@ LAYERS = [
     ["image"],
     ["norm"],
     ["loss", "control", "recurrent", "attention"],
-    ["structured"],
+    ["structured", "detection"],
     ["__init__"],
 ]
 MOST_MODULES = 16  # in one folder

@@ -227,6 +227,33 @@ def like(value: Any, data: Any) -> Any:
     return value.with_data(data) if is_sequence(value) else data
 
 
+def rows_at(value: Any, numbers: Any) -> Any:
+    """Rows of an array `[rows, ...]`, or steps of a sequence batch, by their number.
+
+    Args:
+      value: an array, or a sequence batch, of which the steps of all innermost sequences are counted one after another.
+      numbers: integers `[...]`.
+
+    Returns:
+      `[..., *shape of a row or step]`, NaN (for integers the smallest) for a number that does not exist.
+    """
+    if not is_sequence(value):
+        return dense(value).at[numbers].get(mode="fill", fill_value=None, wrap_negative_indices=False)
+    batch = value.flat() if isinstance(value, core.NestedSequenceBatch) else value
+    ends = jnp.cumsum(batch.lengths)
+    # searchsorted would find the same, but refuses a batch size that is a symbol.
+    row = jnp.sum(jnp.asarray(numbers)[..., None] >= ends, axis=-1)
+    begin = (ends - batch.lengths).at[row].get(mode="clip")
+    return steps_at(dense(batch), row, numbers - begin)
+
+
+def steps_at(data: Any, rows: Any, places: Any) -> Any:
+    """Steps of data `[batch, time, ...]`, at rows and places of one shape `[...]`: `[..., *shape of a step]`."""
+    if data.shape[1] == 0:  # without any step to read, zeros take their place; no step of the result is valid
+        data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
+    return data.at[rows, places].get(mode="fill", wrap_negative_indices=False)
+
+
 def row_dims(value: Any) -> int:
     """How many leading dimensions of a value Fluid counts as one, its rows.
 

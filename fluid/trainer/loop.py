@@ -235,7 +235,7 @@ def measure(step: BoundStep, batches: Iterable[Any], metrics: Mapping[str, Metri
     for batch in batches:
         values = step(batch.feed)
         for metric in fresh:
-            metric.update(**{argument: np.asarray(values[name]) for argument, name in metric.inputs.items()})
+            metric.update(**{argument: jax.device_get(values[name]) for argument, name in metric.inputs.items()})
     return [metric.eval() for metric in fresh]
 
 
