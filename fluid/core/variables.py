@@ -174,7 +174,7 @@ def expect_probabilities(layer: str, value: Any) -> None:
 
 def record_minimize(
     loss: Any, optimizer: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
-) -> None:
+) -> Any:
     """Record that the optimizer shall minimise a loss by changing parameters; Session builds the update from it.
 
     Args:
@@ -182,6 +182,9 @@ def record_minimize(
       optimizer: opaque here.
       parameter_list: names or values of the parameters to change; every trainable one by default.
       no_grad_set: names or values of parameters to leave alone.
+
+    Returns:
+      The optimizer that discovery has recorded here, which is the one that counts; None while it is on.
 
     Raises:
       ProgramError: the loss is no float scalar.
@@ -198,7 +201,10 @@ def record_minimize(
         )
     names = None if parameter_list is None else _parameter_names(frame, parameter_list)
     excluded = _parameter_names(frame, no_grad_set or ())
+    number = len(frame.made.minimizations)
     frame.made.minimizations.append(Minimization(jnp.reshape(loss, ()), optimizer, names, excluded))
+    recorded = frame.declared.optimizers
+    return recorded[number] if number < len(recorded) else None
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
