@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fluid import errors, storage
+from fluid import errors
 from fluid.core import Program, whole_number
 from fluid.session import Results, Session
 from fluid.storage import PathLike
@@ -290,8 +290,7 @@ class Checkpoints(CheckpointHooks):
     def _check(self, step: int, meta: Mapping[str, Any]) -> None:
         listed = meta["arrays"].items()
         found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in listed}
-        wanted = {n: (v.shape, str(v.dtype)) for n, v in self._session.state().items()}
-        storage.check_match(found, wanted, f"checkpoint {step} in {str(self.folder.path)!r}")
+        self._session.check_state(found, f"checkpoint {step} in {str(self.folder.path)!r}")
 
     def _read(self, step: int) -> dict[str, np.ndarray]:
         try:

@@ -101,14 +101,14 @@ def _epoch(run: Run) -> EndEpochEvent:
     try:
         for batch in batches:
             handlers(BeginStepEvent(progress.epoch, progress.step, batch.feed, batch.seconds))
-            metrics = run.step(batch.feed)
+            metrics, fetched = run.step.and_also(batch.feed)
             under_way.append(metrics[0])
             progress.advance(batch)
             if not run.stopping() and signals.arrived is None:
                 with signals.reading_ahead:  # while the device works
                     batches.advance()
             progress.last = batches.ended
-            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics))
+            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics, fetched))
             run.checkpoints.after_step(metrics)
             signals.check()
             if run.stopping():

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, Program, whole_number
+from fluid.core import TEST, TRAIN, Program, one_of, whole_number
 from fluid.metrics import MetricBase, names_of
 from fluid.optimizer import Adam
 from fluid.optimizer.base import OptimizerLike
@@ -17,7 +17,7 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.prefetch import Prefetcher
-from fluid.session import Request, Results, Session, check_fetch
+from fluid.session import Request, Results, Session, StepFunction, check_fetch
 from fluid.storage import PathLike
 from fluid.trainer import loop
 from fluid.trainer.checkpoint import CheckpointConfig, CheckpointHooks, Checkpoints, NoCheckpoints
@@ -43,11 +43,12 @@ class Trainer:
       train_func: another spelling of program_func.
       optimizer_func: another spelling of optimizer.
       seed: of initial values and of random layers.
-      precision: "bfloat16" to compute in it, see `fluid.Program`; parameters and optimizer slots stay float32.
+      precision: "bfloat16" or "float16" to compute in it, see `fluid.Program`; parameters and slots stay float32.
       buckets: sizes to pad sequences to: a list such as `[16, 64, 400]` for all of them, or a dict of lists by feed.
         None chooses sizes by what is fed.
       max_compilations: how many shapes may be chosen, each of which is a compilation.
       checkpoint_config: a CheckpointConfig: save while training, and continue from the newest checkpoint that is there.
+      step: a function that computes a training step, see `fluid.TrainingStep`; by default one gradient and one update.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
@@ -86,9 +87,10 @@ class Trainer:
         buckets: Ladders = None,
         max_compilations: int = MAX_COMPILATIONS,
         checkpoint_config: CheckpointConfig | None = None,
+        step: StepFunction | None = None,
     ):
-        function = _one_of("program_func", program_func, "train_func", train_func)
-        optimizer = _one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
+        function = one_of("program_func", program_func, "train_func", train_func)
+        optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
         if function is None:
             raise errors.ArgumentTypeError(
                 "a Trainer needs a program function: fluid.Trainer(train_program, optimizer)"
@@ -99,7 +101,9 @@ class Trainer:
                 "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
                 "or a program function that calls optimizer.minimize(loss)"
             )
-        self.session = Session(program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations)
+        self.session = Session(
+            program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, step=step
+        )
         self.program = program
         self._stopping = False
         self._training = False
@@ -122,6 +126,19 @@ class Trainer:
     def params(self) -> dict[str, jax.Array]:
         """Parameters and states by name, as they are now: copies, for `fluid.Inferencer(params=trainer.params)`."""
         return self.session.params()
+
+    @property
+    def learning_rate(self) -> float | tuple[float, ...]:
+        """The learning rate of the next step; a tuple where the program calls `minimize` several times.
+
+        Set, it takes the place of the declared number or schedule; None puts that back. Nothing is compiled anew.
+        """
+        rates = self.session.learning_rates(self.program)
+        return rates[0] if len(rates) == 1 else rates
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float | Sequence[float | None] | None) -> None:
+        self.session.set_learning_rates(rate, self.program)
 
     def train(
         self,
@@ -167,7 +184,8 @@ class Trainer:
             told.insert(0, ProgressBar(show=progress))
         dispatcher = Dispatcher(told, self)
         source = minibatches(_given(reader, "train"))
-        step = self.session.step(self.program, Request(TRAIN, None, tuple(self.program.feeds)))
+        request = Request(TRAIN, None, tuple(self.program.feeds), also=dispatcher.fetches(self.program))
+        step = self.session.step(self.program, request)
         where, checkpoints = self._continue(reader, source, num_epochs)
         has_sequences = any(spec.lod_level for spec in self.program.feeds.values())
         where.begin(source, dispatcher, step.buckets if self._checkpoints is not None and has_sequences else None)
@@ -374,12 +392,6 @@ def train(
     trainer = Trainer(program_func, optimizer, **options)
     trainer.train(reader, num_epochs, event_handler, **call)
     return trainer
-
-
-def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
-    if value is not None and other is not None:
-        raise errors.ArgumentTypeError(f"{name} and {other_name} are two spellings of one argument; give one")
-    return other if value is None else value
 
 
 def _given(reader: ReaderLike | None, method: str) -> ReaderLike:
