@@ -22,7 +22,7 @@ from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lod
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
-from fluid.session import Results, Session
+from fluid.session import Results, Session, TrainingStep
 from fluid.trainer import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -37,6 +37,7 @@ from fluid.trainer import (
     Trainer,
     train,
 )
+from fluid.tuning import find_learning_rate
 
 __version__ = "0.1.0"
 
@@ -64,12 +65,14 @@ __all__ = [
     "SequenceBatch",
     "Session",
     "Trainer",
+    "TrainingStep",
     "batch",
     "clip",
     "create_lod_tensor",
     "create_random_int_lodtensor",
     "embedding",
     "errors",
+    "find_learning_rate",
     "handlers",
     "initializer",
     "io",
