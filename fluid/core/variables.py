@@ -244,6 +244,11 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
         # What is traced inside a loop is no value outside it, where the next layer may want this array.
         zeros = np.zeros if frame.inside_loop else jnp.zeros
         arrays[spec.name] = zeros(spec.shape, jnp.dtype(spec.dtype))
+    if spec.name not in arrays:
+        raise errors.ProgramError(
+            f"{spec.name!r} is created at {spec.site} now, and was not when the program was discovered, in train mode; "
+            f"create parameters and states in both modes, whatever layers.is_training() says"
+        )
     value = frame.made.states.get(spec.name, arrays[spec.name])
     if isinstance(value, np.ndarray):
         value = jnp.asarray(value)

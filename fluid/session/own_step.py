@@ -194,6 +194,20 @@ class TrainingStep:
         return self._machinery.rules[which]
 
 
+def check_tables(rules: Sequence[Rule]) -> None:
+    """Refuse tables that are updated by rows where a step function computes the gradients.
+
+    Raises:
+      ArgumentError: there is one.
+    """
+    tables = [table for rule in rules for table in rule.tables]
+    if tables:
+        raise errors.ArgumentError(
+            f"step= computes gradients of whole parameters, and {', '.join(tables)} would be updated by the rows that "
+            f"were looked up; write layers.embedding(..., is_sparse=False)"
+        )
+
+
 def check_result(result: Any, step: TrainingStep) -> tuple[dict[str, Any], list[Any], Evaluation]:
     """What a step function returned, if training can go on from it.
 

@@ -66,6 +66,14 @@ class Rates:
         """
         return self._functions[program](self.of(program), slots)
 
+    def read(self, program: str, slots: Any) -> tuple[float, ...]:
+        """The same as floats; only that of a schedule is computed, which waits for the device."""
+        pairs = zip(self._set[program], self._rules[program], strict=True)
+        known = [rule.optimizer.declared_rate if value is None else value for value, rule in pairs]
+        if all(isinstance(value, int | float) for value in known):
+            return tuple(map(float, known))
+        return tuple(map(_number, self.current(program, slots)))
+
     def of(self, program: str) -> list[Any]:
         """For each `minimize` of a program the scalar that `Optimizer.at_rate` takes."""
         return self._scalars[program]
@@ -116,7 +124,7 @@ class Rates:
         """Take over what `state` returned; rates that it does not hold are as declared."""
         for program, rules in self._rules.items():
             found = [state.get(f"{_PREFIX}{program}/{i}") for i in range(len(rules))]
-            self.put(program, [None if value is None else float(np.asarray(value)) for value in found])
+            self.put(program, [None if value is None else _number(value) for value in found])
 
     def _names(self) -> dict[str, tuple[str, int]]:
         every = ((program, i) for program, rules in self._rules.items() for i in range(len(rules)))
@@ -126,6 +134,11 @@ class Rates:
         # A Python number, so that the scalar is weakly typed: parameters of half precision stay what they are.
         number = _AS_DECLARED if rate is None or callable(rate) else float(rate)
         return self._place(number)
+
+
+def _number(scalar: Any) -> float:
+    """A float32 scalar as the shortest decimal that stands for it: 0.1, and not 0.10000000149."""
+    return float(str(np.float32(scalar)))
 
 
 def _checked(value: Any) -> float | None:

@@ -17,11 +17,11 @@ from fluid.reader.columns import read_feed
 from fluid.session.bound import BoundStep, Compilation
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
-from fluid.session.own_step import StepFunction
+from fluid.session.own_step import StepFunction, check_tables
 from fluid.session.rates import Rates
 from fluid.session.results import Results
 from fluid.session.rules import Rule, rules_of
-from fluid.session.step import Request, Step
+from fluid.session.step import Request
 from fluid.storage import PathLike
 
 
@@ -117,7 +117,8 @@ class Session:
             program.name = f"{name}_{count}"
         # Everything that can fail comes before anything changes.
         rules = rules_of(program)
-        Step(program, rules, Request(TRAIN, None, ()), self.step_function)
+        if self.step_function is not None:
+            check_tables(rules)
         root = jax.random.wrap_key_data(self.scope.root)
         self.scope.declare(program.parameters | program.states, functools.partial(program.init, root))
         slots = [jax.jit(rule.init)({n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules]
@@ -141,7 +142,8 @@ class Session:
           feed: arrays by name: of feeds, and of any other named value, which is replaced by them. Feeds that the result
             does not depend on need not be given.
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
-            run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised).
+            run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised). A
+            training step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
           mode: "train" updates parameters and states; "test" changes nothing. By default "train" when the program
             minimises, else "test".
 
@@ -185,7 +187,7 @@ class Session:
     def learning_rates(self, program: str | Callable[[], Any] | Program | None = None) -> tuple[float, ...]:
         """The learning rates of the next training step of a program, one for each `minimize`.
 
-        Reading that of a schedule waits for the steps that are under way.
+        Reading that of a schedule waits for the steps that are under way; numbers are known without.
 
         Args:
           program: its name, its function or itself; may be left out when there is one.
@@ -193,7 +195,8 @@ class Session:
         Raises:
           UnknownNameError: there is no such program, or an optimizer does not tell its rate.
         """
-        return tuple(float(rate) for rate in self.rate_arrays(self._program(program)))
+        name = self._program(program).name
+        return self.rates.read(name, self.scope.slots[name])
 
     def set_learning_rates(
         self, rates: float | Sequence[float | None] | None, program: str | Callable[[], Any] | Program | None = None

@@ -89,7 +89,7 @@ class Step:
         self._function = function if self.rules else None
         self.draws = program.random or self._function is not None
         if self._function is not None:
-            self._check_own_step()
+            self._check_fetched()
 
     def train(
         self, carry: Mapping[str, Any], kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
@@ -208,8 +208,7 @@ class Step:
             scaled = i < len(self.rules) and self.rules[i].scaled
             scale = scale_of(slots[i]) if scaled else 1.0
             pulled = pull([jnp.asarray(scale if j == i else 0.0, v.dtype) for j, v in enumerate(found)])[0]
-            # In float32, where what would vanish in half precision does not.
-            return jax.tree.map(lambda g: g.astype(jnp.float32) / scale, pulled) if scaled else pulled
+            return jax.tree.map(lambda g: _unscaled(g, scale), pulled) if scaled else pulled
 
         return applied, _memoized(gradients)
 
@@ -282,13 +281,8 @@ class Step:
                 found[f"{LOSS_SCALE}_{i}"] = scale_of(state)
         return found
 
-    def _check_own_step(self) -> None:
-        """Refuse what cannot be with a step function of the user's own."""
-        if self._tables:
-            raise errors.ArgumentError(
-                f"step= computes gradients of whole parameters, and {', '.join(self._tables)} would be updated by the "
-                f"rows that were looked up; write layers.embedding(..., is_sparse=False)"
-            )
+    def _check_fetched(self) -> None:
+        """Refuse to fetch what only the user's own step function knows."""
         for name in self._asked:
             if name.endswith(GRAD) or name.startswith(f"{GRAD_NORM}_"):
                 raise errors.UnknownNameError(
@@ -329,6 +323,15 @@ def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[
 
 def _step_key(root: Any, step: Any) -> Any:
     return None if root is None else jax.random.fold_in(jax.random.wrap_key_data(root), step)
+
+
+def _unscaled(gradient: Any, scale: Any) -> Any:
+    """A gradient divided by a scale, in float32, where what would vanish in half precision does not.
+
+    The lengths of sequences, among the leaves of a gradient, have none.
+    """
+    floating = jnp.issubdtype(gradient.dtype, jnp.floating)
+    return gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32)) / scale if floating else gradient
 
 
 def _memoized(function: Callable[[int], Any]) -> Callable[[int], Any]:

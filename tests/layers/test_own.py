@@ -189,6 +189,17 @@ def test_what_makes_no_sense_is_refused(build, error, match):
         fluid.Program(program)
 
 
+@pytest.mark.parametrize("create", [layers.create_state, layers.create_parameter])
+def test_what_is_created_in_test_mode_alone_is_told(create):
+    def program():
+        x = layers.data("x", shape=[4])
+        return x if layers.is_training() else x + getattr(create([4], name="late"), "value", 0.0)
+
+    session = fluid.Session(program)
+    with pytest.raises(errors.ProgramError, match="'late' is created at .*create parameters and states in both modes"):
+        session.run(feed={"x": X}, mode="test")
+
+
 def test_a_state_cannot_be_changed_outside_of_a_program():
     found = []
 

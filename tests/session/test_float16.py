@@ -166,6 +166,23 @@ def test_an_update_that_is_left_out_is_as_if_its_step_had_not_been(optimizer):
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
+def test_gradients_of_sequences_keep_their_lengths():
+    def program():
+        words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+        rows = layers.identity(layers.embedding(words, size=[9, 4], param_attr="table"), name="rows")
+        return minimized(layers.mean(layers.sequence_pool(rows, "sum")))
+
+    sessions = [fluid.Session(program, precision=precision) for precision in ("float32", "float16")]
+    exact, half = (s.run(feed={"words": [[1, 2, 3], [4]]}, fetch=["rows@GRAD"])[0] for s in sessions)
+    assert half.lengths.tolist() == [3, 1]
+    np.testing.assert_allclose(half.data, exact.data, rtol=1e-2)
+
+
+def minimized(loss):
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    return loss
+
+
 def test_the_average_is_found_inside():
     ema = fluid.optimizer.ExponentialMovingAverage(0.5)
     session = session_of(ema.track(fluid.optimizer.SGD(0.1)))
