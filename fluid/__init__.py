@@ -23,7 +23,7 @@ from fluid.looking import draw, summary
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
-from fluid.session import Results, Session
+from fluid.session import Results, Session, TrainingStep
 from fluid.trainer import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -38,6 +38,7 @@ from fluid.trainer import (
     Trainer,
     train,
 )
+from fluid.tuning import find_learning_rate
 
 __version__ = "0.1.0"
 
@@ -65,6 +66,7 @@ __all__ = [
     "SequenceBatch",
     "Session",
     "Trainer",
+    "TrainingStep",
     "batch",
     "clip",
     "create_lod_tensor",
@@ -72,6 +74,7 @@ __all__ = [
     "draw",
     "embedding",
     "errors",
+    "find_learning_rate",
     "handlers",
     "initializer",
     "io",

@@ -1,6 +1,6 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
-from fluid.core.arguments import is_size, whole_number
+from fluid.core.arguments import is_size, one_of, whole_number
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -68,6 +68,7 @@ __all__ = [
     "limit_feed",
     "look_up",
     "name_scope",
+    "one_of",
     "perturbed",
     "random_key",
     "record",

@@ -60,8 +60,9 @@ class Program:
         returns a value, or a list, tuple or dict of values.
       name: how Sessions call it; the function's own name by default.
       sample_feed: arrays by feed name, for programs whose feeds have batch sizes that depend on each other.
-      precision: "bfloat16" to compute in it: feeds and parameters are converted where they are used. Parameters and
-        optimizer slots stay float32, and so do the statistics of normalisations, losses and means.
+      precision: "bfloat16" or "float16" to compute in it: feeds and parameters are converted where they are used.
+        Parameters and optimizer slots stay float32, and so do the statistics of normalisations, losses and means. Under
+        "float16" losses are scaled while training, so that small gradients do not vanish.
 
     Attributes:
       feeds: FeedSpec by name, in order of declaration.
@@ -115,7 +116,7 @@ class Program:
                 f"hand over the function itself, not its result: fluid.Session(program)"
             )
         if precision not in (None, "float32", "bfloat16", "float16"):
-            raise errors.ArgumentError(f'precision={precision!r}: expected None, "float32" or "bfloat16"')
+            raise errors.ArgumentError(f'precision={precision!r}: expected None, "float32", "bfloat16" or "float16"')
         self.function = function
         self.precision = None if precision == "float32" else precision
         self.name = name or _name_of(function)
@@ -222,7 +223,7 @@ class Program:
             row_perturbations=dict(row_perturbations or {}),
             key=key,
         )
-        declared = Declared(bodies=dict(self._bodies))
+        declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
         frame = Frame(mode=mode, precision=self.precision, labelling=labelling, given=given, declared=declared)
         with running(frame):
             outputs, _ = flatten_outputs(self.name, self.function())

@@ -5,8 +5,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 from fluid import errors
 from fluid.core import whole_number
 from fluid.handlers.values import Averaging, Every, Interval, by_name, known_values, number
@@ -264,7 +262,6 @@ class LearningRateMonitor(Handler):
 
     def __init__(self, every: Interval = 1):
         self._every = Every(every, "LearningRateMonitor")
-        self._current: Any = None
         self._rates: Any = None
 
     def measures(self) -> list[str]:
@@ -272,20 +269,17 @@ class LearningRateMonitor(Handler):
         return rate_names(self.trainer.program)
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Find out how the rates are computed."""
-        optimizers = [minimize.optimizer for minimize in self.trainer.program.minimizes]
-        self._current = jax.jit(lambda slots: [o.current_rate(s) for o, s in zip(optimizers, slots, strict=True)])
-        # What this raises, of an optimizer that does not tell its rate, is raised before the first step.
-        self._rates = self._current(self._slots())
+        """Find out whether all rates are told; what this raises of one that is not, is raised before the first step."""
+        self._rates = self._current()
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Compute the rates of this step on the device, if they are due."""
-        self._rates = self._current(self._slots()) if self._every.at_step(self.done + 1) else None
+        self._rates = self._current() if self._every.at_step(self.done + 1) else None
 
     def end_step(self, event: EndStepEvent) -> None:
         """Announce the rates of this step."""
         if self._rates is not None:
             self.announce(event.epoch, event.step, dict(zip(self.measures(), self._rates, strict=True)))
 
-    def _slots(self) -> Any:
-        return self.trainer.session.scope.slots[self.trainer.program.name]
+    def _current(self) -> Any:
+        return self.trainer.session.rate_arrays(self.trainer.program)

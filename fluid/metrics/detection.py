@@ -25,7 +25,7 @@ class DetectionMAP(MetricBase):
       class_num: the number of classes, including the background; None for any number.
       background_label: the class of the background, which is left out.
       overlap_threshold: see above.
-      evaluate_difficult: whether objects that are marked as difficult are used. If not, detections that are matched with
+      evaluate_difficult: whether objects marked as difficult are used. If not, detections that are matched with
         one are not used either.
       ap_version: "integral"; or "11point" for the mean of the best precisions at recalls of at least 0, 0.1, ... 1.
 

@@ -18,6 +18,7 @@ from fluid import core, errors
 from fluid.core import whole_number
 from fluid.lazy import optax
 from fluid.optimizer.base import Minimizer, OptimizerLike
+from fluid.optimizer.loss_scale import Scaled
 from fluid.optimizer.parts import Accumulated
 from fluid.optimizer.wrapper import Wrapped, Wrapper
 
@@ -328,7 +329,9 @@ class Averaged(Wrapper):
 
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:
     """The state of an average among the slots of an optimizer, or None."""
-    # With accumulate_steps > 1 the slots of all wrappers lie inside those that gather gradients.
+    # The slots of all wrappers lie inside those of loss scaling, and with accumulate_steps > 1 of gathering gradients.
+    if isinstance(slots, Scaled):
+        slots = slots.inner
     if isinstance(slots, Accumulated):
         slots = slots.inner
     while isinstance(optimizer, Wrapper) and isinstance(slots, Wrapped):

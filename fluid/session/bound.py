@@ -7,10 +7,16 @@ import jax
 
 from fluid import errors
 from fluid.core import Program, Scope, stand_in
+from fluid.core.equations import unneeded
 from fluid.reader.buckets import Buckets
 from fluid.session.interrupts import InterruptGuard
+from fluid.session.own_step import StepFunction
+from fluid.session.rates import Rates
 from fluid.session.results import Results
-from fluid.session.step import Request, Rule, Step, unneeded
+from fluid.session.rules import Rule
+from fluid.session.step import Request, Step
+
+_NOTHING = Results([], [])
 
 
 class Compilation(NamedTuple):
@@ -31,9 +37,11 @@ class BoundStep:
       rules: how it updates parameters.
       request: what one step shall do.
       scope: the arrays.
+      rates: the learning rates.
       guard: keeps Ctrl-C out of the middle of a step.
       compilations: where every compilation is noted.
       buckets: to which sizes sequences are padded before they are fed.
+      function: a training step of the user's own, or None.
     """
 
     def __init__(
@@ -42,13 +50,19 @@ class BoundStep:
         rules: Sequence[Rule],
         request: Request,
         scope: Scope,
+        rates: Rates,
         guard: InterruptGuard,
         compilations: list[Compilation],
         buckets: Buckets,
+        function: StepFunction | None = None,
     ):
-        self._program, self._scope, self._guard, self._compilations = program, scope, guard, compilations
+        self._program = program
+        self._scope = scope
+        self._rates = rates
+        self._guard = guard
+        self._compilations = compilations
         self.buckets = buckets
-        self._step = Step(program, rules, request)
+        self._step = Step(program, rules, request, function)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._missing = [n for n in program.feeds if n not in request.feeds]
         self._checked = not self._missing
@@ -70,8 +84,15 @@ class BoundStep:
 
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
         """Run one step on the session's arrays and put the new ones in their place."""
+        return self.and_also(feeds, overrides)[0]
+
+    def and_also(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> tuple[Results, Results]:  # noqa: B006
+        """Run one step; returns what the request fetches, and by name what it asks for beside that."""
         values = self.raw(feeds, overrides)
-        return Results(values, self._names)
+        names = self._step.request.also
+        if not names:
+            return Results(values, self._names), _NOTHING
+        return Results(values[0], self._names), Results(values[1], names)
 
     def raw(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Any:  # noqa: B006
         """Run one step; returns what the jitted function returns, without names."""
@@ -87,7 +108,7 @@ class BoundStep:
         # results are in their place.
         with scope.lock, self._guard:
             carry = self._carry()
-            kept = {"arrays": self._kept(), "root": self._root()}
+            kept = self._not_carried()
             after, results = self._train(carry, kept, feeds, overrides)
             scope.arrays.update(after["arrays"])
             scope.slots[self._program.name] = after["slots"]
@@ -98,8 +119,9 @@ class BoundStep:
         arrays = self._scope.arrays
         return arrays if self._alone else {n: arrays[n] for n in self._step.kept}
 
-    def _root(self) -> Any:
-        return self._scope.root if self._program.random else None
+    def _not_carried(self) -> dict[str, Any]:
+        root = self._scope.root if self._step.draws else None
+        return {"arrays": self._kept(), "root": root, "rates": self._rates.of(self._program.name)}
 
     def _rest(self, overrides: Mapping[str, Any]) -> tuple[Any, ...]:
         # A small net answers in microseconds, of which each argument takes its share, empty ones too.
@@ -139,7 +161,7 @@ class BoundStep:
 
     def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
         step = self._step
-        kept = {"arrays": self._kept(), "root": self._root()}
+        kept = self._not_carried()
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
             if step.training:

@@ -82,6 +82,7 @@ class EndStepEvent:
       epoch: as in BeginEpochEvent.
       step: from 0, within the epoch.
       metrics: the program's outputs for this minibatch, in order and by name.
+      fetched: the values that handlers have asked for by `Handler.fetches`, by name.
 
     Example:
       >>> EndStepEvent(epoch=0, step=5, metrics=Results([0.5])).metrics[0]
@@ -91,6 +92,7 @@ class EndStepEvent:
     epoch: int
     step: int
     metrics: Results = field(repr=False)
+    fetched: Results = field(default=Results((), ()), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

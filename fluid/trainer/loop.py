@@ -108,13 +108,13 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
     try:
         for batch in batches:
             handlers(BeginStepEvent(progress.epoch, progress.step, batch.feed, batch.seconds))
-            metrics = run.step(batch.feed)
+            metrics, fetched = run.step.and_also(batch.feed)
             losses.add(metrics[loss_output], progress.epoch, progress.step)
             progress.advance(batch)
             quick = batch.seconds < _SLOW and not progress.reads_once
             if quick:  # while the device works
                 _read_ahead(run, batches)
-            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics))
+            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics, fetched))
             if not quick:  # who waits for the end of this step need not wait for a slow reader as well
                 _read_ahead(run, batches)
             progress.last = batches.ended

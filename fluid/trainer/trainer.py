@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, Program, whole_number
+from fluid.core import TEST, TRAIN, Program, one_of, whole_number
 from fluid.metrics import MetricBase, names_of
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
@@ -15,7 +15,7 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.prefetch import Prefetcher
-from fluid.session import Request, Results, Session, check_fetch
+from fluid.session import Request, Results, Session, StepFunction, check_fetch
 from fluid.session.names import Fetch
 from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike
@@ -41,11 +41,12 @@ class Trainer(ShowsProgram):
       train_func: another spelling of program_func.
       optimizer_func: another spelling of optimizer.
       seed: of initial values and of random layers.
-      precision: "bfloat16" to compute in it, see `fluid.Program`; parameters and optimizer slots stay float32.
+      precision: "bfloat16" or "float16" to compute in it, see `fluid.Program`; parameters and slots stay float32.
       buckets: sizes to pad sequences to: a list such as `[16, 64, 400]` for all of them, or a dict of lists by feed.
         None chooses sizes by what is fed.
       max_compilations: how many shapes may be chosen, each of which is a compilation.
       checkpoint_config: a CheckpointConfig: save while training, and continue from the newest checkpoint that is there.
+      step: a function that computes a training step, see `fluid.TrainingStep`; by default one gradient and one update.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
@@ -84,9 +85,10 @@ class Trainer(ShowsProgram):
         buckets: Ladders = None,
         max_compilations: int = MAX_COMPILATIONS,
         checkpoint_config: CheckpointConfig | None = None,
+        step: StepFunction | None = None,
     ):
-        function = _one_of("program_func", program_func, "train_func", train_func)
-        optimizer = _one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
+        function = one_of("program_func", program_func, "train_func", train_func)
+        optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
         if function is None:
             raise errors.ArgumentTypeError(
                 "a Trainer needs a program function: fluid.Trainer(train_program, optimizer)"
@@ -98,7 +100,7 @@ class Trainer(ShowsProgram):
                 "or a program function that calls optimizer.minimize(loss)"
             )
         self.session = Session(
-            program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, mode=TEST
+            program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, mode=TEST, step=step
         )
         self.program = program
         self._stopping = False
@@ -120,6 +122,19 @@ class Trainer(ShowsProgram):
     def params(self) -> dict[str, jax.Array]:
         """Parameters and states by name, as they are now: copies, for `fluid.Inferencer(params=trainer.params)`."""
         return self.session.params()
+
+    @property
+    def learning_rate(self) -> float | tuple[float, ...]:
+        """The learning rate of the next step; a tuple where the program calls `minimize` several times.
+
+        Set, it takes the place of the declared number or schedule; None puts that back. Nothing is compiled anew.
+        """
+        rates = self.session.learning_rates(self.program)
+        return rates[0] if len(rates) == 1 else rates
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float | Sequence[float | None] | None) -> None:
+        self.session.set_learning_rates(rate, self.program)
 
     def train(
         self,
@@ -172,7 +187,8 @@ class Trainer(ShowsProgram):
         dispatcher = Dispatcher(told, self)
         reader = _given(reader, "train")
         source = minibatches(reader)
-        step = self.session.step(self.program, Request(TRAIN, None, tuple(self.program.feeds)))
+        request = Request(TRAIN, None, tuple(self.program.feeds), also=dispatcher.fetches(self.program))
+        step = self.session.step(self.program, request)
         position, checkpoints = self._calls.begin(reader, source, num_epochs, resume)
         has_sequences = any(spec.lod_level for spec in self.program.feeds.values())
         position.begin(source, dispatcher, step.buckets if self._checkpoints is not None and has_sequences else None)
@@ -383,12 +399,6 @@ class Trainer(ShowsProgram):
         from fluid import artifact  # not everybody needs it
 
         artifact.save(path, self.program, self.session.params(), fetch=fetch, **options)
-
-
-def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
-    if value is not None and other is not None:
-        raise errors.ArgumentTypeError(f"{name} and {other_name} are two spellings of one argument; give one")
-    return other if value is None else value
 
 
 def _given(reader: ReaderLike | None, method: str) -> ReaderLike:

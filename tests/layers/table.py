@@ -69,6 +69,13 @@ def recurred(x, h, **arguments):
     return layers.fc([x, h], 2, act="tanh", **arguments)
 
 
+def kept_mean(x, **arguments):
+    """A layer of one's own that keeps a state."""
+    state = layers.create_state([3])
+    state.update(jnp.mean(x, axis=0))
+    return layers.scale(x + state.value, **arguments)
+
+
 def start_of(x):
     return jnp.ones((x.shape[0], 2), x.dtype)
 
@@ -304,6 +311,10 @@ ROWS = [
     Row("pow", lambda x, **k: layers.pow(x, 2.5, **k), {"x": positive(4, 3)}),
     Row("create_parameter", lambda x, **k: layers.elementwise_mul(
         x, layers.create_parameter([3], "float64", **k), **k), X, half="float32"),
+    Row("create_state", lambda x, **k: kept_mean(x, **k), X, False, "float32"),
+    Row("random_key", lambda x, **k: layers.scale(jax.random.normal(layers.random_key(), (1, 3)) * x, **k), X, False,
+        "float32"),
+    Row("is_training", lambda x, **k: layers.scale(x, 2.0 if layers.is_training() else 1.0, **k), X),
     Row("fc", lambda x, **k: layers.fc(x, 2, act="tanh", **k), X, wrong={"x": real(4)}),
     Row("conv2d", lambda x, **k: layers.conv2d(x, 6, 3, stride=2, padding=1, groups=2, **k), IMAGE, wrong=FLAT),
     Row("conv2d", lambda x, **k: layers.conv2d(x, 2, [3, 2], padding="SAME", dilation=2, data_format="NHWC", **k),

@@ -171,7 +171,7 @@ class Checkpoints(CheckpointHooks):
                 return None
             meta = self.folder.meta(chosen)
             here = f"checkpoint {chosen} in {str(self.folder.path)!r}"
-            check_checkpoint(meta, self._session.state(), self._program, here)
+            check_checkpoint(meta, self._session, self._program, here)
             arrays = self._read(chosen)
             for damaged, problem in flaws.items():
                 name = self.folder.set_aside(damaged, "damaged")
