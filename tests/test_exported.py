@@ -6,7 +6,7 @@ from public_names import MODULES, public_names
 NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder EndEpochEvent
-        EndStepEvent EndTrainEvent Handler Inferencer LoDTensor MeasuredEvent NestedSequenceBatch ParamAttr
+        EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent NestedSequenceBatch ParamAttr
         Program ProgressBar Results Scope SequenceBatch Session Trainer batch clip create_lod_tensor
         create_random_int_lodtensor embedding errors handlers initializer io layers metrics name_scope nets
         one_hot optimizer place reader regularizer train trainer
@@ -27,7 +27,7 @@ NAMES = {
         inverse_time_decay isfinite kldiv_loss l2_normalize label_smooth layer_norm leaky_relu less_equal
         less_than linear_chain_crf linear_lr_warmup linspace lod_append lod_reset log log_loss log_softmax
         logical_and logical_not logical_or logical_xor logsigmoid lrn lstm lstm_unit margin_rank_loss matmul
-        maxout mean mean_iou mish module mse_loss mul multi_head_attention multiplex natural_exp_decay nce
+        maxout mean mean_iou metric mish module mse_loss mul multi_head_attention multiplex natural_exp_decay nce
         noam_decay not_equal npair_loss one_hot ones ones_like pad pad2d pad_constant_like piecewise_decay
         pixel_shuffle polynomial_decay pool2d pool3d pow precision prelu range rank rank_loss recall
         reciprocal reduce_all reduce_any reduce_max reduce_mean reduce_min reduce_prod reduce_sum relu relu6

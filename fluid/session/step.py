@@ -27,14 +27,14 @@ class Request:
       fetch: names of the values to return, or None for the program's outputs.
       feeds: names of the feeds that are given.
       overrides: names of the values that are replaced.
-      weighted: also return the weight of each scalar output in a mean over batches.
+      parts: return what each output contributes to its value over several minibatches, and then the fetched values.
     """
 
     mode: str
     fetch: tuple[str, ...] | None
     feeds: tuple[str, ...]
     overrides: tuple[str, ...] = ()
-    weighted: bool = False
+    parts: bool = False
 
 
 class Rule(NamedTuple):
@@ -156,6 +156,7 @@ class Step:
                 overrides=overrides,
                 perturbations=variables.get("nudges"),
                 row_perturbations=variables.get("rows"),
+                parts=self.request.parts,
             )
 
         variables = self._variables(arrays, forward)
@@ -198,14 +199,15 @@ class Step:
 
     def _results(self, applied: Applied, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
         if self.request.fetch is None:
-            return (tuple(applied.outputs), tuple(applied.weights)) if self.request.weighted else tuple(applied.outputs)
+            return (tuple(applied.parts), ()) if self.request.parts else tuple(applied.outputs)
         known = {**values, **dict(zip(self.program.output_names or (), applied.outputs, strict=False))}
-        return tuple(
+        found = tuple(
             self._gradient(self._canonical(name.removesuffix(GRAD)), gradients, values)
             if name.endswith(GRAD)
             else known[name if name in known else self._canonical(name)]
             for name in self.request.fetch
         )
+        return (tuple(applied.parts), found) if self.request.parts else found
 
     def _canonical(self, name: str) -> str:
         """The name under which a value is recorded: that of its alias, or itself."""
