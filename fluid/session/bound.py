@@ -1,6 +1,6 @@
 """BoundStep: the jitted step of one program over the arrays of a Session."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +34,7 @@ class BoundStep:
       guard: keeps Ctrl-C out of the middle of a step.
       compilations: where every compilation is noted.
       buckets: to which sizes sequences are padded before they are fed.
+      replaced: arrays that something else takes the place of for a while, by what that is; a step must not change them.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class BoundStep:
         guard: InterruptGuard,
         compilations: list[Compilation],
         buckets: Buckets,
+        replaced: Mapping[Hashable, Mapping[str, Any]],
     ):
         self._program, self._scope, self._guard, self._compilations = program, scope, guard, compilations
         self.buckets = buckets
+        self._replaced = replaced
         self._step = Step(program, rules, request)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._missing = [n for n in program.feeds if n not in request.feeds]
@@ -74,6 +77,8 @@ class BoundStep:
         scope = self._scope
         if not self._step.training:
             return self._test(self._kept(), feeds, *self._rest(overrides))
+        if self._replaced:
+            self._check_replaced()
         carry, kept = self._carry(), {"arrays": self._kept(), "root": self._root()}
         # The call takes the scope's buffers over, so an interrupt must not come before its results are in their place.
         with self._guard:
@@ -125,6 +130,15 @@ class BoundStep:
     def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
         batch = next((v.shape[0] for v in (*feeds.values(), *overrides.values()) if v.shape), 1)
         return {name: stand_in(self._program.feeds[name], batch, steps=(1, 1)) for name in self._missing}
+
+    def _check_replaced(self) -> None:
+        for average, arrays in self._replaced.items():
+            if name := next((name for name in self._step.updated if name in arrays), None):
+                raise errors.ArgumentError(
+                    f"{name!r} holds its average now, {average}, and what a training step makes of it would be undone "
+                    f"when the parameter is put back; train behind the block `with average.apply(trainer):`, or after "
+                    f"average.restore(trainer)"
+                )
 
     def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
         step = self._step

@@ -38,7 +38,8 @@ class Session:
       programs: Program by name.
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
-      replaced: parameters that an average has replaced in the scope, by that average, until its `restore`.
+      replaced: parameters that an average has replaced in the scope, by that average, until they are put back; steps
+        that would change them are refused.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
 
@@ -163,6 +164,7 @@ class Session:
                 self.guard,
                 self.compilations,
                 self.buckets(program),
+                self.replaced,
             )
         return known
 
