@@ -1,7 +1,6 @@
 """A progress bar for terminals and notebooks."""
 
 import importlib.util
-import sys
 import time
 from typing import Any
 
@@ -15,6 +14,7 @@ from fluid.trainer.events import (
     MeasuredEvent,
 )
 from fluid.trainer.handlers import Handler
+from fluid.trainer.progress.place import in_notebook, interactive
 
 
 class ProgressBar(Handler):
@@ -100,16 +100,3 @@ def _tqdm() -> Any:
     else:  # tqdm.auto would warn that ipywidgets is missing
         from tqdm.std import tqdm
     return tqdm
-
-
-def interactive() -> bool:
-    """Whether standard error is a terminal, or this is a notebook."""
-    return in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
-
-
-def in_notebook() -> bool:
-    """Whether this runs in a notebook."""
-    if "IPython" not in sys.modules:
-        return False
-    shell = sys.modules["IPython"].get_ipython()
-    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
