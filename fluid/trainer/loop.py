@@ -1,18 +1,14 @@
-"""The training loop and the evaluation loop, each readable from top to bottom."""
+"""The training loop, readable from top to bottom."""
 
 import logging
-import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 
-from fluid.core import NestedSequenceBatch, SequenceBatch
-from fluid.metrics import MetricBase
-from fluid.session import BoundStep
+from fluid.session import BoundStep, Results
 from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -39,21 +35,25 @@ class Run:
 
     Attributes:
       step: the compiled step.
+      batch_feed: the name of a feed that has one row for each example; None if the program has none.
       progress: the position of training; the loop keeps it up to date.
       convert: makes a feed of a minibatch and its number in the epoch.
       handlers: deliver every event.
       stopping: asked after each step whether training shall end.
       checkpoints: are told when something can be saved.
       signals: hold back Ctrl-C and SIGTERM until they can do no harm.
+      epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
     """
 
     step: BoundStep
+    batch_feed: str | None
     progress: Progress
     convert: Callable[[Any, int], Any]
     handlers: Dispatcher
     stopping: Callable[[], bool]
     checkpoints: CheckpointHooks
     signals: Signals
+    epoch_metrics: Callable[[], Results]
 
 
 def train(run: Run, num_epochs: int) -> None:
@@ -68,7 +68,7 @@ def train(run: Run, num_epochs: int) -> None:
     error: BaseException | None = None
     try:
         with run.checkpoints:
-            handlers.enter(BeginTrainEvent(num_epochs))
+            handlers.enter(BeginTrainEvent(num_epochs, progress.resuming))
             while progress.epoch < num_epochs and not run.stopping():
                 handlers(BeginEpochEvent(progress.epoch, progress.step))
                 event = _epoch(run)
@@ -108,7 +108,8 @@ def _epoch(run: Run) -> EndEpochEvent:
                 with signals.reading_ahead:  # while the device works
                     batches.advance()
             progress.last = batches.ended
-            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics))
+            examples = 1 if run.batch_feed is None else batch.feed[run.batch_feed].shape[0]
+            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics, examples))
             run.checkpoints.after_step(metrics)
             signals.check()
             if run.stopping():
@@ -123,6 +124,7 @@ def _epoch(run: Run) -> EndEpochEvent:
         completed=not run.stopping(),
         compiled=run.step.compiled - compiled_before,
         padding=run.step.buckets.take_padding(),
+        metrics=run.epoch_metrics(),
     )
 
 
@@ -131,78 +133,3 @@ def _wait_for_half(under_way: deque[Any]) -> None:
     while len(under_way) > IN_FLIGHT // 2 + 1:
         under_way.popleft()
     jax.block_until_ready(under_way.popleft())
-
-
-def evaluate(step: BoundStep, batches: Iterable[Any]) -> list[Any]:
-    """Combine the outputs of a program over all minibatches.
-
-    The mean of a scalar is weighted by the number of elements that each minibatch's value was a mean over, and summed
-    in float64; other outputs are concatenated in order.
-
-    Args:
-      step: the compiled step of a request with `weighted=True`.
-      batches: converted minibatches, each with an attribute `feed`.
-
-    Returns:
-      One NumPy array for each output.
-    """
-    totals: list[_Total] = []
-    under_way: deque[Any] = deque()
-
-    def collect() -> None:
-        outputs, weights = under_way.popleft()
-        if not totals:
-            totals.extend(_Total() for _ in outputs)
-        for total, value, weight in zip(totals, outputs, weights, strict=True):
-            total.add(value, weight)
-
-    for batch in batches:
-        under_way.append(step.raw(batch.feed))
-        if len(under_way) > IN_FLIGHT:
-            collect()
-    while under_way:
-        collect()
-    return [total.result() for total in totals]
-
-
-def measure(step: BoundStep, batches: Iterable[Any], metrics: Mapping[str, MetricBase]) -> list[Any]:
-    """Feed metrics with the values that they read, one minibatch after another.
-
-    Args:
-      step: the compiled step of a request that fetches `names_of(metrics)`.
-      batches: converted minibatches, each with an attribute `feed`.
-      metrics: by name; copies of them are used, so that they stay as they are.
-
-    Returns:
-      The result of each metric.
-    """
-    fresh = [metric.of(**metric.inputs) for metric in metrics.values()]
-    for batch in batches:
-        values = step(batch.feed)
-        for metric in fresh:
-            metric.update(**{argument: np.asarray(values[name]) for argument, name in metric.inputs.items()})
-    return [metric.eval() for metric in fresh]
-
-
-class _Total:
-    """The running combination of one output."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.weights: list[float] = []
-        self.parts: list[Any] = []
-
-    def add(self, value: Any, weight: Any) -> None:
-        if weight is None:
-            self.parts.append(jax.device_get(value))
-        else:
-            self.weights.append(float(weight))
-            self.values.append(float(value) * self.weights[-1])
-
-    def result(self) -> Any:
-        if self.parts:
-            if isinstance(self.parts[0], SequenceBatch | NestedSequenceBatch):
-                return type(self.parts[0]).from_rows([row for part in self.parts for row in part.rows()])
-            return np.concatenate(self.parts)
-        weight = math.fsum(self.weights)
-        return np.float64(math.fsum(self.values) / weight if weight else math.nan)
