@@ -16,13 +16,12 @@ from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
 from fluid.trainer.loop import IN_FLIGHT
 
-# So many steps are put together on the device before they are read: reading an array takes the host many times longer
-# than handing one more to a function.
+# So many steps are read at a time.
 _CHUNK = 32
 
 
 class _Chunk(NamedTuple):
-    """Some steps, whose values are on the device.
+    """Some steps that were put together.
 
     Attributes:
       values: for each scalar an array `[steps]`.
@@ -56,9 +55,6 @@ class Means:
       program: whose outputs are gathered.
       places: which of them, by name; from `scalar_outputs`, and all of these by default.
 
-    Attributes:
-      steps: how many there were.
-
     Example:
       >>> import fluid
       >>> program = fluid.Program(lambda: fluid.layers.mean(fluid.layers.data("x", shape=[2])))
@@ -72,10 +68,9 @@ class Means:
         self._program = program
         self._places = dict(scalar_outputs(program) if places is None else places)
         self._unread: deque[tuple[list[Any], int]] = deque()
-        self._chunks: deque[_Chunk] = deque()
+        self._chunk: _Chunk | None = None
         self._weight = 0.0
         self._found: dict[str, _Found] = {}
-        self.steps = 0
 
     @property
     def names(self) -> list[str]:
@@ -89,51 +84,56 @@ class Means:
           metrics: the outputs of the program.
           examples: how many examples the step was over.
         """
-        self.steps += 1
         self._unread.append(([metrics[place] for place in self._places.values()], examples))
-        if len(self._unread) > _CHUNK:
+        if len(self._unread) > _CHUNK + IN_FLIGHT:  # the loop itself has waited for the oldest of them
             self._put_together()
 
     def read(self) -> dict[str, float]:
         """The values by name; nothing when there was no step. This waits for the last steps."""
-        while self._chunks:
-            self._fold(self._chunks.popleft())
+        self._fold_chunk()
         self._fold_steps(len(self._unread))
         return self._results()
 
     def running(self) -> dict[str, float]:
-        """The values over those steps that the training loop has waited for already; nothing when there are none."""
-        while self._chunks and len(self._unread) > IN_FLIGHT:
-            self._fold(self._chunks.popleft())
-        if not self._chunks:
-            self._fold_steps(len(self._unread) - IN_FLIGHT - 1)
+        """The values over those steps that the loop has waited for already; nothing when there are none."""
+        self._fold_chunk()
+        self._fold_steps(len(self._unread) - IN_FLIGHT - 1)
         return self._results()
 
     def state(self) -> dict[str, Any]:
         """For `restore`, as JSON."""
         self.read()
         found = {name: list(values) for name, values in self._found.items()}
-        return {"found": found, "weight": self._weight, "steps": self.steps}
+        return {"found": found, "weight": self._weight}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""
         self._found = {name: _Found(*state["found"][name]) for name in self._places if name in state["found"]}
         self._weight = state["weight"]
-        self.steps = state["steps"]
 
     def _put_together(self) -> None:
-        """Make one array for each scalar of the oldest steps; and read those made before, which are computed by now."""
+        """Read the oldest steps; or make one array for each scalar of them, where reading an array is expensive."""
+        first, _ = self._unread[0]
+        if not first or _is_near(first[0]):
+            self._fold_steps(_CHUNK)
+            return
+        self._fold_chunk()
         steps = [self._unread.popleft() for _ in range(_CHUNK)]
-        while self._chunks:
-            self._fold(self._chunks.popleft())
-        self._chunks.append(_Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps]))
+        self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
+
+    def _fold_chunk(self) -> None:
+        """Add what was put together last; newer steps than these have been waited for."""
+        if self._chunk is not None:
+            self._fold(self._chunk)
+            self._chunk = None
 
     def _fold_steps(self, count: int) -> None:
         """Add the oldest of the steps that were not put together."""
-        if count > 0 and self._places:
+        if count > 0:
             steps = [self._unread.popleft() for _ in range(count)]
-            columns = zip(*(on_host(values) for values, _ in steps), strict=True)
-            self._fold(_Chunk([np.stack(column) for column in columns], [examples for _, examples in steps]))
+            found = on_host([value for values, _ in steps for value in values])
+            columns = [np.array(found[place :: len(self._places)]) for place in range(len(self._places))]
+            self._fold(_Chunk(columns, [examples for _, examples in steps]))
 
     def _fold(self, chunk: _Chunk) -> None:
         """Add steps to the values."""
@@ -164,13 +164,23 @@ class Means:
 
 @jax.jit
 def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
-    """For each scalar its values of all steps, `[steps]`; on the device, and without waiting for them."""
+    """For each scalar its values of all steps, `[steps]`; on the device, and without waiting for them.
+
+    One array is read as fast as one scalar.
+    """
     return [jnp.stack([jnp.reshape(value, ()) for value in column]) for column in zip(*steps, strict=True)]
 
 
 def on_host(values: Sequence[Any]) -> list[np.ndarray]:
     """The arrays on the host; all that is read while training is read here."""
-    return [np.asarray(value) for value in jax.device_get(list(values))]
+    if values and not _is_near(values[0]):
+        return jax.device_get(list(values))
+    return [np.asarray(value) for value in values]
+
+
+def _is_near(value: Any) -> bool:
+    """Whether an array lies in the memory of the host, where reading it costs next to nothing."""
+    return not isinstance(value, jax.Array) or next(iter(value.devices())).platform == "cpu"
 
 
 class Averaging(Handler):
