@@ -84,7 +84,8 @@ class Means:
           metrics: the outputs of the program.
           examples: how many examples the step was over.
         """
-        self._unread.append(([metrics[place] for place in self._places.values()], examples))
+        values = list(metrics)
+        self._unread.append(([values[place] for place in self._places.values()], examples))
         if len(self._unread) > _CHUNK + IN_FLIGHT:  # the loop itself has waited for the oldest of them
             self._put_together()
 
