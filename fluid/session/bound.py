@@ -21,6 +21,29 @@ class Compilation(NamedTuple):
     reason: str
 
 
+class Compilations(list[Compilation]):
+    """The compilations of a session in order, and who is told of them.
+
+    Attributes:
+      watchers: called with each compilation when it begins, and with None when it has ended.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watchers: list[Callable[[Compilation | None], None]] = []
+
+    def begin(self, compilation: Compilation) -> None:
+        """Note a compilation, which begins now."""
+        self.append(compilation)
+        for watcher in self.watchers:
+            watcher(compilation)
+
+    def end(self) -> None:
+        """Tell that the last compilation has ended."""
+        for watcher in self.watchers:
+            watcher(None)
+
+
 class BoundStep:
     """A step of one program, jitted, over the arrays of its Session.
 
@@ -44,7 +67,7 @@ class BoundStep:
         request: Request,
         scope: Scope,
         guard: InterruptGuard,
-        compilations: list[Compilation],
+        compilations: Compilations,
         buckets: Buckets,
         replaced: Mapping[Hashable, Mapping[str, Any]],
     ):
@@ -56,6 +79,7 @@ class BoundStep:
         self._missing = [n for n in program.feeds if n not in request.feeds]
         self._checked = not self._missing
         self._shapes: list[str] = []
+        self._compiling = False
         self._alone = set(self._step.kept) == set(scope.arrays)
         self._train = jax.jit(self._traced(self._step.train, 2), donate_argnums=0)
         self._test = jax.jit(self._traced(self._step.test, 1))
@@ -76,7 +100,10 @@ class BoundStep:
             self._check_missing(feeds, overrides)
         scope = self._scope
         if not self._step.training:
-            return self._test(self._kept(), feeds, *self._rest(overrides))
+            results = self._test(self._kept(), feeds, *self._rest(overrides))
+            if self._compiling:
+                self._end_compilation()
+            return results
         if self._replaced:
             self._check_replaced()
         carry, kept = self._carry(), {"arrays": self._kept(), "root": self._root()}
@@ -86,6 +113,8 @@ class BoundStep:
             scope.arrays.update(after["arrays"])
             scope.slots[self._program.name] = after["slots"]
             scope.step = after["step"]
+        if self._compiling:
+            self._end_compilation()
         return results
 
     def _kept(self) -> dict[str, Any]:
@@ -125,7 +154,12 @@ class BoundStep:
         if self._shapes:
             reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
         self._shapes.append(shapes)
-        self._compilations.append(Compilation(name, mode, reason))
+        self._compiling = True
+        self._compilations.begin(Compilation(name, mode, reason))
+
+    def _end_compilation(self) -> None:
+        self._compiling = False
+        self._compilations.end()
 
     def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
         batch = next((v.shape[0] for v in (*feeds.values(), *overrides.values()) if v.shape), 1)

@@ -14,7 +14,7 @@ from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
-from fluid.session.bound import BoundStep, Compilation
+from fluid.session.bound import BoundStep, Compilations
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.results import Results
@@ -71,7 +71,7 @@ class Session:
         self._sharding = jax.sharding.SingleDeviceSharding(self.device)
         self.programs: dict[str, Program] = {}
         self.rules: dict[str, list[Rule]] = {}
-        self.compilations: list[Compilation] = []
+        self.compilations = Compilations()
         self.scope = Scope(seed, self.place)
         self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}

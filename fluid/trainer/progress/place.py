@@ -9,8 +9,8 @@ def interactive() -> bool:
 
 
 def in_notebook() -> bool:
-    """Whether this runs in a notebook."""
+    """Whether this runs in a notebook, such as those of JupyterLab, VS Code and Colab."""
     if "IPython" not in sys.modules:
         return False
     shell = sys.modules["IPython"].get_ipython()
-    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+    return getattr(shell, "kernel", None) is not None
