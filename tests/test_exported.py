@@ -6,8 +6,7 @@ from public_names import MODULES, public_names
 NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder EndEpochEvent
-        EndStepEvent EndTrainEvent Handler Inferencer LoDTensor MeasuredEvent NestedSequenceBatch ParamAttr
-    "", ",     ", ": ",
+    "", ",     ", ",     ", ": ",
     """,
     "fluid.nets": """
         glu img_conv_group scaled_dot_product_attention sequence_conv_pool simple_img_conv_pool
@@ -31,7 +30,8 @@ NAMES = {
         GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue
     """,
     "fluid.metrics": """
-        Accuracy Auc ChunkEvaluator CompositeMetric DetectionMAP EditDistance MetricBase Precision Recall names_of
+        Accuracy Auc ChunkEvaluator CompositeMetric DetectionMAP EditDistance MetricBase Metrics Precision Recall
+        names_of
     """,
     "fluid.handlers": """
         CSVLogger Checkpoint EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot NonFiniteReport Profiler

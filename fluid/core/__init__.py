@@ -18,6 +18,7 @@ from fluid.core.frame import (
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, stand_in
 from fluid.core.program import Applied, Minimize, Program
+from fluid.core.reduction import Part, Reduced, Reduction
 from fluid.core.scope import Scope
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
 from fluid.core.stack import Stack
@@ -49,7 +50,10 @@ __all__ = [
     "Minimize",
     "NestedSequenceBatch",
     "ParameterSpec",
+    "Part",
     "Program",
+    "Reduced",
+    "Reduction",
     "Scope",
     "SequenceBatch",
     "Staged",

@@ -1,8 +1,8 @@
 """A handler that announces how large gradients and updates are."""
 
-from fluid.handlers.values import Every, Interval
 from fluid.session import step_names
 from fluid.trainer import EndStepEvent, Handler
+from fluid.trainer.evaluation.values import Every, Interval
 
 _GRADIENT = "grad_norm"
 _RATE = "learning_rate"

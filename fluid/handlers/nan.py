@@ -9,9 +9,9 @@ import numpy as np
 from fluid import errors
 from fluid.core import TRAIN
 from fluid.handlers.nan_report import State, investigate
-from fluid.handlers.values import Every, Interval, number
 from fluid.session import Request
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
+from fluid.trainer.evaluation.values import Every, Interval, number
 from fluid.trainer.health import Health
 
 

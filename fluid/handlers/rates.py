@@ -6,8 +6,8 @@ from typing import Any
 
 from fluid import errors
 from fluid.core import whole_number
-from fluid.handlers.monitors import Monitor
 from fluid.trainer import BeginTrainEvent
+from fluid.trainer.evaluation.monitor import Monitor
 
 log = logging.getLogger("fluid")
 
@@ -83,6 +83,11 @@ class ReduceLROnPlateau(Monitor):
         super().restore(state)
         self._worse = state["worse"]
         self._resting = state["resting"]
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._worse = 0
+        self._resting = 0
 
     def _judge(self, value: float) -> None:
         resting = self._resting > 0

@@ -76,6 +76,10 @@ class MetricBase:
         raise NotImplementedError
 
 
+Metrics = Mapping[str, MetricBase]
+"""What `Trainer.test(metrics=...)` takes: metrics by name, each told by `of` what it reads."""
+
+
 class Accuracy(MetricBase):
     """Mean of accuracies, weighted by the number of examples that each was measured on.
 
@@ -334,7 +338,7 @@ class CompositeMetric(MetricBase):
         return [metric.eval() for metric in self._metrics]
 
 
-def names_of(metrics: Mapping[str, MetricBase]) -> list[str]:
+def names_of(metrics: Metrics) -> list[str]:
     """The values of a program that metrics read, each once.
 
     Raises:

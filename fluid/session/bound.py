@@ -1,6 +1,6 @@
 """BoundStep: the jitted step of one program over the arrays of a Session."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,29 @@ class Compilation(NamedTuple):
     reason: str
 
 
+class Compilations(list[Compilation]):
+    """The compilations of a session in order, and who is told of them.
+
+    Attributes:
+      watchers: called with each compilation when it begins, and with None when it has ended.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watchers: list[Callable[[Compilation | None], None]] = []
+
+    def begin(self, compilation: Compilation) -> None:
+        """Note a compilation, which begins now."""
+        self.append(compilation)
+        for watcher in self.watchers:
+            watcher(compilation)
+
+    def end(self) -> None:
+        """Tell that the last compilation has ended."""
+        for watcher in self.watchers:
+            watcher(None)
+
+
 class BoundStep:
     """A step of one program, jitted, over the arrays of its Session.
 
@@ -42,6 +65,7 @@ class BoundStep:
       compilations: where every compilation is noted.
       buckets: to which sizes sequences are padded before they are fed.
       function: a training step of the user's own, or None.
+      replaced: arrays that something else takes the place of for a while, by what that is; a step must not change them.
     """
 
     def __init__(
@@ -52,8 +76,10 @@ class BoundStep:
         scope: Scope,
         rates: Rates,
         guard: InterruptGuard,
-        compilations: list[Compilation],
+        compilations: Compilations,
         buckets: Buckets,
+        *,
+        replaced: Mapping[Hashable, Mapping[str, Any]],
         function: StepFunction | None = None,
     ):
         self._program = program
@@ -62,11 +88,13 @@ class BoundStep:
         self._guard = guard
         self._compilations = compilations
         self.buckets = buckets
+        self._replaced = replaced
         self._step = Step(program, rules, request, function)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._missing = [n for n in program.feeds if n not in request.feeds]
         self._checked = not self._missing
         self._shapes: list[str] = []
+        self._compiling = False
         self._alone = set(self._step.kept) == set(scope.arrays)
         scope.trained |= self._step.training
         self._train = jax.jit(self._traced(self._step.train, 2), donate_argnums=0)
@@ -101,9 +129,15 @@ class BoundStep:
         scope = self._scope
         if not self._step.training:
             if not scope.trained:
-                return self._test(self._kept(), feeds, *self._rest(overrides))
-            with scope.lock:  # a step in another thread takes these arrays over
-                return self._test(self._kept(), feeds, *self._rest(overrides))
+                results = self._test(self._kept(), feeds, *self._rest(overrides))
+            else:
+                with scope.lock:  # a step in another thread takes these arrays over
+                    results = self._test(self._kept(), feeds, *self._rest(overrides))
+            if self._compiling:
+                self._end_compilation()
+            return results
+        if self._replaced:
+            self._check_replaced()
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
         # results are in their place.
         with scope.lock, self._guard:
@@ -113,6 +147,8 @@ class BoundStep:
             scope.arrays.update(after["arrays"])
             scope.slots[self._program.name] = after["slots"]
             scope.step = after["step"]
+        if self._compiling:
+            self._end_compilation()
         return results
 
     def _kept(self) -> dict[str, Any]:
@@ -153,11 +189,25 @@ class BoundStep:
         if self._shapes:
             reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
         self._shapes.append(shapes)
-        self._compilations.append(Compilation(name, mode, reason))
+        self._compiling = True
+        self._compilations.begin(Compilation(name, mode, reason))
+
+    def _end_compilation(self) -> None:
+        self._compiling = False
+        self._compilations.end()
 
     def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
         batch = next((v.shape[0] for v in (*feeds.values(), *overrides.values()) if v.shape), 1)
         return {name: stand_in(self._program.feeds[name], batch, steps=(1, 1)) for name in self._missing}
+
+    def _check_replaced(self) -> None:
+        for average, arrays in self._replaced.items():
+            if name := next((name for name in self._step.updated if name in arrays), None):
+                raise errors.ArgumentError(
+                    f"{name!r} holds its average now, {average}, and what a training step makes of it would be undone "
+                    f"when the parameter is put back; train behind the block `with average.apply(trainer):`, or after "
+                    f"average.restore(trainer)"
+                )
 
     def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
         step = self._step

@@ -16,7 +16,7 @@ from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
-from fluid.session.bound import BoundStep, Compilation
+from fluid.session.bound import BoundStep, Compilations
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.own_step import StepFunction, check_tables
@@ -47,7 +47,8 @@ class Session:
       scope: the arrays by name, filled with initial values.
       rates: the learning rates of all programs, see `learning_rates`.
       step_function: what was given as `step`.
-      replaced: parameters that an average has replaced in the scope, by that average, until its `restore`.
+      replaced: parameters that an average has replaced in the scope, by that average, until they are put back; steps
+        that would change them are refused.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
 
@@ -87,7 +88,7 @@ class Session:
         self._sharding = jax.sharding.SingleDeviceSharding(self.device)
         self.programs: dict[str, Program] = {}
         self.rules: dict[str, list[Rule]] = {}
-        self.compilations: list[Compilation] = []
+        self.compilations = Compilations()
         self.scope = Scope(seed, self.place)
         self.rates = Rates(self.place)
         self.step_function = step
@@ -198,7 +199,8 @@ class Session:
                 self.guard,
                 self.compilations,
                 self.buckets(program),
-                self.step_function,
+                replaced=self.replaced,
+                function=self.step_function,
             )
         return known
 

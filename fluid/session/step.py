@@ -29,7 +29,7 @@ class Request:
       fetch: names of the values to return, or None for the program's outputs.
       feeds: names of the feeds that are given.
       overrides: names of the values that are replaced.
-      weighted: also return the weight of each scalar output in a mean over batches.
+      parts: return what each output contributes to its value over several minibatches, and then the fetched values.
       also: names of values to return beside those.
     """
 
@@ -37,7 +37,7 @@ class Request:
     fetch: tuple[str, ...] | None
     feeds: tuple[str, ...]
     overrides: tuple[str, ...] = ()
-    weighted: bool = False
+    parts: bool = False
     also: tuple[str, ...] = ()
 
 
@@ -130,7 +130,7 @@ class Step:
     ) -> Any:
         """One evaluation with the random key of its step; None for a program that needs none."""
         applied, gradients = self._differentiate(arrays, (), feeds, overrides, key)
-        return self._results(applied.outputs, applied.weights, {**applied.values, **applied.states}, gradients)
+        return self._results(applied.outputs, applied.parts, {**applied.values, **applied.states}, gradients)
 
     def _one_update(
         self, carry: Mapping[str, Any], arrays: Any, rates: Any, feeds: Any, overrides: Any, key: Any
@@ -233,6 +233,7 @@ class Step:
                 overrides=overrides,
                 perturbations=variables.get("nudges"),
                 row_perturbations=variables.get("rows"),
+                parts=self.request.parts,
             )
 
         return with_lines(apply, variables, self._lines) if self._lines else apply(variables)
@@ -259,7 +260,7 @@ class Step:
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(shapes))
         return {"arrays": {n: arrays[n] for n in names}, **zeros}
 
-    def _results(self, outputs: Any, weights: Any, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
+    def _results(self, outputs: Any, parts: Any, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
         """What the request asks for, and behind it a tuple of what it also asks for, if there is any."""
         known = {**values, **dict(zip(self.program.output_names or (), outputs, strict=False))}
 
@@ -271,7 +272,9 @@ class Step:
         if self.request.fetch is not None:
             found: Any = tuple(map(value, self.request.fetch))
         else:
-            found = (tuple(outputs), tuple(weights)) if self.request.weighted else tuple(outputs)
+            found = () if self.request.parts else tuple(outputs)
+        if self.request.parts:
+            found = (tuple(parts), found)
         return (found, tuple(map(value, self.request.also))) if self.request.also else found
 
     def _canonical(self, name: str) -> str:
