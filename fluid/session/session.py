@@ -129,7 +129,8 @@ class Session:
           The Program; its name is the function's, numbered when that is taken.
         """
         program = function if isinstance(function, Program) else Program(function, precision=self.precision)
-        name, count = program.name, 0
+        name = program.name
+        count = 0
         while program.name in self.programs:
             count += 1
             program.name = f"{name}_{count}"

@@ -317,7 +317,8 @@ class Step:
         found = gradients(mine[0] if mine else 0)
         if name in found["arrays"]:
             return found["arrays"][name]
-        gradient, value = found["nudges"][name], values[name]
+        gradient = found["nudges"][name]
+        value = values[name]
         # Lengths have no gradient; those of the value say which steps of it are real.
         return gradient if gradient is _data(gradient) else value.with_data(gradient.data)
 
