@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import errors, host_random
 from fluid.core.equations import label
 from fluid.core.frame import TRAIN, Frame, Minimization, Naming, ParameterSpec, Probabilities, current_frame, user_site
 from fluid.core.nested import NestedSequenceBatch
@@ -19,7 +19,7 @@ from fluid.core.sequence import SequenceBatch, filled
 
 def fold_name(key: jax.Array, name: str) -> jax.Array:
     """The random key of a name: independent of every other name and of the order in which names appear."""
-    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+    return host_random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def create_parameter(

@@ -1,0 +1,122 @@
+"""Threefry on the host: the bits of `jax.random`, without the seconds that XLA takes to compile them for each shape.
+
+The generator is Threefry-2x32 with 20 rounds (Salmon et al., 2011), which JAX uses by default. Where the bits are those
+of JAX, so are all numbers that are made of them.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = np.uint32(0x1BD11BDA)
+_WORD = 32
+# Sizes for which numbers are made of bits, each a compilation of its own.
+_SIZES = [1 << exponent for exponent in (8, 11, 14, 17, 20)]
+
+
+def key_data(key: Any) -> np.ndarray | None:
+    """The words of a random key, uint32 `[2]`; None for one that is traced, or of another generator.
+
+    Args:
+      key: a key of `jax.random`.
+
+    Example:
+      >>> key_data(jax.random.key(7)).tolist()
+      [0, 7]
+    """
+    if isinstance(key, jax.core.Tracer) or not jax.config.jax_threefry_partitionable:
+        return None
+    if str(jax.random.key_impl(key)) != "threefry2x32" or jnp.ndim(key):
+        return None
+    return np.asarray(jax.random.key_data(key))
+
+
+def fold_in(key: Any, number: int) -> Any:
+    """The key that `jax.random.fold_in` makes.
+
+    Args:
+      key: a key of `jax.random`.
+      number: from 0 to 2**32 - 1.
+
+    Example:
+      >>> bool(fold_in(jax.random.key(7), 5) == jax.random.fold_in(jax.random.key(7), 5))
+      True
+    """
+    words = key_data(key)
+    if words is None:
+        return jax.random.fold_in(key, number)
+    first, second = _threefry(words, np.zeros(1, np.uint32), np.full(1, number, np.uint32))
+    return jax.random.wrap_key_data(np.concatenate([first, second]))
+
+
+def bits_of(words: np.ndarray, count: int) -> np.ndarray:
+    """What `jax.random.bits` draws for any shape of so many elements, in order: uint32 `[count]`.
+
+    Args:
+      words: from `key_data`.
+      count: at most 2**32.
+
+    Example:
+      >>> key = jax.random.key(7)
+      >>> bits_of(key_data(key), 6).tolist() == jax.random.bits(key, (2, 3)).ravel().tolist()
+      True
+    """
+    first, second = _threefry(words, np.zeros(count, np.uint32), np.arange(count, dtype=np.uint32))
+    return first ^ second
+
+
+def padded_bits(words: np.ndarray, count: int) -> np.ndarray:
+    """At least `count` elements of `bits_of`: as many as the next of a few sizes, so that few programs serve all."""
+    return bits_of(words, next(size for size in (*_SIZES, count) if size >= count))
+
+
+def key_of_bits(bits: Any) -> Any:
+    """A key from which functions of `jax.random` draw the given bits, in the shape `bits.shape` and no other.
+
+    Args:
+      bits: uint32 `[count]`, may be traced.
+
+    Returns:
+      A key that can be used once, and neither split nor folded.
+    """
+    return jax.random.wrap_key_data(bits, impl=_generator(bits.shape[0]))
+
+
+@functools.cache
+def _generator(count: int) -> Any:
+    from jax.extend.random import define_prng_impl
+
+    def draw(key: Any, width: int, shape: tuple[int, ...]) -> Any:
+        return jax.lax.convert_element_type(key.reshape(shape), f"uint{width}")
+
+    def refuse(*arguments: Any) -> Any:
+        raise NotImplementedError("such a key holds bits to be drawn once")
+
+    return define_prng_impl(
+        key_shape=(count,), seed=refuse, split=refuse, fold_in=refuse, random_bits=draw, name="bits", tag="bits"
+    )
+
+
+def _threefry(key: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Encrypt counters.
+
+    Args:
+      key: uint32 `[2]`.
+      first: the high words of the counters, uint32 `[n]`.
+      second: the low words, uint32 `[n]`.
+    """
+    schedule = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
+    with np.errstate(over="ignore"):  # sums are modulo 2**32
+        first = first + schedule[0]
+        second = second + schedule[1]
+        for group in range(5):
+            for rotation in _ROTATIONS[group % 2]:
+                first = first + second
+                second = first ^ ((second << np.uint32(rotation)) | (second >> np.uint32(_WORD - rotation)))
+            first = first + schedule[(group + 1) % 3]
+            second = second + schedule[(group + 2) % 3] + np.uint32(group + 1)
+    return first, second
