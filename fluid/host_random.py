@@ -28,7 +28,7 @@ def key_data(key: Any) -> np.ndarray | None:
       >>> key_data(jax.random.key(7)).tolist()
       [0, 7]
     """
-    if isinstance(key, jax.core.Tracer) or not jax.config.jax_threefry_partitionable:
+    if isinstance(key, jax.core.Tracer) or not _partitionable():
         return None
     if str(jax.random.key_impl(key)) != "threefry2x32" or jnp.ndim(key):
         return None
@@ -50,7 +50,7 @@ def fold_in(key: Any, number: int) -> Any:
     if words is None:
         return jax.random.fold_in(key, number)
     first, second = _threefry(words, np.zeros(1, np.uint32), np.full(1, number, np.uint32))
-    return jax.random.wrap_key_data(np.concatenate([first, second]))
+    return jax.random.wrap_key_data(jnp.asarray(np.concatenate([first, second])))
 
 
 def bits_of(words: np.ndarray, count: int) -> np.ndarray:
@@ -84,6 +84,11 @@ def key_of_bits(bits: Any) -> Any:
       A key that can be used once, and neither split nor folded.
     """
     return jax.random.wrap_key_data(bits, impl=_generator(bits.shape[0]))
+
+
+def _partitionable() -> bool:
+    """Whether JAX numbers the elements of an array one after the other, as it does unless it is told otherwise."""
+    return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
 
 
 @functools.cache

@@ -198,4 +198,4 @@ def _collect(found: Any, names: Sequence[str], totals: Sequence[Total | None], m
             total.add(part)
     values = dict(zip(names, fetched, strict=True)) if metrics else {}
     for metric in metrics:
-        metric.update(**{argument: np.asarray(values[name]) for argument, name in metric.inputs.items()})
+        metric.update(**{argument: jax.device_get(values[name]) for argument, name in metric.inputs.items()})
