@@ -66,6 +66,11 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
             found.append(_line(program, name))
         elif _is_glob(base):
             found += _matching(program, name, known)
+        elif base in step_names(program):
+            raise errors.UnknownNameError(
+                f'{base!r} is a value of training steps, and this run is none; write fetch=[{base!r}], mode="train", '
+                f"which trains one step; or let a handler list it in fetches()"
+            )
         else:
             raise errors.UnknownNameError(
                 f"the program {program.name} has no value {base!r}. {errors.nearest(base, known)}{_absent(program)}"
