@@ -2,7 +2,6 @@
 
 import atexit
 import builtins
-import html.parser
 import logging
 import os
 import re
@@ -12,6 +11,7 @@ import threading
 
 import numpy as np
 import pytest
+from notebooks import Table
 
 import fluid
 from fluid.trainer.progress.ticker import Ticker
@@ -100,31 +100,6 @@ def shell(monkeypatch, in_tmp):
             delattr(builtins, name)
 
 
-class Table(html.parser.HTMLParser):
-    """The cells of the table in a page, row by row, and all other text."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.rows, self.text, self._cell = [], [], False
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self._cell = True
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag):
-        self._cell = self._cell and tag not in ("td", "th")
-
-    def handle_data(self, data):
-        if self._cell:
-            self.rows[-1][-1] += data
-        else:
-            self.text.append(data)
-
-
 class TestNotebook:
     def test_one_output_is_updated_however_long_and_nothing_is_on_standard_error(self, shell, capfd):
         losses = Losses()
@@ -152,6 +127,19 @@ class TestNotebook:
         rows = Table(output["text/html"]).rows
         found = [float(row[rows[0].index("test_loss")]) for row in rows[1:]]
         assert found == pytest.approx(trainer.history["test_loss"], rel=1e-3)
+
+    def test_a_row_has_no_numbers_of_another_epoch(self, shell):
+        losses = Losses()
+        bar = fluid.ProgressBar(interval=0)
+        cell = "history = trainer.train(reader, 3, handlers=[bar, losses], test_reader=reader)"
+        shell.run(cell, trainer=make(), reader=reader(1), bar=bar, losses=losses)
+        second = [Table(message["data"]["text/html"]).rows for message in shell.published]
+        second = [dict(zip(rows[0], rows[2], strict=True)) for rows in second if len(rows) == 3 and len(rows[2]) > 2]
+        assert len(second) > 12
+        for row in second[:-1]:
+            means = [np.mean(losses.of[1][:count]) for count in range(1, int(row["steps"]) + 1)]
+            assert row["loss"] == "" or any(float(row["loss"]) == pytest.approx(mean, rel=1e-3) for mean in means)
+            assert row["test_loss"] == "" or row["steps"] == "24"
 
     def test_the_line_above_says_how_far_and_how_long(self, shell):
         bar = fluid.ProgressBar(interval=0)
@@ -248,18 +236,21 @@ class TestTerminal:
     def test_the_bar_has_the_running_means_of_all_scalars(self, capsys):
         losses = Losses()
         bar = fluid.ProgressBar(show=True, interval=0)
-        many = fluid.reader.arrays((X, Y), batch_size=1)
-        make().train(many, 1, handlers=[bar, losses])
+        make().train(reader(1), 2, handlers=[bar, losses])
         shown = drawn(capsys.readouterr().err)
-        for line in shown:
-            steps = re.search(r"(\d+)step .*loss ([\d.e+-]+), tenfold ([\d.e+-]+)", line)
-            if steps:
-                # The last steps may be under way, so that their losses are not among those that are known.
-                done = losses.of[0]
-                means = [np.mean(done[: count + 1]) for count in range(len(done))]
-                assert min(abs(mean / float(steps[2]) - 1) for mean in means[: int(steps[1])]) < 1e-3
-                assert float(steps[3]) == pytest.approx(10 * float(steps[2]), rel=2e-3)
-        assert f"loss {np.mean(losses.of[0]):.4g}, tenfold {10 * np.mean(losses.of[0]):.4g}" in shown[-1]
+        running = [
+            re.search(r"epoch (\d)/2.*? (\d+)(?:step|/24) .*loss ([\d.e+-]+), tenfold ([\d.e+-]+)", s) for s in shown
+        ]
+        found = [(int(m[1]) - 1, int(m[2]), float(m[3]), float(m[4])) for m in running if m]
+        assert len(found) > 2 * 12
+        for epoch, steps, loss, tenfold in found:
+            # The last steps may be under way, so that their losses are not among those that are known.
+            means = [np.mean(losses.of[epoch][:count]) for count in range(1, steps + 1)]
+            assert any(loss == pytest.approx(mean, rel=1e-3) for mean in means)
+            assert tenfold == pytest.approx(10 * loss, rel=2e-3)
+        for epoch in (0, 1):
+            last = [line for line in shown if f"epoch {epoch + 1}/2" in line][-1]
+            assert f"loss {np.mean(losses.of[epoch]):.4g}, tenfold" in last
 
     def test_compiling_is_shown_while_it_lasts(self, capsys):
         make().train(reader(), 1, progress=True)

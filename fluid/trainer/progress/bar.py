@@ -33,7 +33,8 @@ class ProgressBar(Averaging):
     It shows the scalars of the program, over the steps of the epoch so far, what other handlers announce, the speed,
     for how long training will go on, and for how long XLA has been compiling. In a notebook all of that is one output
     of the cell, with what is logged meanwhile, however long training goes on; on a terminal it is written to standard
-    error.
+    error. Put first among the handlers, where `train` puts the one that it adds, it shows each test beside the epoch
+    after which it was made.
 
     Args:
       interval: seconds between two redraws; half a second in a notebook, and 0.2 elsewhere, by default. Values are read
@@ -91,11 +92,13 @@ class ProgressBar(Averaging):
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Show the epoch; its length is known from the second one on."""
         super().begin_epoch(event)
+        self._announced = {}
+        self._read = {}
         if self._bar is not None:
             self._status.epoch = event.epoch
             self._status.step = event.first_step
             self._status.note = ""
-            self._status.values = dict(self._read)
+            self._status.values = {}
             self._next = 0.0
             self._bar.begin_epoch(self._status)
 
@@ -119,6 +122,7 @@ class ProgressBar(Averaging):
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Show the values of the whole epoch, what was compiled, and how much of the sequences was padding."""
+        self._mean = None
         self._status.total = event.steps if event.completed else self._status.total
         if self._bar is not None and event.steps:
             self._status.step = event.steps
