@@ -14,6 +14,7 @@ import pytest
 from notebooks import Table
 
 import fluid
+from fluid.trainer.loop import IN_FLIGHT
 from fluid.trainer.progress.ticker import Ticker
 
 X = np.random.default_rng(0).normal(size=(24, 2)).astype("float32")
@@ -182,6 +183,20 @@ class TestNotebook:
         assert "training continues after 1 epoch and 3 steps" in table.text
         assert [row[:2] for row in table.rows[1:]] == [["2", "6"], ["3", "6"], ["4", "6"], ["5", "6"]]
         assert capfd.readouterr().err == ""
+
+    def test_the_row_of_an_epoch_that_was_interrupted_has_its_means(self, shell):
+        losses = Losses()
+
+        def interrupt(event):
+            if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == (1, 19):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        names = {"trainer": make(), "reader": reader(1), "on_event": interrupt, "losses": losses}
+        shell.run("trainer.train(reader, 5, on_event, handlers=[losses])", **names)
+        (output,) = shell.outputs
+        row = Table(output["text/html"]).rows[-1]
+        known = [np.mean(losses.of[1][:count]) for count in range(20 - IN_FLIGHT - 1, 21)]
+        assert row[:2] == ["2", "20"] and any(float(row[2]) == pytest.approx(mean, rel=1e-3) for mean in known)
 
     def test_a_call_that_has_nothing_to_do_says_so(self, shell, capfd):
         def interrupt(event):

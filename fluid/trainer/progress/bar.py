@@ -135,6 +135,8 @@ class ProgressBar(Averaging):
         self._ticker.stop()
         if self._bar is not None:
             self.trainer.session.compilations.watchers.remove(self._compile)
+            if self._mean is not None:  # an epoch that has not come to its end
+                self._status.values = {**self._mean.running(), **self._read}
             good = event.error is None
             self._bar.end(self._status, ending(event, self._status), good)
             self._bar = None
