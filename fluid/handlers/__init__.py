@@ -5,6 +5,7 @@ from fluid.handlers.logger import Logger
 from fluid.handlers.monitors import Checkpoint, EarlyStopping, LearningRateMonitor
 from fluid.handlers.nan import TerminateOnNaN
 from fluid.handlers.nan_report import NonFiniteReport
+from fluid.handlers.periodic import every, once
 from fluid.handlers.plot import LivePlot
 from fluid.handlers.rates import ReduceLROnPlateau
 from fluid.handlers.records import CSVLogger, TensorBoard
@@ -34,4 +35,6 @@ __all__ = [
     "TestEvery",
     "Timer",
     "WandB",
+    "every",
+    "once",
 ]
