@@ -194,6 +194,19 @@ class TrainingStep:
         return self._machinery.rules[which]
 
 
+def check_function(step: Any) -> None:
+    """Refuse a step of one's own that is no function.
+
+    Raises:
+      ArgumentTypeError: it is something else, and not None.
+    """
+    if step is not None and not callable(step):
+        raise errors.ArgumentTypeError(
+            f"step={step!r}: expected a function of one fluid.TrainingStep: def step(s): ...; the compiled step of a "
+            f"request is session.step(program, request)"
+        )
+
+
 def check_tables(rules: Sequence[Rule]) -> None:
     """Refuse tables that are updated by rows where a step function computes the gradients.
 
