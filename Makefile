@@ -9,8 +9,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 WORKERS ?= 2
 PYTEST_ARGS ?=
+comma := ,
 # Most tests run a program once or twice, so how fast it compiles is all that counts. Those marked slow, which train,
 # run what users run. (XLA of later years has no such flag.)
 XLA_FLAG := import jaxlib.version as v; print("--xla_cpu_use_fusion_emitters=false" if v.__version_info__ < (0, 11) else "")
@@ -21,14 +23,23 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+# $(call install,EXTRAS) installs fluid with some of its extras.
+define install
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "fluid needs Python 3.11 or newer, found %d.%d; say which to use: make PYTHON=/path/to/python3.11" % v[:2])'
 	@echo "setting up $(VENV) with $$($(PYTHON) --version) (once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev,bench]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[$(1)]'
 	@touch $@
+endef
 
-demo: $(STAMP)
+$(STAMP): pyproject.toml
+	$(call install,dev$(comma)bench)
+
+# The demo needs less; an environment that has everything serves it too.
+$(DEMO_STAMP): pyproject.toml
+	$(call install,demo)
+
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	$(BIN)/python examples/recognize_digits.py --net conv
 
 check: $(STAMP)

@@ -76,8 +76,9 @@ NAMES = {
         names_of
     """,
     "fluid.handlers": """
-        CSVLogger Checkpoint EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot NonFiniteReport Profiler
-        ProgressBar ReduceLROnPlateau SaveBest TensorBoard TerminateOnNaN TestEvery Timer
+        CSVLogger Checkpoint EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot Logger MLflow
+        NonFiniteReport Profiler ProgressBar ReduceLROnPlateau SaveBest TensorBoard TerminateOnNaN TestEvery Timer WandB
+        every once
     """,
     "fluid.reader": """
         DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers shard

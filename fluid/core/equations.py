@@ -1,10 +1,11 @@
 """What the equations of a traced program show: what a loss depends on, and mistakes that shapes alone do not reveal."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import jaxprs_in_params
 
 from fluid.core.frame import is_library
 
@@ -121,6 +122,28 @@ def labelled(equation: Any) -> str | None:
     """The name that a label gives to its input; None for other equations."""
     name = equation.params.get("name", "") if equation.primitive.name == "name" else ""
     return name.removeprefix(_LABEL) if name.startswith(_LABEL) else None
+
+
+def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any]:
+    """The equations that results of a function depend on, in order.
+
+    Args:
+      jaxpr: the function.
+      targets: variables; all results by default.
+    """
+    live = {v for v in (jaxpr.outvars if targets is None else targets) if not is_literal(v)}
+    found = []
+    for equation in reversed(jaxpr.eqns):
+        if any(v in live for v in equation.outvars):
+            live |= {v for v in equation.invars if not is_literal(v)}
+            found.append(equation)
+    return found[::-1]
+
+
+def inner_jaxprs(equation: Any) -> Iterator[Any]:
+    """The functions that an equation calls: bodies, branches, conditions."""
+    for inner in jaxprs_in_params(equation.params):
+        yield getattr(inner, "jaxpr", inner)
 
 
 def user_line(equation: Any) -> str:

@@ -117,7 +117,7 @@ class Step:
           What `carry` is after it, and the results of the request.
         """
         arrays = {**kept["arrays"], **carry["arrays"]}
-        key = _step_key(kept["root"], carry["step"])
+        key = step_key(kept["root"], carry["step"])
         work = self._one_update if self._function is None else self._own_updates
         done = work(carry, arrays, kept["rates"], feeds, overrides, key)
         new = {**done.parameters, **self._states(carry, done)}
@@ -134,7 +134,7 @@ class Step:
         step: Any = 0,
     ) -> Any:
         """One evaluation: nothing changes."""
-        return self.evaluate(arrays, feeds, overrides, _step_key(root, step))
+        return self.evaluate(arrays, feeds, overrides, step_key(root, step))
 
     def evaluate(
         self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], key: Any
@@ -343,7 +343,8 @@ def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[
     return replace(applied, values={**applied.values, **dict(zip(lines, results[-len(lines) :], strict=True))})
 
 
-def _step_key(root: Any, step: Any) -> Any:
+def step_key(root: Any, step: Any) -> Any:
+    """The random root of a step; None for a program that draws nothing."""
     return None if root is None else jax.random.fold_in(jax.random.wrap_key_data(root), step)
 
 

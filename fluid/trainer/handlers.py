@@ -241,18 +241,28 @@ def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], A
         names = {event: name for event, name in _METHODS.items() if getattr(kind, name) is not getattr(Handler, name)}
         methods = {event: getattr(handler, name) for event, name in names.items()}
         for method in methods.values():
-            _check_signature(method, f"the method {kind.__name__}.{method.__name__}", "(self, event)")
+            check_signature(method, f"the method {kind.__name__}.{method.__name__}", "(self, event)")
         return methods
     if isinstance(handler, type) or not callable(handler):
         raise errors.ArgumentTypeError(
             f"a handler is a function of one event or a fluid.Handler object, found {handler!r}; "
             f"write event_handler=on_event, with def on_event(event): ..."
         )
-    _check_signature(handler, f"the event handler {getattr(handler, '__name__', type(handler).__name__)}", "(event)")
+    check_signature(handler, f"the event handler {getattr(handler, '__name__', type(handler).__name__)}", "(event)")
     return dict.fromkeys(_METHODS, handler)
 
 
-def _check_signature(function: Callable[..., Any], what: str, wanted: str) -> None:
+def check_signature(function: Callable[..., Any], what: str, wanted: str) -> None:
+    """Refuse a function that cannot be called with one event.
+
+    Args:
+      function: of the user.
+      what: it is, for the message.
+      wanted: the arguments that it should have, as in "(event)".
+
+    Raises:
+      ArgumentTypeError: it cannot.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some built-in callables have none

@@ -11,6 +11,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import NestedSequenceBatch, SequenceBatch
+from fluid.formatting import counted
 from fluid.reader.adapters import Minibatches
 from fluid.reader.buckets import Buckets
 from fluid.reader.prefetch import Prefetched, Prefetcher
@@ -94,8 +95,9 @@ class Progress:
 
     @property
     def place(self) -> str:
-        """The position in words."""
-        return f"in epoch {self.epoch} after {self.step} steps" if self.step else f"before epoch {self.epoch}"
+        """The position in words: how much is done, which is the same whether epochs are counted from 0 or from 1."""
+        done = [counted(number, what) for number, what in ((self.epoch, "epoch"), (self.step, "step")) if number]
+        return f"after {' and '.join(done)}" if done else "before the first step"
 
     def epochs_of(self, call: int) -> int | None:
         """The `num_epochs` of an earlier call of `train`; None when that was not recorded."""

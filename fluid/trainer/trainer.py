@@ -1,5 +1,6 @@
 """Trainer: a program function and an optimizer, trained, tested and saved."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -196,7 +197,16 @@ class Trainer(ShowsProgram):
             told.insert(0, ProgressBar(show=progress))
         tests = Tests(test_reader, test_every, metrics, feed_order)
         dispatcher = Dispatcher(self._validation.around(told, tests, restore_best), self)
-        reader = _given(reader, "train")
+        with contextlib.ExitStack() as shown:
+            for bar in (handler for handler in told if isinstance(handler, ProgressBar)):
+                shown.enter_context(bar.listening())
+            self._call(_given(reader, "train"), num_epochs, feed_order, dispatcher, resume)
+        return self.history
+
+    def _call(
+        self, reader: ReaderLike, num_epochs: int, feed_order: FeedOrder, dispatcher: Dispatcher, resume: bool | None
+    ) -> None:
+        """Do what a call of `train` has to do, or what an interrupted one had left to do."""
         source = minibatches(reader)
         request = Request(TRAIN, None, tuple(self.program.feeds), also=dispatcher.fetches(self.program))
         step = self.session.step(self.program, request)
@@ -216,7 +226,6 @@ class Trainer(ShowsProgram):
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, reader)
-        return self.history
 
     def _train(self, run: loop.Run, num_epochs: int, reader: ReaderLike) -> None:
         self._training = True

@@ -423,10 +423,16 @@ def test_tensorboard_forgets_what_is_trained_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "build, package", [(lambda: H.TensorBoard("logs"), "tensorboard"), (lambda: H.LivePlot("p.png"), "matplotlib")]
+    "build, package",
+    [
+        (lambda: H.TensorBoard("logs"), "tensorboard"),
+        (lambda: H.LivePlot("p.png"), "matplotlib"),
+        (lambda: H.MLflow(), "mlflow"),
+        (lambda: H.WandB(), "wandb"),
+    ],
 )
 def test_an_optional_package_that_is_missing(build, package, monkeypatch):
-    for module in ("tensorboard.compat.proto", "matplotlib.figure"):
+    for module in ("tensorboard.compat.proto", "matplotlib.figure", "mlflow", "wandb"):
         monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(errors.ArgumentError, match=f"pip install {package}"):
         build()
