@@ -14,7 +14,7 @@ from fluid import errors
 from fluid.core import Program, whole_number
 from fluid.session import Results, Session
 from fluid.storage import PathLike
-from fluid.trainer.checkpoint.folder import Folder
+from fluid.storage.folder import Folder
 from fluid.trainer.checkpoint.match import check_checkpoint, describe_optimizers
 from fluid.trainer.checkpoint.score import Score
 from fluid.trainer.checkpoint.writer import Snapshot, Writer

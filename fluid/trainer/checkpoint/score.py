@@ -7,7 +7,7 @@ from typing import Any
 from fluid import errors
 from fluid.core import Program
 from fluid.session import Results
-from fluid.trainer.checkpoint.folder import Folder
+from fluid.storage.folder import Folder
 
 
 class Score:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fluid.trainer.checkpoint.folder import Folder
+from fluid.storage.folder import Folder
 from fluid.trainer.checkpoint.score import Score
 from fluid.trainer.health import Health
 
