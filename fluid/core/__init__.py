@@ -17,6 +17,7 @@ from fluid.core.frame import (
 )
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, stand_in
+from fluid.core.origins import Origin
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.scope import Scope
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
@@ -48,6 +49,7 @@ __all__ = [
     "LoDTensor",
     "Minimize",
     "NestedSequenceBatch",
+    "Origin",
     "ParameterSpec",
     "Program",
     "Scope",

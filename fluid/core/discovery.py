@@ -27,6 +27,7 @@ class Discovery:
       aliases: other names of named values, see `Program`.
       jaxpr: the equations of the run.
       losses: the variable of each minimised loss.
+      feeds: the variables of each feed, by name.
       parameters: the variables of the parameters, by name; those that only loops and branches use are not among them.
       probabilities: the variables of `frame.made.probabilities`.
     """
@@ -38,6 +39,7 @@ class Discovery:
     aliases: dict[str, str]
     jaxpr: Any
     losses: list[Any]
+    feeds: dict[str, list[Any]]
     parameters: dict[str, Any]
     probabilities: list[Any]
 
@@ -77,7 +79,8 @@ def discover(
         loss_output = _loss_output(frame, outputs, names)
         losses = [m.loss for m in frame.made.minimizations]
         parameters = {n: v for n, v in frame.given.parameters.items() if isinstance(v, jax.core.Tracer)}
-        return outputs, losses, parameters, [jnp.asarray(p.value) for p in frame.made.probabilities]
+        fed = {n: jax.tree.leaves(v) for n, v in frame.given.feeds.items()}
+        return outputs, losses, fed, parameters, [jnp.asarray(p.value) for p in frame.made.probabilities]
 
     try:
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
@@ -91,8 +94,8 @@ def discover(
         if not isinstance(error, errors.FluidError):
             error.add_note(f"while tracing the program {name}; in shapes, {batch} stands for the batch size")
         raise
-    _, losses, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
-    return Discovery(frame, shapes[0], names, loss_output, aliases, closed.jaxpr, losses, parameters, probabilities)
+    _, *variables = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
+    return Discovery(frame, shapes[0], names, loss_output, aliases, closed.jaxpr, *variables)
 
 
 def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ...] | None]:

@@ -78,6 +78,8 @@ class ParameterSpec:
       trainable: True or False for parameters; None for states, which layers write themselves.
       settings: the record that an optimizer reads (a ParamAttr); opaque here.
       site: the user's line that created it.
+      kind: of the layer whose automatic name it has, such as "fc"; empty where the user named it.
+      lines: of the user's that created it, see `core.origins`.
     """
 
     name: str
@@ -87,6 +89,8 @@ class ParameterSpec:
     trainable: bool | None
     settings: Any = None
     site: str = ""
+    kind: str = ""
+    lines: tuple[str, ...] = ()
 
 
 class Minimization(NamedTuple):

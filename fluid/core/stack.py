@@ -106,7 +106,9 @@ class Stack(Body):
             initializer = Stacked(initializer, getattr(initializer, "key_name", spec.name))
         if spec.trainable is None:
             return create_state(spec.name, shape, spec.dtype, initializer)
-        return create_parameter(spec.name, shape, spec.dtype, initializer, spec.trainable, spec.settings)
+        return create_parameter(
+            spec.name, shape, spec.dtype, initializer, spec.trainable, spec.settings, kind=spec.kind
+        )
 
     def _is_own(self, name: str) -> bool:
         return name.startswith(f"{self._scope}/")

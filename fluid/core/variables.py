@@ -14,6 +14,7 @@ from fluid import errors
 from fluid.core.equations import label
 from fluid.core.frame import TRAIN, Frame, Minimization, Naming, ParameterSpec, Probabilities, current_frame, user_site
 from fluid.core.nested import NestedSequenceBatch
+from fluid.core.origins import user_lines
 from fluid.core.sequence import SequenceBatch, filled
 
 
@@ -30,6 +31,7 @@ def create_parameter(
     trainable: bool = True,
     settings: Any = None,
     rows_only: bool = False,
+    kind: str = "",
 ) -> jax.Array:
     """The value of a named parameter, which is created if the program has not named it before.
 
@@ -41,6 +43,7 @@ def create_parameter(
       trainable: whether optimizers may change it.
       settings: what an optimizer shall know of it (a ParamAttr).
       rows_only: this use takes rows by `look_up` and nothing else, so that the update may follow the rows.
+      kind: of the layer, such as "fc", where the name is an automatic one.
 
     Returns:
       The array, of that shape and dtype.
@@ -51,7 +54,8 @@ def create_parameter(
     frame = current_frame("layers.create_parameter")
     if not rows_only or frame.inside_loop:  # the rows that a loop takes are not known outside it
         frame.declared.used_whole.add(name)
-    spec = ParameterSpec(name, _sizes(name, shape), dtype, initializer, trainable, settings, user_site())
+    lines = user_lines() if kind and frame.discovering else ()
+    spec = ParameterSpec(name, _sizes(name, shape), dtype, initializer, trainable, settings, user_site(), kind, lines)
     return _named_array(spec, whole=not rows_only)
 
 

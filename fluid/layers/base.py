@@ -53,6 +53,8 @@ class Layer:
         if name is not None and (not isinstance(name, str) or not name):
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
+        # What automatic names of its parameters begin with; those that the user gives tell enough by themselves.
+        self.automatic_kind = kind if name is None else ""
 
     def weight(
         self,
@@ -103,9 +105,15 @@ class Layer:
                 f"{self.name} cannot do without this parameter; param_attr=False is not possible"
             )
         name = settings.name or self.frame.unique(f"{self.name}.{suffix}")
-        initializer = settings.initializer or default
         return core.create_parameter(
-            name, shape, parameter_dtype(dtype), initializer, settings.trainable, settings, rows_only
+            name,
+            shape,
+            parameter_dtype(dtype),
+            settings.initializer or default,
+            settings.trainable,
+            settings,
+            rows_only,
+            kind="" if settings.name else self.automatic_kind,
         )
 
     def state(

@@ -78,6 +78,7 @@ def module(
             settings.initializer or _Leaf(init, place, prefix),
             settings.trainable,
             settings,
+            kind="" if settings.name else this.automatic_kind,
         )
         for place, (path, leaf) in enumerate(_leaves(parameters))
     ]

@@ -1,0 +1,135 @@
+"""Origins of arrays in files: whether an array belongs to the layer that would take it, or to another of that name."""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from fluid import errors
+from fluid.core import Origin
+
+_SHOWN = 5
+
+
+def packed(origins: Mapping[str, Origin]) -> dict[str, dict[str, Any]]:
+    """Origins by name, as JSON."""
+    return {name: origin._asdict() for name, origin in origins.items()}
+
+
+def unpacked(listing: Mapping[str, Mapping[str, Any]]) -> dict[str, Origin]:
+    """Read what `packed` made.
+
+    Raises:
+      KeyError, TypeError, AttributeError: it is something else.
+
+    Example:
+      >>> unpacked(packed({"fc_0.w_0": Origin("fc", "net.py:3 in net")}))["fc_0.w_0"].site
+      'net.py:3 in net'
+    """
+    return {
+        name: Origin(str(of["kind"]), str(of["site"]), tuple(map(str, of["lines"])), of["place"])
+        for name, of in listing.items()
+    }
+
+
+def check_origins(
+    taken: Collection[str],
+    here: Mapping[str, Origin],
+    there: Mapping[str, Origin],
+    found: Mapping[str, Any],
+    unused: Collection[str],
+    where: Any,
+) -> None:
+    """Refuse arrays that belong to other layers than those that would take them, although name and shape agree.
+
+    Automatic names number the layers of a program. A part of a net that is built by itself therefore calls its first
+    layer `fc_0`, which may be the name of another one in the file. Such an array is refused if the file has another
+    one of the same kind and shape that the program leaves unused, and neither of these speaks for the one of that name:
+    its layer comes after the same feeds and layers; or the same lines of the program functions have made it. Lines are
+    compared by their text, so that they may move; where functions are renamed or written anew, the place counts.
+
+    Args:
+      taken: names of the arrays that would be taken.
+      here: origins in the program.
+      there: origins in the file.
+      found: all arrays of the file.
+      unused: names in the file that the program does not have.
+      where: what the arrays came from, for the message.
+
+    Raises:
+      ParameterError: an array belongs to another layer.
+    """
+    others: dict[Any, list[str]] = {}
+    for name in unused:
+        if name in there:
+            others.setdefault(_sort_of(name, there[name], found[name]), []).append(name)
+    wrong: dict[str, list[str]] = {}
+    for name in taken:
+        if name in here and name in there:
+            alike = others.get(_sort_of(name, there[name], found[name]), [])
+            if alike and (likely := _better(here[name], there[name], {n: there[n] for n in alike})):
+                wrong[name] = likely
+    if wrong:
+        raise errors.ParameterError(_message(wrong, here, there, where))
+
+
+def _sort_of(name: str, origin: Origin, array: Any) -> Any:
+    """What two arrays have in common that could be taken for each other: all but the number in the name."""
+    kind = re.escape(origin.kind)
+    parts = re.fullmatch(rf"((?:.*/)?){kind}_\d+([./].+)", name)
+    return (name if parts is None else (parts[1], origin.kind, parts[2])), tuple(array.shape), str(array.dtype)
+
+
+def _better(mine: Origin, same_name: Origin, others: Mapping[str, Origin]) -> list[str]:
+    """Which of the others are as likely what a program means as the array of the name that it uses; none if it is not.
+
+    Args:
+      mine: the origin in the program.
+      same_name: the origin of the array of that name.
+      others: origins of those that it could be instead.
+    """
+    agreeing = _common(mine.lines, same_name.lines)
+    longest = max(_common(mine.lines, other.lines) for other in others.values())
+    closer = [n for n, other in others.items() if _common(mine.lines, other.lines) == longest > agreeing]
+    same_place = None in (mine.place, same_name.place) or mine.place == same_name.place
+    # Changed a little, a line may read as another one did. What that function does not call at all has not just changed.
+    if closer and not (same_place and _still_runs(mine.lines, same_name.lines, agreeing)):
+        return closer
+    if same_place or 0 < agreeing >= longest:
+        return []
+    return list(others)
+
+
+def _common(first: tuple[str, ...], second: tuple[str, ...]) -> int:
+    """How many lines, from the innermost on, are the same."""
+    count = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _still_runs(lines: tuple[str, ...], before: tuple[str, ...], level: int) -> bool:
+    """Whether the function whose line differs first is one of those that run now."""
+    functions = {line.partition(":")[0] for line in lines[level:]}
+    return level >= len(before) or before[level].partition(":")[0] in functions
+
+
+def _message(
+    wrong: Mapping[str, list[str]], here: Mapping[str, Origin], there: Mapping[str, Origin], where: Any
+) -> str:
+    lines = [
+        f"  {name}: made at {there[name].site} there, and at {here[name].site} here; what is meant may be "
+        f"{' or '.join(f'{n} ({there[n].site})' for n in likely[:2])}"
+        for name, likely in list(wrong.items())[:_SHOWN]
+    ]
+    if len(wrong) > _SHOWN:
+        lines.append(f"  ... and {len(wrong) - _SHOWN} more")
+    renames = ", ".join(f'"{likely[0]}": "{name}"' for name, likely in list(wrong.items())[:2])
+    return (
+        f"{where}: these arrays have the names and shapes of parameters of the program, but seem to belong to other "
+        f"layers:\n" + "\n".join(lines) + "\n"
+        f"automatic names number the layers of each program from 0 on, so that those of a part that is built by itself "
+        f'are others. Name its layers where it is defined: fc(..., name="hidden"); or say which is which: '
+        f"rename={{{renames}}}; or take arrays by name and shape alone: check_origin=False"
+    )
