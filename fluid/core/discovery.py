@@ -99,10 +99,10 @@ def discover(
         if not isinstance(error, errors.FluidError):
             error.add_note(f"while tracing the program {name}; in shapes, {batch} stands for the batch size")
         raise
-    _, losses, feeds, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
+    _, losses, fed, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
     outputs = shapes[0]
     return Discovery(
-        frame, outputs, names, loss_output, aliases, closed.jaxpr, losses, feeds, parameters, probabilities, reductions
+        frame, outputs, names, loss_output, aliases, closed.jaxpr, losses, fed, parameters, probabilities, reductions
     )
 
 

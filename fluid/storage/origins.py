@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from fluid import errors
 from fluid.core import Origin
 
 _SHOWN = 5
@@ -31,18 +30,29 @@ def unpacked(listing: Mapping[str, Mapping[str, Any]]) -> dict[str, Origin]:
     }
 
 
-def check_origins(
+class Doubt(NamedTuple):
+    """Why an array may not be what a program means.
+
+    Attributes:
+      text: which lines have made it, there and here.
+      likely: names there of what may be meant instead.
+    """
+
+    text: str
+    likely: list[str]
+
+
+def doubts(
     taken: Collection[str],
     here: Mapping[str, Origin],
     there: Mapping[str, Origin],
     found: Mapping[str, Any],
     unused: Collection[str],
-    where: Any,
-) -> None:
-    """Refuse arrays that belong to other layers than those that would take them, although name and shape agree.
+) -> dict[str, Doubt]:
+    """Find arrays that belong to other layers than those that would take them, although name and shape agree.
 
     Automatic names number the layers of a program. A part of a net that is built by itself therefore calls its first
-    layer `fc_0`, which may be the name of another one in the file. Such an array is refused if the file has another
+    layer `fc_0`, which may be the name of another one in the file. Such an array is doubtful if the file has another
     one of the same kind and shape that the program leaves unused, and neither of these speaks for the one of that name:
     its layer comes after the same feeds and layers; or the same lines of the program functions have made it. Lines are
     compared by their text, so that they may move; where functions are renamed or written anew, the place counts.
@@ -53,23 +63,44 @@ def check_origins(
       there: origins in the file.
       found: all arrays of the file.
       unused: names in the file that the program does not have.
-      where: what the arrays came from, for the message.
-
-    Raises:
-      ParameterError: an array belongs to another layer.
     """
     others: dict[Any, list[str]] = {}
     for name in unused:
         if name in there:
             others.setdefault(_sort_of(name, there[name], found[name]), []).append(name)
-    wrong: dict[str, list[str]] = {}
+    wrong: dict[str, Doubt] = {}
     for name in taken:
         if name in here and name in there:
             alike = others.get(_sort_of(name, there[name], found[name]), [])
             if alike and (likely := _better(here[name], there[name], {n: there[n] for n in alike})):
-                wrong[name] = likely
-    if wrong:
-        raise errors.ParameterError(_message(wrong, here, there, where))
+                instead = " or ".join(f"{n} ({there[n].site})" for n in likely[:2])
+                text = (
+                    f"made at {there[name].site} there, and at {here[name].site} here; what is meant may be {instead}"
+                )
+                wrong[name] = Doubt(text, likely)
+    return wrong
+
+
+def refusal(found: Mapping[str, Doubt], where: str) -> str:
+    """The message for arrays that are doubtful, and what to do about it.
+
+    Args:
+      found: what `doubts` returned.
+      where: what the arrays came from.
+    """
+    lines = [f"  {name}: {doubt.text}" for name, doubt in list(found.items())[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"  ... and {len(found) - _SHOWN} more")
+    pairs = [(doubt.likely[0], name) for name, doubt in list(found.items())[:2]]
+    renames = ", ".join(f'"{a}": "{b}", "{b}": "{a}"' for a, b in pairs)
+    return (
+        f"{where}: these arrays have the names and shapes of parameters of the program, but seem to belong to other "
+        f"layers:\n" + "\n".join(lines) + "\n"
+        f"automatic names number the layers of each program from 0 on, so that those of a part that is built by itself "
+        f'are others. Name the layers where they are defined, fc(..., name="hidden"), and train again; or say which is '
+        f"which: rename={{{renames}}}; or, where the program was only written anew, take arrays by name and shape: "
+        f"strict=False"
+    )
 
 
 def _sort_of(name: str, origin: Origin, array: Any) -> Any:
@@ -91,7 +122,7 @@ def _better(mine: Origin, same_name: Origin, others: Mapping[str, Origin]) -> li
     longest = max(_common(mine.lines, other.lines) for other in others.values())
     closer = [n for n, other in others.items() if _common(mine.lines, other.lines) == longest > agreeing]
     same_place = None in (mine.place, same_name.place) or mine.place == same_name.place
-    # Changed a little, a line may read as another one did. What that function does not call at all has not just changed.
+    # Changed a little, a line may read as another one did. What the function does not call at all has not just changed.
     if closer and not (same_place and _still_runs(mine.lines, same_name.lines, agreeing)):
         return closer
     if same_place or 0 < agreeing >= longest:
@@ -113,23 +144,3 @@ def _still_runs(lines: tuple[str, ...], before: tuple[str, ...], level: int) -> 
     """Whether the function whose line differs first is one of those that run now."""
     functions = {line.partition(":")[0] for line in lines[level:]}
     return level >= len(before) or before[level].partition(":")[0] in functions
-
-
-def _message(
-    wrong: Mapping[str, list[str]], here: Mapping[str, Origin], there: Mapping[str, Origin], where: Any
-) -> str:
-    lines = [
-        f"  {name}: made at {there[name].site} there, and at {here[name].site} here; what is meant may be "
-        f"{' or '.join(f'{n} ({there[n].site})' for n in likely[:2])}"
-        for name, likely in list(wrong.items())[:_SHOWN]
-    ]
-    if len(wrong) > _SHOWN:
-        lines.append(f"  ... and {len(wrong) - _SHOWN} more")
-    renames = ", ".join(f'"{likely[0]}": "{name}"' for name, likely in list(wrong.items())[:2])
-    return (
-        f"{where}: these arrays have the names and shapes of parameters of the program, but seem to belong to other "
-        f"layers:\n" + "\n".join(lines) + "\n"
-        f"automatic names number the layers of each program from 0 on, so that those of a part that is built by itself "
-        f'are others. Name its layers where it is defined: fc(..., name="hidden"); or say which is which: '
-        f"rename={{{renames}}}; or take arrays by name and shape alone: check_origin=False"
-    )

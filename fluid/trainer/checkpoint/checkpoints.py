@@ -263,7 +263,7 @@ class Checkpoints(CheckpointHooks):
         self._since = 0
         score = None if self._score is None else self._score.take(step)
         optimizers = describe_optimizers(self._program)
-        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers))
+        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers, self._session.origins))
 
     def wait(self) -> None:
         """Wait until the last save is complete."""
