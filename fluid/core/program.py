@@ -234,6 +234,7 @@ class Program:
         row_perturbations: Mapping[str, list[Any]] | None = None,
         labelling: bool = False,
         parts: bool = False,
+        frozen: frozenset[str] = frozenset(),
     ) -> Applied:
         """Run the function on arrays: pure, so that it can be jitted and differentiated.
 
@@ -247,6 +248,7 @@ class Program:
           row_perturbations: values added to the rows of each look-up in a table, by name of the table.
           labelling: whether named values inside loops and branches carry their names in the equations.
           parts: whether to return what the outputs contribute to their values over several minibatches.
+          frozen: names of parameters and states that a training step leaves as they are.
         """
         given = Given(
             parameters={n: arrays[n] for n in self.parameters},
@@ -257,7 +259,7 @@ class Program:
             row_perturbations=dict(row_perturbations or {}),
             key=key,
         )
-        frame, outputs = self._run(given, mode, labelling)
+        frame, outputs = self._run(given, mode, labelling, frozen)
         batch = _batch_size(self.feeds, given.feeds)
         return Applied(
             outputs=outputs,
@@ -268,10 +270,12 @@ class Program:
             lookups=frame.made.lookups,
         )
 
-    def _run(self, given: Given, mode: str, labelling: bool = False) -> tuple[Frame, list[Any]]:
+    def _run(
+        self, given: Given, mode: str, labelling: bool = False, frozen: frozenset[str] = frozenset()
+    ) -> tuple[Frame, list[Any]]:
         """Run the function; returns what the run read and wrote, and the outputs."""
         declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
-        frame = Frame(mode=mode, precision=self.precision, labelling=labelling, given=given, declared=declared)
+        frame = Frame(mode, self.precision, labelling=labelling, frozen=frozen, given=given, declared=declared)
         with running(frame):
             outputs, _ = flatten_outputs(self.name, self.function())
         return frame, outputs

@@ -125,6 +125,7 @@ class Layer:
             settings,
             rows_only,
             kind="" if settings.name else self.automatic_kind,
+            layer=self.name,
         )
 
     def state(
@@ -132,7 +133,7 @@ class Layer:
     ) -> tuple[str, jax.Array]:
         """Create a state `NAME.SUFFIX_K`, or one with the given name; returns its name and its value."""
         name = name or self.frame.unique(f"{self.name}.{suffix}")
-        return name, core.create_state(name, shape, parameter_dtype(dtype), default)
+        return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.name)
 
     def output(self, value: Any) -> Any:
         """Record a result as `NAME.tmp_K`."""

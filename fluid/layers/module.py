@@ -79,18 +79,22 @@ def module(
             settings.trainable,
             settings,
             kind="" if settings.name else this.automatic_kind,
+            layer=this.name,
         )
         for place, (path, leaf) in enumerate(_leaves(parameters))
     ]
     held = [
-        core.create_state(f"{prefix}/{path}", leaf.shape, str(leaf.dtype), _Leaf(init, count + place, prefix))
+        core.create_state(
+            f"{prefix}/{path}", leaf.shape, str(leaf.dtype), _Leaf(init, count + place, prefix), this.name
+        )
         for place, (path, leaf) in enumerate(_leaves(states))
     ]
+    stands_still = bool(held) and all(core.is_frozen(f"{prefix}/{path}") for path, _ in _leaves(states))
     result, changed = adapted.apply(
         jax.tree.unflatten(jax.tree.structure(parameters), given),
         jax.tree.unflatten(jax.tree.structure(states), held),
         core.random_key(this.name),
-        this.frame.mode == core.TRAIN,
+        this.frame.mode == core.TRAIN and not stands_still,
         *arrays,
     )
     for path, leaf in _leaves(changed):

@@ -10,6 +10,7 @@ import numpy as np
 from fluid import errors, storage
 from fluid.core import Origin, Program, Scope
 from fluid.naming import select
+from fluid.session.freezing import Freezing
 from fluid.session.rates import Rates
 from fluid.storage import PathLike
 
@@ -20,12 +21,14 @@ class SavesArrays:
     Attributes:
       scope: the arrays by name.
       rates: the learning rates.
+      freezing: what training leaves as it is.
       programs: Program by name.
       place: puts a tree of arrays on the device.
     """
 
     scope: Scope
     rates: Rates
+    freezing: Freezing
     programs: dict[str, Program]
     place: Callable[[Any], Any]
     _closed: bool
@@ -156,7 +159,8 @@ class SavesArrays:
     def state(self) -> dict[str, Any]:
         """All that a later run needs, by name: parameters and states, and `@slots/...`, `@step` and `@root`.
 
-        Learning rates that were set are among them, as `@learning_rate/...`; those that are as declared are not.
+        Learning rates that were set are among them, as `@learning_rate/...`; those that are as declared are not. If
+        parameters are frozen, `@frozen` says which.
 
         Returns:
           The arrays themselves: a training step takes them over, so copy or write them before the next one.
@@ -164,8 +168,8 @@ class SavesArrays:
         self._check_open()
         slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         named = {_slot_name(path): value for path, value in slots}
-        rates = self.rates.state()
-        return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **rates}
+        optional = self._optional_state()
+        return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **optional}
 
     def check_state(self, found: Mapping[str, Any], where: Any, advice: str = storage.CHECK_THE_PROGRAM) -> None:
         """Check names, shapes and dtypes of what `state` returned in another session, before `restore`.
@@ -176,11 +180,12 @@ class SavesArrays:
           advice: for the message, what to do about it.
 
         Raises:
-          ParameterError: they differ from what this session has. Learning rates may be there or not.
+          ParameterError: they differ from what this session has. Learning rates may be there or not, and so may what
+            is frozen.
         """
-        rates = self.rates.state()
-        wanted = {n: (v.shape, str(v.dtype)) for n, v in self.state().items() if n not in rates}
-        optional = dict.fromkeys(self.rates.optional(found), ((), "float32"))
+        here = self._optional_state()
+        wanted = {n: (v.shape, str(v.dtype)) for n, v in self.state().items() if n not in here}
+        optional = {**dict.fromkeys(self.rates.optional(found), ((), "float32")), **self.freezing.optional(found)}
         storage.check_match(found, wanted | optional, where, advice=advice)
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -192,13 +197,55 @@ class SavesArrays:
         self._check_open()
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         # Copied, so that steps can take the buffers over; and all of it before anything changes.
-        names = self.state().keys() - self.rates.state().keys()
+        names = self.state().keys() - self._optional_state().keys()
         new = self.place({name: jnp.array(state[name]) for name in names})
         self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
         self.scope.step = new["@step"]
         self.scope.root = new["@root"]
         self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
         self.rates.restore(state)
+        self.freezing.restore(state)
+
+    def freeze(self, patterns: str | Sequence[str]) -> list[str]:
+        """Keep parameters, and moving statistics with them, as they are from the next training step on.
+
+        Their slots stay, and so do those of all others; steps are compiled anew once. It is saved and restored with the
+        session.
+
+        Args:
+          patterns: names and globs, such as `"backbone/*"` or `["emb.w_0", "encoder/*"]`. A layer's moving statistics
+            stand still when they are named, or when all parameters of the layer are frozen; batch_norm then normalises
+            with them.
+
+        Returns:
+          The names that stand still now and did not before.
+
+        Raises:
+          UnknownNameError: a pattern matches no name.
+          ArgumentError: nothing would be left to train, or an optimizer cannot leave parameters out.
+        """
+        self._check_open()
+        return self.freezing.freeze(patterns)
+
+    def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
+        """Train again what `freeze` has frozen. What the program itself freezes stays so.
+
+        Args:
+          patterns: names and globs; all that is frozen by default.
+
+        Returns:
+          The names that do not stand still any more.
+
+        Raises:
+          UnknownNameError: a pattern matches nothing that is frozen.
+          ArgumentError: it names statistics that stand still with the parameters of their layer.
+        """
+        self._check_open()
+        return self.freezing.unfreeze(patterns)
+
+    def _optional_state(self) -> dict[str, Any]:
+        """What `state` has only in some sessions."""
+        return {**self.rates.state(), **self.freezing.state()}
 
     def _check_open(self) -> None:
         if self._closed:

@@ -16,6 +16,7 @@ from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
 from fluid.session.bound import BoundStep, Compilations
+from fluid.session.freezing import Freezing
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.own_step import StepFunction, check_tables
@@ -45,6 +46,7 @@ class Session(SavesArrays):
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
       rates: the learning rates of all programs, see `learning_rates`.
+      freezing: what training leaves as it is, see `freeze`.
       step_function: what was given as `step`.
       replaced: parameters that an average has replaced in the scope, by that average, until they are put back; steps
         that would change them are refused.
@@ -90,6 +92,7 @@ class Session(SavesArrays):
         self.compilations = Compilations()
         self.scope = Scope(seed, self.place)
         self.rates = Rates(self.place)
+        self.freezing = Freezing(self.scope, self.rules, self.place)
         self.step_function = step
         self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}
@@ -199,6 +202,7 @@ class Session(SavesArrays):
                 self.compilations,
                 self.buckets(program),
                 replaced=self.replaced,
+                freezing=self.freezing,
                 function=self.step_function,
             )
         return known

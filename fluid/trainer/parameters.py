@@ -1,4 +1,4 @@
-"""What a Trainer does with its parameters between steps: read, save, load, export, and set how fast they change."""
+"""What a Trainer does with its parameters between steps: read, save, load, freeze, export, and set their rate."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -84,6 +84,60 @@ class HasParameters:
             3 arrays keep their values: body.b_0 float32[3], head.w_0 float32[3, 1], head.b_0 float32[1]
         """
         return self.session.load_params(source, strict, rename, skip)
+
+    @property
+    def frozen(self) -> list[str]:
+        """The names of the parameters and moving statistics that `freeze` keeps as they are."""
+        return [name for name in self.session.scope.specs if name in self.session.freezing.names]
+
+    def freeze(self, patterns: str | Sequence[str]) -> list[str]:
+        """Keep parameters, and moving statistics with them, as they are from the next step on.
+
+        The Trainer stays, and so do the slots of the optimizer: those of what is frozen are there again when it is
+        unfrozen. The step is compiled anew once for each set of names. A handler may call this while training goes on,
+        and checkpoints record it.
+
+        Args:
+          patterns: names and globs, such as `"backbone/*"` or `["emb.w_0", "encoder/*"]`. A layer's moving statistics
+            stand still when they are named, or when all parameters of the layer are frozen; batch_norm then normalises
+            with them.
+
+        Returns:
+          The names that stand still now and did not before.
+
+        Raises:
+          UnknownNameError: a pattern matches no name.
+          ArgumentError: nothing would be left to train, or an optimizer cannot leave parameters out.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     hidden = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=3, name="body")
+          ...     return fluid.layers.mean(fluid.layers.fc(hidden, size=1, name="head"))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.freeze("body.*")
+          ['body.w_0', 'body.b_0']
+          >>> trainer.unfreeze("body.b_*")
+          ['body.b_0']
+          >>> trainer.frozen
+          ['body.w_0']
+        """
+        return self.session.freeze(patterns)
+
+    def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
+        """Train again what `freeze` has frozen. What the program itself freezes stays so.
+
+        Args:
+          patterns: names and globs; all that is frozen by default.
+
+        Returns:
+          The names that do not stand still any more.
+
+        Raises:
+          UnknownNameError: a pattern matches nothing that is frozen.
+          ArgumentError: it names statistics that stand still with the parameters of their layer.
+        """
+        return self.session.unfreeze(patterns)
 
     def save_inference_model(self, path: PathLike, fetch: Fetch | None = None, **options: Any) -> None:
         """Write the program, as it is in test mode, and its parameters to one file that runs without its function.

@@ -1,5 +1,6 @@
 """Trainer: a program function and an optimizer, trained, tested and saved."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,10 @@ from fluid.trainer.handlers import Dispatcher, Handlers
 from fluid.trainer.minimizing import minimizing
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.progress import ProgressBar
+from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
+
+log = logging.getLogger("fluid")
 
 
 class Trainer(HasParameters, ShowsProgram):
@@ -209,6 +213,7 @@ class Trainer(HasParameters, ShowsProgram):
         request = Request(TRAIN, None, tuple(self.program.feeds), also=dispatcher.fetches(self.program))
         step = self.session.step(self.program, request)
         position, checkpoints = self._calls.begin(reader, source, num_epochs, resume)
+        self._freeze_as_before(position)
         has_sequences = any(spec.lod_level for spec in self.program.feeds.values())
         position.begin(source, dispatcher, step.buckets if self._checkpoints is not None and has_sequences else None)
         run = loop.Run(
@@ -225,6 +230,19 @@ class Trainer(HasParameters, ShowsProgram):
         )
         self._train(run, num_epochs, reader)
         return self.history
+
+    def _freeze_as_before(self, position: Progress) -> None:
+        """Freeze what was frozen when the checkpoint was written, if this call continues from there."""
+        before = position.frozen
+        position.frozen = None
+        if before is None or not position.begun or before == self.session.freezing.given():
+            return
+        self.session.freezing.put(before)
+        log.warning(
+            "training continues with what was frozen when the checkpoint was written: %s. To change that, freeze and "
+            "unfreeze in a handler, or train(..., resume=False)",
+            ", ".join(self.frozen) or "nothing",
+        )
 
     def _train(self, run: loop.Run, num_epochs: int, reader: ReaderLike) -> None:
         self._training = True

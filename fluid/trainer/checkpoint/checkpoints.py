@@ -187,6 +187,7 @@ class Checkpoints(CheckpointHooks):
             self._writer.restored(chosen, self.folder.steps())
         self._since = 0
         progress = Progress.of(meta["position"])
+        progress.frozen = self._session.freezing.given()
         where = f"epoch {progress.epoch}, step {progress.step}"
         log.warning("continuing from checkpoint %d in %s: %s", chosen, self.folder.path, where)
         return progress
