@@ -97,7 +97,7 @@ def choose(
       >>> arrays = {"a": np.ones(3, "float32"), "head": np.ones(9, "float32")}
       >>> wanted = {"a": ((3,), "float32"), "head": ((5,), "float32")}
       >>> choose(Source(arrays, "here"), wanted, {}, skip=["head"]).skipped
-      {'head': 'float32[9], here float32[5]'}
+      {'head': 'float32[9] (here float32[5])'}
     """
     found = source.arrays
     left_out = set(select(skip, {**wanted, **found}, "skip"))
@@ -138,7 +138,7 @@ def _nearest(name: str, candidates: Sequence[str]) -> str:
 
 
 def _both(there: str | None, here: str | None) -> str:
-    return ", ".join(([there] if there else []) + ([f"here {here}"] if here else []))
+    return f"{there} (here {here})" if there and here else there or f"here {here}"
 
 
 def _some(names: Mapping[str, Any]) -> str:

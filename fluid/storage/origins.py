@@ -118,12 +118,17 @@ def _better(mine: Origin, same_name: Origin, others: Mapping[str, Origin]) -> li
       same_name: the origin of the array of that name.
       others: origins of those that it could be instead.
     """
-    agreeing = _common(mine.lines, same_name.lines)
-    longest = max(_common(mine.lines, other.lines) for other in others.values())
-    closer = [n for n, other in others.items() if _common(mine.lines, other.lines) == longest > agreeing]
+    before = same_name.lines
+    lines = {name: _common(mine.lines, other.lines) for name, other in others.items()}
+    agreeing = _common(mine.lines, before)
+    if not agreeing and not any(lines.values()):  # what was copied into a function of another name
+        lines = {name: _common(_texts(mine.lines), _texts(other.lines)) for name, other in others.items()}
+        agreeing = _common(_texts(mine.lines), _texts(before))
+    longest = max(lines.values())
+    closer = [name for name, count in lines.items() if count == longest > agreeing]
     same_place = None in (mine.place, same_name.place) or mine.place == same_name.place
     # Changed a little, a line may read as another one did. What the function does not call at all has not just changed.
-    if closer and not (same_place and _still_runs(mine.lines, same_name.lines, agreeing)):
+    if closer and not (same_place and _still_runs(mine.lines, before, agreeing)):
         return closer
     if same_place or 0 < agreeing >= longest:
         return []
@@ -138,6 +143,11 @@ def _common(first: tuple[str, ...], second: tuple[str, ...]) -> int:
             break
         count += 1
     return count
+
+
+def _texts(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines without the functions they are in."""
+    return tuple(line.partition(":")[2] for line in lines)
 
 
 def _still_runs(lines: tuple[str, ...], before: tuple[str, ...], level: int) -> bool:

@@ -70,12 +70,12 @@ def test_transfer_load_params_takes_a_part_by_other_names_and_reports(old):
     assert set(report.taken) == {f"new/{name}" for name in OLD}
     assert set(report.missing) == MISSING
     assert set(report.skipped) == {"head/fc_0.w_0", "head/fc_0.b_0"}
-    assert report.skipped["head/fc_0.w_0"] == "float32[5, 3], here float32[5, 2]"
+    assert report.skipped["head/fc_0.w_0"] == "float32[5, 3] (here float32[5, 2])"
     assert not report.extra
     assert not report.complete
     assert repr(report).splitlines()[0] == f"8 arrays taken from {path}"
     assert "keep their values: more/fc_0.w_0 float32[2, 1], more/fc_0.b_0 float32[1]" in repr(report)
-    assert "skipped: head/fc_0.w_0 float32[5, 3], here float32[5, 2]" in repr(report)
+    assert "skipped: head/fc_0.w_0 float32[5, 3] (here float32[5, 2])" in repr(report)
 
 
 @pytest.mark.parametrize(
@@ -367,3 +367,35 @@ def test_names_given_by_the_user_have_no_origin(tmp_path):
     fluid.Session(named).save_params(tmp_path / "named")
     with zipfile.ZipFile(tmp_path / "named") as archive:
         assert json.loads(archive.read("manifest.json"))["origins"] == {}
+
+
+# Two heads of one shape on the same features: nothing but the lines tells them apart.
+HEADS = """
+import fluid
+def features():
+    return fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=3, name="body")
+def train():
+    h = features()
+    mean = fluid.layers.fc(h, size=2)
+    scale = fluid.layers.fc(h, size=2)
+    return fluid.layers.mean(fluid.layers.square(mean - scale))
+def first():
+    h = features()
+    mean = fluid.layers.fc(h, size=2)
+    return mean
+def second():
+    h = features()
+    scale = fluid.layers.fc(h, size=2)
+    return scale
+def rewritten():
+    return fluid.layers.fc(features(), size=2)
+"""
+
+
+def test_two_layers_in_one_place_are_told_apart_by_their_lines(tmp_path):
+    made = module(tmp_path, HEADS)
+    fluid.Trainer(made["train"], SGD(0.1)).save_params(tmp_path / "heads")
+    fluid.Inferencer(made["first"], param_path=tmp_path / "heads")
+    fluid.Inferencer(made["rewritten"], param_path=tmp_path / "heads")  # nothing says that it is not the first
+    with pytest.raises(errors.ParameterError, match=r"fc_0.w_0: made at net.py:7 in train there.*fc_1.w_0 \(net.py:8"):
+        fluid.Inferencer(made["second"], param_path=tmp_path / "heads")
