@@ -91,7 +91,7 @@ class Inferencer(ShowsProgram):
             infer_func = saved
             params = saved.params
         if infer_func is None:
-            self.session = Session(_exported(param_path, entry, place, precision, rename), place=place)
+            self.session = Session(_exported(param_path, entry, place, precision, rename, strict), place=place)
         else:
             self.session = Session(infer_func, place=place, precision=precision)
             given = param_path if params is None else params
@@ -223,11 +223,13 @@ class _Plan:
         return [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in self.step.raw(feeds, overrides)]
 
 
-def _exported(path: Any, entry: str | None, place: Place, precision: str | None, rename: Rename) -> Program:
-    if path is None or precision is not None or rename is not None:
+def _exported(
+    path: Any, entry: str | None, place: Place, precision: str | None, rename: Rename, strict: bool
+) -> Program:
+    if path is None or precision is not None or rename is not None or not strict:
         raise errors.ArgumentTypeError(
             "without infer_func, an Inferencer runs an exported model as it is, "
-            'fluid.Inferencer(param_path="digits.fluid"); params= and checkpoint= belong to a function, '
+            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint= and strict= belong to a function, '
             "precision= and rename= to save_inference_model"
         )
     from fluid import artifact  # not everybody needs it

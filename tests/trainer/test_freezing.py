@@ -411,6 +411,33 @@ def test_layers_that_are_repeated_are_frozen_by_name():
     assert (after["out.w_0"] != before["out.w_0"]).any()
 
 
+def test_a_frozen_module_runs_as_in_test_mode():
+    import flax.linen as nn
+
+    class Body(nn.Module):
+        @nn.compact
+        def __call__(self, x, train):
+            return nn.BatchNorm(use_running_average=not train)(nn.Dense(5)(x))
+
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        return loss_of(
+            fluid.layers.fc(fluid.layers.module(Body(), x, name="body", param_attr=True), size=1, name="out")
+        )
+
+    trainer = fluid.Trainer(program, optimizer.SGD(0.1))
+    trainer.freeze("body/*")
+    before = arrays(trainer)
+    (tested,) = trainer.test(fluid.reader.arrays((X, Y), batch_size=24))
+    losses = []
+    one = fluid.reader.arrays((X, Y), batch_size=24)
+    trainer.train(one, 1, lambda e: losses.append(float(e.metrics[0])) if isinstance(e, fluid.EndStepEvent) else None)
+    assert losses == pytest.approx([float(tested)], rel=1e-6)
+    body = [n for n in before if n.startswith("body/")]
+    assert len(body) == 6
+    assert_equal(arrays(trainer), before, body)
+
+
 def test_states_of_ones_own_stand_still_and_say_so():
     told = []
 

@@ -229,6 +229,12 @@ def test_inferencer_of_no_checkpoint_says_so(tmp_path):
         fluid.Inferencer(old_program, checkpoint=tmp_path, param_path=tmp_path)
 
 
+def test_a_session_of_another_program_says_what_to_check(old, tmp_path):
+    old[0].session.save(tmp_path / "session")
+    with pytest.raises(errors.ParameterError, match="check that the program function is the one that was trained"):
+        fluid.Trainer(new_program, SGD(0.1)).session.load(tmp_path / "session")
+
+
 # The origin of a parameter. In the whole net fc_0 belongs to the tower and fc_1 to the head, of the same shape.
 NET = """
 import fluid
