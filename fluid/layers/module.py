@@ -28,7 +28,8 @@ def module(
     """A module of Flax or Haiku as a layer: its parameters are named, trained and saved like all others.
 
     Its other variables, such as moving averages, become states, and its random keys come from the Session. If it takes
-    an argument `train`, `training`, `is_training`, `deterministic` or `use_running_average`, this follows the mode.
+    an argument `train`, `training`, `is_training`, `deterministic` or `use_running_average`, this follows the mode;
+    while its states are frozen, by `fluid.frozen` or `trainer.freeze`, it runs as in test mode.
     Flax and Haiku are not installed with fluid.
 
     Args:

@@ -518,3 +518,24 @@ def test_a_session_saves_and_loads_what_is_frozen(tmp_path):
     assert "@frozen" not in fluid.io.load_arrays(tmp_path / "session")[0]
     other.session.load(tmp_path / "session")
     assert other.frozen == []
+
+
+def test_one_of_two_minimizes_may_be_frozen_as_a_whole():
+    def program():
+        loss = net()
+        optimizer.Adam(0.1).minimize(loss, parameter_list=["body/*"])
+        optimizer.Adam(0.1).minimize(loss, parameter_list=["head/*"])
+        return loss
+
+    session = fluid.Session(program)
+    feed = {"x": X[:4], "y": Y[:4]}
+    session.freeze("body/*")
+    before = {n: np.array(v) for n, v in session.params().items()}
+    norms = session.run(feed=feed, fetch=["grad_norm_0", "grad_norm_1", "update_ratio_0"])
+    after = {n: np.array(v) for n, v in session.params().items()}
+    assert [float(v) for v in norms][0::2] == [0.0, 0.0]
+    assert float(norms[1]) > 0
+    assert_equal(after, before, BODY)
+    assert all((after[n] != before[n]).any() for n in HEAD)
+    with pytest.raises(errors.ArgumentError, match="nothing to train"):
+        session.freeze("head/*")
