@@ -35,7 +35,7 @@ class Doubt(NamedTuple):
 
     Attributes:
       text: which lines have made it, there and here.
-      likely: names there of what may be meant instead.
+      likely: names there of what may be meant instead, as far as something says so.
     """
 
     text: str
@@ -54,8 +54,9 @@ def doubts(
     Automatic names number the layers of a program. A part of a net that is built by itself therefore calls its first
     layer `fc_0`, which may be the name of another one in the file. Such an array is doubtful if the file has another
     one of the same kind and shape that the program leaves unused, and neither of these speaks for the one of that name:
-    its layer comes after the same feeds and layers; or the same lines of the program functions have made it. Lines are
-    compared by their text, so that they may move; where functions are renamed or written anew, the place counts.
+    its layer comes after the same feeds and layers; or it alone was made by the same lines of the program functions.
+    Lines are compared by their text, so that they may move; where functions are renamed or written anew, or where one
+    line makes several layers, the place counts.
 
     Args:
       taken: names of the arrays that would be taken.
@@ -72,12 +73,9 @@ def doubts(
     for name in taken:
         if name in here and name in there:
             alike = others.get(_sort_of(name, there[name], found[name]), [])
-            if alike and (likely := _better(here[name], there[name], {n: there[n] for n in alike})):
-                instead = " or ".join(f"{n} ({there[n].site})" for n in likely[:2])
-                text = (
-                    f"made at {there[name].site} there, and at {here[name].site} here; what is meant may be {instead}"
-                )
-                wrong[name] = Doubt(text, likely)
+            likely = _better(here[name], there[name], {n: there[n] for n in alike}) if alike else None
+            if likely is not None:
+                wrong[name] = Doubt(_told(here[name], there[name], {n: there[n].site for n in likely}), likely)
     return wrong
 
 
@@ -91,8 +89,8 @@ def refusal(found: Mapping[str, Doubt], where: str) -> str:
     lines = [f"  {name}: {doubt.text}" for name, doubt in list(found.items())[:_SHOWN]]
     if len(found) > _SHOWN:
         lines.append(f"  ... and {len(found) - _SHOWN} more")
-    pairs = [(doubt.likely[0], name) for name, doubt in list(found.items())[:2]]
-    renames = ", ".join(f'"{a}": "{b}", "{b}": "{a}"' for a, b in pairs)
+    pairs = [(doubt.likely[0], name) for name, doubt in found.items() if len(doubt.likely) == 1][:2]
+    renames = ", ".join(f'"{a}": "{b}", "{b}": "{a}"' for a, b in pairs) or '"NAME THERE": "NAME HERE"'
     return (
         f"{where}: these arrays have the names and shapes of parameters of the program, but seem to belong to other "
         f"layers:\n" + "\n".join(lines) + "\n"
@@ -103,6 +101,14 @@ def refusal(found: Mapping[str, Doubt], where: str) -> str:
     )
 
 
+def _told(here: Origin, there: Origin, likely: Mapping[str, str]) -> str:
+    """Which lines have made an array, and the lines of what may be meant instead, by name."""
+    made = f"made at {there.site} there, and at {here.site} here"
+    if not likely:
+        return f"{made}, where it comes after other feeds or layers"
+    return f"{made}; what is meant may be {' or '.join(f'{name} ({site})' for name, site in list(likely.items())[:2])}"
+
+
 def _sort_of(name: str, origin: Origin, array: Any) -> Any:
     """What two arrays have in common that could be taken for each other: all but the number in the name."""
     kind = re.escape(origin.kind)
@@ -110,8 +116,10 @@ def _sort_of(name: str, origin: Origin, array: Any) -> Any:
     return (name if parts is None else (parts[1], origin.kind, parts[2])), tuple(array.shape), str(array.dtype)
 
 
-def _better(mine: Origin, same_name: Origin, others: Mapping[str, Origin]) -> list[str]:
-    """Which of the others are as likely what a program means as the array of the name that it uses; none if it is not.
+def _better(mine: Origin, same_name: Origin, others: Mapping[str, Origin]) -> list[str] | None:
+    """Which of the others are what a program seems to mean instead of the array of the name that it uses.
+
+    The list is empty where it is some other one, but nothing says which; None stands for no doubt.
 
     Args:
       mine: the origin in the program.
@@ -130,9 +138,9 @@ def _better(mine: Origin, same_name: Origin, others: Mapping[str, Origin]) -> li
     # Changed a little, a line may read as another one did. What the function does not call at all has not just changed.
     if closer and not (same_place and _still_runs(mine.lines, before, agreeing)):
         return closer
-    if same_place or 0 < agreeing >= longest:
-        return []
-    return list(others)
+    if same_place or agreeing > longest:
+        return None
+    return [name for name, count in lines.items() if count == longest and others[name].place == mine.place]
 
 
 def _common(first: tuple[str, ...], second: tuple[str, ...]) -> int:

@@ -405,3 +405,53 @@ def test_two_layers_in_one_place_are_told_apart_by_their_lines(tmp_path):
     fluid.Inferencer(made["rewritten"], param_path=tmp_path / "heads")  # nothing says that it is not the first
     with pytest.raises(errors.ParameterError, match=r"fc_0.w_0: made at net.py:7 in train there.*fc_1.w_0 \(net.py:8"):
         fluid.Inferencer(made["second"], param_path=tmp_path / "heads")
+
+
+# One line makes the layers of both towers, and of the whole stack; what they are computed from tells them apart.
+TOWERS = """
+import fluid
+def tower(name):
+    return fluid.layers.fc(fluid.layers.data(name, shape=[4]), size=4)
+def train():
+    user = tower("user")
+    film = tower("film")
+    return fluid.layers.mean(fluid.layers.square(user - film))
+def of_users():
+    return tower("user")
+def of_films():
+    return tower("film")
+def stack(x, layers):
+    for _ in range(layers):
+        x = fluid.layers.fc(x, size=4)
+    return x
+def deep():
+    return fluid.layers.mean(fluid.layers.square(stack(fluid.layers.data("x", shape=[4]), 4)))
+"""
+
+
+def test_two_towers_of_one_function_are_told_apart_by_their_feeds(tmp_path):
+    made = module(tmp_path, TOWERS)
+    fluid.Session(made["train"]).save_params(tmp_path / "towers")
+    fluid.Inferencer(made["of_users"], param_path=tmp_path / "towers")
+    with pytest.raises(errors.ParameterError, match=r"fc_0.w_0: .*what is meant may be fc_1.w_0 \(net.py:4 in tower\)"):
+        fluid.Inferencer(made["of_films"], param_path=tmp_path / "towers")
+    found = fluid.Inferencer(
+        made["of_films"], param_path=tmp_path / "towers", rename={"fc_1.*": "fc_0.*", "fc_0.*": "fc_1.*"}
+    )
+    values = fluid.io.load_arrays(tmp_path / "towers")[0]
+    np.testing.assert_array_equal(np.array(found.session.params()["fc_0.w_0"]), values["fc_1.w_0"])
+
+
+@pytest.mark.parametrize(("begin", "end"), [(i, j) for i in range(4) for j in range(i + 1, 5)])
+def test_a_part_of_a_stack_is_taken_from_its_beginning_only(tmp_path, begin, end):
+    made = module(tmp_path, TOWERS)
+    fluid.Session(made["deep"]).save_params(tmp_path / "deep")
+
+    def part():
+        return made["stack"](fluid.layers.data("h" if begin else "x", shape=[4]), end - begin)
+
+    if begin == 0:
+        fluid.Inferencer(part, param_path=tmp_path / "deep")
+    else:
+        with pytest.raises(errors.ParameterError, match="fc_0.w_0: .*, where it comes after other feeds or layers"):
+            fluid.Inferencer(part, param_path=tmp_path / "deep")
