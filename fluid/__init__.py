@@ -15,7 +15,7 @@ from fluid import (
     regularizer,
     trainer,
 )
-from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, name_scope
+from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope
 from fluid.inferencer import Inferencer
 from fluid.input import embedding, one_hot
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
@@ -77,6 +77,7 @@ __all__ = [
     "embedding",
     "errors",
     "find_learning_rate",
+    "frozen",
     "handlers",
     "initializer",
     "io",

@@ -14,7 +14,7 @@ from fluid.reader.columns import read_feed
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.shown import ShowsProgram
-from fluid.storage import PathLike, Rename
+from fluid.storage import PathLike, Rename, newest_checkpoint, source_of
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
@@ -40,6 +40,10 @@ class Inferencer(ShowsProgram):
         never depends on those before it.
       rename: names in the file to names of the program, see `fluid.io.load_params`.
       entry: which entry point of an exported model that has several.
+      checkpoint: the `checkpoint_dir` of a Trainer, instead of a file: the parameters of its newest checkpoint that is
+        whole.
+      strict: False takes arrays that have the right names and shapes although they seem to belong to other layers, as
+        after the program was written anew, and logs them. Parameters must not be missing in any case.
 
     Attributes:
       program: the discovered Program.
@@ -47,7 +51,8 @@ class Inferencer(ShowsProgram):
 
     Raises:
       ParameterFileError: there is no such file, or it holds something else.
-      ParameterError: parameters are missing or misshapen.
+      ParameterError: parameters are missing or misshapen, or belong to other layers than those of their names here.
+      CheckpointError: there is no such folder of checkpoints, or none in it is whole.
       ArtifactError: the exported model is missing, damaged, of a newer version, or made for other devices.
 
     Example:
@@ -72,21 +77,28 @@ class Inferencer(ShowsProgram):
         buckets: Ladders = None,
         rename: Rename = None,
         entry: str | None = None,
+        *,
+        checkpoint: PathLike | None = None,
+        strict: bool = True,
     ):
-        sources = [source for source in (param_path, params) if source is not None]
-        if len(sources) != 1:
+        if sum(source is not None for source in (param_path, params, checkpoint)) != 1:
             raise errors.ArgumentTypeError(
                 "an Inferencer needs parameters, from one source: "
-                'fluid.Inferencer(infer_func, param_path="digits.params") or (infer_func, params=trainer.params)'
+                'fluid.Inferencer(infer_func, param_path="digits.params"), (infer_func, params=trainer.params) or '
+                '(infer_func, checkpoint="checkpoints")'
             )
         if infer_func is None and (saved := _saved_by_the_original(param_path)) is not None:
             infer_func = saved
-            sources = [saved.params]
+            params = saved.params
         if infer_func is None:
-            self.session = Session(_exported(param_path, entry, place, precision, rename), place=place)
+            self.session = Session(_exported(param_path, entry, place, precision, rename, strict), place=place)
         else:
             self.session = Session(infer_func, place=place, precision=precision)
-            self.session.load_params(sources[0], strict=False, rename=rename)
+            given = param_path if params is None else params
+            source = source_of(given) if checkpoint is None else newest_checkpoint(checkpoint)
+            report = self.session.take_params(source.renamed(rename), allow_extra=True, strict=strict)
+            if report.doubtful:
+                report.tell()
         self.program = next(iter(self.session.programs.values()))
         self._bucket = bucket
         ladders = self.program.buckets if buckets is None else buckets
@@ -211,12 +223,14 @@ class _Plan:
         return [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in self.step.raw(feeds, overrides)]
 
 
-def _exported(path: Any, entry: str | None, place: Place, precision: str | None, rename: Rename) -> Program:
-    if path is None or precision is not None or rename is not None:
+def _exported(
+    path: Any, entry: str | None, place: Place, precision: str | None, rename: Rename, strict: bool
+) -> Program:
+    if path is None or precision is not None or rename is not None or not strict:
         raise errors.ArgumentTypeError(
             "without infer_func, an Inferencer runs an exported model as it is, "
-            'fluid.Inferencer(param_path="digits.fluid"); params= belongs to a function, precision= and rename= to '
-            "save_inference_model"
+            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint= and strict= belong to a function, '
+            "precision= and rename= to save_inference_model"
         )
     from fluid import artifact  # not everybody needs it
 

@@ -8,9 +8,9 @@ NAMES = {
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
         NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer TrainingStep
-        batch clip create_lod_tensor create_random_int_lodtensor draw embedding errors find_learning_rate handlers
-        initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer summary train
-        trainer
+        batch clip create_lod_tensor create_random_int_lodtensor draw embedding errors find_learning_rate frozen
+        handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer summary
+        train trainer
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell

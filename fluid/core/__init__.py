@@ -17,6 +17,7 @@ from fluid.core.frame import (
 )
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, stand_in
+from fluid.core.origins import Origin
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.reduction import Part, Reduced, Reduction
 from fluid.core.scope import Scope
@@ -28,6 +29,8 @@ from fluid.core.variables import (
     create_state,
     expect_probabilities,
     fold_name,
+    frozen,
+    is_frozen,
     limit_feed,
     look_up,
     perturbed,
@@ -49,6 +52,7 @@ __all__ = [
     "LoDTensor",
     "Minimize",
     "NestedSequenceBatch",
+    "Origin",
     "ParameterSpec",
     "Part",
     "Program",
@@ -66,7 +70,9 @@ __all__ = [
     "expect_probabilities",
     "filled",
     "fold_name",
+    "frozen",
     "inner_frame",
+    "is_frozen",
     "is_size",
     "leave",
     "limit_feed",

@@ -28,6 +28,7 @@ class Discovery:
       aliases: other names of named values, see `Program`.
       jaxpr: the equations of the run.
       losses: the variable of each minimised loss.
+      feeds: the variables of each feed, by name.
       parameters: the variables of the parameters, by name; those that only loops and branches use are not among them.
       probabilities: the variables of `frame.made.probabilities`.
       reductions: for each output what layers have noted of it, or None.
@@ -40,6 +41,7 @@ class Discovery:
     aliases: dict[str, str]
     jaxpr: Any
     losses: list[Any]
+    feeds: dict[str, list[Any]]
     parameters: dict[str, Any]
     probabilities: list[Any]
     reductions: list[Reduction | None]
@@ -82,7 +84,8 @@ def discover(
         reductions.extend(said_of(frame, value) for value in outputs)
         losses = [m.loss for m in frame.made.minimizations]
         parameters = {n: v for n, v in frame.given.parameters.items() if isinstance(v, jax.core.Tracer)}
-        return outputs, losses, parameters, [jnp.asarray(p.value) for p in frame.made.probabilities]
+        fed = {n: jax.tree.leaves(v) for n, v in frame.given.feeds.items()}
+        return outputs, losses, fed, parameters, [jnp.asarray(p.value) for p in frame.made.probabilities]
 
     try:
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
@@ -96,10 +99,10 @@ def discover(
         if not isinstance(error, errors.FluidError):
             error.add_note(f"while tracing the program {name}; in shapes, {batch} stands for the batch size")
         raise
-    _, losses, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
+    _, losses, fed, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
     outputs = shapes[0]
     return Discovery(
-        frame, outputs, names, loss_output, aliases, closed.jaxpr, losses, parameters, probabilities, reductions
+        frame, outputs, names, loss_output, aliases, closed.jaxpr, losses, fed, parameters, probabilities, reductions
     )
 
 

@@ -78,6 +78,9 @@ class ParameterSpec:
       trainable: True or False for parameters; None for states, which layers write themselves.
       settings: the record that an optimizer reads (a ParamAttr); opaque here.
       site: the user's line that created it.
+      kind: of the layer whose automatic name it has, such as "fc"; empty where the user named it.
+      lines: of the user's that created it, see `core.origins`.
+      layer: the name of the layer that created it, such as "batch_norm_0"; empty where none did.
     """
 
     name: str
@@ -87,6 +90,9 @@ class ParameterSpec:
     trainable: bool | None
     settings: Any = None
     site: str = ""
+    kind: str = ""
+    lines: tuple[str, ...] = ()
+    layer: str = ""
 
 
 class Minimization(NamedTuple):
@@ -142,6 +148,7 @@ class Declared:
       bodies: what the first run of each loop or branch showed, see `core.body`.
       optimizers: of each `minimize`, as the discovery of the program recorded it; empty while it is discovered.
       used_whole: the parameters of which more is used than some rows.
+      only_frozen: the parameters that only `with fluid.frozen():` keeps from being trainable.
       uses_randomness: whether a layer draws random numbers.
     """
 
@@ -152,6 +159,7 @@ class Declared:
     bodies: dict[str, Any] = field(default_factory=dict)
     optimizers: tuple[Any, ...] = ()
     used_whole: set[str] = field(default_factory=set)
+    only_frozen: set[str] = field(default_factory=set)
     uses_randomness: bool = False
 
 
@@ -197,6 +205,8 @@ class Frame:
       placeholder_batch: while the program is discovered, the stand-in for the batch size; else None.
       inside_loop: whether this is the inside of a loop or branch, whose values are none outside it.
       labelling: whether named values in there carry their names in the equations, see `core.equations.label`.
+      freezing: whether this is the inside of `with fluid.frozen():`.
+      frozen: names of the parameters and states that this run leaves as they are, although the program would not.
       given: what the run works on.
       declared: what it shows of the program.
       made: what it leaves behind.
@@ -209,6 +219,8 @@ class Frame:
     placeholder_batch: int | None = None
     inside_loop: bool = False
     labelling: bool = False
+    freezing: bool = False
+    frozen: frozenset[str] = frozenset()
     given: Given = field(default_factory=Given)
     declared: Declared = field(default_factory=Declared)
     made: Made = field(default_factory=Made)

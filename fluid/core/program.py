@@ -14,6 +14,7 @@ from fluid.core.discovery import Discovery, check_losses, discover, flatten_outp
 from fluid.core.equations import last_values
 from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch, stand_in
+from fluid.core.origins import Origin, origins_of
 from fluid.core.printing import explained_prints
 from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_of
 from fluid.core.sequence import SequenceBatch
@@ -69,6 +70,7 @@ class Program:
       feeds: FeedSpec by name, in order of declaration.
       parameters: ParameterSpec by name, in order of creation.
       states: ParameterSpec by name, for moving averages and the like.
+      origins: where each parameter with an automatic name comes from.
       outputs: shape and dtype of each output; None stands for the batch.
       output_names: the keys when the function returned a dict, else None.
       loss_output: the position of the output that is minimised; or else of the one named "loss", or else 0.
@@ -100,6 +102,7 @@ class Program:
       float32[batch, 2] ['fc_0.w_0', 'fc_0.b_0'] ['fc_0.tmp_0', 'fc_0.tmp_1', 'fc_0.tmp_2']
     """
 
+    origins: Mapping[str, Origin] = {}
     exported = False
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
@@ -129,6 +132,7 @@ class Program:
         self.feeds: dict[str, FeedSpec] = frame.declared.feeds
         self.parameters = {n: s for n, s in frame.declared.arrays.items() if s.trainable is not None}
         self.states = {n: s for n, s in frame.declared.arrays.items() if s.trainable is None}
+        self.origins = origins_of(self.parameters, found.jaxpr, found.feeds, found.parameters)
         self.minimizes = [
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.made.minimizations
         ]
@@ -230,6 +234,7 @@ class Program:
         row_perturbations: Mapping[str, list[Any]] | None = None,
         labelling: bool = False,
         parts: bool = False,
+        frozen: frozenset[str] = frozenset(),
     ) -> Applied:
         """Run the function on arrays: pure, so that it can be jitted and differentiated.
 
@@ -243,6 +248,7 @@ class Program:
           row_perturbations: values added to the rows of each look-up in a table, by name of the table.
           labelling: whether named values inside loops and branches carry their names in the equations.
           parts: whether to return what the outputs contribute to their values over several minibatches.
+          frozen: names of parameters and states that a training step leaves as they are.
         """
         given = Given(
             parameters={n: arrays[n] for n in self.parameters},
@@ -253,7 +259,7 @@ class Program:
             row_perturbations=dict(row_perturbations or {}),
             key=key,
         )
-        frame, outputs = self._run(given, mode, labelling)
+        frame, outputs = self._run(given, mode, labelling, frozen)
         batch = _batch_size(self.feeds, given.feeds)
         return Applied(
             outputs=outputs,
@@ -264,10 +270,12 @@ class Program:
             lookups=frame.made.lookups,
         )
 
-    def _run(self, given: Given, mode: str, labelling: bool = False) -> tuple[Frame, list[Any]]:
+    def _run(
+        self, given: Given, mode: str, labelling: bool = False, frozen: frozenset[str] = frozenset()
+    ) -> tuple[Frame, list[Any]]:
         """Run the function; returns what the run read and wrote, and the outputs."""
         declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
-        frame = Frame(mode=mode, precision=self.precision, labelling=labelling, given=given, declared=declared)
+        frame = Frame(mode, self.precision, labelling=labelling, frozen=frozen, given=given, declared=declared)
         with running(frame):
             outputs, _ = flatten_outputs(self.name, self.function())
         return frame, outputs

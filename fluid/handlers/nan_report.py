@@ -152,7 +152,7 @@ class _Replay:
         session = self.session
         request = Request(TRAIN, tuple(names), tuple(program.feeds))
         function = None if names else session.step_function
-        step = Step(program, session.rules[program.name], request, function)
+        step = Step(program, session.rules[program.name], request, function, session.freezing.names)
         carry = {"arrays": {n: before.arrays[n] for n in step.carried}, "slots": before.slots, "step": before.step}
         kept = {
             "arrays": {n: session.scope.arrays[n] for n in step.kept},

@@ -58,6 +58,8 @@ class Layer:
         if name is not None and (not isinstance(name, str) or not name):
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
+        # What automatic names of its parameters begin with; those that the user gives tell enough by themselves.
+        self.automatic_kind = kind if name is None else ""
 
     def here(self) -> "Layer":
         """The same layer in the frame that runs now, which may be the inside of a loop that was outside before."""
@@ -114,9 +116,16 @@ class Layer:
                 f"{self.name} cannot do without this parameter; param_attr=False is not possible"
             )
         name = settings.name or self.frame.unique(f"{self.name}.{suffix}")
-        initializer = settings.initializer or default
         return core.create_parameter(
-            name, shape, parameter_dtype(dtype), initializer, settings.trainable, settings, rows_only
+            name,
+            shape,
+            parameter_dtype(dtype),
+            settings.initializer or default,
+            settings.trainable,
+            settings,
+            rows_only,
+            kind="" if settings.name else self.automatic_kind,
+            layer=self.name,
         )
 
     def state(
@@ -124,7 +133,7 @@ class Layer:
     ) -> tuple[str, jax.Array]:
         """Create a state `NAME.SUFFIX_K`, or one with the given name; returns its name and its value."""
         name = name or self.frame.unique(f"{self.name}.{suffix}")
-        return name, core.create_state(name, shape, parameter_dtype(dtype), default)
+        return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.name)
 
     def output(self, value: Any) -> Any:
         """Record a result as `NAME.tmp_K`."""

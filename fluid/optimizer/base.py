@@ -18,6 +18,7 @@ from fluid.optimizer.parts import (
     add_decay,
     clip_each,
     instead_of,
+    leave_out,
     multiply,
     replaced,
     same_rate,
@@ -95,7 +96,8 @@ class Minimizer:
         """The optax transformation of one update, once gradients are gathered.
 
         Args:
-          settings: the ParamAttr of each parameter, or None, by name.
+          settings: the ParamAttr of each parameter, or None, by name. Those that are not trainable are frozen: their
+            updates are zeros, and their slots stay.
         """
         raise NotImplementedError
 
@@ -137,9 +139,10 @@ class Minimizer:
 
         Args:
           loss: a scalar, `[]` or `[1]`.
-          parameter_list: names or values of the parameters to change; by default the optimizer's own `parameter_list`,
-            or else every trainable parameter of the program.
-          no_grad_set: names or values of parameters that stay as they are.
+          parameter_list: names, globs such as "head/*", or values of the parameters to change; by default the
+            optimizer's own `parameter_list`, or else every trainable parameter of the program. Moving statistics go on
+            in any case; `fluid.frozen` and `trainer.freeze` stop them.
+          no_grad_set: names, globs or values of parameters that stay as they are.
 
         Raises:
           OutsideProgramError: no program function is running.
@@ -179,7 +182,8 @@ class Optimizer(Minimizer):
       learning_rate: a number, or a schedule: a function of the number of updates done.
       regularization: a decay of `fluid.regularizer`, for parameters whose ParamAttr has none.
       grad_clip: a clip of `fluid.clip`, applied to the gradients of all parameters.
-      parameter_list: names of the parameters to change, where `minimize` is given none; all trainable ones by default.
+      parameter_list: names and globs of the parameters to change, where `minimize` is given none; all trainable ones by
+        default.
       name: accepted for programs written for Fluid; not used.
       lazy_mode: rows of tables (`embedding(is_sparse=True)`) that have no gradient stay as they are, although the rule
         would change their slots.
@@ -231,7 +235,7 @@ class Optimizer(Minimizer):
         return optax.chain(self.rule(), multiply(factors))
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Clip, decay and rule in one chain."""
+        """Clip, decay and rule in one chain, for the parameters that are trainable."""
         attrs = {name: attr or ParamAttr() for name, attr in settings.items()}
         clips = {n: a.gradient_clip for n, a in attrs.items() if a.gradient_clip is not None}
         stages = [clip_each(clips)] if clips else []
@@ -242,7 +246,9 @@ class Optimizer(Minimizer):
             stages.append(add_decay(decays))
         factors = {n: a.learning_rate for n, a in attrs.items()}
         stages.append(self.scaled_rule(factors) if any(f != 1.0 for f in factors.values()) else self.rule())
-        return optax.chain(*stages) if len(stages) > 1 else stages[0]
+        update = optax.chain(*stages) if len(stages) > 1 else stages[0]
+        frozen = frozenset(n for n, a in attrs.items() if not a.trainable)
+        return leave_out(update, frozen) if frozen else update
 
     def current_rate(self, slots: Any) -> Any:
         """The learning rate, or the schedule's value for the number of updates done."""

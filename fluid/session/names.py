@@ -10,6 +10,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, TRAIN, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
+from fluid.naming import is_glob
 
 GRAD = "@GRAD"
 # Values that only a training step has, one for each `minimize`: learning_rate_0, learning_rate_1 ...
@@ -64,7 +65,7 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
             found.append(_checked_gradient(program, name))
         elif is_line(base):
             found.append(_line(program, name))
-        elif _is_glob(base):
+        elif is_glob(base):
             found += _matching(program, name, known)
         elif base in step_names(program):
             raise errors.UnknownNameError(
@@ -127,10 +128,6 @@ def _checked_gradient(program: Program, name: str) -> str:
             f"{_absent(program)}"
         )
     return name
-
-
-def _is_glob(name: str) -> bool:
-    return any(sign in name for sign in "*?[")
 
 
 def _matching(program: Program, name: str, known: Iterable[str]) -> list[str]:

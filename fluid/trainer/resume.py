@@ -32,6 +32,7 @@ class Progress:
       step: minibatches trained on in this epoch.
       resuming: whether the next pass continues an interrupted one.
       last: whether the minibatch that was trained on last is the last one of its epoch, as far as is known.
+      frozen: what was frozen when the checkpoint that is continued was written; None where none is continued.
 
     Example:
       >>> progress = Progress()
@@ -45,6 +46,7 @@ class Progress:
         self.step = 0
         self.resuming = False
         self.last = False
+        self.frozen: frozenset[str] | None = None
         self._source: Minibatches | None = None
         self._handlers: Dispatcher | None = None
         self._buckets: Buckets | None = None

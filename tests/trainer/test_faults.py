@@ -18,8 +18,8 @@ from checkpointed import ROWS, X, Y, arrays, assert_equal, program, seen_by, sma
 
 import fluid
 from fluid import errors
-from fluid.trainer.checkpoint import seal
-from fluid.trainer.checkpoint.folder import Folder
+from fluid.storage import seal
+from fluid.storage.folder import Folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # `make soak` flips every byte; the ordinary suite one of so many.
