@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import operator
 import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
@@ -246,6 +246,22 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
             f"{type(source).__name__} {source!r}. For example: def rows(): yield image, label"
         )
     return Source(source)
+
+
+def as_readers(caller: str, sources: Sequence[ReaderLike]) -> list[Reader]:
+    """Make Readers of all that a user gives, which must be something.
+
+    Args:
+      caller: the public function that was called, for the message.
+      sources: what it was given.
+
+    Raises:
+      ArgumentError: there is none.
+      ArgumentTypeError: one of them is no reader.
+    """
+    if not sources:
+        raise errors.ArgumentError(f"{caller} needs at least one reader, found none; for example {caller}(..., rows)")
+    return [as_reader(caller, source) for source in sources]
 
 
 def exhausted(source: Any) -> errors.ReaderError:
