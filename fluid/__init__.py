@@ -23,7 +23,7 @@ from fluid.looking import draw, summary
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
-from fluid.session import Results, Session
+from fluid.session import Results, Session, TrainingStep
 from fluid.trainer import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -33,11 +33,13 @@ from fluid.trainer import (
     EndStepEvent,
     EndTrainEvent,
     Handler,
+    History,
     MeasuredEvent,
     ProgressBar,
     Trainer,
     train,
 )
+from fluid.tuning import find_learning_rate
 
 __version__ = "0.1.0"
 
@@ -53,6 +55,7 @@ __all__ = [
     "EndStepEvent",
     "EndTrainEvent",
     "Handler",
+    "History",
     "Inferencer",
     "LoDTensor",
     "MeasuredEvent",
@@ -65,6 +68,7 @@ __all__ = [
     "SequenceBatch",
     "Session",
     "Trainer",
+    "TrainingStep",
     "batch",
     "clip",
     "create_lod_tensor",
@@ -72,6 +76,7 @@ __all__ = [
     "draw",
     "embedding",
     "errors",
+    "find_learning_rate",
     "handlers",
     "initializer",
     "io",

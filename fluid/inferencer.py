@@ -35,7 +35,7 @@ class Inferencer(ShowsProgram):
       params: arrays by name, such as `trainer.params`, instead of a file.
       place: a device, see `fluid.place.device_of`.
       bucket: whether to pad batches.
-      precision: "bfloat16" to compute in it, see `fluid.Program`.
+      precision: "bfloat16" or "float16" to compute in it, see `fluid.Program`.
       buckets: to which sizes sequences are padded, as for `fluid.Trainer`; None for powers of two, so that an answer
         never depends on those before it.
       rename: names in the file to names of the program, see `fluid.io.load_params`.

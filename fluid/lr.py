@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors
+from fluid.core import whole_number
 
 # From the number of updates done, an integer or an array of them, to the learning rate, float32 of the same shape.
 Schedule = Callable[[Any], Any]
@@ -232,6 +233,42 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Sch
     def schedule(count: Any) -> Any:
         epoch = jnp.floor_divide(count, step_each_epoch)
         return learning_rate * 0.5 * (jnp.cos(epoch * (math.pi / epochs)) + 1)
+
+    return schedule
+
+
+def warmup_cosine(
+    learning_rate: float, warmup_steps: int, total_steps: int, start_lr: float = 0.0, end_lr: float = 0.0
+) -> Schedule:
+    """A straight line up to `learning_rate`, then half a cosine down (Loshchilov and Hutter, 2017), update by update.
+
+    Args:
+      learning_rate: at update `warmup_steps`, the largest.
+      warmup_steps: updates of the warm-up, from 0 on.
+      total_steps: updates until the end, those of the warm-up counted.
+      start_lr: of the first update.
+      end_lr: from update `total_steps` on.
+
+    Returns:
+      A function from the number of updates done to the rate.
+
+    Raises:
+      ArgumentError: a number is not one, or `total_steps` does not exceed `warmup_steps`.
+
+    Example:
+      >>> rate = warmup_cosine(0.1, warmup_steps=10, total_steps=30)
+      >>> [round(float(rate(count)), 4) for count in (0, 5, 10, 20, 30)]
+      [0.0, 0.05, 0.1, 0.05, 0.0]
+    """
+    _check_numbers("warmup_cosine", learning_rate=learning_rate, start_lr=start_lr, end_lr=end_lr)
+    whole_number("warmup_cosine", "warmup_steps", warmup_steps, least=0)
+    whole_number("warmup_cosine", "total_steps", total_steps, least=warmup_steps + 1)
+
+    def schedule(count: Any) -> Any:
+        line = start_lr + (learning_rate - start_lr) * (count / jnp.float32(max(warmup_steps, 1)))
+        part = jnp.clip((count - warmup_steps) / jnp.float32(total_steps - warmup_steps), 0, 1)
+        wave = end_lr + (learning_rate - end_lr) * 0.5 * (1 + jnp.cos(math.pi * part))
+        return jnp.where(count < warmup_steps, line, wave)
 
     return schedule
 

@@ -26,7 +26,7 @@ def test_every_example_is_tested_here():
         "machine_translation.py",
         "language_model.py",
     }
-    tested |= {"ctc_digits.py", "label_semantic_roles.py"}
+    tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -173,6 +173,14 @@ def test_label_semantic_roles(in_tmp, capsys):
     assert f1 > 0.7 > 1.5 * counted
     said = capsys.readouterr().out
     assert "generated sentences" in said and "]verb" in said
+
+
+def test_detect_shapes(in_tmp, capsys):
+    path = str(in_tmp / "shapes.params")
+    reached, by_guessing = load("detect_shapes").main(num_epochs=3, count=640, path=path)
+    assert reached > 0.4 > 50 * by_guessing
+    said = capsys.readouterr().out
+    assert "generated images" in said and f"mean average precision {reached:.3f}; " in said
 
 
 @pytest.mark.slow

@@ -6,42 +6,7 @@ from public_names import MODULES, public_names
 NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder EndEpochEvent
-        EndStepEvent EndTrainEvent Handler Inferencer LoDTensor MeasuredEvent NestedSequenceBatch ParamAttr
-        Program ProgressBar Results Scope SequenceBatch Session Trainer batch clip create_lod_tensor
-        create_random_int_lodtensor draw embedding errors handlers initializer io layers metrics name_scope nets
-        one_hot optimizer place reader regularizer summary train trainer
-    """,
-    "fluid.layers": """
-        DynamicRNN Print StaticRNN abs accuracy acos adaptive_pool2d adaptive_pool3d add_position_encoding
-        affine_channel affine_grid argmax argmin argsort array_length array_read array_write asin assign atan
-        attention_cache auc batch_norm beam_search bilinear_tensor_product bpr_loss brelu case cast ceil
-        chunk_eval clip clip_by_norm concat cond conv2d conv2d_transpose conv3d conv3d_transpose cos cos_sim
-        cosine_decay create_array create_parameter crf_decoding crop crop_tensor cross_entropy
-        ctc_greedy_decoder cumsum data diag dice_loss dropout dynamic_gru dynamic_lstm dynamic_lstmp
-        edit_distance elementwise_add elementwise_div elementwise_floordiv elementwise_max elementwise_min
-        elementwise_mod elementwise_mul elementwise_pow elementwise_sub elu embedding equal exp expand
-        exponential_decay eye fc fill_constant fill_constant_batch_size_like fill_zeros_like flatten floor
-        gather gather_nd gaussian_random gaussian_random_batch_size_like gelu greater_equal greater_than
-        grid_sampler group_norm gru_unit hard_shrink hard_sigmoid hard_swish has_inf has_nan hsigmoid
-        huber_loss identity im2sequence image_resize image_resize_short increment instance_norm
-        inverse_time_decay isfinite kldiv_loss l2_normalize label_smooth layer_norm leaky_relu less_equal
-        less_than linear_chain_crf linear_lr_warmup linspace lod_append lod_reset log log_loss log_softmax
-        logical_and logical_not logical_or logical_xor logsigmoid lrn lstm lstm_unit margin_rank_loss matmul
-        maxout mean mean_iou mish module mse_loss mul multi_head_attention multiplex natural_exp_decay nce
-        noam_decay not_equal npair_loss one_hot ones ones_like pad pad2d pad_constant_like piecewise_decay
-        pixel_shuffle polynomial_decay pool2d pool3d pow precision prelu range rank rank_loss recall
-        reciprocal reduce_all reduce_any reduce_max reduce_mean reduce_min reduce_prod reduce_sum relu relu6
-        repeat reshape resize_bilinear resize_nearest resize_trilinear reverse rnn rotary_position round
-        row_conv rsqrt sampled_softmax_with_cross_entropy sampling_id scale scan scatter scatter_nd
-        scatter_nd_add selu sequence_concat sequence_conv sequence_enumerate sequence_erase sequence_expand
-        sequence_expand_as sequence_first_step sequence_last_step sequence_mask sequence_pad sequence_pool
-        sequence_reshape sequence_reverse sequence_scatter sequence_slice sequence_softmax sequence_unpad
-        shape shuffle_channel sigmoid sigmoid_cross_entropy_with_logits sigmoid_focal_loss sign silu sin
-        sinusoidal_position size slice smooth_l1 soft_relu softmax softmax_with_cross_entropy softplus
-        softshrink softsign space_to_depth spectral_norm split sqrt square square_error_cost squeeze stack
-        stanh strided_slice sum sums swish switch_case tanh tanh_shrink teacher_student_sigmoid_loss
-        thresholded_relu topk transpose unfold uniform_random uniform_random_batch_size_like unsqueeze unstack
-        warpctc where while_loop zeros zeros_like
+    "", ",     ", ",     ", ": ",
     """,
     "fluid.nets": """
         glu img_conv_group scaled_dot_product_attention sequence_conv_pool simple_img_conv_pool
@@ -65,11 +30,12 @@ NAMES = {
         GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue
     """,
     "fluid.metrics": """
-        Accuracy Auc ChunkEvaluator CompositeMetric EditDistance MetricBase Precision Recall names_of
+        Accuracy Auc ChunkEvaluator CompositeMetric DetectionMAP EditDistance MetricBase Metrics Precision Recall
+        names_of
     """,
     "fluid.handlers": """
-        CSVLogger Checkpoint EarlyStopping Handler LearningRateMonitor LivePlot NonFiniteReport Profiler ProgressBar
-        SaveBest TensorBoard TerminateOnNaN TestEvery Timer
+        CSVLogger Checkpoint EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot NonFiniteReport Profiler
+        ProgressBar ReduceLROnPlateau SaveBest TensorBoard TerminateOnNaN TestEvery Timer
     """,
     "fluid.reader": """
         DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers shard

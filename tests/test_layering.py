@@ -21,7 +21,7 @@ TIERS = [
     ["artifact", "original"],
     ["trainer", "looking"],
     ["handlers"],
-    ["inferencer", "io"],
+    ["inferencer", "io", "tuning"],
     ["__init__"],
     ["cli"],
     ["__main__"],
@@ -31,20 +31,20 @@ LAYERS = [
     ["functional", "no_effect"],
     ["base"],
     ["checks"],
-    ["data", "embedding", "fc", "module", "missing"],
+    ["data", "embedding", "fc", "module", "missing", "own"],
     ["tensor", "activation"],
     ["sequence"],
     ["image"],
     ["norm"],
     ["loss", "control", "recurrent", "attention"],
-    ["structured"],
+    ["structured", "detection"],
     ["__init__"],
 ]
 MOST_MODULES = 16  # in one folder
 # Stricter than the tiers: these rooms use at most the rooms named here ...
 ONLY = {"reader": {"errors", "core"}}
 # ... and these never use what lies below them.
-NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer", "looking")}
+NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer", "looking", "tuning")}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
 ENGINES = {"optax": {"lazy"}, "orbax": {"storage", "session", "trainer"}}
 # Python itself and what comes with every installation; all else is imported inside a function, on use.

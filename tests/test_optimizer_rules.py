@@ -194,6 +194,38 @@ def test_a_schedule_of_one_rate_is_that_rate(name):
     assert_close(run(dataclasses.replace(one, **{n: lambda c, r=r: r for n, r in rates.items()})), run(one))
 
 
+def at_rates(optimizer, rates):
+    """Parameters after all gradients, with a rate that is an argument of each compiled update; and the slots."""
+    settings = dict.fromkeys(START)
+    params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
+    state = optimizer.transformation(settings).init(params)
+
+    def update(rate, *rest):
+        return optimizer.at_rate(rate).transformation(settings).update(*rest)
+
+    compiled = jax.jit(update, compiler_options={"xla_backend_optimization_level": 0})
+    for rate, grads in zip(rates, GRADS, strict=True):
+        grads = {n: jnp.asarray(g, "float32") for n, g in grads.items()}
+        updates, state = compiled(rate, grads, state, params)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+@EACH
+def test_a_rate_that_is_set_for_each_update_is_a_schedule(name):
+    one = OPTIMIZERS[name]
+    rates = [0.05, 0.02, 0.04, 0.0, 0.01, 0.3]
+    schedule = dataclasses.replace(one, learning_rate=lambda count: jnp.asarray(rates, "float32")[count])
+    set_for_each, state = at_rates(one, rates)
+    assert_close(set_for_each, {n: np.asarray(v) for n, v in run(schedule).items()})
+    ended, _ = at_rates(dataclasses.replace(one, learning_rate=lambda count: 0.7 + count), rates)
+    assert_close(ended, {n: np.asarray(v) for n, v in set_for_each.items()})
+    unset, _ = at_rates(schedule, [-1.0] * len(rates))
+    assert_close(unset, {n: np.asarray(v) for n, v in set_for_each.items()})
+    fresh = one.transformation(dict.fromkeys(START)).init(START)
+    assert jax.tree.structure(fresh) == jax.tree.structure(state), "a checkpoint of the declared rate fits"
+
+
 @EACH
 def test_no_rate_no_gradient_no_harm(name):
     one = OPTIMIZERS[name]

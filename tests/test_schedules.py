@@ -40,6 +40,9 @@ def noam(n):
             lambda c: 0.05 + 0.15 * c / 6 if c < 6 else 0.2 if c < 8 else 0.1,
         ),
         (lr.linear_lr_warmup(optax.constant_schedule(0.3), 6, 0.0, 0.1), lambda c: 0.1 * c / 6 if c < 6 else 0.3),
+        (lr.warmup_cosine(0.3, 7, 25), optax.warmup_cosine_decay_schedule(0.0, 0.3, 7, 25)),
+        (lr.warmup_cosine(0.3, 7, 25, 0.05, 0.01), optax.warmup_cosine_decay_schedule(0.05, 0.3, 7, 25, 0.01)),
+        (lr.warmup_cosine(0.3, 0, 20), optax.cosine_decay_schedule(0.3, 20)),
     ],
 )
 def test_values(schedule, want):
@@ -72,7 +75,7 @@ def test_stairs_are_where_they_should_be_however_long_training_is():
 
 def test_layers_offer_them_all():
     names = {n for n, v in vars(lr).items() if getattr(v, "__module__", "") == lr.__name__ and not n.startswith("_")}
-    assert all(getattr(layers, name) is getattr(lr, name) for name in names) and len(names) == 8
+    assert all(getattr(layers, name) is getattr(lr, name) for name in names) and len(names) == 9
 
 
 @pytest.mark.parametrize(
@@ -88,6 +91,10 @@ def test_layers_offer_them_all():
         lambda: layers.cosine_decay(layers.noam_decay(8, 10), 10, 3),
         lambda: layers.linear_lr_warmup(None, 10, 0.0, 0.1),
         lambda: layers.linear_lr_warmup(0.1, True, 0.0, 0.1),
+        lambda: layers.warmup_cosine("fast", 5, 10),
+        lambda: layers.warmup_cosine(0.1, -1, 10),
+        lambda: layers.warmup_cosine(0.1, 5, 5),
+        lambda: layers.warmup_cosine(0.1, 5, 10, end_lr=None),
     ],
 )
 def test_what_makes_no_sense_is_refused(call):
@@ -148,7 +155,7 @@ def test_the_rate_of_a_step_can_be_fetched():
     assert [c.mode for c in session.compilations] == ["train"]
     constant = fluid.Trainer(lambda: layers.mean(layers.fc(layers.data("x", shape=[2]), 1)), fluid.optimizer.SGD(0.3))
     assert session.run(feed=feed, fetch=["learning_rate_1", "loss"])[1].shape == ()
-    assert float(constant.session.run(feed=feed, fetch=["learning_rate_0"])[0]) == np.float32(0.3)
+    assert float(constant.run(feed, ["learning_rate_0"], mode="train")[0]) == np.float32(0.3)
 
 
 def test_only_training_steps_have_a_rate():
@@ -158,4 +165,4 @@ def test_only_training_steps_have_a_rate():
             session.run(feed=feed, fetch=[fetch], mode=mode)
     bare = fluid.Trainer(lambda: layers.mean(layers.fc(layers.data("x", shape=[2]), 1)), optax.sgd(0.3))
     with pytest.raises(errors.UnknownNameError, match="does not say its learning rate"):
-        bare.session.run(feed=feed, fetch=["learning_rate_0"])
+        bare.run(feed, ["learning_rate_0"], mode="train")

@@ -90,7 +90,7 @@ def array_bytes(name: str, array: np.ndarray) -> bytes:
 
 
 def _all(manifest: Mapping[str, Any], entries: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
-    yield "manifest.json", json.dumps(manifest, indent=1, sort_keys=True).encode()
+    yield "manifest.json", json.dumps(manifest, indent=1).encode()
     yield "standalone.py", pathlib.Path(standalone.__file__).read_bytes()
     yield from entries
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fluid.artifact.signature import Computation
 from fluid.artifact.source import Source
-from fluid.session.step import unneeded
+from fluid.core.equations import unneeded
 
 # What a product computes with instead: takes a name, the folded weight and the shift, and returns those to use.
 Take = Callable[[str, np.ndarray, np.ndarray], tuple[Any, Any]]

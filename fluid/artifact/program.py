@@ -78,15 +78,21 @@ class ExportedProgram(Program):
         perturbations: Mapping[str, Any] | None = None,
         row_perturbations: Mapping[str, list[Any]] | None = None,
         labelling: bool = False,
+        parts: bool = False,
     ) -> Applied:
         """Run the exported function that fits the sizes of the feeds; see `Program.apply`.
 
         Raises:
-          ArgumentError: the mode is not "test".
+          ArgumentError: the mode is not "test", or parts are asked for.
           FeedError: it was not exported for such sizes.
         """
         if mode != TEST:
             raise errors.ArgumentError(f"the program {self.name} was exported for inference; run it with mode='test'")
+        if parts:
+            raise errors.ArgumentError(
+                f"the program {self.name} was exported for inference, so how its outputs combine over a data set is "
+                f"not known; test it by the Trainer that has its function"
+            )
         function = self._fitting(feeds)
         given = {name: leaves_of(value) for name, value in feeds.items()}
         named = {n: arrays[n] for n in self._arrays}
@@ -94,7 +100,7 @@ class ExportedProgram(Program):
         outputs = [value_of(leaves) for leaves in function(named, given, data)]
         values = {o.value: v for o, v in zip(self._entry.outputs, outputs, strict=True) if o.value is not None}
         states = {n: arrays[n] for n in self.states}
-        return Applied(outputs, states, {**feeds, **named, **values}, [], [None] * len(outputs), {})
+        return Applied(outputs, states, {**feeds, **named, **values}, [], [], {})
 
     def _no_function(self) -> Any:
         raise errors.ProgramError(f"the program {self.name} was exported, and its function is not here")

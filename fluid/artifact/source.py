@@ -1,17 +1,19 @@
 """Source: what an entry point of an artifact shall compute, as a pure function of arrays and feeds."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import partial_eval
 
 from fluid import errors
 from fluid.artifact.signature import Output, leaves_of, level_of, value_of
 from fluid.core import TEST, FeedSpec, Program, stand_in
 from fluid.session import Request, check_fetch
 from fluid.session.names import GRAD, Fetch, split_names
-from fluid.session.step import Step, unneeded
+from fluid.session.step import Step
 
 # Sizes that differ from each other show where one of them was taken for another; two batch sizes show what follows it.
 _BATCHES, _STEPS = (37, 41), (3, 5)
@@ -46,6 +48,7 @@ class Source:
         self._arrays = {**program.parameters, **program.states}
         stand_ins = self._stand_ins(_BATCHES[0])
         needed = self._needed(stand_ins)
+        needed["feeds"] |= self._needed_for_sizes(needed["feeds"], stand_ins)
         missing = sorted(needed["feeds"] - set(given))
         if missing:
             raise errors.FeedError(
@@ -83,10 +86,18 @@ class Source:
         feeds = {n: leaves_of(stand_in(spec, _BATCHES[0], _STEPS)) for n, spec in self.specs.items()}
         return arrays, feeds, key_data() if self.random else None
 
-    def _stand_ins(self, batch: int) -> dict[str, Any]:
-        """What a program is traced with: arrays, feeds, random key and overrides, by name each."""
+    def _stand_ins(self, batch: int, longer: str = "") -> dict[str, Any]:
+        """What a program is traced with: arrays, feeds, random key and overrides, by name each.
+
+        Args:
+          batch: its size.
+          longer: a feed whose sequences have more steps than others.
+        """
         program = self._program
-        feeds = {n: stand_in(spec, batch, _STEPS) for n, spec in program.feeds.items()}
+        feeds = {
+            n: stand_in(spec, batch, [n + 2 for n in _STEPS] if n == longer else _STEPS)
+            for n, spec in program.feeds.items()
+        }
         arrays = {n: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for n, spec in self._arrays.items()}
         given = {"arrays": arrays, "feeds": feeds, "key": {"data": key_data()}}
         values = jax.eval_shape(lambda given: self._applied(given).values, given) if self._replaced else {}
@@ -102,17 +113,40 @@ class Source:
         return self._step.evaluate(given["arrays"], given["feeds"], given["overrides"], key)
 
     def _needed(self, stand_ins: Mapping[str, Any]) -> dict[str, set[str]]:
-        """Names of the arrays and feeds that the results depend on, and of the random key if they depend on it."""
-        flat = {(group, name): value for group in stand_ins for name, value in stand_ins[group].items()}
+        """Names of the arrays and feeds whose values the results depend on, and of the random key if they do on it."""
+        _, used = self._live(stand_ins)
+        leaves = jax.tree_util.tree_leaves_with_path(stand_ins)
+        found = {(path[0].key, path[1].key) for (path, _), is_used in zip(leaves, used, strict=True) if is_used}
+        return {group: {name for g, name in found if g == group} for group in stand_ins}
 
-        def results(flat: Mapping[tuple[str, str], Any]) -> Any:
-            given: dict[str, dict[str, Any]] = {group: {} for group in stand_ins}
-            for (group, name), value in flat.items():
-                given[group][name] = value
-            return self._results(given)
+    def _needed_for_sizes(self, needed: set[str], stand_ins: Mapping[str, Any]) -> set[str]:
+        """Names of feeds of which no value is used, and without which the results would have other sizes.
 
-        used = set(flat) - unneeded(results, flat)  # type: ignore[arg-type]
-        return {group: {name for g, name in used if g == group} for group in stand_ins}
+        Args:
+          needed: the feeds of which values are used.
+          stand_ins: what they were found with.
+        """
+        feeds = self._program.feeds
+        equations = self._equations(stand_ins)
+        sequences = [name for name, spec in feeds.items() if spec.lod_level and name not in needed]
+        found = {n for n in sequences if self._equations(self._stand_ins(_BATCHES[0], longer=n)) != equations}
+        following = [name for name, spec in feeds.items() if spec.shape[:1] == (None,)]
+        known = any(n in needed | found for n in following) or any(
+            value.shape[:1] == _BATCHES[:1] for value in stand_ins["overrides"].values()
+        )
+        if following and not known and self._equations(self._stand_ins(_BATCHES[1])) != equations:
+            found.add(following[0])
+        return found
+
+    def _equations(self, stand_ins: Mapping[str, Any]) -> str:
+        """The equations that the results depend on, as text; functions in it have addresses, which mean nothing."""
+        return re.sub("0x[0-9a-f]+", "", str(self._live(stand_ins)[0]))
+
+    def _live(self, stand_ins: Mapping[str, Any]) -> tuple[Any, list[bool]]:
+        """The equations that the results depend on, and which of the stand-ins they use."""
+        jaxpr = jax.make_jaxpr(self._results)(stand_ins).jaxpr
+        live, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+        return live, list(used)
 
     def _declared(self, name: str, value: Any) -> FeedSpec:
         """What a value that is replaced would be declared as."""

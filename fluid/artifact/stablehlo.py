@@ -1,7 +1,6 @@
-"""Exported functions without what they hold by accident: paths of source files, and indices that are clamped twice."""
+"""Exported functions in a form that gives the same bits as the function that they were made of, on every machine."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -9,25 +8,20 @@ from jax.extend import mlir
 from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import chlo, sdy, stablehlo
 
-_SLICE, _ADD, _CLAMP = "stablehlo.real_dynamic_slice", "stablehlo.add", "stablehlo.clamp"
+from fluid.artifact.slices import operations, rewrite_slices
 
 
 def cleaned(exported: jax.export.Exported) -> jax.export.Exported:
-    """The same function, without locations, and compiled to the same code as one of fixed sizes.
-
-    Locations hold the paths of source files, which differ between machines. And where a size is a symbol, JAX clamps
-    the start of a slice before it takes it, as slicing does itself; XLA then fuses the body of a loop in another way
-    than it does for sizes that it knows, and results differ in their last bits.
-    """
+    """The same function, compiled to the same code as one of fixed sizes, and without the paths of source files."""
     context = ir.Context()
     for dialect in (chlo, sdy, stablehlo):
         dialect.register_dialect(context)
     with context, ir.Location.unknown(context):
         module = mlir.deserialize_portable_artifact(exported.mlir_module_serialized)
-        for operation in list(_operations(module.operation)):
-            if operation.name == _CLAMP and _starts_slices_only(operation):
-                operation.results[0].replace_all_uses_with(operation.operands[1])
-                operation.erase()
+        rewrite_slices(module)
+        _repeat_functions(module)
+        _tell_apart(module)
+        # Locations hold the paths of source files.
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
         # What is four weeks old can read it, as jax.export has it too.
         month = stablehlo.StablehloCompatibilityRequirement.WEEK_4
@@ -36,25 +30,33 @@ def cleaned(exported: jax.export.Exported) -> jax.export.Exported:
     return dataclasses.replace(exported, mlir_module_serialized=content)
 
 
-def _operations(operation: Any) -> Iterator[Any]:
-    yield operation
-    for region in operation.regions:
-        for block in region:
-            for inner in block:
-                yield from _operations(inner.operation)
+def _repeat_functions(module: Any) -> None:
+    """Give every call a function of its own, so that what two calls compute can be told apart."""
+    functions = ir.SymbolTable(module.operation)
+    called: set[str] = set()
+    waiting = [functions["main"]]
+    while waiting:
+        for operation in list(operations(waiting.pop().operation)):
+            if operation.name != "func.call":
+                continue
+            name = ir.FlatSymbolRefAttr(operation.attributes["callee"]).value
+            if name in called:
+                copy = functions[name].operation.clone(ip=ir.InsertionPoint.at_block_begin(module.body))
+                name = ir.StringAttr(functions.insert(copy)).value
+                operation.attributes["callee"] = ir.FlatSymbolRefAttr.get(name)
+            called.add(name)
+            waiting.append(functions[name])
 
 
-def _starts_slices_only(clamp: Any) -> bool:
-    """Whether a value says where slices begin, and, with their size added, where they end, and nothing else."""
-    users = _users(clamp)
-    ends = [user for user in users if user.name == _ADD]
-    slices = [user for user in users if user.name == _SLICE]
-    return (
-        bool(slices)
-        and len(ends) + len(slices) == len(users)
-        and all(user.name == _SLICE for end in ends for user in _users(end))
-    )
+def _tell_apart(module: Any) -> None:
+    """Number all operations, so that no two are the same.
 
-
-def _users(operation: Any) -> list[Any]:
-    return [use.owner.operation for use in operation.results[0].uses]
+    When sizes become numbers, JAX merges operations that are the same before XLA sees them. XLA merges them later, and
+    simplifies what has one user in other ways than what has two, so that results would differ in their last bits.
+    """
+    for number, operation in enumerate(operations(module.operation)):
+        # Calls of what only XLA knows must have the attributes that it expects.
+        known = operation.name.startswith(("stablehlo.", "chlo.")) and operation.name != "stablehlo.custom_call"
+        if known and len(operation.results):
+            mark: dict[str, ir.Attribute] = {"n": ir.StringAttr.get(str(number))}
+            operation.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(mark)

@@ -1,6 +1,6 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
-from fluid.core.arguments import is_size, whole_number
+from fluid.core.arguments import is_size, one_of, whole_number
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -18,6 +18,7 @@ from fluid.core.frame import (
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, stand_in
 from fluid.core.program import Applied, Minimize, Program
+from fluid.core.reduction import Part, Reduced, Reduction
 from fluid.core.scope import Scope
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
 from fluid.core.stack import Stack
@@ -49,7 +50,10 @@ __all__ = [
     "Minimize",
     "NestedSequenceBatch",
     "ParameterSpec",
+    "Part",
     "Program",
+    "Reduced",
+    "Reduction",
     "Scope",
     "SequenceBatch",
     "Staged",
@@ -68,6 +72,7 @@ __all__ = [
     "limit_feed",
     "look_up",
     "name_scope",
+    "one_of",
     "perturbed",
     "random_key",
     "record",

@@ -45,6 +45,21 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
     return number
 
 
+def one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
+    """The value of an argument that has two spellings, or None where neither is given.
+
+    Raises:
+      ArgumentTypeError: both are given.
+
+    Example:
+      >>> one_of("optimizer", None, "optimizer_func", 3)
+      3
+    """
+    if value is not None and other is not None:
+        raise errors.ArgumentTypeError(f"{name} and {other_name} are two spellings of one argument; give one")
+    return other if value is None else value
+
+
 def is_size(value: Any) -> bool:
     """Whether a value can be a size of an array: an integer, or what stands for one while a program is exported.
 

@@ -12,6 +12,7 @@ from fluid.core.equations import ends_in_a_product, squared_batches, with_slope
 from fluid.core.explain import in_own_words
 from fluid.core.frame import TRAIN, Frame, running, warn
 from fluid.core.nested import NestedSequenceBatch
+from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import SequenceBatch
 
 
@@ -29,6 +30,7 @@ class Discovery:
       losses: the variable of each minimised loss.
       parameters: the variables of the parameters, by name; those that only loops and branches use are not among them.
       probabilities: the variables of `frame.made.probabilities`.
+      reductions: for each output what layers have noted of it, or None.
     """
 
     frame: Frame
@@ -40,6 +42,7 @@ class Discovery:
     losses: list[Any]
     parameters: dict[str, Any]
     probabilities: list[Any]
+    reductions: list[Reduction | None]
 
 
 def discover(
@@ -62,6 +65,7 @@ def discover(
     aliases: dict[str, str] = {}
     loss_output = 0
     notes: list[str] = []
+    reductions: list[Reduction | None] = []
 
     def trace() -> Any:
         nonlocal names, loss_output
@@ -75,6 +79,7 @@ def discover(
             raise
         aliases.update(_aliases(frame, outputs, names))
         loss_output = _loss_output(frame, outputs, names)
+        reductions.extend(said_of(frame, value) for value in outputs)
         losses = [m.loss for m in frame.made.minimizations]
         parameters = {n: v for n, v in frame.given.parameters.items() if isinstance(v, jax.core.Tracer)}
         return outputs, losses, parameters, [jnp.asarray(p.value) for p in frame.made.probabilities]
@@ -92,7 +97,10 @@ def discover(
             error.add_note(f"while tracing the program {name}; in shapes, {batch} stands for the batch size")
         raise
     _, losses, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
-    return Discovery(frame, shapes[0], names, loss_output, aliases, closed.jaxpr, losses, parameters, probabilities)
+    outputs = shapes[0]
+    return Discovery(
+        frame, outputs, names, loss_output, aliases, closed.jaxpr, losses, parameters, probabilities, reductions
+    )
 
 
 def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ...] | None]:

@@ -1,6 +1,6 @@
 """What the equations of a traced program show: what a loss depends on, and mistakes that shapes alone do not reveal."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,6 +33,24 @@ def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any) -> set[str]:
         moving[variable] = moving.get(variable, frozenset()) | {name}
     _spread(jaxpr, moving)
     return set() if is_literal(target) else set(moving.get(target, ()))
+
+
+def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest: Any) -> set[str]:
+    """Which of the candidates the results of a function do not depend on.
+
+    Args:
+      function: called with the candidates and the rest, traced only.
+      candidates: arrays by name.
+      rest: further arguments.
+    """
+    jaxpr = jax.make_jaxpr(function)(dict(candidates), *rest).jaxpr
+    live = {id(v) for v in jaxpr.outvars}
+    for equation in reversed(jaxpr.eqns):
+        if any(id(v) in live for v in equation.outvars):
+            live |= {id(v) for v in equation.invars}
+    leaves = jax.tree_util.tree_leaves_with_path(dict(candidates))
+    used = {path[0].key for (path, _), v in zip(leaves, jaxpr.invars, strict=False) if id(v) in live}
+    return set(candidates) - used
 
 
 def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]]) -> None:

@@ -140,6 +140,7 @@ class Declared:
       sites: the user's line that made each named value.
       kinds: the kind of layer that made each of them, such as "fc".
       bodies: what the first run of each loop or branch showed, see `core.body`.
+      optimizers: of each `minimize`, as the discovery of the program recorded it; empty while it is discovered.
       used_whole: the parameters of which more is used than some rows.
       uses_randomness: whether a layer draws random numbers.
     """
@@ -149,6 +150,7 @@ class Declared:
     sites: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     bodies: dict[str, Any] = field(default_factory=dict)
+    optimizers: tuple[Any, ...] = ()
     used_whole: set[str] = field(default_factory=set)
     uses_randomness: bool = False
 

@@ -13,8 +13,9 @@ from fluid import errors
 from fluid.core.discovery import Discovery, check_losses, discover, flatten_outputs, warn_of_likely_mistakes
 from fluid.core.equations import last_values
 from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
-from fluid.core.nested import NestedSequenceBatch
+from fluid.core.nested import NestedSequenceBatch, stand_in
 from fluid.core.printing import explained_prints
+from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_of
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
 from fluid.formatting import counted, described, html_table
@@ -40,7 +41,7 @@ class Applied:
       states: every state, with the values that layers gave them.
       values: feeds, parameters and every named value, by name.
       losses: one scalar for each `minimize`.
-      weights: for each scalar output, how much it weighs in a mean over batches; None for other outputs.
+      parts: what each output contributes to its value over several minibatches, if that was asked for.
       lookups: for each table of which rows were taken, the ids of each time.
     """
 
@@ -48,7 +49,7 @@ class Applied:
     states: dict[str, Any]
     values: dict[str, Any]
     losses: list[Any]
-    weights: list[Any]
+    parts: list[Part]
     lookups: dict[str, list[Any]]
 
 
@@ -60,8 +61,9 @@ class Program:
         returns a value, or a list, tuple or dict of values.
       name: how Sessions call it; the function's own name by default.
       sample_feed: arrays by feed name, for programs whose feeds have batch sizes that depend on each other.
-      precision: "bfloat16" to compute in it: feeds and parameters are converted where they are used. Parameters and
-        optimizer slots stay float32, and so do the statistics of normalisations, losses and means.
+      precision: "bfloat16" or "float16" to compute in it: feeds and parameters are converted where they are used.
+        Parameters and optimizer slots stay float32, and so do the statistics of normalisations, losses and means. Under
+        "float16" losses are scaled while training, so that small gradients do not vanish.
 
     Attributes:
       feeds: FeedSpec by name, in order of declaration.
@@ -115,7 +117,7 @@ class Program:
                 f"hand over the function itself, not its result: fluid.Session(program)"
             )
         if precision not in (None, "float32", "bfloat16", "float16"):
-            raise errors.ArgumentError(f'precision={precision!r}: expected None, "float32" or "bfloat16"')
+            raise errors.ArgumentError(f'precision={precision!r}: expected None, "float32", "bfloat16" or "float16"')
         self.function = function
         self.precision = None if precision == "float32" else precision
         self.name = name or _name_of(function)
@@ -142,6 +144,10 @@ class Program:
         check_losses(self.name, found, [m.parameters for m in self.minimizes])
         warn_of_likely_mistakes(self.name, found, _BATCHES[0])
         self._mark_batch_dimensions()
+        self._noted = [
+            rule or (Reduction("rows") if _has_rows(value, array) else None)
+            for rule, value, array in zip(found.reductions, found.outputs, self.outputs, strict=True)
+        ]
 
     def __repr__(self) -> str:
         feeds, outputs = self._shown()
@@ -173,6 +179,29 @@ class Program:
         return sum(math.prod(spec.shape) for spec in self.parameters.values())
 
     @functools.cached_property
+    def reductions(self) -> list[Reduction]:
+        """For each output, how its values for the minibatches of a data set become its value for the data set.
+
+        What layers have not noted is found in the equations of two more runs of the function.
+        """
+        if None not in self._noted:
+            return [rule for rule in self._noted if rule is not None]
+        key = jax.random.key(0)
+
+        def run(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> tuple[Frame, list[Any]]:
+            parameters = {n: arrays[n] for n in self.parameters}
+            states = {n: arrays[n] for n in self.states}
+            with explained_prints(_BATCHES[0], again=True):
+                return self._run(Given(parameters=parameters, states=states, feeds=dict(feeds), key=key), TEST)
+
+        specs = (self.parameters | self.states).items()
+        arrays = {name: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for name, spec in specs}
+        try:
+            return find_reductions(run, arrays, {batch: self._stand_ins(batch) for batch in _BATCHES}, self._noted)
+        except Exception:  # what is wrong with the function in test mode, whoever runs it there will see
+            return [rule or guess(output.shape) for rule, output in zip(self._noted, self.outputs, strict=True)]
+
+    @functools.cached_property
     def lines(self) -> dict[str, Array]:
         """Shape and dtype of the last value that each line of the program makes, by `file:line`."""
         first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
@@ -200,6 +229,7 @@ class Program:
         perturbations: Mapping[str, Any] | None = None,
         row_perturbations: Mapping[str, list[Any]] | None = None,
         labelling: bool = False,
+        parts: bool = False,
     ) -> Applied:
         """Run the function on arrays: pure, so that it can be jitted and differentiated.
 
@@ -212,6 +242,7 @@ class Program:
           perturbations: values added to named values; the gradient with respect to one is that of the named value.
           row_perturbations: values added to the rows of each look-up in a table, by name of the table.
           labelling: whether named values inside loops and branches carry their names in the equations.
+          parts: whether to return what the outputs contribute to their values over several minibatches.
         """
         given = Given(
             parameters={n: arrays[n] for n in self.parameters},
@@ -222,23 +253,33 @@ class Program:
             row_perturbations=dict(row_perturbations or {}),
             key=key,
         )
-        declared = Declared(bodies=dict(self._bodies))
-        frame = Frame(mode=mode, precision=self.precision, labelling=labelling, given=given, declared=declared)
-        with running(frame):
-            outputs, _ = flatten_outputs(self.name, self.function())
+        frame, outputs = self._run(given, mode, labelling)
         batch = _batch_size(self.feeds, given.feeds)
         return Applied(
             outputs=outputs,
             states=frame.states,
             values={**given.feeds, **given.parameters, **frame.made.values},
             losses=[m.loss for m in frame.made.minimizations],
-            weights=[_weight(frame, value, batch) if jnp.ndim(_dense(value)) == 0 else None for value in outputs],
+            parts=[part_of(frame, v, r, batch) for v, r in zip(outputs, self.reductions, strict=True)] if parts else [],
             lookups=frame.made.lookups,
         )
+
+    def _run(self, given: Given, mode: str, labelling: bool = False) -> tuple[Frame, list[Any]]:
+        """Run the function; returns what the run read and wrote, and the outputs."""
+        declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
+        frame = Frame(mode=mode, precision=self.precision, labelling=labelling, given=given, declared=declared)
+        with running(frame):
+            outputs, _ = flatten_outputs(self.name, self.function())
+        return frame, outputs
 
     def _discover(self, batch: int) -> Discovery:
         with explained_prints(batch, again=batch != _BATCHES[0]):
             return discover(self.function, self.name, self.precision, batch, self.sample_shapes)
+
+    def _stand_ins(self, batch: int) -> dict[str, Any]:
+        """Zeros for all feeds."""
+        made = {name: stand_in(spec, batch, steps=(3, 5)) for name, spec in self.feeds.items()}
+        return {n: jnp.zeros(self.sample_shapes[n], v.dtype) if n in self.sample_shapes else v for n, v in made.items()}
 
     def _mark_batch_dimensions(self) -> None:
         # A function that works for one batch size only is legal; its dimensions stay as they are.
@@ -291,6 +332,6 @@ def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
     return max(set(following or sizes.values()), default=1)
 
 
-def _weight(frame: Frame, value: Any, batch: int) -> Any:
-    known = frame.fact(value, "weight")
-    return jnp.asarray(batch if known is None else known, jnp.float32)
+def _has_rows(value: Any, array: Array) -> bool:
+    """Whether an output has one row for each example."""
+    return isinstance(value, SequenceBatch | NestedSequenceBatch) or array.shape[:1] == (None,)

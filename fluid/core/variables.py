@@ -204,7 +204,7 @@ def expect_probabilities(layer: str, value: Any) -> None:
 
 def record_minimize(
     loss: Any, optimizer: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
-) -> None:
+) -> Any:
     """Record that the optimizer shall minimise a loss by changing parameters; Session builds the update from it.
 
     Args:
@@ -212,6 +212,9 @@ def record_minimize(
       optimizer: opaque here.
       parameter_list: names or values of the parameters to change; every trainable one by default.
       no_grad_set: names or values of parameters to leave alone.
+
+    Returns:
+      The optimizer that discovery has recorded here, which is the one that counts; None while it is on.
 
     Raises:
       ProgramError: the loss is no float scalar.
@@ -228,7 +231,10 @@ def record_minimize(
         )
     names = None if parameter_list is None else _parameter_names(frame, parameter_list)
     excluded = _parameter_names(frame, no_grad_set or ())
+    number = len(frame.made.minimizations)
     frame.made.minimizations.append(Minimization(loss, jnp.reshape(loss, ()), optimizer, names, excluded))
+    recorded = frame.declared.optimizers
+    return recorded[number] if number < len(recorded) else None
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
@@ -268,6 +274,11 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
         # What is traced inside a loop is no value outside it, where the next layer may want this array.
         zeros = np.zeros if frame.inside_loop else jnp.zeros
         arrays[spec.name] = zeros(spec.shape, jnp.dtype(spec.dtype))
+    if spec.name not in arrays:
+        raise errors.ProgramError(
+            f"{spec.name!r} is created at {spec.site} now, and was not when the program was discovered, in train mode; "
+            f"create parameters and states in both modes, whatever layers.is_training() says"
+        )
     value = frame.made.states.get(spec.name, arrays[spec.name])
     if isinstance(value, np.ndarray):
         value = jnp.asarray(value)

@@ -1,24 +1,29 @@
 """Handlers for `trainer.train(..., handlers=[...])`: tests, early stopping, logs, plots, timing, the NaN report."""
 
-from fluid.handlers.monitors import Checkpoint, EarlyStopping, LearningRateMonitor, SaveBest
+from fluid.handlers.gradients import GradientMonitor
+from fluid.handlers.monitors import Checkpoint, EarlyStopping, LearningRateMonitor
 from fluid.handlers.nan import TerminateOnNaN
 from fluid.handlers.nan_report import NonFiniteReport
 from fluid.handlers.plot import LivePlot
+from fluid.handlers.rates import ReduceLROnPlateau
 from fluid.handlers.records import CSVLogger, TensorBoard
-from fluid.handlers.testing import TestEvery
 from fluid.handlers.timing import Profiler, Timer
 from fluid.trainer import Handler, ProgressBar
+from fluid.trainer.evaluation.monitor import SaveBest
+from fluid.trainer.evaluation.testing import TestEvery
 
 __all__ = [
     "CSVLogger",
     "Checkpoint",
     "EarlyStopping",
+    "GradientMonitor",
     "Handler",
     "LearningRateMonitor",
     "LivePlot",
     "NonFiniteReport",
     "Profiler",
     "ProgressBar",
+    "ReduceLROnPlateau",
     "SaveBest",
     "TensorBoard",
     "TerminateOnNaN",

@@ -1,89 +1,13 @@
-"""Handlers that act upon what is measured: stop, save, ask for a checkpoint; and one that measures learning rates."""
+"""Handlers that stop a training, ask for a checkpoint, or measure learning rates."""
 
-import math
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
-from fluid import errors
 from fluid.core import whole_number
-from fluid.handlers.values import Averaging, Every, Interval, by_name, known_values, number
 from fluid.session.names import rate_names
-from fluid.storage import PathLike
-from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler, MeasuredEvent
-from fluid.trainer.health import Health
-
-
-class Monitor(Averaging):
-    """A handler that follows one scalar: an output of the program, as its mean over each epoch, or an announced value.
-
-    Args:
-      monitor: the name of the scalar, such as "loss" or "test_loss".
-      mode: "min" or "max": which way is better.
-      min_delta: by how much a value must be better than the best to count as better.
-
-    Attributes:
-      monitor: the same.
-      best: the best value so far, or None.
-    """
-
-    def __init__(self, monitor: str, mode: str = "min", min_delta: float = 0.0):
-        super().__init__()
-        kind = type(self).__name__
-        if mode not in ("min", "max"):
-            raise errors.ArgumentError(f'{kind}(mode={mode!r}): expected "min" or "max"')
-        if not min_delta >= 0:
-            raise errors.ArgumentError(f"{kind}(min_delta={min_delta!r}): expected a number from 0 on")
-        self.monitor = monitor
-        self.best: float | None = None
-        self._sign = 1 if mode == "min" else -1
-        self._min_delta = min_delta
-
-    def begin_train(self, event: BeginTrainEvent) -> None:
-        """Refuse a name that belongs to no value of this training."""
-        super().begin_train(event)
-        known = known_values(self)
-        if self.monitor not in known:
-            raise errors.UnknownNameError(
-                f"{type(self).__name__} monitors {self.monitor!r}, which nothing here measures. "
-                f"{errors.nearest(self.monitor, known)} Results of tests come from "
-                f"handlers=[..., fluid.handlers.TestEvery(test_reader)]"
-            )
-
-    def end_epoch(self, event: EndEpochEvent) -> None:
-        """Judge the mean over the epoch."""
-        if self._places and event.completed:
-            for value in self._take().read().values():
-                self._judge(value)
-
-    def measured(self, event: MeasuredEvent) -> None:
-        """Judge what was announced."""
-        announced = by_name(event.metrics)
-        if self.monitor in announced:
-            self._judge(number(announced[self.monitor]))
-
-    def state(self) -> dict[str, Any]:
-        """The best value so far, and the mean over the steps of this epoch."""
-        return {"best": self.best, "mean": super().state()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with the best value and the mean of a checkpoint."""
-        super().restore(state["mean"])
-        self.best = state["best"]
-
-    def _chosen(self, places: dict[str, int]) -> dict[str, int]:
-        return {name: place for name, place in places.items() if name == self.monitor}
-
-    def _better(self, value: float) -> bool:
-        if not math.isfinite(value):
-            return False
-        return self.best is None or self._sign * (self.best - value) > self._min_delta
-
-    def _judge(self, value: float) -> None:
-        """Act upon a new value."""
-        raise NotImplementedError
+from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
+from fluid.trainer.evaluation.monitor import Monitor
+from fluid.trainer.evaluation.values import Every, Interval
 
 
 class EarlyStopping(Monitor):
@@ -130,6 +54,10 @@ class EarlyStopping(Monitor):
                 self._worse = 0
         self._restored = False
 
+    def _forget(self) -> None:
+        super()._forget()
+        self._worse = 0
+
     def state(self) -> dict[str, Any]:
         """The best value, and how many measurements since were no better."""
         return {**super().state(), "worse": self._worse}
@@ -148,59 +76,6 @@ class EarlyStopping(Monitor):
         self._worse += 1
         if self._worse >= self._patience:
             self.trainer.stop()
-
-
-class SaveBest(Monitor):
-    """Saves the parameters whenever a value is the best so far, unless they are not finite.
-
-    Args:
-      path: as in `Trainer.save_params`.
-      monitor: name of the value, as for EarlyStopping. The value of a test was measured with the parameters that are
-        saved; the mean of an output over an epoch with those of all its steps.
-      mode: "min" or "max": which way is better.
-
-    Attributes:
-      best: the best value so far, that of the saved parameters; or None.
-
-    Raises:
-      ArgumentError: an argument makes no sense.
-      UnknownNameError: nothing measures such a value; raised when training begins.
-
-    Example:
-      >>> import fluid, numpy as np
-      >>> def program():
-      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
-      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
-      >>> saving = fluid.handlers.SaveBest("best.params", "test_loss")
-      >>> handlers = [saving, fluid.handlers.TestEvery(reader)]
-      >>> trainer = fluid.train(program, reader, num_epochs=3, handlers=handlers)
-      >>> best = fluid.Trainer(program, fluid.optimizer.Adam(), param_path="best.params")
-      >>> float(best.test(reader)[0]) == saving.best
-      True
-    """
-
-    def __init__(self, path: PathLike, monitor: str, mode: str = "min"):
-        super().__init__(monitor, mode)
-        self._path = path
-        self._health = Health()
-
-    def begin_train(self, event: BeginTrainEvent) -> None:
-        """Note which arrays are not finite from the beginning; they do not keep the others from being saved."""
-        super().begin_train(event)
-        self._health = Health.at_start(self.trainer.session.scope.arrays)
-
-    def _judge(self, value: float) -> None:
-        if not self._better(value):
-            return
-        if complaint := self._health.complaint(self.trainer.session.scope.arrays):
-            warnings.warn(
-                f"{self.monitor} is the best so far, {value:.6g}, but {complaint}; nothing was saved",
-                errors.FluidWarning,
-                stacklevel=2,
-            )
-            return
-        self.trainer.save_params(self._path)
-        self.best = value
 
 
 class Checkpoint(Handler):
@@ -264,7 +139,6 @@ class LearningRateMonitor(Handler):
 
     def __init__(self, every: Interval = 1):
         self._every = Every(every, "LearningRateMonitor")
-        self._current: Any = None
         self._rates: Any = None
 
     def measures(self) -> list[str]:
@@ -272,20 +146,17 @@ class LearningRateMonitor(Handler):
         return rate_names(self.trainer.program)
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Find out how the rates are computed."""
-        optimizers = [minimize.optimizer for minimize in self.trainer.program.minimizes]
-        self._current = jax.jit(lambda slots: [o.current_rate(s) for o, s in zip(optimizers, slots, strict=True)])
-        # What this raises, of an optimizer that does not tell its rate, is raised before the first step.
-        self._rates = self._current(self._slots())
+        """Find out whether all rates are told; what this raises of one that is not, is raised before the first step."""
+        self._rates = self._current()
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Compute the rates of this step on the device, if they are due."""
-        self._rates = self._current(self._slots()) if self._every.at_step(self.done + 1) else None
+        self._rates = self._current() if self._every.at_step(self.done + 1) else None
 
     def end_step(self, event: EndStepEvent) -> None:
         """Announce the rates of this step."""
         if self._rates is not None:
             self.announce(event.epoch, event.step, dict(zip(self.measures(), self._rates, strict=True)))
 
-    def _slots(self) -> Any:
-        return self.trainer.session.scope.slots[self.trainer.program.name]
+    def _current(self) -> Any:
+        return self.trainer.session.rate_arrays(self.trainer.program)

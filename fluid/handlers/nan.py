@@ -9,18 +9,19 @@ import numpy as np
 from fluid import errors
 from fluid.core import TRAIN
 from fluid.handlers.nan_report import State, investigate
-from fluid.handlers.values import Every, Interval, number
 from fluid.session import Request
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
+from fluid.trainer.evaluation.values import Every, Interval, number
 from fluid.trainer.health import Health
 
 
 class _Batch(NamedTuple):
-    """A minibatch that was trained on since the last check."""
+    """A minibatch that was trained on since the last check, and the learning rates that were set then."""
 
     epoch: int
     step: int
     feed: Any
+    rates: list[float | None]
 
 
 class TerminateOnNaN(Handler):
@@ -78,7 +79,8 @@ class TerminateOnNaN(Handler):
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Keep the minibatch until its step is checked."""
-        self._batches.append(_Batch(event.epoch, event.step, event.feed))
+        rates = self.trainer.session.rates.given(self.trainer.program.name)
+        self._batches.append(_Batch(event.epoch, event.step, event.feed, rates))
 
     def end_step(self, event: EndStepEvent) -> None:
         """Check the steps since the last check, if it is due."""
@@ -117,8 +119,10 @@ class TerminateOnNaN(Handler):
         program = self.trainer.program
         step = session.step(program, Request(TRAIN, None, tuple(program.feeds)))
         assert self._good is not None
+        rates = session.rates.given(program.name)
         self._put(self._good)
         for batch in self._batches:
+            session.rates.put(program.name, batch.rates)
             before = _copy(self._state())
             loss = step(batch.feed)[0]
             complaint = self._complaint(self._state(), [loss])
@@ -130,6 +134,7 @@ class TerminateOnNaN(Handler):
             self._put(before)
             raise errors.NonFiniteError(_short(batch, complaint) if report is None else str(report), report)
         self._put(self._good)
+        session.rates.put(program.name, rates)
         first = self._batches[0]
         last = self._batches[-1]
         raise errors.NonFiniteError(

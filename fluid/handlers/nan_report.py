@@ -127,13 +127,23 @@ class _Replay:
         self.values = [n for n, v in program.values.items() if jnp.issubdtype(jnp.dtype(v.dtype), jnp.inexact)]
 
     def fetching(self, names: list[str]) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:
-        """A compiled function from a feed to the arrays after the step, and the named values."""
+        """A compiled function from a feed to the arrays after the step, and the named values.
+
+        A step function of the user's own is used only where its update is what is looked for: values and gradients are
+        those of the program.
+        """
         program = self.program
         before = self.before
-        scope = self.session.scope
-        step = Step(program, self.session.rules[program.name], Request(TRAIN, tuple(names), tuple(program.feeds)))
+        session = self.session
+        request = Request(TRAIN, tuple(names), tuple(program.feeds))
+        function = None if names else session.step_function
+        step = Step(program, session.rules[program.name], request, function)
         carry = {"arrays": {n: before.arrays[n] for n in step.carried}, "slots": before.slots, "step": before.step}
-        kept = {"arrays": {n: scope.arrays[n] for n in step.kept}, "root": scope.root if program.random else None}
+        kept = {
+            "arrays": {n: session.scope.arrays[n] for n in step.kept},
+            "root": session.scope.root if step.draws else None,
+            "rates": session.rates.of(program.name),
+        }
         compiled = jax.jit(step.train)
 
         def run(feed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -222,11 +232,12 @@ def _in_update(replay: _Replay) -> dict[str, Any] | None:
 def _rates(replay: _Replay) -> str:
     """The learning rates of the step, of the optimizers that tell them."""
     told = []
-    for name, minimize, slots in zip(
-        rate_names(replay.program), replay.program.minimizes, replay.before.slots, strict=True
-    ):
+    session = replay.session
+    program = replay.program.name
+    every = zip(session.rules[program], session.rates.of(program), replay.before.slots, strict=True)
+    for name, (rule, rate, slots) in zip(rate_names(replay.program), every, strict=True):
         try:
-            told.append(f", {name} {float(minimize.optimizer.current_rate(slots)):.3g}")
+            told.append(f", {name} {float(rule.rate(rate, slots)):.3g}")
         except KeyError:  # a bare optax transformation
             continue
     return "".join(told)

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.handlers.values import Interval, Recorder, by_name, known_values, number
+from fluid.handlers.recorder import Recorder
 from fluid.storage import PathLike
 from fluid.trainer import BeginTrainEvent, EndTrainEvent, MeasuredEvent
+from fluid.trainer.evaluation.values import Interval, by_name, known_values, number
 
 
 class CSVLogger(Recorder):

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 
 from fluid import errors
-from fluid.handlers.values import Every, Interval
 from fluid.storage import PathLike
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndStepEvent, EndTrainEvent, Handler
+from fluid.trainer.evaluation.values import Every, Interval
 
 
 class Timer(Handler):

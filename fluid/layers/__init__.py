@@ -50,10 +50,24 @@ from fluid.layers.control.print import Print
 from fluid.layers.control.repeat import repeat
 from fluid.layers.control.tensor_array import array_length, array_read, array_write, create_array
 from fluid.layers.data import data
+from fluid.layers.detection.box import box_clip, iou_similarity, polygon_box_transform
+from fluid.layers.detection.coder import box_coder, box_decoder_and_assign
+from fluid.layers.detection.matching import bipartite_match, target_assign
+from fluid.layers.detection.prior import anchor_generator, density_prior_box, prior_box
+from fluid.layers.detection.proposals import collect_fpn_proposals, distribute_fpn_proposals, generate_proposals
+from fluid.layers.detection.retinanet import retinanet_detection_output, retinanet_target_assign
+from fluid.layers.detection.roi import prroi_pool, psroi_pool, roi_align, roi_pool
+from fluid.layers.detection.sampling import generate_proposal_labels, rpn_target_assign
+from fluid.layers.detection.ssd import detection_output, multi_box_head
+from fluid.layers.detection.ssd_loss import ssd_loss
+from fluid.layers.detection.suppression import matrix_nms, multiclass_nms
+from fluid.layers.detection.yolo import yolo_box
+from fluid.layers.detection.yolo_loss import yolov3_loss
 from fluid.layers.embedding import embedding
 from fluid.layers.fc import fc
 from fluid.layers.image.conv import conv2d, conv3d
 from fluid.layers.image.conv_transpose import conv2d_transpose, conv3d_transpose
+from fluid.layers.image.deformable import deformable_conv
 from fluid.layers.image.grid import affine_grid, grid_sampler
 from fluid.layers.image.pad import pad2d
 from fluid.layers.image.patches import im2sequence, unfold
@@ -65,7 +79,7 @@ from fluid.layers.image.resize import (
     resize_nearest,
     resize_trilinear,
 )
-from fluid.layers.image.shuffle import pixel_shuffle, shuffle_channel, space_to_depth
+from fluid.layers.image.shuffle import pixel_shuffle, shuffle_channel, space_to_depth, temporal_shift
 from fluid.layers.loss.classification import (
     bpr_loss,
     dice_loss,
@@ -74,7 +88,7 @@ from fluid.layers.loss.classification import (
     teacher_student_sigmoid_loss,
 )
 from fluid.layers.loss.cross_entropy import cross_entropy, sigmoid_cross_entropy_with_logits, softmax_with_cross_entropy
-from fluid.layers.loss.metrics import accuracy, auc, mean_iou, precision, recall
+from fluid.layers.loss.metrics import accuracy, auc, mean_iou, metric, precision, recall
 from fluid.layers.loss.regression import (
     huber_loss,
     kldiv_loss,
@@ -94,10 +108,13 @@ from fluid.layers.norm.dropout import dropout
 from fluid.layers.norm.layer_norm import group_norm, instance_norm, layer_norm
 from fluid.layers.norm.rescale import affine_channel, l2_normalize, lrn
 from fluid.layers.norm.spectral import spectral_norm
+from fluid.layers.own import create_state, is_training, random_key
 from fluid.layers.recurrent.dynamic_rnn import DynamicRNN
+from fluid.layers.recurrent.gated_cells import GRUCell, LSTMCell
 from fluid.layers.recurrent.gru import dynamic_gru, gru_unit
 from fluid.layers.recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm_unit
 from fluid.layers.recurrent.rnn import rnn
+from fluid.layers.recurrent.rnn_cell import RNNCell
 from fluid.layers.recurrent.stacked_lstm import lstm
 from fluid.layers.recurrent.static_rnn import StaticRNN
 from fluid.layers.sequence.conv import row_conv, sequence_conv
@@ -114,10 +131,20 @@ from fluid.layers.sequence.shape import (
     sequence_slice,
 )
 from fluid.layers.structured.beam import beam_search
+from fluid.layers.structured.beam_decoder import BeamSearchDecoder
 from fluid.layers.structured.chunk import chunk_eval
 from fluid.layers.structured.crf import crf_decoding, linear_chain_crf
 from fluid.layers.structured.ctc import ctc_greedy_decoder, warpctc
+from fluid.layers.structured.decode_helper import (
+    DecodeHelper,
+    GreedyEmbeddingHelper,
+    SampleEmbeddingHelper,
+    TrainingHelper,
+)
+from fluid.layers.structured.decoder import BasicDecoder, Decoder
 from fluid.layers.structured.distance import edit_distance
+from fluid.layers.structured.dynamic_decode import dynamic_decode
+from fluid.layers.structured.hypotheses import gather_tree
 from fluid.layers.tensor.arithmetic import clip, clip_by_norm, increment, pow, scale, sum, sums
 from fluid.layers.tensor.assign import assign, cast, create_parameter, identity
 from fluid.layers.tensor.compare import (
@@ -193,42 +220,51 @@ from fluid.lr import (
     noam_decay,
     piecewise_decay,
     polynomial_decay,
+    warmup_cosine,
 )
 
 # fmt: off
 __all__ = [
-    "DynamicRNN", "Print", "StaticRNN", "abs", "accuracy", "acos", "adaptive_pool2d", "adaptive_pool3d",
-    "add_position_encoding", "affine_channel", "affine_grid", "argmax", "argmin", "argsort", "array_length",
-    "array_read", "array_write", "asin", "assign", "atan", "attention_cache", "auc", "batch_norm", "beam_search",
-    "bilinear_tensor_product", "bpr_loss", "brelu", "case", "cast", "ceil", "chunk_eval", "clip", "clip_by_norm",
-    "concat", "cond", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose", "cos", "cos_sim", "cosine_decay",
-    "create_array", "create_parameter", "crf_decoding", "crop", "crop_tensor", "cross_entropy", "ctc_greedy_decoder",
-    "cumsum", "data", "diag", "dice_loss", "dropout", "dynamic_gru", "dynamic_lstm", "dynamic_lstmp", "edit_distance",
-    "elementwise_add", "elementwise_div", "elementwise_floordiv", "elementwise_max", "elementwise_min",
-    "elementwise_mod", "elementwise_mul", "elementwise_pow", "elementwise_sub", "elu", "embedding", "equal", "exp",
-    "expand", "exponential_decay", "eye", "fc", "fill_constant", "fill_constant_batch_size_like", "fill_zeros_like",
-    "flatten", "floor", "gather", "gather_nd", "gaussian_random", "gaussian_random_batch_size_like", "gelu",
-    "greater_equal", "greater_than", "grid_sampler", "group_norm", "gru_unit", "hard_shrink", "hard_sigmoid",
-    "hard_swish", "has_inf", "has_nan", "hsigmoid", "huber_loss", "identity", "im2sequence", "image_resize",
-    "image_resize_short", "increment", "instance_norm", "inverse_time_decay", "isfinite", "kldiv_loss", "l2_normalize",
-    "label_smooth", "layer_norm", "leaky_relu", "less_equal", "less_than", "linear_chain_crf", "linear_lr_warmup",
-    "linspace", "lod_append", "lod_reset", "log", "log_loss", "log_softmax", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "logsigmoid", "lrn", "lstm", "lstm_unit", "margin_rank_loss", "matmul", "maxout", "mean", "mean_iou",
-    "mish", "module", "mse_loss", "mul", "multi_head_attention", "multiplex", "natural_exp_decay", "nce", "noam_decay",
-    "not_equal", "npair_loss", "one_hot", "ones", "ones_like", "pad", "pad2d", "pad_constant_like", "piecewise_decay",
-    "pixel_shuffle", "polynomial_decay", "pool2d", "pool3d", "pow", "precision", "prelu", "range", "rank", "rank_loss",
-    "recall", "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod",
-    "reduce_sum", "relu", "relu6", "repeat", "reshape", "resize_bilinear", "resize_nearest", "resize_trilinear",
-    "reverse", "rnn", "rotary_position", "round", "row_conv", "rsqrt", "sampled_softmax_with_cross_entropy",
-    "sampling_id", "scale", "scan", "scatter", "scatter_nd", "scatter_nd_add", "selu", "sequence_concat",
-    "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand", "sequence_expand_as",
-    "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape",
-    "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax", "sequence_unpad", "shape",
-    "shuffle_channel", "sigmoid", "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss", "sign", "silu", "sin",
-    "sinusoidal_position", "size", "slice", "smooth_l1", "soft_relu", "softmax", "softmax_with_cross_entropy",
+    "BasicDecoder", "BeamSearchDecoder", "DecodeHelper", "Decoder", "DynamicRNN", "GRUCell", "GreedyEmbeddingHelper",
+    "LSTMCell", "Print", "RNNCell", "SampleEmbeddingHelper", "StaticRNN", "TrainingHelper", "abs", "accuracy", "acos",
+    "adaptive_pool2d", "adaptive_pool3d", "add_position_encoding", "affine_channel", "affine_grid", "anchor_generator",
+    "argmax", "argmin", "argsort", "array_length", "array_read", "array_write", "asin", "assign", "atan",
+    "attention_cache", "auc", "batch_norm", "beam_search", "bilinear_tensor_product", "bipartite_match", "box_clip",
+    "box_coder", "box_decoder_and_assign", "bpr_loss", "brelu", "case", "cast", "ceil", "chunk_eval", "clip",
+    "clip_by_norm", "collect_fpn_proposals", "concat", "cond", "conv2d", "conv2d_transpose", "conv3d",
+    "conv3d_transpose", "cos", "cos_sim", "cosine_decay", "create_array", "create_parameter", "create_state",
+    "crf_decoding", "crop", "crop_tensor", "cross_entropy", "ctc_greedy_decoder", "cumsum", "data", "deformable_conv",
+    "density_prior_box", "detection_output", "diag", "dice_loss", "distribute_fpn_proposals", "dropout",
+    "dynamic_decode", "dynamic_gru", "dynamic_lstm", "dynamic_lstmp", "edit_distance", "elementwise_add",
+    "elementwise_div", "elementwise_floordiv", "elementwise_max", "elementwise_min", "elementwise_mod",
+    "elementwise_mul", "elementwise_pow", "elementwise_sub", "elu", "embedding", "equal", "exp", "expand",
+    "exponential_decay", "eye", "fc", "fill_constant", "fill_constant_batch_size_like", "fill_zeros_like", "flatten",
+    "floor", "gather", "gather_nd", "gather_tree", "gaussian_random", "gaussian_random_batch_size_like", "gelu",
+    "generate_proposal_labels", "generate_proposals", "greater_equal", "greater_than", "grid_sampler", "group_norm",
+    "gru_unit", "hard_shrink", "hard_sigmoid", "hard_swish", "has_inf", "has_nan", "hsigmoid", "huber_loss", "identity",
+    "im2sequence", "image_resize", "image_resize_short", "increment", "instance_norm", "inverse_time_decay",
+    "iou_similarity", "is_training", "isfinite", "kldiv_loss", "l2_normalize", "label_smooth", "layer_norm",
+    "leaky_relu", "less_equal", "less_than", "linear_chain_crf", "linear_lr_warmup", "linspace", "lod_append",
+    "lod_reset", "log", "log_loss", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logsigmoid", "lrn", "lstm", "lstm_unit", "margin_rank_loss", "matmul", "matrix_nms", "maxout", "mean", "mean_iou",
+    "metric", "mish", "module", "mse_loss", "mul", "multi_box_head", "multi_head_attention", "multiclass_nms",
+    "multiplex", "natural_exp_decay", "nce", "noam_decay", "not_equal", "npair_loss", "one_hot", "ones", "ones_like",
+    "pad", "pad2d", "pad_constant_like", "piecewise_decay", "pixel_shuffle", "polygon_box_transform",
+    "polynomial_decay", "pool2d", "pool3d", "pow", "precision", "prelu", "prior_box", "prroi_pool", "psroi_pool",
+    "random_key", "range", "rank", "rank_loss", "recall", "reciprocal", "reduce_all", "reduce_any", "reduce_max",
+    "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu6", "repeat", "reshape", "resize_bilinear",
+    "resize_nearest", "resize_trilinear", "retinanet_detection_output", "retinanet_target_assign", "reverse", "rnn",
+    "roi_align", "roi_pool", "rotary_position", "round", "row_conv", "rpn_target_assign", "rsqrt",
+    "sampled_softmax_with_cross_entropy", "sampling_id", "scale", "scan", "scatter", "scatter_nd", "scatter_nd_add",
+    "selu", "sequence_concat", "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand",
+    "sequence_expand_as", "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool",
+    "sequence_reshape", "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax", "sequence_unpad",
+    "shape", "shuffle_channel", "sigmoid", "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss", "sign", "silu",
+    "sin", "sinusoidal_position", "size", "slice", "smooth_l1", "soft_relu", "softmax", "softmax_with_cross_entropy",
     "softplus", "softshrink", "softsign", "space_to_depth", "spectral_norm", "split", "sqrt", "square",
-    "square_error_cost", "squeeze", "stack", "stanh", "strided_slice", "sum", "sums", "swish", "switch_case", "tanh",
-    "tanh_shrink", "teacher_student_sigmoid_loss", "thresholded_relu", "topk", "transpose", "unfold", "uniform_random",
-    "uniform_random_batch_size_like", "unsqueeze", "unstack", "warpctc", "where", "while_loop", "zeros", "zeros_like",
+    "square_error_cost", "squeeze", "ssd_loss", "stack", "stanh", "strided_slice", "sum", "sums", "swish",
+    "switch_case", "tanh", "tanh_shrink", "target_assign", "teacher_student_sigmoid_loss", "temporal_shift",
+    "thresholded_relu", "topk", "transpose", "unfold", "uniform_random", "uniform_random_batch_size_like", "unsqueeze",
+    "unstack", "warmup_cosine", "warpctc", "where", "while_loop", "yolo_box", "yolov3_loss", "zeros", "zeros_like",
 ]
 # fmt: on

@@ -1,5 +1,6 @@
 """What every layer is made with: `@layer`, `Layer`, and functions that read the values it is given."""
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard, TypeVar
@@ -22,17 +23,21 @@ Initializer = Callable[..., Any]
 
 
 def layer(function: F) -> F:
-    """Decorate a layer: outside a program function it raises, and its errors name the layer and the user's line."""
+    """Decorate a layer: outside a program function it raises, and its errors name the layer and the user's line.
+
+    The `__init__` of a class stands for the class.
+    """
+    name = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        frame = core.current_frame(f"layers.{function.__name__}")
+        frame = core.current_frame(f"layers.{name}")
         try:
-            with jax.named_scope(function.__name__):
+            with jax.named_scope(name):
                 return function(*args, **kwargs)
         except Exception as error:
             if not any(note.startswith("in the layer") for note in getattr(error, "__notes__", ())):
-                scope = frame.scoped(function.__name__)
+                scope = frame.scoped(name)
                 error.add_note(f"in the layer {scope}, called at {core.user_site()}")
             raise
 
@@ -53,6 +58,12 @@ class Layer:
         if name is not None and (not isinstance(name, str) or not name):
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
+
+    def here(self) -> "Layer":
+        """The same layer in the frame that runs now, which may be the inside of a loop that was outside before."""
+        same = copy.copy(self)
+        same.frame = core.current_frame(self._caller)
+        return same
 
     def weight(
         self,
@@ -214,6 +225,33 @@ def array_of(this: Layer, value: Any) -> Any:
 def like(value: Any, data: Any) -> Any:
     """Data computed from a value, in a value of the same kind: with its lengths if it is a sequence batch."""
     return value.with_data(data) if is_sequence(value) else data
+
+
+def rows_at(value: Any, numbers: Any) -> Any:
+    """Rows of an array `[rows, ...]`, or steps of a sequence batch, by their number.
+
+    Args:
+      value: an array, or a sequence batch, of which the steps of all innermost sequences are counted one after another.
+      numbers: integers `[...]`.
+
+    Returns:
+      `[..., *shape of a row or step]`, NaN (for integers the smallest) for a number that does not exist.
+    """
+    if not is_sequence(value):
+        return dense(value).at[numbers].get(mode="fill", fill_value=None, wrap_negative_indices=False)
+    batch = value.flat() if isinstance(value, core.NestedSequenceBatch) else value
+    ends = jnp.cumsum(batch.lengths)
+    # searchsorted would find the same, but refuses a batch size that is a symbol.
+    row = jnp.sum(jnp.asarray(numbers)[..., None] >= ends, axis=-1)
+    begin = (ends - batch.lengths).at[row].get(mode="clip")
+    return steps_at(dense(batch), row, numbers - begin)
+
+
+def steps_at(data: Any, rows: Any, places: Any) -> Any:
+    """Steps of data `[batch, time, ...]`, at rows and places of one shape `[...]`: `[..., *shape of a step]`."""
+    if data.shape[1] == 0:  # without any step to read, zeros take their place; no step of the result is valid
+        data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
+    return data.at[rows, places].get(mode="fill", wrap_negative_indices=False)
 
 
 def row_dims(value: Any) -> int:

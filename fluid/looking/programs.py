@@ -14,7 +14,8 @@ from fluid.looking.dimensions import Shape, shapes_of
 from fluid.looking.parts import Partition, data_of, partition
 from fluid.looking.trace import Sizes, stand_ins, trace
 from fluid.session import Request, Session
-from fluid.session.step import Rule, Step, rules_of
+from fluid.session.rules import Rule, rules_of
+from fluid.session.step import Step
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,18 @@ def step_cost(looked: Looked, sizes: Sizes, counter: Counter) -> Cost | None:
     step = Step(program, rules, Request(TRAIN, None, tuple(program.feeds)))
     specs = program.parameters | program.states
     arrays = {n: jax.ShapeDtypeStruct(s.shape, s.dtype) for n, s in specs.items()}
-    slots = [jax.eval_shape(rule.transformation.init, {n: arrays[n] for n in rule.parameters}) for rule in rules]
+    slots = [jax.eval_shape(rule.init, {n: arrays[n] for n in rule.parameters}) for rule in rules]
     root = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
     carry = {
         "arrays": {n: arrays[n] for n in step.carried},
         "slots": slots,
         "step": jax.ShapeDtypeStruct((), jnp.int32),
     }
-    kept = {"arrays": {n: arrays[n] for n in step.kept}, "root": root if program.random else None}
+    kept = {
+        "arrays": {n: arrays[n] for n in step.kept},
+        "root": root if program.random else None,
+        "rates": [jnp.float32(0.0)] * len(rules),
+    }
     closed = jax.make_jaxpr(step.train)(carry, kept, stand_ins(program, sizes), {})
     return counter.cost(live_equations(closed.jaxpr))
 

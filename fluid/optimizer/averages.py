@@ -18,6 +18,7 @@ from fluid import core, errors
 from fluid.core import whole_number
 from fluid.lazy import optax
 from fluid.optimizer.base import Minimizer, OptimizerLike
+from fluid.optimizer.loss_scale import Scaled
 from fluid.optimizer.parts import Accumulated
 from fluid.optimizer.wrapper import Wrapped, Wrapper
 
@@ -105,6 +106,9 @@ class Average:
     def apply(self, target: Any, need_restore: bool = True) -> Iterator[None]:
         """Replace the parameters by their averages while a block runs, which may test, infer and save.
 
+        Training steps that would change these parameters are refused meanwhile: putting the parameters back would undo
+        them.
+
         Args:
           target: a Session, or a Trainer.
           need_restore: False leaves the averages in place after the block, until `restore` is called.
@@ -114,15 +118,15 @@ class Average:
         """
         session = _session(target)
         values = self.values(session)
-        replaced = {n: session.scope.arrays[n] for n in values}
+        first = self not in session.replaced  # applied twice, the first time has replaced the parameters
+        if first:
+            session.replaced[self] = {n: session.scope.arrays[n] for n in values}
         session.scope.arrays.update(values)
-        if not need_restore:  # applied twice, the first time has replaced the parameters
-            session.replaced.setdefault(self, replaced)
         try:
             yield
         finally:
-            if need_restore:
-                session.scope.arrays.update(replaced)
+            if need_restore and first and self in session.replaced:
+                self.restore(session)
 
     def restore(self, target: Any) -> None:
         """Put back the parameters that `apply(target, need_restore=False)` of this average, or an equal one, replaced.
@@ -179,7 +183,7 @@ class ExponentialMovingAverage(Average):
       ...     return fluid.layers.mean(fluid.layers.fc(x, size=1, bias_attr=False))
       >>> ema = fluid.optimizer.ExponentialMovingAverage(0.9)
       >>> trainer = fluid.Trainer(program, ema.track(fluid.optimizer.SGD(0.1)))
-      >>> trainer.train([[(np.ones(2, "float32"),)]], num_epochs=3)
+      >>> history = trainer.train([[(np.ones(2, "float32"),)]], num_epochs=3)
       >>> last = trainer.params["fc_0.w_0"]
       >>> with ema.apply(trainer):  # test, or trainer.save_params(path)
       ...     averaged = trainer.params["fc_0.w_0"]
@@ -328,7 +332,9 @@ class Averaged(Wrapper):
 
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:
     """The state of an average among the slots of an optimizer, or None."""
-    # With accumulate_steps > 1 the slots of all wrappers lie inside those that gather gradients.
+    # The slots of all wrappers lie inside those of loss scaling, and with accumulate_steps > 1 of gathering gradients.
+    if isinstance(slots, Scaled):
+        slots = slots.inner
     if isinstance(slots, Accumulated):
         slots = slots.inner
     while isinstance(optimizer, Wrapper) and isinstance(slots, Wrapped):

@@ -12,8 +12,27 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.core import whole_number
 from fluid.lazy import optax
-from fluid.optimizer.parts import Rate, accumulate, add_decay, clip_each, multiply, updates_done
+from fluid.optimizer.parts import (
+    Rate,
+    accumulate,
+    add_decay,
+    clip_each,
+    instead_of,
+    multiply,
+    replaced,
+    same_rate,
+    updates_done,
+)
 from fluid.param_attr import ParamAttr
+
+_NO_RATE = (
+    "an optax transformation does not say its learning rate, so that it can be neither read nor set; use an optimizer "
+    "of fluid, fluid.optimizer.Adam(learning_rate=number_or_schedule), or put the transformation into one:\n"
+    "    class Mine(fluid.optimizer.Optimizer):\n"
+    "        def rule(self):\n"
+    "            return optax.adamw(self.learning_rate)\n"
+    "    fluid.Trainer(program, Mine(learning_rate=0.001))"
+)
 
 
 class Transformation(Protocol):
@@ -49,6 +68,11 @@ class Minimizer:
         return None
 
     @property
+    def declared_rate(self) -> Rate | None:
+        """The learning rate that was given, a number or a schedule; None where the rule does not tell it."""
+        return None
+
+    @property
     def accumulate_steps(self) -> int:
         """Over how many steps gradients are gathered for one update."""
         return 1
@@ -74,6 +98,17 @@ class Minimizer:
           settings: the ParamAttr of each parameter, or None, by name.
         """
         raise NotImplementedError
+
+    def at_rate(self, rate: Any) -> Minimizer:
+        """This optimizer with another learning rate; the state of its transformation has the same structure.
+
+        Args:
+          rate: a scalar, which may be traced. Where a schedule was given, the schedule decides while it is negative.
+
+        Raises:
+          UnknownNameError: the rule does not tell its learning rate.
+        """
+        raise errors.UnknownNameError(_NO_RATE)
 
     def current_rate(self, slots: Any) -> Any:
         """The learning rate of the next update, a scalar.
@@ -122,7 +157,15 @@ class Minimizer:
           ('fc_0.b_0',)
         """
         names = self.parameter_list if parameter_list is None else parameter_list
-        core.record_minimize(loss, self, names, no_grad_set)
+        first = core.record_minimize(loss, self, names, no_grad_set)
+        if first is not None and not same_rate(first.declared_rate, self.declared_rate):
+            core.warn(
+                f"{type(self).__name__} is given another learning rate than when the program was discovered: "
+                f"{_shown(self.declared_rate)}, before {_shown(first.declared_rate)}, which is the one that counts. "
+                f"The program function runs only while a step is compiled. To change the rate while training goes on, "
+                f"write trainer.learning_rate = 0.01 between two steps, or give a function of the number of updates: "
+                f"learning_rate=lambda updates_done: 0.1 * 0.99**updates_done"
+            )
 
 
 @dataclass(frozen=True)
@@ -169,6 +212,15 @@ class Optimizer(Minimizer):
                 f"write fluid.optimizer.{kind}(learning_rate=0.001)"
             )
         whole_number(kind, "accumulate_steps", self.accumulate_steps)
+
+    @property
+    def declared_rate(self) -> Rate | None:
+        """The learning rate that was given."""
+        return self.learning_rate
+
+    def at_rate(self, rate: Any) -> Minimizer:
+        """This optimizer with another learning rate."""
+        return replaced(self, learning_rate=instead_of(self.learning_rate, rate))
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
         """The rule, with the learning rate of each parameter multiplied by a factor.
@@ -231,12 +283,18 @@ class Optax(Optimizer):
         """The transformation itself."""
         return self.tx
 
+    @property
+    def declared_rate(self) -> Rate | None:
+        """None: an optax transformation does not tell its learning rate."""
+        return None
+
+    def at_rate(self, rate: Any) -> Minimizer:
+        """Raise UnknownNameError: an optax transformation does not tell its learning rate."""
+        raise errors.UnknownNameError(_NO_RATE)
+
     def current_rate(self, slots: Any) -> Any:
         """Raise UnknownNameError: an optax transformation does not tell its learning rate."""
-        raise errors.UnknownNameError(
-            "an optax transformation does not say its learning rate; write the optimizer with the schedule itself: "
-            "fluid.optimizer.Adam(learning_rate=schedule)"
-        )
+        raise errors.UnknownNameError(_NO_RATE)
 
 
 OptimizerLike = Minimizer | Transformation | Callable[[], Minimizer | Transformation]
@@ -272,3 +330,7 @@ def as_optimizer(value: OptimizerLike) -> Minimizer:
 def is_optax(value: Any) -> bool:
     """Whether a value is an optax transformation."""
     return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
+
+
+def _shown(rate: Rate | None) -> str:
+    return "a schedule" if callable(rate) else "none" if rate is None else f"{float(rate):g}"

@@ -145,7 +145,8 @@ class Muon(Optimizer):
       use_nesterov: Nesterov's momentum.
       ns_steps: Newton-Schulz iterations.
       weight_decay: of the matrices, decoupled from the gradient.
-      adam_learning_rate: of all others; a number or a schedule.
+      adam_learning_rate: of all others; a number or a schedule. `trainer.learning_rate` is that of the matrices, and
+        setting it leaves this one as it is.
       beta1: of Adam.
       beta2: of Adam.
       epsilon: of Adam, and in Muon's own division.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid.lazy import optax
 
 Rate = float | Callable[[Any], Any]
+Kind = TypeVar("Kind")
 
 
 class Parameter(NamedTuple):
@@ -32,6 +35,44 @@ class Accumulated(NamedTuple):
 def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.GradientTransformation:
     """A rule whose results are multiplied by the learning rate and subtracted."""
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
+
+
+def instead_of(rate: Rate, given: Any) -> Rate:
+    """What stands where a learning rate was declared, once another one may be given.
+
+    Args:
+      rate: a number, or a schedule.
+      given: a scalar, which may be traced. It takes the place of a number, and of a schedule unless it is negative.
+
+    Returns:
+      A scalar in place of a number, a schedule in place of a schedule: optax keeps other slots for a schedule.
+    """
+    if not callable(rate):
+        return given
+    return lambda count: jnp.where(given < 0, rate(count), given)
+
+
+def same_rate(first: Rate | None, second: Rate | None) -> bool:
+    """Whether two learning rates are the same number, or schedules that compute the same."""
+    if callable(first) and callable(second):
+        return first is second or _computation(first) == _computation(second)
+    if callable(first) or callable(second) or first is None or second is None:
+        return first is second
+    return float(first) == float(second)
+
+
+def _computation(schedule: Callable[[Any], Any]) -> tuple[str, list[Any]]:
+    """What a schedule computes: its equations, and the constants in them."""
+    closed = jax.make_jaxpr(schedule)(jax.ShapeDtypeStruct((), jnp.int32))
+    return str(closed.jaxpr), [np.asarray(constant).tolist() for constant in closed.consts]
+
+
+def replaced(optimizer: Kind, **settings: Any) -> Kind:
+    """A copy of an optimizer with other settings, which are not checked: they may be values of a trace."""
+    copied = copy.copy(optimizer)
+    for name, value in settings.items():
+        object.__setattr__(copied, name, value)
+    return copied
 
 
 def described(name: str, value: Any) -> Parameter:

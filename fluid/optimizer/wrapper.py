@@ -13,6 +13,7 @@ from fluid import errors
 from fluid.core import whole_number
 from fluid.lazy import optax
 from fluid.optimizer.base import Minimizer, as_optimizer
+from fluid.optimizer.parts import Rate, replaced
 
 
 class Wrapped(NamedTuple):
@@ -39,6 +40,15 @@ class Wrapper(Minimizer):
     def parameter_list(self) -> Sequence[Any] | None:
         """The parameters of the optimizer inside."""
         return self.inner_optimizer.parameter_list
+
+    @property
+    def declared_rate(self) -> Rate | None:
+        """The learning rate of the optimizer inside."""
+        return self.inner_optimizer.declared_rate
+
+    def at_rate(self, rate: Any) -> Minimizer:
+        """The same around the optimizer inside with another learning rate."""
+        return replaced(self, inner_optimizer=self.inner_optimizer.at_rate(rate))
 
     @property
     def accumulate_steps(self) -> int:

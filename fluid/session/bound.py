@@ -1,16 +1,22 @@
 """BoundStep: the jitted step of one program over the arrays of a Session."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from fluid import errors
 from fluid.core import Program, Scope, stand_in
+from fluid.core.equations import unneeded
 from fluid.reader.buckets import Buckets
 from fluid.session.interrupts import InterruptGuard
+from fluid.session.own_step import StepFunction
+from fluid.session.rates import Rates
 from fluid.session.results import Results
-from fluid.session.step import Request, Rule, Step, unneeded
+from fluid.session.rules import Rule
+from fluid.session.step import Request, Step
+
+_NOTHING = Results([], [])
 
 
 class Compilation(NamedTuple):
@@ -19,6 +25,29 @@ class Compilation(NamedTuple):
     program: str
     mode: str
     reason: str
+
+
+class Compilations(list[Compilation]):
+    """The compilations of a session in order, and who is told of them.
+
+    Attributes:
+      watchers: called with each compilation when it begins, and with None when it has ended.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watchers: list[Callable[[Compilation | None], None]] = []
+
+    def begin(self, compilation: Compilation) -> None:
+        """Note a compilation, which begins now."""
+        self.append(compilation)
+        for watcher in self.watchers:
+            watcher(compilation)
+
+    def end(self) -> None:
+        """Tell that the last compilation has ended."""
+        for watcher in self.watchers:
+            watcher(None)
 
 
 class BoundStep:
@@ -31,9 +60,12 @@ class BoundStep:
       rules: how it updates parameters.
       request: what one step shall do.
       scope: the arrays.
+      rates: the learning rates.
       guard: keeps Ctrl-C out of the middle of a step.
       compilations: where every compilation is noted.
       buckets: to which sizes sequences are padded before they are fed.
+      function: a training step of the user's own, or None.
+      replaced: arrays that something else takes the place of for a while, by what that is; a step must not change them.
     """
 
     def __init__(
@@ -42,17 +74,27 @@ class BoundStep:
         rules: Sequence[Rule],
         request: Request,
         scope: Scope,
+        rates: Rates,
         guard: InterruptGuard,
-        compilations: list[Compilation],
+        compilations: Compilations,
         buckets: Buckets,
+        *,
+        replaced: Mapping[Hashable, Mapping[str, Any]],
+        function: StepFunction | None = None,
     ):
-        self._program, self._scope, self._guard, self._compilations = program, scope, guard, compilations
+        self._program = program
+        self._scope = scope
+        self._rates = rates
+        self._guard = guard
+        self._compilations = compilations
         self.buckets = buckets
-        self._step = Step(program, rules, request)
+        self._replaced = replaced
+        self._step = Step(program, rules, request, function)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._missing = [n for n in program.feeds if n not in request.feeds]
         self._checked = not self._missing
         self._shapes: list[str] = []
+        self._compiling = False
         self._alone = set(self._step.kept) == set(scope.arrays)
         scope.trained |= self._step.training
         self._train = jax.jit(self._traced(self._step.train, 2), donate_argnums=0)
@@ -70,8 +112,15 @@ class BoundStep:
 
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
         """Run one step on the session's arrays and put the new ones in their place."""
+        return self.and_also(feeds, overrides)[0]
+
+    def and_also(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> tuple[Results, Results]:  # noqa: B006
+        """Run one step; returns what the request fetches, and by name what it asks for beside that."""
         values = self.raw(feeds, overrides)
-        return Results(values, self._names)
+        names = self._step.request.also
+        if not names:
+            return Results(values, self._names), _NOTHING
+        return Results(values[0], self._names), Results(values[1], names)
 
     def raw(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Any:  # noqa: B006
         """Run one step; returns what the jitted function returns, without names."""
@@ -80,26 +129,35 @@ class BoundStep:
         scope = self._scope
         if not self._step.training:
             if not scope.trained:
-                return self._test(self._kept(), feeds, *self._rest(overrides))
-            with scope.lock:  # a step in another thread takes these arrays over
-                return self._test(self._kept(), feeds, *self._rest(overrides))
+                results = self._test(self._kept(), feeds, *self._rest(overrides))
+            else:
+                with scope.lock:  # a step in another thread takes these arrays over
+                    results = self._test(self._kept(), feeds, *self._rest(overrides))
+            if self._compiling:
+                self._end_compilation()
+            return results
+        if self._replaced:
+            self._check_replaced()
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
         # results are in their place.
         with scope.lock, self._guard:
             carry = self._carry()
-            kept = {"arrays": self._kept(), "root": self._root()}
+            kept = self._not_carried()
             after, results = self._train(carry, kept, feeds, overrides)
             scope.arrays.update(after["arrays"])
             scope.slots[self._program.name] = after["slots"]
             scope.step = after["step"]
+        if self._compiling:
+            self._end_compilation()
         return results
 
     def _kept(self) -> dict[str, Any]:
         arrays = self._scope.arrays
         return arrays if self._alone else {n: arrays[n] for n in self._step.kept}
 
-    def _root(self) -> Any:
-        return self._scope.root if self._program.random else None
+    def _not_carried(self) -> dict[str, Any]:
+        root = self._scope.root if self._step.draws else None
+        return {"arrays": self._kept(), "root": root, "rates": self._rates.of(self._program.name)}
 
     def _rest(self, overrides: Mapping[str, Any]) -> tuple[Any, ...]:
         # A small net answers in microseconds, of which each argument takes its share, empty ones too.
@@ -131,15 +189,29 @@ class BoundStep:
         if self._shapes:
             reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
         self._shapes.append(shapes)
-        self._compilations.append(Compilation(name, mode, reason))
+        self._compiling = True
+        self._compilations.begin(Compilation(name, mode, reason))
+
+    def _end_compilation(self) -> None:
+        self._compiling = False
+        self._compilations.end()
 
     def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
         batch = next((v.shape[0] for v in (*feeds.values(), *overrides.values()) if v.shape), 1)
         return {name: stand_in(self._program.feeds[name], batch, steps=(1, 1)) for name in self._missing}
 
+    def _check_replaced(self) -> None:
+        for average, arrays in self._replaced.items():
+            if name := next((name for name in self._step.updated if name in arrays), None):
+                raise errors.ArgumentError(
+                    f"{name!r} holds its average now, {average}, and what a training step makes of it would be undone "
+                    f"when the parameter is put back; train behind the block `with average.apply(trainer):`, or after "
+                    f"average.restore(trainer)"
+                )
+
     def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
         step = self._step
-        kept = {"arrays": self._kept(), "root": self._root()}
+        kept = self._not_carried()
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
             if step.training:

@@ -12,12 +12,27 @@ from fluid import errors
 from fluid.core import TEST, TRAIN, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
 
 GRAD = "@GRAD"
+# Values that only a training step has, one for each `minimize`: learning_rate_0, learning_rate_1 ...
+RATE = "learning_rate"
+GRAD_NORM = "grad_norm"
+UPDATE_RATIO = "update_ratio"
+LOSS_SCALE = "loss_scale"
 Fetch = str | Sequence[str]
 
 
 def rate_names(program: Program) -> list[str]:
     """The names under which a training step gives the learning rates of the `minimize` of a program, in order."""
-    return [f"learning_rate_{i}" for i in range(len(program.minimizes))]
+    return [f"{RATE}_{i}" for i in range(len(program.minimizes))]
+
+
+def step_names(program: Program) -> list[str]:
+    """The names of all values that a training step has beside those of the program.
+
+    These are for each `minimize` its learning rate, the norm of its gradients before any clip, and the norm of its
+    update divided by that of its parameters; with precision="float16" also what its loss is multiplied by.
+    """
+    kinds = (RATE, GRAD_NORM, UPDATE_RATIO, *([LOSS_SCALE] if program.precision == "float16" else []))
+    return [f"{kind}_{i}" for kind in kinds for i in range(len(program.minimizes))]
 
 
 def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, ...]:
@@ -28,7 +43,7 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
       fetch: a name or several: outputs of a dict, named values, layers (their last result), feeds, parameters, states;
         globs such as "fc_*.w_0", which stand for all names that match; a line of the program, "net.py:12", for the
         last value made there; and any of them with "@GRAD" behind it.
-      mode: "train" or "test"; only a training step has learning rates.
+      mode: "train" or "test"; only a training step has the values of `step_names`.
 
     Returns:
       The names, with those that match a glob in the order in which the program makes them.
@@ -94,8 +109,8 @@ def is_line(name: str) -> bool:
 
 def _fetchable(program: Program, mode: str) -> dict[str, None]:
     outputs = program.output_names or ()
-    rates = rate_names(program) if mode == TRAIN else ()
-    groups = (outputs, program.values, program.feeds, program.parameters, program.states, rates, program.aliases)
+    steps = step_names(program) if mode == TRAIN else ()
+    groups = (outputs, program.values, program.feeds, program.parameters, program.states, steps, program.aliases)
     return dict.fromkeys(name for group in groups for name in group)
 
 

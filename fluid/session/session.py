@@ -16,11 +16,14 @@ from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
-from fluid.session.bound import BoundStep, Compilation
+from fluid.session.bound import BoundStep, Compilations
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
+from fluid.session.own_step import StepFunction, check_tables
+from fluid.session.rates import Rates
 from fluid.session.results import Results
-from fluid.session.step import Request, Rule, rules_of
+from fluid.session.rules import Rule, rules_of
+from fluid.session.step import Request
 from fluid.storage import PathLike
 
 
@@ -31,17 +34,21 @@ class Session:
       program_functions: program functions or Programs; they share parameters by name.
       place: a device, see `fluid.place.device_of`; None for JAX's default.
       seed: of initial values and of random layers.
-      precision: "bfloat16" to compute in it, see Program.
+      precision: "bfloat16" or "float16" to compute in it, see Program.
       buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
         what is fed.
       max_compilations: how many compilations of a step that choice may lead to.
       mode: of runs that do not name one; None for "train" when the program minimises, else "test".
+      step: a function of a `fluid.TrainingStep` that computes a training step, instead of one gradient and one update.
 
     Attributes:
       programs: Program by name.
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
-      replaced: parameters that an average has replaced in the scope, by that average, until its `restore`.
+      rates: the learning rates of all programs, see `learning_rates`.
+      step_function: what was given as `step`.
+      replaced: parameters that an average has replaced in the scope, by that average, until they are put back; steps
+        that would change them are refused.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
 
@@ -68,15 +75,23 @@ class Session:
         buckets: Ladders = None,
         max_compilations: int = MAX_COMPILATIONS,
         mode: str | None = None,
+        step: StepFunction | None = None,
     ):
+        if step is not None and not callable(step):
+            raise errors.ArgumentTypeError(
+                f"step={step!r}: expected a function of one fluid.TrainingStep: def step(s): ...; the compiled step of "
+                f"a request is session.step(program, request)"
+            )
         self._mode = None if mode is None else _checked_mode(mode)
         self.device = device_of(place)
         self.precision = precision
         self._sharding = jax.sharding.SingleDeviceSharding(self.device)
         self.programs: dict[str, Program] = {}
         self.rules: dict[str, list[Rule]] = {}
-        self.compilations: list[Compilation] = []
+        self.compilations = Compilations()
         self.scope = Scope(seed, self.place)
+        self.rates = Rates(self.place)
+        self.step_function = step
         self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}
         self.guard = InterruptGuard()
@@ -123,12 +138,13 @@ class Session:
             program.name = f"{name}_{count}"
         # Everything that can fail comes before anything changes.
         rules = rules_of(program)
+        if self.step_function is not None:
+            check_tables(rules)
         root = jax.random.wrap_key_data(self.scope.root)
         self.scope.declare(program.parameters | program.states, functools.partial(program.init, root))
-        slots = [
-            jax.jit(rule.transformation.init)({n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules
-        ]
+        slots = [jax.jit(rule.init)({n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules]
         self.scope.slots[program.name] = self.place(slots)
+        self.rates.add(program.name, rules)
         self.programs[program.name] = program
         self.rules[program.name] = rules
         return program
@@ -147,7 +163,8 @@ class Session:
           feed: arrays by name: of feeds, and of any other named value, which is replaced by them. Feeds that the result
             does not depend on need not be given.
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
-            run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised).
+            run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised). A
+              training step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
           mode: "train" updates parameters and states; "test" changes nothing. None for that of the session: for one
             that you made, "train" when the program minimises; for a Trainer's, "test".
 
@@ -178,11 +195,50 @@ class Session:
                 self.rules[program.name],
                 request,
                 self.scope,
+                self.rates,
                 self.guard,
                 self.compilations,
                 self.buckets(program),
+                replaced=self.replaced,
+                function=self.step_function,
             )
         return known
+
+    def learning_rates(self, program: str | Callable[[], Any] | Program | None = None) -> tuple[float, ...]:
+        """The learning rates of the next training step of a program, one for each `minimize`.
+
+        Reading that of a schedule waits for the steps that are under way; numbers are known without.
+
+        Args:
+          program: its name, its function or itself; may be left out when there is one.
+
+        Raises:
+          UnknownNameError: there is no such program, or an optimizer does not tell its rate.
+        """
+        name = self._program(program).name
+        return self.rates.read(name, self.scope.slots[name])
+
+    def set_learning_rates(
+        self, rates: float | Sequence[float | None] | None, program: str | Callable[[], Any] | Program | None = None
+    ) -> None:
+        """Set the learning rates of a program from the next training step on. Nothing is compiled anew.
+
+        Args:
+          rates: a number for each `minimize`, or the number itself where there is one. It takes the place of the number
+            or schedule of the optimizer until it is set to None. It is saved and restored with the session.
+          program: as for `learning_rates`.
+
+        Raises:
+          ArgumentError: a rate is no number from 0 on, or there are more or fewer than `minimize` calls.
+          UnknownNameError: there is no such program, or an optimizer does not tell its rate.
+        """
+        found = self._program(program)
+        values = list(rates) if isinstance(rates, Sequence) and not isinstance(rates, str) else [rates]
+        self.rates.set(found.name, values)
+
+    def rate_arrays(self, program: Program) -> list[jax.Array]:
+        """The learning rates of the next training step of a program, as scalars on the device."""
+        return self.rates.current(program.name, self.scope.slots[program.name])
 
     def buckets(self, program: Program, request: Request | None = None) -> Buckets:
         """What pads the sequences of a program: for a request that of its step, else new ones."""
@@ -223,8 +279,7 @@ class Session:
         self._check_open()
         arrays, kind = storage.load_arrays(path)
         if kind == "session":
-            wanted = self.state()
-            storage.check_match(arrays, {n: (v.shape, str(v.dtype)) for n, v in wanted.items()}, path)
+            self.check_state(arrays, path)
             self.restore(arrays)
         else:
             self.load_params(path)
@@ -268,28 +323,49 @@ class Session:
     def state(self) -> dict[str, Any]:
         """All that a later run needs, by name: parameters and states, and `@slots/...`, `@step` and `@root`.
 
+        Learning rates that were set are among them, as `@learning_rate/...`; those that are as declared are not.
+
         Returns:
           The arrays themselves: a training step takes them over, so copy or write them before the next one.
         """
         self._check_open()
         slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         named = {_slot_name(path): value for path, value in slots}
-        return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root}
+        rates = self.rates.state()
+        return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **rates}
+
+    def check_state(self, found: Mapping[str, Any], where: Any, advice: str = "") -> None:
+        """Check names, shapes and dtypes of what `state` returned in another session, before `restore`.
+
+        Args:
+          found: arrays, or what has their shape and dtype, by name.
+          where: what they came from, for the message.
+          advice: for the message, what to do about it.
+
+        Raises:
+          ParameterError: they differ from what this session has. Learning rates may be there or not.
+        """
+        rates = self.rates.state()
+        wanted = {n: (v.shape, str(v.dtype)) for n, v in self.state().items() if n not in rates}
+        optional = dict.fromkeys(self.rates.optional(found), ((), "float32"))
+        storage.check_match(found, wanted | optional, where, advice=advice)
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `state` returned in a session of the same programs.
 
         Args:
-          state: arrays by name; names, shapes and dtypes are those of `state()`.
+          state: arrays by name; names, shapes and dtypes as `check_state` wants them.
         """
         self._check_open()
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         # Copied, so that steps can take the buffers over; and all of it before anything changes.
-        new = self.place({name: jnp.array(state[name]) for name in self.state()})
+        names = self.state().keys() - self.rates.state().keys()
+        new = self.place({name: jnp.array(state[name]) for name in names})
         self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
         self.scope.step = new["@step"]
         self.scope.root = new["@root"]
         self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
+        self.rates.restore(state)
 
     def close(self) -> None:
         """Let go of all arrays and compiled steps. A closed session cannot be run."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,9 +12,12 @@ import jax.numpy as jnp
 from fluid import errors
 from fluid.core import TRAIN, Applied, NestedSequenceBatch, Program, SequenceBatch
 from fluid.core.equations import last_values
-from fluid.lazy import optax
-from fluid.session.names import GRAD, is_line, rate_names
-from fluid.session.rows import keeps_other_rows, merge, update
+from fluid.optimizer.loss_scale import scale_of, was_skipped
+from fluid.session.names import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_line
+from fluid.session.norms import norm, ratio
+from fluid.session.own_step import Machinery, StepFunction, TrainingStep, check_result
+from fluid.session.rows import merge
+from fluid.session.rules import Rule
 
 
 @dataclass(frozen=True)
@@ -27,66 +29,36 @@ class Request:
       fetch: names of the values to return, or None for the program's outputs.
       feeds: names of the feeds that are given.
       overrides: names of the values that are replaced.
-      weighted: also return the weight of each scalar output in a mean over batches.
+      parts: return what each output contributes to its value over several minibatches, and then the fetched values.
+      also: names of values to return beside those.
     """
 
     mode: str
     fetch: tuple[str, ...] | None
     feeds: tuple[str, ...]
     overrides: tuple[str, ...] = ()
-    weighted: bool = False
+    parts: bool = False
+    also: tuple[str, ...] = ()
 
 
-class Rule(NamedTuple):
-    """How one `minimize` updates its parameters.
+class _Done(NamedTuple):
+    """What a training step has computed.
 
     Attributes:
-      transformation: of optax, over a dict of all these parameters.
-      parameters: their names.
-      tables: those among them that are updated by the rows that were looked up.
+      parameters: with their new values, by name.
+      slots: one state for each rule.
+      states: with their new values, by name.
+      outputs: of the program.
+      values: what can be fetched, by name.
+      gradients: for the number of a rule, its gradients.
     """
 
-    transformation: optax.GradientTransformation
-    parameters: tuple[str, ...]
-    tables: tuple[str, ...]
-
-
-def rules_of(program: Program) -> list[Rule]:
-    """One Rule for each `minimize` of a program.
-
-    Warns when a table that was declared sparse has to be updated densely.
-    """
-    rules = []
-    for minimize in program.minimizes:
-        settings = {n: program.parameters[n].settings for n in minimize.parameters}
-        looked_up = [n for n in minimize.parameters if n in program.lookups]
-        shared = [n for n in looked_up if n in program.dense_uses]
-        tables = [n for n in looked_up if n not in shared]
-        if shared:
-            warnings.warn(
-                f"the tables {shared} of {program.name} are used as a whole too, so their updates are dense; "
-                f"give every embedding of them is_sparse=True",
-                errors.FluidWarning,
-                stacklevel=2,
-            )
-        if tables and (why := _needs_all_rows(minimize.optimizer)):
-            warnings.warn(
-                f"{type(minimize.optimizer).__name__} {why}, so the updates of {tables} are dense, "
-                f"as they must be to be exact",
-                errors.FluidWarning,
-                stacklevel=2,
-            )
-            tables = []
-        rules.append(Rule(minimize.optimizer.transformation(settings), minimize.parameters, tuple(tables)))
-    return rules
-
-
-def _needs_all_rows(optimizer: Any) -> str | None:
-    if optimizer.whole_tables:
-        return "(with its accumulate_steps, norms, averages or schedule) needs tables as a whole"
-    if optimizer.lazy_mode or keeps_other_rows(optimizer.rule()):
-        return None
-    return "changes rows that have no gradient (lazy_mode=True would leave those alone)"
+    parameters: dict[str, Any]
+    slots: list[Any]
+    states: dict[str, Any]
+    outputs: Sequence[Any]
+    values: dict[str, Any]
+    gradients: Callable[[int], Any]
 
 
 class Step:
@@ -96,9 +68,13 @@ class Step:
       program: the program.
       rules: from `rules_of`.
       request: what shall be done.
+      function: a training step of the user's own, see `TrainingStep`; None for one gradient and one update.
+
+    Raises:
+      UnknownNameError: a gradient is to be fetched, and the function is the only one to know it.
     """
 
-    def __init__(self, program: Program, rules: Sequence[Rule], request: Request):
+    def __init__(self, program: Program, rules: Sequence[Rule], request: Request, function: StepFunction | None = None):
         self.program = program
         self.request = request
         self.training = request.mode == TRAIN
@@ -106,28 +82,37 @@ class Step:
         self.updated = tuple(dict.fromkeys(n for r in self.rules for n in r.parameters))
         self.carried = (*self.updated, *program.states) if self.training else ()
         self.kept = tuple(n for n in (*program.parameters, *program.states) if n not in self.carried)
-        self.gradients = tuple(n for n in request.fetch or () if n.endswith(GRAD))
-        self._lines = tuple(n for n in request.fetch or () if is_line(n))
+        self._asked = (*(request.fetch or ()), *request.also)
+        self.gradients = tuple(n for n in self._asked if n.endswith(GRAD))
+        self._lines = tuple(n for n in self._asked if is_line(n))
         self._tables = tuple(dict.fromkeys(n for r in self.rules for n in r.tables))
+        self._function = function if self.rules else None
+        self.draws = program.random or self._function is not None
+        if self._function is not None:
+            self._check_fetched()
 
     def train(
         self, carry: Mapping[str, Any], kept: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Any]:
-        """One training step: `carry` holds what changes (arrays, slots, step), `kept` what does not."""
-        key = _step_key(kept["root"], carry["step"])
+        """One training step.
+
+        Args:
+          carry: what changes: arrays, slots, step.
+          kept: what does not: arrays, root, and the rates from `Rates.of`.
+          feeds: by name.
+          overrides: values that replace named values.
+
+        Returns:
+          What `carry` is after it, and the results of the request.
+        """
         arrays = {**kept["arrays"], **carry["arrays"]}
-        applied, gradients = self._differentiate(arrays, feeds, overrides, key)
-        new, slots = dict(carry["arrays"]), list(carry["slots"])
-        for i, rule in enumerate(self.rules):
-            mine = gradients(i)
-            dense = {n: mine["arrays"][n] for n in rule.parameters if n not in rule.tables}
-            rows = {n: merge(applied.lookups[n], mine["rows"][n], arrays[n].shape[0]) for n in rule.tables}
-            params = {n: new[n] for n in rule.parameters}
-            changed, slots[i] = update(rule.transformation, dense, rows, slots[i], params)
-            new |= changed
-        new |= applied.states
-        after = {"arrays": new, "slots": slots, "step": carry["step"] + 1}
-        return after, self._results(applied, {**self._rates(carry["slots"]), **applied.values, **new}, gradients)
+        key = _step_key(kept["root"], carry["step"])
+        work = self._one_update if self._function is None else self._own_updates
+        done = work(carry, arrays, kept["rates"], feeds, overrides, key)
+        new = {**done.parameters, **self._states(carry, done)}
+        after = {"arrays": new, "slots": done.slots, "step": carry["step"] + 1}
+        values = {**self._rates_and_scales(carry["slots"], kept["rates"]), **done.values, **new}
+        return after, self._results(done.outputs, (), values, done.gradients)
 
     def test(
         self,
@@ -144,25 +129,76 @@ class Step:
         self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], key: Any
     ) -> Any:
         """One evaluation with the random key of its step; None for a program that needs none."""
-        applied, gradients = self._differentiate(arrays, feeds, overrides, key)
-        return self._results(applied, {**applied.values, **applied.states}, gradients)
+        applied, gradients = self._differentiate(arrays, (), feeds, overrides, key)
+        return self._results(applied.outputs, applied.parts, {**applied.values, **applied.states}, gradients)
+
+    def _one_update(
+        self, carry: Mapping[str, Any], arrays: Any, rates: Any, feeds: Any, overrides: Any, key: Any
+    ) -> _Done:
+        """One gradient and one update for each rule."""
+        applied, gradients = self._differentiate(arrays, carry["slots"], feeds, overrides, key)
+        parameters = {n: arrays[n] for n in self.updated}
+        slots = list(carry["slots"])
+        measured: dict[str, Any] = {}
+        for i, rule in enumerate(self.rules):
+            mine = gradients(i)
+            dense = {n: mine["arrays"][n] for n in rule.parameters if n not in rule.tables}
+            rows = {n: merge(applied.lookups[n], mine["rows"][n], arrays[n].shape[0]) for n in rule.tables}
+            before = {n: parameters[n] for n in rule.parameters}
+            changed, slots[i] = rule.update(rates[i], dense, rows, slots[i], before)
+            parameters |= changed
+            if f"{GRAD_NORM}_{i}" in self._asked:
+                measured[f"{GRAD_NORM}_{i}"] = norm({**dense, **{n: found.values for n, found in rows.items()}})
+            if f"{UPDATE_RATIO}_{i}" in self._asked:
+                measured[f"{UPDATE_RATIO}_{i}"] = ratio(before, changed)
+        return _Done(parameters, slots, applied.states, applied.outputs, {**measured, **applied.values}, gradients)
+
+    def _own_updates(
+        self, carry: Mapping[str, Any], arrays: Any, rates: Any, feeds: Any, overrides: Any, key: Any
+    ) -> _Done:
+        """What the user's own function does."""
+        assert self._function is not None
+
+        def apply(chosen: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> Applied:
+            return self._apply({"arrays": chosen}, arrays, feeds, overrides, key)
+
+        parameters = {n: arrays[n] for n in self.updated}
+        states = {n: arrays[n] for n in self.program.states}
+        fetched = [self._canonical(n) for n in self._asked]
+        machinery = Machinery(self.rules, rates, apply, fetched)
+        step = TrainingStep(parameters, list(carry["slots"]), states, dict(feeds), key, carry["step"], machinery)
+        after, slots, evaluation = check_result(self._function(step), step)
+        values = dict(evaluation.values)
+        for i, rule in enumerate(self.rules):
+            if f"{UPDATE_RATIO}_{i}" in self._asked:
+                before, changed = ({n: found[n] for n in rule.parameters} for found in (parameters, after))
+                values[f"{UPDATE_RATIO}_{i}"] = ratio(before, changed)
+        return _Done(after, slots, evaluation.states, evaluation.outputs, values, lambda i: {})
+
+    def _states(self, carry: Mapping[str, Any], done: _Done) -> dict[str, Any]:
+        """The states after a step: with an update that was left out, those of before."""
+        skipped = [
+            was_skipped(before, after)
+            for rule, before, after in zip(self.rules, carry["slots"], done.slots, strict=True)
+            if rule.scaled
+        ]
+        if not skipped:
+            return done.states
+        any_skipped = jnp.stack(skipped).any()
+        return {n: jnp.where(any_skipped, carry["arrays"][n], state) for n, state in done.states.items()}
 
     def _differentiate(
-        self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], key: Any
+        self,
+        arrays: Mapping[str, Any],
+        slots: Sequence[Any],
+        feeds: Mapping[str, Any],
+        overrides: Mapping[str, Any],
+        key: Any,
     ) -> tuple[Applied, Callable[[int], Any]]:
-        def forward(variables: Mapping[str, Any]) -> Applied:
-            return with_lines(apply, variables, self._lines) if self._lines else apply(variables)
+        """What the program computes, and a function from the number of a loss to its gradients."""
 
-        def apply(variables: Mapping[str, Any]) -> Applied:
-            return self.program.apply(
-                {**arrays, **variables.get("arrays", {})},
-                feeds,
-                key=key,
-                mode=self.request.mode,
-                overrides=overrides,
-                perturbations=variables.get("nudges"),
-                row_perturbations=variables.get("rows"),
-            )
+        def forward(variables: Mapping[str, Any]) -> Applied:
+            return self._apply(variables, arrays, feeds, overrides, key)
 
         variables = self._variables(arrays, forward)
         if variables is None:
@@ -174,12 +210,33 @@ class Step:
             return applied.losses or [jnp.reshape(first, ())], applied
 
         found, pull, applied = jax.vjp(losses, variables, has_aux=True)
-        cotangents = [jnp.ones((), v.dtype) for v in found]
 
         def gradients(i: int) -> Any:
-            return pull([c if j == i else jnp.zeros_like(c) for j, c in enumerate(cotangents)])[0]
+            scaled = i < len(self.rules) and self.rules[i].scaled
+            scale = scale_of(slots[i]) if scaled else 1.0
+            pulled = pull([jnp.asarray(scale if j == i else 0.0, v.dtype) for j, v in enumerate(found)])[0]
+            return jax.tree.map(lambda g: _unscaled(g, scale), pulled) if scaled else pulled
 
         return applied, _memoized(gradients)
+
+    def _apply(
+        self, variables: Mapping[str, Any], arrays: Mapping[str, Any], feeds: Any, overrides: Any, key: Any
+    ) -> Applied:
+        """Run the program; the variables are arrays that take the place of others, and what is added to values."""
+
+        def apply(variables: Mapping[str, Any]) -> Applied:
+            return self.program.apply(
+                {**arrays, **variables.get("arrays", {})},
+                feeds,
+                key=key,
+                mode=self.request.mode,
+                overrides=overrides,
+                perturbations=variables.get("nudges"),
+                row_perturbations=variables.get("rows"),
+                parts=self.request.parts,
+            )
+
+        return with_lines(apply, variables, self._lines) if self._lines else apply(variables)
 
     def _variables(self, arrays: Mapping[str, Any], forward: Callable[[Any], Applied]) -> dict[str, Any] | None:
         """What to differentiate with respect to: parameters, looked-up rows, and zeros added to named values."""
@@ -203,25 +260,46 @@ class Step:
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(shapes))
         return {"arrays": {n: arrays[n] for n in names}, **zeros}
 
-    def _results(self, applied: Applied, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
-        if self.request.fetch is None:
-            return (tuple(applied.outputs), tuple(applied.weights)) if self.request.weighted else tuple(applied.outputs)
-        known = {**values, **dict(zip(self.program.output_names or (), applied.outputs, strict=False))}
-        return tuple(
-            self._gradient(self._canonical(name.removesuffix(GRAD)), gradients, values)
-            if name.endswith(GRAD)
-            else known[name if name in known else self._canonical(name)]
-            for name in self.request.fetch
-        )
+    def _results(self, outputs: Any, parts: Any, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
+        """What the request asks for, and behind it a tuple of what it also asks for, if there is any."""
+        known = {**values, **dict(zip(self.program.output_names or (), outputs, strict=False))}
+
+        def value(name: str) -> Any:
+            if name.endswith(GRAD):
+                return self._gradient(self._canonical(name.removesuffix(GRAD)), gradients, values)
+            return known[name if name in known else self._canonical(name)]
+
+        if self.request.fetch is not None:
+            found: Any = tuple(map(value, self.request.fetch))
+        else:
+            found = () if self.request.parts else tuple(outputs)
+        if self.request.parts:
+            found = (tuple(parts), found)
+        return (found, tuple(map(value, self.request.also))) if self.request.also else found
 
     def _canonical(self, name: str) -> str:
         """The name under which a value is recorded: that of its alias, or itself."""
         return self.program.aliases.get(name, name)
 
-    def _rates(self, slots: Sequence[Any]) -> dict[str, Any]:
-        every = zip(rate_names(self.program), self.program.minimizes, slots, strict=True)
-        asked = self.request.fetch or ()
-        return {name: m.optimizer.current_rate(state) for name, m, state in every if name in asked}
+    def _rates_and_scales(self, slots: Sequence[Any], rates: Sequence[Any]) -> dict[str, Any]:
+        """The learning rates and loss scales of this step, as far as they are asked for."""
+        found: dict[str, Any] = {}
+        for i, (rule, state) in enumerate(zip(self.rules, slots, strict=True)):
+            if f"{RATE}_{i}" in self._asked:
+                found[f"{RATE}_{i}"] = rule.rate(rates[i], state)
+            if f"{LOSS_SCALE}_{i}" in self._asked:
+                found[f"{LOSS_SCALE}_{i}"] = scale_of(state)
+        return found
+
+    def _check_fetched(self) -> None:
+        """Refuse to fetch what only the user's own step function knows."""
+        for name in self._asked:
+            if name.endswith(GRAD) or name.startswith(f"{GRAD_NORM}_"):
+                raise errors.UnknownNameError(
+                    f"{name!r} cannot be fetched from a training step with step=, which may compute several gradients, "
+                    f"or none; fetch it in test mode, or return it among the outputs: "
+                    f"dataclasses.replace(here, outputs=[...])"
+                )
 
     def _gradient(self, name: str, gradients: Callable[[int], Any], values: Mapping[str, Any]) -> Any:
         mine = [i for i, m in enumerate(self.program.minimizes) if name in m.parameters]
@@ -257,22 +335,13 @@ def _step_key(root: Any, step: Any) -> Any:
     return None if root is None else jax.random.fold_in(jax.random.wrap_key_data(root), step)
 
 
-def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest: Any) -> set[str]:
-    """Which of the candidates the results of a function do not depend on.
+def _unscaled(gradient: Any, scale: Any) -> Any:
+    """A gradient divided by a scale, in float32, where what would vanish in half precision does not.
 
-    Args:
-      function: called with the candidates and the rest, traced only.
-      candidates: arrays by name.
-      rest: further arguments.
+    The lengths of sequences, among the leaves of a gradient, have none.
     """
-    jaxpr = jax.make_jaxpr(function)(dict(candidates), *rest).jaxpr
-    live = {id(v) for v in jaxpr.outvars}
-    for equation in reversed(jaxpr.eqns):
-        if any(id(v) in live for v in equation.outvars):
-            live |= {id(v) for v in equation.invars}
-    leaves = jax.tree_util.tree_leaves_with_path(dict(candidates))
-    used = {path[0].key for (path, _), v in zip(leaves, jaxpr.invars, strict=False) if id(v) in live}
-    return set(candidates) - used
+    floating = jnp.issubdtype(gradient.dtype, jnp.floating)
+    return gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32)) / scale if floating else gradient
 
 
 def _memoized(function: Callable[[int], Any]) -> Callable[[int], Any]:

@@ -1,6 +1,7 @@
 """The training loop, its events and handlers, and Trainer."""
 
 from fluid.trainer.checkpoint import CheckpointConfig
+from fluid.trainer.evaluation.history import History
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -26,6 +27,7 @@ __all__ = [
     "EndTrainEvent",
     "Event",
     "Handler",
+    "History",
     "MeasuredEvent",
     "ProgressBar",
     "Trainer",

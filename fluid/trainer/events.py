@@ -27,6 +27,7 @@ class BeginTrainEvent:
 
     Attributes:
       num_epochs: how many epochs `train` was asked for, those included that were done before an interruption.
+      resumed: whether this continues a training that was interrupted.
 
     Example:
       >>> BeginTrainEvent(num_epochs=2)
@@ -34,6 +35,7 @@ class BeginTrainEvent:
     """
 
     num_epochs: int
+    resumed: bool = field(default=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class EndStepEvent:
       epoch: as in BeginEpochEvent.
       step: from 0, within the epoch.
       metrics: the program's outputs for this minibatch, in order and by name.
+      fetched: the values that handlers have asked for by `Handler.fetches`, by name.
+      examples: how many examples the minibatch has.
 
     Example:
       >>> EndStepEvent(epoch=0, step=5, metrics=Results([0.5])).metrics[0]
@@ -91,6 +95,8 @@ class EndStepEvent:
     epoch: int
     step: int
     metrics: Results = field(repr=False)
+    fetched: Results = field(default=Results((), ()), repr=False)
+    examples: int = field(default=1, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,9 @@ class EndEpochEvent:
       completed: False when `stop()` ended it before the reader did.
       compiled: how many times its steps made XLA compile.
       padding: the share of padding among the sequence steps that were fed, from 0 to 1; None without sequences.
+      metrics: the scalars that the program returns, by name, over the steps of the epoch: means, weighted by the
+        examples of each step; sums, maxima and so on where the program says so, see `layers.metric`. They are computed
+        when somebody reads one, which waits for the last steps; NaN when there was no step.
 
     Example:
       >>> EndEpochEvent(epoch=0, steps=10).completed
@@ -114,6 +123,7 @@ class EndEpochEvent:
     completed: bool = True
     compiled: int = field(default=0, repr=False, compare=False)
     padding: float | None = field(default=None, repr=False, compare=False)
+    metrics: Results = field(default_factory=lambda: Results([], []), repr=False, compare=False)
 
     @property
     def feeding(self) -> str:

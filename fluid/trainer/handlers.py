@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
-from fluid.session import Results
+from fluid.core import TRAIN, Program
+from fluid.session import Results, check_fetch
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -68,6 +69,14 @@ class Handler:
 
     def measures(self) -> Sequence[str]:
         """The names of the values that this handler announces; other handlers ask for them before the first step."""
+        return ()
+
+    def fetches(self) -> Sequence[str]:
+        """The names of values of the training step that this handler wants to see in `event.fetched` of `end_step`.
+
+        All that `Session.run` can fetch while training: named values, `fc_0.w_0@GRAD`, `grad_norm_0` ... They are
+        computed in the step itself, and stay on the device until one is read. Asked for once, before the first step.
+        """
         return ()
 
     def announce(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
@@ -198,6 +207,15 @@ class Dispatcher:
     def measures(self) -> list[str]:
         """The names of all values that handlers announce."""
         return [name for handler in self._handlers for name in handler.measures()]
+
+    def fetches(self, program: Program) -> tuple[str, ...]:
+        """The names of all values of the training step that handlers want to see, each once.
+
+        Raises:
+          UnknownNameError: the program has no such value.
+        """
+        names = [name for handler in self._handlers for name in handler.fetches()]
+        return tuple(dict.fromkeys(check_fetch(program, names, TRAIN)))
 
     def state(self) -> list[dict[str, Any]]:
         """What a resumed training needs of the handlers, in their order."""

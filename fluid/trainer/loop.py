@@ -1,19 +1,17 @@
-"""The training loop and the evaluation loop, each readable from top to bottom."""
+"""The training loop, readable from top to bottom."""
 
 import logging
-import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from fluid.core import NestedSequenceBatch, SequenceBatch, warn
-from fluid.metrics import MetricBase
+from fluid.core import warn
 from fluid.reader.prefetch import Prefetcher
-from fluid.session import BoundStep
+from fluid.session import BoundStep, Results
 from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -42,6 +40,7 @@ class Run:
 
     Attributes:
       step: the compiled step.
+      batch_feed: the name of a feed that has one row for each example; None if the program has none.
       progress: the position of training; the loop keeps it up to date.
       convert: makes a feed of a minibatch and its number in the epoch.
       handlers: deliver every event.
@@ -49,9 +48,11 @@ class Run:
       pausing: whether it shall then be possible to continue with the next minibatch, in this process.
       checkpoints: are told when something can be saved.
       signals: hold back Ctrl-C and SIGTERM until they can do no harm.
+      epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
     """
 
     step: BoundStep
+    batch_feed: str | None
     progress: Progress
     convert: Callable[[Any, int], Any]
     handlers: Dispatcher
@@ -59,6 +60,7 @@ class Run:
     pausing: Callable[[], bool]
     checkpoints: CheckpointHooks
     signals: Signals
+    epoch_metrics: Callable[[], Results]
 
 
 def train(run: Run, num_epochs: int) -> None:
@@ -74,7 +76,7 @@ def train(run: Run, num_epochs: int) -> None:
     error: BaseException | None = None
     try:
         with run.checkpoints:
-            handlers.enter(BeginTrainEvent(num_epochs))
+            handlers.enter(BeginTrainEvent(num_epochs, progress.resuming))
             while progress.epoch < num_epochs and not run.stopping():
                 handlers(BeginEpochEvent(progress.epoch, progress.step))
                 event = _epoch(run, losses)
@@ -108,13 +110,14 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
     try:
         for batch in batches:
             handlers(BeginStepEvent(progress.epoch, progress.step, batch.feed, batch.seconds))
-            metrics = run.step(batch.feed)
+            metrics, fetched = run.step.and_also(batch.feed)
             losses.add(metrics[loss_output], progress.epoch, progress.step)
             progress.advance(batch)
             quick = batch.seconds < _SLOW and not progress.reads_once
             if quick:  # while the device works
                 _read_ahead(run, batches)
-            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics))
+            examples = 1 if run.batch_feed is None else batch.feed[run.batch_feed].shape[0]
+            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics, fetched, examples))
             if not quick:  # who waits for the end of this step need not wait for a slow reader as well
                 _read_ahead(run, batches)
             progress.last = batches.ended
@@ -134,6 +137,7 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
         completed=not run.stopping(),
         compiled=run.step.compiled - compiled_before,
         padding=run.step.buckets.take_padding(),
+        metrics=run.epoch_metrics(),
     )
 
 
@@ -186,78 +190,3 @@ class Losses:
                 f"that are not finite; handlers=[fluid.handlers.TerminateOnNaN(report=True)] ends it at the step that "
                 f"made the first one, and says which layer, line and rows it came from"
             )
-
-
-def evaluate(step: BoundStep, batches: Iterable[Any]) -> list[Any]:
-    """Combine the outputs of a program over all minibatches.
-
-    The mean of a scalar is weighted by the number of elements that each minibatch's value was a mean over, and summed
-    in float64; other outputs are concatenated in order.
-
-    Args:
-      step: the compiled step of a request with `weighted=True`.
-      batches: converted minibatches, each with an attribute `feed`.
-
-    Returns:
-      One NumPy array for each output.
-    """
-    totals: list[_Total] = []
-    under_way: deque[Any] = deque()
-
-    def collect() -> None:
-        outputs, weights = under_way.popleft()
-        if not totals:
-            totals.extend(_Total() for _ in outputs)
-        for total, value, weight in zip(totals, outputs, weights, strict=True):
-            total.add(value, weight)
-
-    for batch in batches:
-        under_way.append(step.raw(batch.feed))
-        if len(under_way) > IN_FLIGHT:
-            collect()
-    while under_way:
-        collect()
-    return [total.result() for total in totals]
-
-
-def measure(step: BoundStep, batches: Iterable[Any], metrics: Mapping[str, MetricBase]) -> list[Any]:
-    """Feed metrics with the values that they read, one minibatch after another.
-
-    Args:
-      step: the compiled step of a request that fetches `names_of(metrics)`.
-      batches: converted minibatches, each with an attribute `feed`.
-      metrics: by name; copies of them are used, so that they stay as they are.
-
-    Returns:
-      The result of each metric.
-    """
-    fresh = [metric.of(**metric.inputs) for metric in metrics.values()]
-    for batch in batches:
-        values = step(batch.feed)
-        for metric in fresh:
-            metric.update(**{argument: np.asarray(values[name]) for argument, name in metric.inputs.items()})
-    return [metric.eval() for metric in fresh]
-
-
-class _Total:
-    """The running combination of one output."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.weights: list[float] = []
-        self.parts: list[Any] = []
-
-    def add(self, value: Any, weight: Any) -> None:
-        if weight is None:
-            self.parts.append(jax.device_get(value))
-        else:
-            self.weights.append(float(weight))
-            self.values.append(float(value) * self.weights[-1])
-
-    def result(self) -> Any:
-        if self.parts:
-            if isinstance(self.parts[0], SequenceBatch | NestedSequenceBatch):
-                return type(self.parts[0]).from_rows([row for part in self.parts for row in part.rows()])
-            return np.concatenate(self.parts)
-        weight = math.fsum(self.weights)
-        return np.float64(math.fsum(self.values) / weight if weight else math.nan)

@@ -1,5 +1,6 @@
 """Training in one call."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,7 @@ def train(
       num_epochs: as for `Trainer.train`.
       optimizer: as for Trainer; Adam with its defaults when the program minimises nothing itself.
       event_handler: as for `Trainer.train`.
-      options: `feed_order`, `handlers` and `progress` are arguments of `Trainer.train`, all others of Trainer.
+      options: further arguments of `Trainer.train`, such as `handlers` and `test_reader`; all others are of Trainer.
 
     Returns:
       The Trainer, to test, save or train on.
@@ -41,7 +42,7 @@ def train(
       >>> fluid.train(program, reader, num_epochs=1, optimizer=fluid.optimizer.SGD(0.1)).program.name
       'program'
     """
-    call = {name: options.pop(name) for name in ("feed_order", "handlers", "progress") if name in options}
+    call = {name: options.pop(name) for name in inspect.signature(Trainer.train).parameters if name in options}
     if optimizer is None and "optimizer_func" not in options and not Program(program_func).minimizes:
         optimizer = Adam()
     trainer = Trainer(program_func, optimizer, **options)

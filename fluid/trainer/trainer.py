@@ -6,22 +6,25 @@ from typing import Any
 import jax
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, Program, whole_number
-from fluid.metrics import MetricBase, names_of
+from fluid.core import TEST, TRAIN, Program, one_of, whole_number
+from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import Feeder, FeedOrder
-from fluid.reader.prefetch import Prefetcher
-from fluid.session import Request, Results, Session, check_fetch
+from fluid.session import Request, Results, Session, StepFunction
 from fluid.session.names import Fetch
 from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike
 from fluid.trainer import loop
 from fluid.trainer.calls import Calls
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
+from fluid.trainer.evaluation.evaluate import Evaluator, converter
+from fluid.trainer.evaluation.history import History
+from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
+from fluid.trainer.evaluation.values import Interval
 from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Dispatcher, Handlers
 from fluid.trainer.minimizing import minimizing
@@ -41,11 +44,12 @@ class Trainer(ShowsProgram):
       train_func: another spelling of program_func.
       optimizer_func: another spelling of optimizer.
       seed: of initial values and of random layers.
-      precision: "bfloat16" to compute in it, see `fluid.Program`; parameters and optimizer slots stay float32.
+      precision: "bfloat16" or "float16" to compute in it, see `fluid.Program`; parameters and slots stay float32.
       buckets: sizes to pad sequences to: a list such as `[16, 64, 400]` for all of them, or a dict of lists by feed.
         None chooses sizes by what is fed.
       max_compilations: how many shapes may be chosen, each of which is a compilation.
       checkpoint_config: a CheckpointConfig: save while training, and continue from the newest checkpoint that is there.
+      step: a function that computes a training step, see `fluid.TrainingStep`; by default one gradient and one update.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
@@ -65,7 +69,7 @@ class Trainer(ShowsProgram):
       >>> x = np.random.default_rng(0).normal(size=(64, 2)).astype("float32")
       >>> data = fluid.reader.arrays((x, x.sum(1, keepdims=True)), batch_size=16)
       >>> trainer = fluid.Trainer(train_program, fluid.optimizer.SGD(0.1))
-      >>> trainer.train(data, num_epochs=20)
+      >>> history = trainer.train(data, num_epochs=20)
       >>> bool(trainer.test(data)[0] < 1e-4)
       True
     """
@@ -84,9 +88,10 @@ class Trainer(ShowsProgram):
         buckets: Ladders = None,
         max_compilations: int = MAX_COMPILATIONS,
         checkpoint_config: CheckpointConfig | None = None,
+        step: StepFunction | None = None,
     ):
-        function = _one_of("program_func", program_func, "train_func", train_func)
-        optimizer = _one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
+        function = one_of("program_func", program_func, "train_func", train_func)
+        optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
         if function is None:
             raise errors.ArgumentTypeError(
                 "a Trainer needs a program function: fluid.Trainer(train_program, optimizer)"
@@ -98,7 +103,7 @@ class Trainer(ShowsProgram):
                 "or a program function that calls optimizer.minimize(loss)"
             )
         self.session = Session(
-            program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, mode=TEST
+            program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, mode=TEST, step=step
         )
         self.program = program
         self._stopping = False
@@ -106,6 +111,7 @@ class Trainer(ShowsProgram):
         if param_path is not None:
             self.session.load_params(param_path)
         self._pausing = False
+        self._evaluator = Evaluator(self.session, program)
         self._signals = Signals()
         self._checkpoints: Checkpoints | None = None
         if checkpoint_config is not None:
@@ -115,11 +121,30 @@ class Trainer(ShowsProgram):
                 )
             self._checkpoints = Checkpoints(checkpoint_config, self.session, program)
         self._calls = Calls(self._checkpoints)
+        self._validation = Validation(self, self._checkpoints)
 
     @property
     def params(self) -> dict[str, jax.Array]:
         """Parameters and states by name, as they are now: copies, for `fluid.Inferencer(params=trainer.params)`."""
         return self.session.params()
+
+    @property
+    def learning_rate(self) -> float | tuple[float, ...]:
+        """The learning rate of the next step; a tuple where the program calls `minimize` several times.
+
+        Set, it takes the place of the declared number or schedule; None puts that back. Nothing is compiled anew.
+        """
+        rates = self.session.learning_rates(self.program)
+        return rates[0] if len(rates) == 1 else rates
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float | Sequence[float | None] | None) -> None:
+        self.session.set_learning_rates(rate, self.program)
+
+    @property
+    def history(self) -> History:
+        """What the last call of `train` has measured so far; also of one that was interrupted."""
+        return self._validation.history
 
     def train(
         self,
@@ -130,7 +155,12 @@ class Trainer(ShowsProgram):
         handlers: Handlers = (),
         progress: bool | None = None,
         resume: bool | None = None,
-    ) -> None:
+        *,
+        test_reader: ReaderLike | None = None,
+        test_every: Interval = "epoch",
+        metrics: Metrics | None = None,
+        restore_best: RestoreBest = False,
+    ) -> History:
         """Train for some passes over a reader. May be called again, and goes on from the parameters as they are.
 
         Ctrl-C and `pause` take effect between two steps; the next call with the same reader continues at the next
@@ -152,6 +182,14 @@ class Trainer(ShowsProgram):
           progress: whether to show a progress bar; None shows it on a terminal and in a notebook.
           resume: False begins with epoch 0 from the parameters as they are, whatever was interrupted or saved; True
             continues with this reader, and is an error when there is nothing to continue; None does as said above.
+          test_reader: what is tested on while training goes on, as by `fluid.handlers.TestEvery`.
+          test_every: how often: a number of steps, or "epoch", "2 epochs" ...
+          metrics: as in `test`, of these tests.
+          restore_best: whether to go back to the parameters with the best test loss when training has ended. For
+            another value its name and which way is better: `("test_accuracy", "max")`.
+
+        Returns:
+          The History: for each epoch the scalars of the program, and what was measured.
 
         Raises:
           ArgumentError: there is nothing to resume, or a call that was done before a checkpoint had other `num_epochs`.
@@ -166,27 +204,32 @@ class Trainer(ShowsProgram):
             raise errors.ArgumentError(
                 "train() was called by a handler of train(); call trainer.stop() and train again"
             )
-        told = [*handlers, *([event_handler] if event_handler is not None else [])]
+        told = [*handlers, *([] if event_handler is None else [event_handler])]
         if not any(isinstance(handler, ProgressBar) for handler in told):
             told.insert(0, ProgressBar(show=progress))
-        dispatcher = Dispatcher(told, self)
+        tests = Tests(test_reader, test_every, metrics, feed_order)
+        dispatcher = Dispatcher(self._validation.around(told, tests, restore_best), self)
         reader = _given(reader, "train")
         source = minibatches(reader)
-        step = self.session.step(self.program, Request(TRAIN, None, tuple(self.program.feeds)))
+        request = Request(TRAIN, None, tuple(self.program.feeds), also=dispatcher.fetches(self.program))
+        step = self.session.step(self.program, request)
         position, checkpoints = self._calls.begin(reader, source, num_epochs, resume)
         has_sequences = any(spec.lod_level for spec in self.program.feeds.values())
         position.begin(source, dispatcher, step.buckets if self._checkpoints is not None and has_sequences else None)
         run = loop.Run(
             step=step,
+            batch_feed=next((n for n, spec in self.program.feeds.items() if spec.shape[:1] == (None,)), None),
             progress=position,
-            convert=self._converter(Feeder(self.program.feeds, feed_order, buckets=step.buckets)),
+            convert=converter(self.session, Feeder(self.program.feeds, feed_order, buckets=step.buckets)),
             handlers=dispatcher,
             stopping=lambda: self._stopping,
             pausing=lambda: self._pausing,
             checkpoints=checkpoints,
             signals=Signals(terminate=self._checkpoints is not None),
+            epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, reader)
+        return self.history
 
     def _train(self, run: loop.Run, num_epochs: int, reader: ReaderLike) -> None:
         self._training = True
@@ -242,7 +285,7 @@ class Trainer(ShowsProgram):
           ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
           >>> config = fluid.CheckpointConfig("checkpoints", step_interval=2)
           >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), checkpoint_config=config)
-          >>> trainer.train(fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=2))
+          >>> history = trainer.train(fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=2))
           >>> trainer.restore(2)
           >>> int(trainer.session.scope.step)
           2
@@ -261,51 +304,34 @@ class Trainer(ShowsProgram):
         self,
         reader: ReaderLike | None = None,
         feed_order: FeedOrder = None,
-        metrics: Mapping[str, MetricBase] | None = None,
+        metrics: Metrics | None = None,
     ) -> Results:
         """Evaluate the program over one pass of a reader, in test mode.
 
-        The mean of a scalar is weighted by the number of examples (or valid time steps) that each minibatch's value was
-        a mean over, so that it does not depend on the batch size; other outputs are concatenated in order.
+        The result does not depend on the batch size: means are weighted by the examples (or valid time steps) that they
+        are over, sums and extremes are over all minibatches, `layers.auc` is over all predictions, and rows are
+        concatenated in order. `layers.metric` says how others combine; a FluidWarning says where that is not known.
 
         Args:
           reader: as in `train`.
           feed_order: as in `train`.
           metrics: by name, metrics of `fluid.metrics` and what they read: `{"auc": Auc().of(preds=..., labels=...)}`.
-            They are fed one minibatch after another, so that nothing piles up; the outputs of the program are not
-            computed.
 
         Returns:
-          Results: one NumPy value for each output of the program, by name as well when it returns a dict; or one value
-          for each of the metrics, by name.
+          Results: one NumPy value for each output of the program, then one for each metric; by name when the program
+          returns a dict or there are metrics. Outputs without names are called `loss`, `output_1` and so on.
 
         Raises:
           ReaderError: the reader gives nothing.
           FeedError: data does not fit.
           UnknownNameError: a metric reads what the program does not have.
+          ArgumentError: a metric has the name of an output.
         """
-        source = minibatches(_given(reader, "test"))
-        # New ones for each pass, so that a result does not depend on what was tested before.
-        feeder = Feeder(self.program.feeds, feed_order, buckets=self.session.buckets(self.program))
-        names = None if metrics is None else check_fetch(self.program, names_of(metrics))
-        request = Request(TEST, names, tuple(self.program.feeds), weighted=metrics is None)
-        step = self.session.step(self.program, request)
+        return self._evaluate(_given(reader, "test"), feed_order, metrics or {})
+
+    def _evaluate(self, reader: ReaderLike, order: FeedOrder, metrics: Metrics, rows: bool = True) -> Results:
         # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
-        batches = Prefetcher(source(), self._converter(feeder, self._signals if self._training else None))
-        try:
-            if metrics is None:
-                return Results(loop.evaluate(step, batches), self.program.output_names)
-            return Results(loop.measure(step, batches, metrics), list(metrics))
-        finally:
-            batches.close()
-
-    def _converter(self, feeder: Feeder, interrupts: Signals | None = None) -> Callable[[Any, int], Any]:
-        def convert(minibatch: Any, index: int) -> Any:
-            if interrupts is not None:
-                interrupts.check()
-            return self.session.take(feeder.feed(minibatch, index))
-
-        return convert
+        return self._evaluator.test(reader, order, metrics, rows, self._signals if self._training else None)
 
     def run(self, feed: Mapping[str, Any] | None = None, fetch: Fetch | None = None, mode: str = TEST) -> Results:
         """Run the program once, to look at it: nothing is trained unless `mode` says so.
@@ -383,12 +409,6 @@ class Trainer(ShowsProgram):
         from fluid import artifact  # not everybody needs it
 
         artifact.save(path, self.program, self.session.params(), fetch=fetch, **options)
-
-
-def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
-    if value is not None and other is not None:
-        raise errors.ArgumentTypeError(f"{name} and {other_name} are two spellings of one argument; give one")
-    return other if value is None else value
 
 
 def _given(reader: ReaderLike | None, method: str) -> ReaderLike:

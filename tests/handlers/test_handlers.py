@@ -8,6 +8,7 @@ import struct
 import threading
 import zlib
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -25,7 +26,7 @@ def train_program():
     x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[1])
     prediction = fluid.layers.fc(x, size=1)
     loss = fluid.layers.mean(fluid.layers.square_error_cost(prediction, y))
-    return {"loss": loss, "prediction": prediction, "root": fluid.layers.sqrt(loss)}
+    return {"loss": loss, "prediction": prediction, "root": fluid.layers.metric(loss, reduce=jnp.sqrt)}
 
 
 def make(optimizer=None, **options):
@@ -127,7 +128,7 @@ def test_test_every_with_metrics_and_a_name():
         event_handler=lambda e: isinstance(e, fluid.MeasuredEvent) and recording.append(e.metrics),
     )
     want = trainer.test(data, metrics={"auc": fluid.metrics.Auc().of(preds="scores", labels="label")})["auc"]
-    assert recording[0].names == ["dev_auc"] and float(recording[0]["dev_auc"]) == float(want)
+    assert recording[0].names == ["dev_loss", "dev_auc"] and float(recording[0]["dev_auc"]) == float(want)
 
 
 def tagger():
@@ -164,7 +165,11 @@ def tagging(monitor, metrics=CHUNKS):
 
 def test_each_part_of_a_metric_is_announced_and_can_be_monitored():
     trainer, told = tagging("test_chunks_f1")
-    assert told == [pytest.approx({f"test_chunks_{part}": 2 / 3 for part in ("precision", "recall", "f1")})] * 3
+    shares = {f"test_chunks_{part}": 2 / 3 for part in ("precision", "recall", "f1")}
+    assert [{name: values[name] for name in values if name != "test_loss"} for values in told] == [
+        pytest.approx(shares)
+    ] * 3
+    assert all(values["test_loss"] >= 0 for values in told)
     assert int(trainer.session.scope.step) == 3  # the first test is the best, two later ones are no better
 
 
@@ -567,18 +572,19 @@ def test_the_whole_order_with_a_test_inside():
 
 def test_no_handler_waits_for_a_step_that_was_just_begun(tmp_path, monkeypatch):
     """Values are read only when the loop itself has waited for that step already."""
-    from fluid.handlers import values
+    from fluid.trainer.evaluation import means
+    from fluid.trainer.loop import IN_FLIGHT
 
     begun, read = [0], []
-    original = values.number
+    on_host = means.on_host
     metrics_of = {}
-
-    def number(value):
-        read.append(begun[0] - metrics_of.get(id(value), begun[0] - 99))
-        return original(value)
-
-    monkeypatch.setattr(values, "number", number)
     kept = []
+
+    def reading(values):
+        read.extend(begun[0] - metrics_of[id(value)] for value in values if id(value) in metrics_of)
+        return on_host(values)
+
+    monkeypatch.setattr(means, "on_host", reading)
 
     def on_event(event):
         if isinstance(event, fluid.BeginStepEvent):
@@ -595,8 +601,12 @@ def test_no_handler_waits_for_a_step_that_was_just_begun(tmp_path, monkeypatch):
         if isinstance(event, fluid.EndEpochEvent):
             lags.extend(read)
 
-    make().train(reader(2), num_epochs=1, handlers=handlers, event_handler=note)
-    assert lags and min(lags) >= values.IN_FLIGHT
+    def long():
+        for _ in range(3):
+            yield from reader(1)()
+
+    make().train(long, num_epochs=1, handlers=handlers, event_handler=note)
+    assert len(kept) == 3 * 48 and len(lags) > 48 and min(lags) >= IN_FLIGHT
 
 
 def test_checkpoints_are_asked_for(tmp_path):

@@ -11,7 +11,22 @@ has a part in what they draw.
 
 import jax.numpy as jnp
 import numpy as np
-from layers.table import BOUNDED, REDUCTIONS, Row, block_of, plain, real, recurred, start_of, whole
+from layers.table import (
+    BOUNDED,
+    REDUCTIONS,
+    Row,
+    block_of,
+    boxes,
+    for_each,
+    plain,
+    positive,
+    real,
+    recurred,
+    rnn_of,
+    simplex,
+    start_of,
+    whole,
+)
 
 import fluid
 from fluid import layers, nets
@@ -68,6 +83,38 @@ def inner(function):
         return function(fluid.NestedSequenceBatch(x.data, x.lengths, jnp.tile(counts, (x.shape[0], 1))), *others)
 
     return build
+
+
+def teacher_forced(x, last, time_major):
+    """Outputs, states and lengths of a decoder over sequences."""
+    decoder = layers.BasicDecoder(layers.LSTMCell(2), layers.TrainingHelper(x))
+    (outputs, _), states, lengths = layers.dynamic_decode(
+        decoder, max_step_num=last, output_time_major=time_major, return_length=True
+    )
+    return layers.reduce_sum(outputs, dim=0) if time_major else outputs, *states, lengths
+
+
+def _steps(data, lengths=(4, 1, 2)):
+    """A sequence batch of given data, with zeros for its padding."""
+    return fluid.SequenceBatch.from_rows([row[:n] for row, n in zip(data, lengths, strict=True)], time=data.shape[1])
+
+
+BOXES, PRIOR, SPREAD = {"x": _steps(boxes(3, 4))}, boxes(5, salt=3), [0.1, 0.1, 0.2, 0.2]
+DECODED = {**BOXES, "y": _steps(real(3, 4, 8)), "s": _steps(simplex(3, 4, 2))}
+OBJECTS = {"x": real(3, 5, 4), "y": real(3, 5, 3), "b": _steps(boxes(3, 4, salt=2)), "k": _steps(1 + whole(2, 3, 4, 1))}
+REGIONS = {"x": real(3, 4, 6, 5), "y": _steps(boxes(3, 4, scale=12.0))}
+SCORED = {"x": _steps(boxes(3, 4, 2)), "y": _steps(simplex(3, 4, 2))}
+INFO, CROWD = np.array([[12.0, 12.0, 1.0]], "float32"), _steps(np.array([[[0], [1], [0], [0]]] * 3))
+ANCHORED = {"x": real(3, 5, 4), "y": real(3, 5, 1), "b": _steps(boxes(3, 4, scale=12.0)), "c": CROWD}
+SAMPLED = {"x": _steps(boxes(3, 4, scale=12.0), [4, 0, 3]), "c": _steps(1 + whole(2, 3, 4, 1)), "d": CROWD,
+           "b": _steps(boxes(3, 4, scale=12.0, salt=2))}  # fmt: skip
+YOLO = {"x": real(3, 14, 4, 3), "b": _steps(positive(3, 4, 4) / 2), "k": _steps(whole(2, 3, 4, 1))}
+
+
+def restored(x):
+    """Regions dealt out to levels, and put together again."""
+    levels, restore = layers.distribute_fpn_proposals(x, 2, 4, 4, 1)
+    return layers.gather(layers.concat([level * 2 for level in levels]), restore)
 
 
 SEQUENCE_ROWS = [
@@ -132,6 +179,10 @@ SEQUENCE_ROWS = [
         lambda i, h: i < 2, lambda i, h: [i + 1, layers.fc(h, 2, act="tanh")], [0, x], max_iterations=3)[1], _seq()),
     Row("repeat", lambda x: layers.repeat(lambda h: layers.layer_norm(h + layers.fc(h, 2)), 2, x), _seq()),
     Row("rnn", lambda x: layers.rnn(lambda x, h: (h, recurred(x, h)), x, start_of(x), is_reverse=True), _seq()),
+    *[Row("rnn", lambda x, cell=cell: rnn_of(cell(2), x, is_reverse=True), _seq(), label=cell.__name__)
+      for cell in (layers.GRUCell, layers.LSTMCell)],
+    *[Row("dynamic_decode", lambda x, n=n, first=first: teacher_forced(x, n, first), _seq(), label=label)
+      for label, n, first in (("whole", None, False), ("cut", 1, False), ("time first", 2, True))],
     Row("DynamicRNN", lambda x: block_of(layers.DynamicRNN(), x), _seq()),
     *[Row("sequence_pool", lambda x, kind=kind: layers.sequence_pool(x, kind, pad_value=-1.5), _seq(), label=kind)
       for kind in ("sum", "average", "sqrt", "max", "min", "first", "last")],
@@ -187,4 +238,37 @@ SEQUENCE_ROWS = [
     Row("transpose", lambda x: layers.transpose(layers.stack([x, x, x], axis=-1), [0, 2, 1]), _seq()),
     Row("flatten", lambda x: layers.flatten(layers.stack([x, x], axis=1)), _seq()),
     Row("expand", lambda x: layers.expand(x, [1, 3]), _seq()),
+    Row("concat", lambda x, y: layers.concat([x, y]), _two_seqs(), lengths="apart", mixes=True, label="rows"),
+    Row("gather", lambda x, y: layers.gather(x, y), {**_seq(), "y": np.array([[1], [0], [0]])}, mixes=True,
+        shortest=1),
+    Row("iou_similarity", lambda x: layers.iou_similarity(x, PRIOR), BOXES),
+    Row("box_coder", lambda x: layers.box_coder(PRIOR, SPREAD, x), BOXES),
+    Row("box_coder", lambda x: layers.box_coder(x, SPREAD, layers.stack([x, x * x], 1), "decode_center_size", axis=1),
+        BOXES, label="decode"),
+    Row("box_decoder_and_assign", lambda x, y, s: layers.box_decoder_and_assign(x, SPREAD, y, s, 2.0), DECODED),
+    Row("box_clip", layers.box_clip, {"x": _steps(5 * real(3, 4, 4)), "y": 3 + positive(3, 3)}),
+    Row("bipartite_match", lambda x: layers.bipartite_match(layers.iou_similarity(x, PRIOR), "per_prediction", 0.3),
+        BOXES),
+    Row("target_assign", lambda x, y: layers.target_assign(
+        layers.reshape(x, [-1, 1, 4]), for_each(x, np.array([-1, 0, 0])), y), {**BOXES, "y": _steps(whole(3, 3, 4, 1))},
+        lengths="apart", shortest=1),
+    Row("ssd_loss", lambda x, y, b, k: layers.ssd_loss(x, y, b, k, PRIOR, SPREAD, normalize=False), OBJECTS),
+    Row("ssd_loss", lambda x, y, b, k: layers.ssd_loss(x, y, b, k, PRIOR, SPREAD), OBJECTS, mixes=True,
+        label="normalized"),
+    Row("multiclass_nms", lambda x, y: layers.multiclass_nms(x, y, 0.1, 3, 4, background_label=-1), SCORED),
+    Row("roi_pool", lambda x, y: layers.roi_pool(x, y, 2, 3, 0.5), REGIONS),
+    Row("roi_align", lambda x, y: layers.roi_align(x, y, 2, 3, 0.5), REGIONS),
+    Row("psroi_pool", lambda x, y: layers.psroi_pool(x, y, 2, 0.5, 2, 1), REGIONS),
+    Row("prroi_pool", lambda x, y: layers.prroi_pool(x, y, 0.5, 2, 3), REGIONS),
+    Row("yolov3_loss", lambda x, b, k: layers.yolov3_loss(x, b, k, [10, 13, 16, 30], [0, 1], 2, 0.5, 16), YOLO),
+    Row("rpn_target_assign", lambda x, y, b, c: layers.rpn_target_assign(
+        x, y, 12 * PRIOR, None, b, c, INFO, 4, -1.0, use_random=False), ANCHORED),
+    Row("generate_proposal_labels", lambda x, c, d, b: layers.generate_proposal_labels(
+        x, c, d, b, INFO, 5, use_random=False, class_nums=3), SAMPLED, lengths="given"),
+    Row("retinanet_target_assign", lambda x, y, b, c: layers.retinanet_target_assign(
+        x, y, 12 * PRIOR, None, b, c + 1, c, INFO), ANCHORED),
+    Row("distribute_fpn_proposals", lambda x: layers.distribute_fpn_proposals(x, 2, 4, 4, 1)[0], BOXES),
+    Row("distribute_fpn_proposals", restored, BOXES, label="restored"),
+    Row("collect_fpn_proposals", lambda x, y: layers.collect_fpn_proposals([x, x], [y, y * y], 2, 3, 3),
+        {**BOXES, "y": _steps(positive(3, 4, 1))}),
 ]  # fmt: skip

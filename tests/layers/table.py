@@ -69,6 +69,13 @@ def recurred(x, h, **arguments):
     return layers.fc([x, h], 2, act="tanh", **arguments)
 
 
+def kept_mean(x, **arguments):
+    """A layer of one's own that keeps a state."""
+    state = layers.create_state([3])
+    state.update(jnp.mean(x, axis=0))
+    return layers.scale(x + state.value, **arguments)
+
+
 def start_of(x):
     return jnp.ones((x.shape[0], 2), x.dtype)
 
@@ -81,6 +88,64 @@ def block_of(rnn, x, **arguments):
         rnn.update_memory(before, recurred(now, before, **arguments))
         rnn.output(before, now)
     return rnn()
+
+
+class Elman(layers.RNNCell):
+    """A cell of one's own, whose step is that of the other recurrences in the table."""
+
+    state_shape = (2,)
+
+    def __init__(self, **arguments):
+        self.arguments = arguments
+
+    def call(self, inputs, states):
+        hidden = recurred(inputs, states, **self.arguments)
+        return hidden, hidden
+
+
+class Halving(layers.Decoder):
+    """A decoder without a cell: what it is given, halved in every step."""
+
+    def initialize(self, inits):
+        return inits, (), jnp.zeros(inits.shape[:1], bool)
+
+    def step(self, time, inputs, states):
+        return inputs, states, inputs / 2, jnp.broadcast_to(time == 3, inputs.shape[:1])
+
+
+class Feedback(layers.DecodeHelper):
+    """A helper that gives each step the outputs of the one before."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def initialize(self):
+        return self.first, jnp.zeros(self.first.shape[:1], bool)
+
+    def sample(self, time, outputs, states):
+        return jnp.argmax(outputs, axis=-1)
+
+    def next_inputs(self, time, outputs, states, sample_ids):
+        return sample_ids < 0, outputs, states
+
+
+def rnn_of(cell, x, **arguments):
+    """The outputs of a recurrence, and its last states one after the other."""
+    outputs, states = layers.rnn(cell, x, **arguments)
+    return outputs, *jax.tree.leaves(states)
+
+
+def ids_of(helper, x, **arguments):
+    """A decoder with a helper that says ids. The outputs are such that it always says 2, and never ends with 4."""
+    starts = jnp.zeros(x.shape[0], "int32")
+    made = helper(lambda ids: x + ids[:, None].astype(x.dtype), starts, 4)
+    cell = layers.GRUCell(2, **arguments)
+    return layers.BasicDecoder(cell, made, lambda h: jnp.concatenate([h, h[:, :1] + 5, h - 1], axis=1))
+
+
+def decoded(decoder, states=None, steps=3, **arguments):
+    """What a decoder outputs in a few steps."""
+    return layers.dynamic_decode(decoder, states, max_step_num=steps - 1, **arguments)[0]
 
 
 def rng(*salt):
@@ -113,17 +178,36 @@ def flags(*shape, salt=0):
     return rng(shape, salt).integers(0, 2, shape).astype(bool)
 
 
-def ragged(function):
-    """A layer on sequences, for a row of arrays: the last of its inputs are lengths, its results are their data."""
+def ragged(function, plain=0):
+    """A layer on sequences, for a row of arrays: the last of its inputs are lengths, its results are their data.
+
+    The first `plain` of its inputs stay arrays.
+    """
 
     def build(*values, **arguments):
         *arrays, lengths = values
         if any(isinstance(a, fluid.SequenceBatch) for a in values):
             raise errors.ShapeError("sequences of sequences have a table of their own")
-        results = function(*(fluid.SequenceBatch(a, jnp.reshape(lengths, -1)) for a in arrays), **arguments)
-        return jax.tree.map(layers.base.dense, results, is_leaf=layers.base.is_sequence)
+        sequences = (fluid.SequenceBatch(a, jnp.reshape(lengths, -1)) for a in arrays[plain:])
+        return padded(function(*arrays[:plain], *sequences, **arguments))
 
     return build
+
+
+def padded(results):
+    """The data of all sequence batches among results."""
+    return jax.tree.map(layers.base.dense, results, is_leaf=layers.base.is_sequence)
+
+
+def boxes(*shape, scale=1.0, salt=0):
+    """Boxes `[*shape, 4]` within a square of such a side."""
+    corner, size = positive(*shape, 2, salt=salt), 0.1 + positive(*shape, 2, salt=salt + 1)
+    return (scale * np.concatenate([corner / 2, (corner + size) / 2], axis=-1)).astype("float32")
+
+
+def for_each(x, array):
+    """The same array beside each row of `x`."""
+    return jnp.broadcast_to(jnp.asarray(array), (x.shape[0], *array.shape))
 
 
 def written(x):
@@ -159,6 +243,26 @@ TAGGED = {"x": real(3, 4, 2), "tag": whole(2, 3, 4), "n": LENGTHS}
 CTC_LABEL = np.array([[1, 2], [2, 0]]), np.array([3, 2]), np.array([2, 1])  # classes; lengths of input and of label
 
 GATES, BAD_GATES = {"x": real(3, 4, 8), "n": LENGTHS}, {"x": real(3, 4, 7), "n": LENGTHS}
+
+# Anchors on 6 x 5 pixels, two around each; regions of images 12 pixels wide; and what to match.
+ANCHORS, ROIS, PRIOR = boxes(6, 5, 2, scale=12.0), boxes(3, scale=12.0), boxes(5)
+INFO = np.array([[12.0, 12.0, 1.0]], "float32")
+SPREAD = [0.1, 0.1, 0.2, 0.2]
+BOXES_OF = {"x": boxes(3, 4), "n": LENGTHS}
+LISTED = {"x": boxes(3, 4), "y": positive(3, 4, 1), "n": LENGTHS}
+CODED = {"x": boxes(4), "y": boxes(4, salt=2)}
+BAD_CODED = {"x": real(4, 3), "y": real(4, 4)}
+SCORED = {"x": boxes(2, 6), "y": simplex(2, 6, 3).transpose(0, 2, 1)}
+BAD_SCORED = {"x": boxes(2, 6), "y": simplex(2, 5, 3).transpose(0, 2, 1)}
+SSD = {"x": real(3, 5, 4), "y": real(3, 5, 3), "b": boxes(3, 4, salt=2), "k": 1 + whole(2, 3, 4, 1), "n": LENGTHS}
+OUTPUTS = {"x": real(2, 5, 4), "y": real(2, 5, 3)}
+YOLO = {"x": real(2, 14, 4, 3), "b": positive(2, 3, 4) / 2, "c": whole(2, 2, 3)}
+PROPOSED = {"x": positive(2, 2, 6, 5), "y": real(2, 8, 6, 5)}
+ANCHORED = {"x": real(3, 5, 4), "y": real(3, 5, 1), "b": boxes(3, 4, scale=12.0), "c": whole(2, 3, 4, 1), "n": LENGTHS}
+SAMPLED = {"x": boxes(3, 4, scale=12.0), "b": boxes(3, 4, scale=12.0, salt=2), "c": 1 + whole(2, 3, 4, 1),
+           "d": np.zeros((3, 4, 1), "int64"), "n": LENGTHS}  # fmt: skip
+LEVELS = {"x": real(2, 5, 4), "y": simplex(2, 5, 3)}
+DEFORMED = {"x": real(2, 4, 6, 5), "o": real(2, 18, 6, 5), "m": positive(2, 9, 6, 5)}
 
 UNARY = "abs cos exp logsigmoid mish relu sigmoid silu sin softplus softsign square tanh tanh_shrink atan reciprocal"
 STEPS = "ceil floor round sign"
@@ -207,6 +311,10 @@ ROWS = [
     Row("pow", lambda x, **k: layers.pow(x, 2.5, **k), {"x": positive(4, 3)}),
     Row("create_parameter", lambda x, **k: layers.elementwise_mul(
         x, layers.create_parameter([3], "float64", **k), **k), X, half="float32"),
+    Row("create_state", lambda x, **k: kept_mean(x, **k), X, False, "float32"),
+    Row("random_key", lambda x, **k: layers.scale(jax.random.normal(layers.random_key(), (1, 3)) * x, **k), X, False,
+        "float32"),
+    Row("is_training", lambda x, **k: layers.scale(x, 2.0 if layers.is_training() else 1.0, **k), X),
     Row("fc", lambda x, **k: layers.fc(x, 2, act="tanh", **k), X, wrong={"x": real(4)}),
     Row("conv2d", lambda x, **k: layers.conv2d(x, 6, 3, stride=2, padding=1, groups=2, **k), IMAGE, wrong=FLAT),
     Row("conv2d", lambda x, **k: layers.conv2d(x, 2, [3, 2], padding="SAME", dilation=2, data_format="NHWC", **k),
@@ -315,6 +423,7 @@ ROWS = [
     *plain("precision recall", CHANCES, gradient=False, half="float32", wrong=BAD_CHANCES),
     Row("mean_iou", lambda x, y, **k: layers.mean_iou(x, y, 3, **k), {"x": whole(3, 4, 5), "y": whole(3, 4, 5, salt=1)},
         False, "float32", wrong={"x": whole(3, 4, 5), "y": whole(3, 4, 4)}),
+    Row("metric", lambda x, **k: layers.metric(jnp.sum(x, 0), "sum", **k), X),
     Row("scatter", lambda x, i, y, **k: layers.scatter(x, i, y, **k), SCATTERED, wrong=BAD_SCATTERED),
     Row("scatter", lambda x, i, y, **k: layers.scatter(x, i, y, overwrite=False, **k),
         {**SCATTERED, "i": np.array([[1], [3], [1], [0]])}, label="add"),
@@ -415,6 +524,72 @@ ROWS = [
     Row("beam_search", lambda x, **k: layers.beam_search(
         lambda ids, state: (jnp.where(ids[:, None] % 2, -1, 1) * state - 5, state), x, 0, 4, 2, 3, **k),
         {"x": np.linspace(-3, 4, 10, dtype="float32").reshape(2, 5)}, False, "int32", wrong=FLAT),
+    Row("prior_box", lambda x, **k: layers.prior_box(x, x, [2.0], [3.0], [2.0], flip=True, **k), IMAGE, False,
+        "float32", wrong=FLAT),
+    Row("density_prior_box", lambda x, **k: layers.density_prior_box(x, x, [2], [2.0], [1.0, 2.0], **k), IMAGE, False,
+        "float32", wrong=FLAT),
+    Row("anchor_generator", lambda x, **k: layers.anchor_generator(x, [8.0], [0.5, 1.0], stride=[4.0, 4.0], **k),
+        IMAGE, False, "float32", wrong=FLAT),
+    Row("iou_similarity", layers.iou_similarity, CODED, half="float32", wrong=BAD_CODED),
+    Row("box_coder", lambda x, y, **k: layers.box_coder(x, SPREAD, y, **k), CODED, half="float32", wrong=BAD_CODED),
+    Row("box_coder", lambda x, y, **k: layers.box_coder(x, None, y, "decode_center_size", False, axis=1, **k),
+        {"x": boxes(4), "y": real(4, 2, 4)}, half="float32", wrong={"x": boxes(4), "y": real(4, 2, 3)}, label="decode"),
+    Row("box_decoder_and_assign", lambda x, y, s, **k: layers.box_decoder_and_assign(x, SPREAD, y, s, 2.0, **k),
+        {"x": boxes(4), "y": real(4, 12), "s": simplex(4, 3)}, half="float32",
+        wrong={"x": boxes(4), "y": real(4, 8), "s": simplex(4, 3)}),
+    Row("box_clip", layers.box_clip, {"x": 5 * real(4, 3, 4), "y": 3 + positive(4, 3)}, half="float32",
+        wrong={"x": real(4, 3, 4), "y": real(4, 2)}),
+    Row("polygon_box_transform", layers.polygon_box_transform, IMAGE, half="float32", wrong={"x": real(2, 3, 6, 5)}),
+    Row("bipartite_match", ragged(lambda x, **k: layers.bipartite_match(x, "per_prediction", 0.4, **k)),
+        {"x": positive(3, 4, 5), "n": LENGTHS}, False, "int32", wrong={"x": positive(3, 4, 5, 2), "n": LENGTHS}),
+    Row("target_assign", ragged(lambda x, **k: layers.target_assign(
+        x, for_each(x, np.array([0, -1, 2])), mismatch_value=7, **k)), {"x": real(3, 4, 1, 2), "n": LENGTHS},
+        wrong={"x": real(3, 4, 2), "n": LENGTHS}),
+    Row("ssd_loss", ragged(lambda x, y, b, c, **k: layers.ssd_loss(x, y, b, c, PRIOR, SPREAD, **k), 2), SSD,
+        half="float32", wrong={**SSD, "y": real(3, 4, 3)}),
+    Row("multi_box_head", lambda x, **k: layers.multi_box_head([x], x, 6, 3, [[2.0]], min_sizes=[2.0], max_sizes=[4.0],
+        **k), IMAGE, wrong=FLAT),
+    Row("detection_output", lambda x, y, **k: padded(
+        layers.detection_output(x, y, PRIOR, SPREAD, return_index=True, **k)), OUTPUTS, False, "float32",
+        wrong={**OUTPUTS, "x": real(2, 4, 4)}),
+    Row("multiclass_nms", lambda x, y, **k: padded(layers.multiclass_nms(x, y, 0.1, 4, 5, **k)), SCORED, False,
+        "float32", wrong=BAD_SCORED),
+    Row("matrix_nms", lambda x, y, **k: padded(layers.matrix_nms(x, y, 0.1, 0.05, 4, 5, **k)), SCORED, False, "float32",
+        wrong=BAD_SCORED),
+    Row("roi_pool", lambda x, **k: layers.roi_pool(x, for_each(x, ROIS), 2, 3, 0.5, **k), IMAGE, wrong=FLAT),
+    Row("roi_align", lambda x, **k: layers.roi_align(x, for_each(x, ROIS), 2, 3, 0.5, **k), IMAGE, wrong=FLAT),
+    Row("psroi_pool", lambda x, **k: layers.psroi_pool(x, for_each(x, ROIS), 2, 0.5, 2, 1, **k), IMAGE, wrong=FLAT),
+    Row("prroi_pool", lambda x, y, **k: layers.prroi_pool(x, y, 0.5, 2, 3, **k),
+        {**IMAGE, "y": boxes(2, 3, scale=12.0)}, wrong={**IMAGE, "y": real(2, 3)}),
+    Row("yolov3_loss", lambda x, b, c, **k: layers.yolov3_loss(
+        x, b, c, [10, 13, 16, 30, 33, 23], [0, 2], 2, 0.5, 16, **k), YOLO, half="float32",
+        wrong={**YOLO, "x": real(2, 13, 4, 3)}),
+    Row("yolo_box", lambda x, **k: layers.yolo_box(
+        x, for_each(x, np.array([64, 48])), [10, 13, 16, 30], 2, 0.3, 16, **k), {"x": YOLO["x"]}, half="float32",
+        wrong={"x": real(2, 13, 4, 3)}),
+    Row("generate_proposals", lambda x, y, **k: padded(layers.generate_proposals(
+        x, y, INFO, ANCHORS, np.full_like(ANCHORS, 0.1), 20, 5, **k)), PROPOSED, False, "float32",
+        wrong={**PROPOSED, "y": real(2, 4, 6, 5)}),
+    Row("rpn_target_assign", ragged(lambda x, y, b, c, **k: layers.rpn_target_assign(
+        x, y, 12 * PRIOR, gt_boxes=b, is_crowd=c, im_info=INFO, rpn_batch_size_per_im=4, rpn_straddle_thresh=-1.0,
+        use_random=False, **{"anchor_var": None, **k}), 2), ANCHORED, half="float32",
+        wrong={**ANCHORED, "y": real(3, 5, 3)}),
+    Row("generate_proposal_labels", ragged(lambda x, b, c, d, **k: layers.generate_proposal_labels(
+        x, c, d, b, INFO, 5, use_random=False, class_nums=3, **k)), SAMPLED, False, "float32",
+        wrong={**SAMPLED, "x": real(3, 4, 3)}),
+    Row("retinanet_target_assign", ragged(lambda x, y, b, c, **k: layers.retinanet_target_assign(
+        x, y, 12 * PRIOR, gt_boxes=b, gt_labels=c + 1, is_crowd=c, im_info=INFO, **{"anchor_var": None, **k}), 2),
+        ANCHORED, half="float32", wrong={**ANCHORED, "y": real(3, 5, 3)}),
+    Row("retinanet_detection_output", lambda x, y, **k: padded(layers.retinanet_detection_output(
+        [x, x], [y, y * y], [12 * PRIOR, 11 * PRIOR], INFO, 0.1, 6, 5, **k)), LEVELS, False, "float32",
+        wrong={**LEVELS, "x": real(2, 4, 4)}),
+    Row("distribute_fpn_proposals", ragged(lambda x, **k: layers.distribute_fpn_proposals(x, 2, 3, 3, 2, **k)[0]),
+        BOXES_OF, half="float32", wrong=STEPS_OF),
+    Row("collect_fpn_proposals", ragged(lambda x, y, **k: layers.collect_fpn_proposals([x, x], [y, y], 2, 3, 5, **k)),
+        LISTED, False, "float32", wrong={**LISTED, "y": positive(3, 4, 2)}),
+    Row("deformable_conv", lambda x, o, m, **k: layers.deformable_conv(x, o, m, 6, 3, padding=1, groups=2, **k),
+        DEFORMED, wrong={**DEFORMED, "o": real(2, 9, 6, 5)}),
+    Row("temporal_shift", lambda x, **k: layers.temporal_shift(x, 3, **k), {"x": real(6, 4, 2, 3)}, wrong=FLAT),
     Row("dynamic_lstm", ragged(lambda x, **k: layers.dynamic_lstm(x, 8, **k)), GATES, wrong=BAD_GATES),
     Row("dynamic_lstmp", ragged(lambda x, **k: layers.dynamic_lstmp(x, 8, 3, cell_clip=0.9, **k)), GATES,
         wrong=BAD_GATES),
@@ -432,6 +607,30 @@ ROWS = [
     Row("rnn", lambda x, **k: layers.rnn(
         lambda x, h: (h, recurred(x, h, **k)), x, start_of(x), is_reverse=True, **k), {"x": real(4, 3, 2)},
         wrong={"x": real(4)}, label="dense"),
+    *[Row("rnn", lambda x, cell=cell, **k: rnn_of(cell(2, **k), x, **k), {"x": real(4, 3, 2)},
+          wrong={"x": real(4, 3)}, label=cell.__name__) for cell in (layers.GRUCell, layers.LSTMCell)],
+    *[Row(cell.__name__, ragged(lambda x, cell=cell, **k: rnn_of(cell(2, **k), x, is_reverse=True, **k)), STEPS_OF)
+      for cell in (layers.GRUCell, layers.LSTMCell)],
+    Row("RNNCell", ragged(lambda x, **k: layers.rnn(Elman(**k), x, **k)), STEPS_OF),
+    Row("TrainingHelper", ragged(lambda x, **k: decoded(
+        layers.BasicDecoder(Elman(**k), layers.TrainingHelper(x)), **k).cell_outputs), STEPS_OF),
+    Row("BasicDecoder", lambda x, h, **k: decoded(
+        layers.BasicDecoder(layers.GRUCell(2, **k), layers.TrainingHelper(x)), h, 9, **k).cell_outputs,
+        {"x": real(3, 4, 2), "h": real(3, 2)}),
+    Row("dynamic_decode", lambda x, h, n, **k: layers.dynamic_decode(layers.BasicDecoder(
+        layers.GRUCell(2, **k), layers.TrainingHelper(x, n)), h, impute_finished=True, **k)[1],
+        {"x": real(3, 4, 2), "h": real(3, 2), "n": LENGTHS},
+        wrong={"x": real(3, 4, 2), "h": real(3, 3), "n": LENGTHS}),
+    Row("Decoder", lambda x, **k: decoded(Halving(), x, 5, **k), X),
+    Row("DecodeHelper", lambda x, **k: decoded(
+        layers.BasicDecoder(layers.GRUCell(3, **k), Feedback(x)), **k).cell_outputs, X),
+    *[Row(helper.__name__, lambda x, helper=helper, **k: decoded(ids_of(helper, x, **k), **k).cell_outputs, X)
+      for helper in (layers.GreedyEmbeddingHelper, layers.SampleEmbeddingHelper)],
+    Row("BeamSearchDecoder", lambda x, **k: decoded(layers.BeamSearchDecoder(
+        lambda ids, state: (jnp.where(ids[:, None] % 2, -1, 1) * state - 5, state), 0, 4, 2), x, **k),
+        {"x": np.linspace(-3, 4, 10, dtype="float32").reshape(2, 5)}, False, "int32"),
+    Row("gather_tree", layers.gather_tree, {"x": whole(9, 2, 3, 4), "y": whole(4, 2, 3, 4)}, False, "int32",
+        wrong={"x": whole(9, 2, 3, 4), "y": whole(4, 2, 3, 3)}),
     Row("DynamicRNN", ragged(lambda x, **k: block_of(layers.DynamicRNN(**k), x, **k)),
         {"x": real(3, 4, 2), "n": LENGTHS}),
     Row("StaticRNN", lambda x, **k: block_of(layers.StaticRNN(**k), x, **k), {"x": real(4, 3, 2)}),

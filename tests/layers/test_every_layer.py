@@ -118,8 +118,9 @@ def test_wrong_shapes_are_told_where_they_are(row):
 def test_documentation_is_whole(name):
     function = PUBLIC[name]
     text = inspect.getdoc(function)
-    assert "Args:" in text and "Returns:" in text and ">>>" in text
-    undescribed = [p for p in inspect.signature(function).parameters if f"  {p}: " not in text]
+    parameters = inspect.signature(function).parameters
+    assert ("Args:" in text or not parameters) and "Returns:" in text and ">>>" in text
+    undescribed = [p for p in parameters if f"  {p}: " not in text]
     assert not undescribed
 
 

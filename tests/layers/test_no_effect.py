@@ -9,7 +9,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layers.table import ROWS, Row, declare, real, whole
+from layers.table import ROWS, Halving, Row, declare, real, whole
 
 import fluid
 from fluid import errors, input, layers, nets
@@ -38,6 +38,8 @@ BUILDS = {row.name: row for row in reversed(ROWS)} | {
     "DynamicRNN.memory": Row("DynamicRNN", stepped("memory"), SEQUENCE),
     "lstm": Row("lstm", lambda x, max_len=4: layers.lstm(x, *[np.zeros((1, 3, 2), "float32")] * 2, max_len, 2, 1)[0],
         {"x": real(4, 3, 2)}),
+    "dynamic_decode": Row("dynamic_decode", lambda x, **k: layers.dynamic_decode(Halving(), x, 2, **k)[0],
+        {"x": real(4, 3)}),
 }  # fmt: skip
 
 # For each argument that a user may expect something of: a value that asks for it, and one that does not.

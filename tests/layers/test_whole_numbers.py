@@ -42,6 +42,7 @@ COUNTS = {
     "sequence_pad.maxlen": (lambda x, n: layers.sequence_pad(x, 0.0, n)[0], STEPS, 5, 1),
     "sequence_reshape.new_dim": (lambda x, n: layers.sequence_reshape(x, n), STEPS, 2, 1),
     "sinusoidal_position.size": (lambda x, n: layers.sinusoidal_position(np.arange(4), n), X, 6, 2),
+    "temporal_shift.seg_num": (lambda x, n: layers.temporal_shift(x, n), IMAGE, 2, 1),
     "topk.k": (lambda x, n: layers.topk(x, n)[0], X, 2, 1),
     "unfold.paddings": (lambda x, n: layers.unfold(x, 3, paddings=[0, 0, 0, n]), IMAGE, 2, 0),
 }  # fmt: skip

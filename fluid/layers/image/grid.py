@@ -92,15 +92,29 @@ def grid_sampler(x: core.Value, grid: core.Value, name: str | None = None) -> ja
     high, broad = image.pixels
     across = (places[..., 0] + 1) * ((broad - 1) / 2)
     down = (places[..., 1] + 1) * ((high - 1) / 2)
+    pixels = jnp.moveaxis(wide(image.array), 1, -1)
+    return this.output(jnp.moveaxis(between(pixels, down, across), -1, 1).astype(image.array.dtype))
+
+
+def between(pixels: Any, down: Any, across: Any) -> Any:
+    """Interpolate images bilinearly at any positions; they are 0 outside.
+
+    Args:
+      pixels: `[batch, height, width, channels]`.
+      down: distances from the first row, `[batch, height', width']`.
+      across: distances from the first column, of the same shape.
+
+    Returns:
+      `[batch, height', width', channels]`.
+    """
     left = jnp.floor(across)
     top = jnp.floor(down)
-    pixels = jnp.moveaxis(wide(image.array), 1, -1)
-    result = sum(
+    parts = [
         (1 - jnp.abs(across - column))[..., None] * (1 - jnp.abs(down - row))[..., None] * _read(pixels, row, column)
         for row in (top, top + 1)
         for column in (left, left + 1)
-    )
-    return this.output(jnp.moveaxis(jnp.asarray(result), -1, 1).astype(image.array.dtype))
+    ]
+    return sum(parts[1:], parts[0])
 
 
 def _read(pixels: Any, row: Any, column: Any) -> Any:

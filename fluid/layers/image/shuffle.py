@@ -1,4 +1,4 @@
-"""Pixels turned into channels and back; channels in another order."""
+"""Pixels turned into channels and back; channels in another order, or of other frames."""
 
 import jax
 import jax.numpy as jnp
@@ -110,3 +110,48 @@ def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.A
     each = divided_channels(this, image, "group", group, group)
     parted = image.array.reshape(-1, group, each, *image.pixels)
     return this.output(jnp.swapaxes(parted, 1, 2).reshape(image.array.shape))
+
+
+@layer
+def temporal_shift(x: core.Value, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> jax.Array:
+    """Exchange channels between neighbouring frames of videos (Lin et al., 2019).
+
+    Of the `channels`, the first `shift_ratio * channels` come from the frame before, the next `shift_ratio * channels`
+    from the frame after, and the others stay. Frames before the first and after the last are 0.
+
+    Args:
+      x: the frames of all videos, one after another, `[batch * seg_num, channels, height, width]`.
+      seg_num: the number of frames in each video.
+      shift_ratio: the share of the channels that is shifted in each direction, at most 0.5.
+      name: instead of `temporal_shift_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ArgumentError: `seg_num` is not positive, or `shift_ratio` is not between 0 and 0.5.
+      ShapeError: the input is no batch of images, or their number is no multiple of `seg_num`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.temporal_shift(fluid.layers.data("x", shape=[8, 4, 4]), seg_num=3)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 8, 4, 4]
+    """
+    this = Layer("temporal_shift", name)
+    image = image_of(this, x, 4, "NCHW")
+    frames = core.whole_number(this.name, "seg_num", seg_num)
+    count = image.array.shape[0]
+    if not 0 <= shift_ratio <= 0.5:
+        raise errors.ArgumentError(f"{this.name}: shift_ratio={shift_ratio!r}; expected a share from 0 to 0.5")
+    if isinstance(count, int) and count % frames and count != this.frame.placeholder_batch:
+        raise errors.ShapeError(
+            f"{this.name}: {count} images cannot be divided into videos of seg_num={frames} frames; feed a multiple of "
+            f"{frames}, such as {count - count % frames or frames}"
+        )
+    number = jnp.arange(count)[:, None, None, None] % frames
+    first, second = (int(image.channels * share) for share in (shift_ratio, 2 * shift_ratio))
+    before = jnp.where(number > 0, jnp.roll(image.array[:, :first], 1, axis=0), 0)
+    behind = jnp.where(number < frames - 1, jnp.roll(image.array[:, first:second], -1, axis=0), 0)
+    return this.output(jnp.concatenate([before, behind, image.array[:, second:]], axis=1))

@@ -1,9 +1,12 @@
 """Metrics, which tell how good predictions are."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import core, errors
 from fluid.initializer import Constant
@@ -97,8 +100,8 @@ def auc(
     Probabilities are compared with the thresholds `k / num_thresholds`, for `k` from 1 to `num_thresholds`; those
     between the same two count as equal. There are `num_thresholds + 1` bins, the last for probabilities of exactly 1.
     The numbers of positive and negative rows in each bin are states, which are saved with the parameters. Test mode
-    does not change
-    them: there, both areas are those of the batch that is fed.
+    does not change them: there, both areas are those of the batch that is fed, and `trainer.test` gives the area over
+    the whole data set, from the sums over all batches.
 
     Args:
       input: probabilities `[batch, 2]`, or `[batch, 1]` of being positive; the last column counts.
@@ -149,9 +152,13 @@ def auc(
             core.set_state(slid_name, slid)
             last = jnp.sum(slid, axis=0)
     areas = [this.output(_AREAS[curve](counts)) for counts in (total, last)]
+    counts = [*last, *total]
+    for value in (now, *counts):
+        this.frame.note(value, reduced=core.Reduced("sum", over_steps="last"))
+    of_all = core.Reduced("function", (now,), functools.partial(_AREAS[curve], numpy=np), over_steps="last")
     for area in areas:
-        this.frame.note(area, weight=p.shape[0])
-    return areas[0], areas[1], [*last, *total]
+        this.frame.note(area, reduced=of_all)
+    return areas[0], areas[1], counts
 
 
 @layer
@@ -230,6 +237,7 @@ def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str |
     Returns:
       `(mean, wrong, correct)`: the mean over the classes that occur, a float32 scalar; and how often each class was
       wrong and correct, int32 `[num_classes]`. A mistake counts as wrong for the true class and for the predicted one.
+      `trainer.test` sums the counts over all batches, and gives the mean that follows from these sums.
 
     Raises:
       ArgumentError: `num_classes` is no positive integer.
@@ -260,10 +268,87 @@ def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str |
     correct = zeros.at[truth].add((guess == truth).astype(jnp.int32))
     mistakes = (guess != truth).astype(jnp.int32)
     wrong = zeros.at[truth].add(mistakes).at[guess].add(mistakes)
-    union = wrong + correct
-    overlap = correct / jnp.maximum(union, 1)
-    result = jnp.sum(overlap, dtype=jnp.float32) / jnp.maximum(jnp.sum(union > 0), 1)
-    return this.output(result), this.output(wrong), this.output(correct)
+    result = this.output(_mean_overlap(wrong, correct).astype(jnp.float32))
+    counts = (this.output(wrong), this.output(correct))
+    for count in counts:
+        this.frame.note(count, reduced=core.Reduced("sum"))
+    this.frame.note(result, reduced=core.Reduced("function", counts, functools.partial(_mean_overlap, numpy=np)))
+    return result, *counts
+
+
+@layer
+def metric(
+    value: Any,
+    reduce: str | Callable[..., Any],
+    weight: Any = None,
+    name: str | None = None,
+) -> Any:
+    """A value, and how its values for several minibatches become one: for a test, and for an epoch of training.
+
+    Means, sums and extremes over the rows of a minibatch need no such layer, and neither do the other metrics here:
+    `trainer.test` knows how to combine them. It is for what is computed from such values in other ways.
+
+    Args:
+      value: any shape that does not follow the batch; or, for a function, also several values in a list, each of which
+        is a mean, a sum or an extreme over rows, or has one row for each example.
+      reduce: "mean", weighted by the number of examples or by `weight`; "sum", "max", "min", or "last" for the value of
+        the last minibatch. Or a function of the value or values, such as `jnp.sqrt`: over a data set it is computed
+        from what these are over the data set, with all rows one behind the other. It gets NumPy arrays of float64 and
+        int64 there, and traced arrays in the program itself.
+      weight: how much the minibatch counts in a mean, a scalar such as the number of words; its number of examples by
+        default.
+      name: instead of `metric_N`.
+
+    Returns:
+      The value for this minibatch; the result of the function, if there is one.
+
+    Raises:
+      ArgumentError: there is no such `reduce`, or a `weight` for another one than "mean".
+      ShapeError: the value has rows, or is a SequenceBatch; or the weight is no scalar.
+
+    Example:
+      >>> import fluid, jax.numpy as jnp, numpy as np
+      >>> def program():
+      ...     error = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1) - fluid.layers.data("y", shape=[1])
+      ...     loss = fluid.layers.mean(error**2)
+      ...     worst = fluid.layers.reduce_max(error)  # known to be a maximum
+      ...     return {"loss": loss, "rmse": fluid.layers.metric(loss, reduce=jnp.sqrt), "worst": worst}
+      >>> reader = fluid.reader.arrays({"x": np.eye(4, 2), "y": np.ones((4, 1))}, batch_size=3)
+      >>> tested = fluid.Trainer(program, fluid.optimizer.SGD(0.1)).test(reader)
+      >>> bool(abs(tested["rmse"] - tested["loss"] ** 0.5) < 1e-12)
+      True
+    """
+    this = Layer("metric", name)
+    if callable(reduce):
+        values = [array_of(this, v) for v in (value if isinstance(value, list | tuple) else [value])]
+        kept = core.Reduced("function", tuple(values), reduce)
+        value = jnp.asarray(reduce(*values))
+    elif reduce in _KINDS:
+        kept = core.Reduced(reduce)
+        value = _without_rows(this, array_of(this, value))
+    else:
+        raise errors.ArgumentError(
+            f"{this.name}: reduce={reduce!r}; expected {', '.join(map(repr, _KINDS))} or a function: reduce=jnp.sqrt"
+        )
+    if weight is not None and (reduce != "mean" or jnp.ndim(weight)):
+        raise errors.ArgumentError(
+            f"{this.name}: weight= is a scalar for a mean, found {describe(weight)} and reduce={reduce!r}; write "
+            f'metric(value, reduce="mean", weight=layers.reduce_sum(mask))'
+        )
+    # A copy, since what is noted belongs to this result and not to the value itself.
+    result = this.output(jnp.copy(value))
+    this.frame.note(result, **({"reduced": kept} if weight is None else {"weight": weight}))
+    return result
+
+
+def _without_rows(this: Layer, value: Any) -> Any:
+    """The same array, if it does not follow the batch."""
+    if this.frame.placeholder_batch in value.shape:
+        raise errors.ShapeError(
+            f"{this.name}: value {describe(value)} has rows of its own; reduce them first: layers.mean(x), "
+            f"layers.reduce_sum(x) or layers.reduce_max(x)"
+        )
+    return value
 
 
 def _chances(this: Layer, input: Any, label: Any) -> tuple[Any, Any]:
@@ -302,31 +387,40 @@ def _counts(this: Layer, shape: list[int]) -> tuple[str, Any]:
     return name, core.create_state(name, shape, "int32", Constant(0))
 
 
-def _curve(counts: Any) -> tuple[Any, Any]:
+def _mean_overlap(wrong: Any, correct: Any, numpy: Any = jnp) -> Any:
+    """The mean of intersection over union over the classes that occur; counts are `[num_classes]`."""
+    union = wrong + correct
+    return numpy.sum(correct / numpy.maximum(union, 1)) / numpy.maximum(numpy.sum(union > 0), 1)
+
+
+def _curve(counts: Any, numpy: Any) -> tuple[Any, Any]:
     """The positive and the negative rows at or above each threshold, from the highest threshold to the lowest.
 
     Args:
       counts: the positive and negative rows in each bin, `[2, bins]`.
+      numpy: the module to compute with, NumPy for float64.
 
     Returns:
-      Two arrays `[bins + 1]`, float32, from no rows to all.
+      Two arrays `[bins + 1]`, from no rows to all.
     """
-    above = jnp.cumsum(counts[:, ::-1], axis=1).astype(jnp.float32)
-    above = jnp.concatenate([jnp.zeros([2, 1], jnp.float32), above], axis=1)
+    above = numpy.cumsum(counts[:, ::-1], axis=1).astype(numpy.float64 if numpy is np else numpy.float32)
+    above = numpy.concatenate([numpy.zeros([2, 1], above.dtype), above], axis=1)
     return above[0], above[1]
 
 
-def _roc_area(counts: Any) -> Any:
-    hits, false_alarms = _curve(counts)
-    hit_rate = hits / jnp.maximum(hits[-1], 1)
-    false_alarm_rate = false_alarms / jnp.maximum(false_alarms[-1], 1)
-    return jnp.sum((false_alarm_rate[1:] - false_alarm_rate[:-1]) * (hit_rate[1:] + hit_rate[:-1]) / 2)
+def _roc_area(counts: Any, numpy: Any = jnp) -> Any:
+    hits, false_alarms = _curve(counts, numpy)
+    hit_rate = hits / numpy.maximum(hits[-1], 1)
+    false_alarm_rate = false_alarms / numpy.maximum(false_alarms[-1], 1)
+    return numpy.sum((false_alarm_rate[1:] - false_alarm_rate[:-1]) * (hit_rate[1:] + hit_rate[:-1]) / 2)
 
 
-def _average_precision(counts: Any) -> Any:
-    hits, false_alarms = _curve(counts)
-    found = (hits[1:] - hits[:-1]) / jnp.maximum(hits[-1], 1)
-    return jnp.sum(found * hits[1:] / jnp.maximum(hits[1:] + false_alarms[1:], 1))
+def _average_precision(counts: Any, numpy: Any = jnp) -> Any:
+    hits, false_alarms = _curve(counts, numpy)
+    found = (hits[1:] - hits[:-1]) / numpy.maximum(hits[-1], 1)
+    return numpy.sum(found * hits[1:] / numpy.maximum(hits[1:] + false_alarms[1:], 1))
 
 
+# What `metric(reduce=...)` takes besides functions.
+_KINDS = ("mean", "sum", "max", "min", "last")
 _AREAS = {"ROC": _roc_area, "PR": _average_precision}

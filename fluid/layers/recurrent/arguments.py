@@ -80,18 +80,19 @@ def given_state(this: Layer, value: core.Value | None, shape: tuple[int, ...], d
     return array.astype(dtype)
 
 
-def array_of_shape(this: Layer, value: core.Value, *shape: int | None) -> jax.Array:
-    """The array of a value that must have this shape; None stands for any size.
+def array_of_shape(this: Layer, value: core.Value, *shape: int | str) -> jax.Array:
+    """The array of a value that must have this shape; a name, such as "batch", stands for any size.
 
     Raises:
       ShapeError: it has another shape, or is a sequence batch.
     """
     array = array_of(this, value)
-    if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
-        sizes = ", ".join("batch" if d in (None, this.frame.placeholder_batch) else str(d) for d in shape)
+    fits = (isinstance(want, str) or want == got for want, got in zip(shape, array.shape, strict=False))
+    if array.ndim != len(shape) or not all(fits):
+        sizes = ", ".join("batch" if size == this.frame.placeholder_batch else str(size) for size in shape)
+        change = "flatten(x)" if isinstance(shape[-1], str) else f"fc(x, size={shape[-1]})"
         raise errors.ShapeError(
-            f"{this.name} was given {describe(value)}, expected [{sizes}]; project it first: "
-            f"x = fluid.layers.fc(x, size={shape[-1]})"
+            f"{this.name} was given {describe(value)}, expected [{sizes}]; project it first: x = fluid.layers.{change}"
         )
     return array
 

@@ -183,45 +183,39 @@ class GRUGates(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class GRU(Cell):
-    """Gated recurrent unit (Cho et al., 2014) whose input is projected already; its state is the hidden state `h`.
+class GRUUnit:
+    """The equations of a gated recurrent unit (Cho et al., 2014), whose state is the hidden state `h`.
 
-    With `a` the projected input:
+    With `a` the sums of what the input and the hidden state contribute:
 
-        u  = gate(a_u + h @ W_u)
-        r  = gate(a_r + h @ W_r)
-        c  = candidate(a_c + (r * h) @ W_c)
+        u  = gate(a_u)
+        r  = gate(a_r)
+        c  = candidate(a_c), where r * h contributes to a_c instead of h
         h' = (1 - u) * h + u * c
 
     Attributes:
-      gate_weight: `[width, 2 * width]`, `W_u` beside `W_r`.
-      candidate_weight: `[width, width]`, `W_c`.
+      order: in which order the sums of the gates come: "u" stands for the update gate, "r" for the reset gate.
       gate: the activation of both gates.
       candidate: the activation of the candidate.
       origin_mode: True for `h' = u * h + (1 - u) * c`, which is how the paper has it.
     """
 
-    gate_weight: jax.Array
-    candidate_weight: jax.Array
+    order: str = "ur"
     gate: ArrayFunction = jax.nn.sigmoid
     candidate: ArrayFunction = jnp.tanh
     origin_mode: bool = False
 
-    def initial_state(self, batch_ref: jax.Array) -> jax.Array:
-        """Zeros, `[batch, width]`."""
-        return jnp.zeros((batch_ref.shape[0], self.candidate_weight.shape[0]), batch_ref.dtype)
+    def gates(self, gate_sums: jax.Array, candidate_sums: ArrayFunction, h: jax.Array) -> GRUGates:
+        """Both gates and the candidate of a step.
 
-    def step(self, inputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """From the projected input `[batch, 3 * width]` to the hidden state `[batch, width]`."""
-        hidden = self.blend(self.gates(inputs, state), state)
-        return hidden, hidden
-
-    def gates(self, inputs: jax.Array, h: jax.Array) -> GRUGates:
-        """Both gates and the candidate of a step, from `[batch, 3 * width]` and the hidden state before it."""
-        a_ur, a_c = jnp.split(inputs, [self.gate_weight.shape[1]], axis=1)
-        u, r = jnp.split(self.gate(a_ur + h @ self.gate_weight), 2, axis=1)
-        reset_hidden = r * h
-        return GRUGates(u, r, self.candidate(a_c + reset_hidden @ self.candidate_weight), reset_hidden)
+        Args:
+          gate_sums: `[batch, 2 * width]`.
+          candidate_sums: from `r * h` to the sums of the candidate, both `[batch, width]`.
+          h: the hidden state before the step, `[batch, width]`.
+        """
+        gates = dict(zip(self.order, jnp.split(self.gate(gate_sums), 2, axis=1), strict=True))
+        reset_hidden = gates["r"] * h
+        return GRUGates(gates["u"], gates["r"], self.candidate(candidate_sums(reset_hidden)), reset_hidden)
 
     def blend(self, gates: GRUGates, h: jax.Array) -> jax.Array:
         """The hidden state after a step: a mean of the one before it and the candidate, weighted by the update gate."""
@@ -230,6 +224,35 @@ class GRU(Cell):
         if self.origin_mode:
             return u * h + (1 - u) * c
         return (1 - u) * h + u * c
+
+
+@dataclass(frozen=True, eq=False)
+class GRU(Cell):
+    """Gated recurrent unit whose input is projected already.
+
+    Attributes:
+      gate_weight: `[width, 2 * width]`, for the hidden state in the sums of the gates.
+      candidate_weight: `[width, width]`, for the reset hidden state in the sums of the candidate.
+      unit: the equations from the sums to the hidden state.
+    """
+
+    gate_weight: jax.Array
+    candidate_weight: jax.Array
+    unit: GRUUnit = GRUUnit()
+
+    def initial_state(self, batch_ref: jax.Array) -> jax.Array:
+        """Zeros, `[batch, width]`."""
+        return jnp.zeros((batch_ref.shape[0], self.candidate_weight.shape[0]), batch_ref.dtype)
+
+    def step(self, inputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """From the projected input `[batch, 3 * width]` to the hidden state `[batch, width]`."""
+        hidden = self.unit.blend(self.gates(inputs, state), state)
+        return hidden, hidden
+
+    def gates(self, inputs: jax.Array, h: jax.Array) -> GRUGates:
+        """Both gates and the candidate of a step, from `[batch, 3 * width]` and the hidden state before it."""
+        a_gates, a_c = jnp.split(inputs, [self.gate_weight.shape[1]], axis=1)
+        return self.unit.gates(a_gates + h @ self.gate_weight, lambda reset: a_c + reset @ self.candidate_weight, h)
 
 
 def _peep(sums: jax.Array, weight: jax.Array | None, c: jax.Array) -> jax.Array:

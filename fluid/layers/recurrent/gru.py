@@ -9,7 +9,7 @@ from fluid import core
 from fluid.layers.base import Layer, layer
 from fluid.layers.functional import Activation
 from fluid.layers.recurrent.arguments import array_of_shape, projected, starting_state, to_activation, width_of
-from fluid.layers.recurrent.cells import GRU
+from fluid.layers.recurrent.cells import GRU, GRUUnit
 from fluid.layers.recurrent.scan import unroll_rows
 from fluid.param_attr import ParamSetting
 
@@ -115,15 +115,15 @@ def gru_unit(
     """
     this = Layer("gru_unit", name)
     width = width_of(this, size, gates=3)
-    x = array_of_shape(this, input, None, 3 * width)
-    before = array_of_shape(this, hidden, None, width).astype(x.dtype)
+    x = array_of_shape(this, input, "batch", 3 * width)
+    before = array_of_shape(this, hidden, "batch", width).astype(x.dtype)
     cell = _cell(this, width, param_attr, gate_activation, activation, origin_mode, x.dtype)
     bias = this.bias(bias_attr, [1, 3 * width], x.dtype)
     gates = cell.gates(x if bias is None else x + bias, before)
     # The names of the results count in this order.
     side_by_side = this.output(jnp.concatenate([gates.update, gates.reset, gates.candidate], axis=1))
     reset_hidden = this.output(gates.reset_hidden)
-    return this.output(cell.blend(gates, before)), reset_hidden, side_by_side
+    return this.output(cell.unit.blend(gates, before)), reset_hidden, side_by_side
 
 
 def _cell(
@@ -139,4 +139,5 @@ def _cell(
     flat = this.weight(attr, [width, 3 * width], dtype).reshape(-1)
     gate_weight = flat[: 2 * width * width].reshape(width, 2 * width)
     candidate_weight = flat[2 * width * width :].reshape(width, width)
-    return GRU(gate_weight, candidate_weight, to_activation(gate), to_activation(candidate), origin_mode)
+    unit = GRUUnit("ur", to_activation(gate), to_activation(candidate), origin_mode)
+    return GRU(gate_weight, candidate_weight, unit)

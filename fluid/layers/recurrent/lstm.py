@@ -208,9 +208,9 @@ def lstm_unit(
       ['fc_0.w_0', 'fc_0.b_0']
     """
     this = Layer("lstm_unit", name)
-    cell = array_of_shape(this, cell_t_prev, None, None)
+    cell = array_of_shape(this, cell_t_prev, "batch", "width")
     batch, width = cell.shape
-    x = array_of_shape(this, x_t, batch, None)
+    x = array_of_shape(this, x_t, batch, "in")
     hidden = array_of_shape(this, hidden_t_prev, batch, width)
     both = concat([x, hidden], axis=1, name=name)
     sums = fc(both, 4 * width, param_attr=param_attr, bias_attr=bias_attr, name=name)

@@ -30,7 +30,7 @@ def unroll(
         number, x = now
         outputs, new = cell.step(x, state)
         if lengths is not None:
-            new = jax.tree.map(lambda n, old: jnp.where(_spread(number < lengths, n), n, old), new, state)
+            new = kept(number >= lengths, state, new)
         return new, outputs
 
     last, outputs = jax.lax.scan(step, state, (jnp.arange(time, dtype=jnp.int32), inputs), reverse=reverse)
@@ -49,6 +49,21 @@ def numbered(inputs: Any) -> tuple[Any, Any]:
     return jnp.arange(time, dtype=jnp.int32), inputs
 
 
-def _spread(flags: jax.Array, like: jax.Array) -> jax.Array:
-    """Flags `[batch]` followed by dimensions of 1, so that they fit an array `[batch, ...]`."""
-    return flags.reshape(*flags.shape, *[1] * (like.ndim - flags.ndim))
+def kept(rows: jax.Array, old: Any, new: Any) -> Any:
+    """A state after a step that does not count for some rows.
+
+    Args:
+      rows: bool `[batch]` or `[batch, beam]`: the rows that keep the old state.
+      old: a pytree of arrays.
+      new: the same pytree after the step.
+
+    Returns:
+      The same pytree. Arrays that do not begin with the dimensions of `rows`, such as a number of steps, are new.
+    """
+
+    def choose(before: jax.Array, after: jax.Array) -> jax.Array:
+        if before.shape[: rows.ndim] != rows.shape:
+            return after
+        return jnp.where(rows.reshape(*rows.shape, *[1] * (before.ndim - rows.ndim)), before, after)
+
+    return jax.tree.map(choose, old, new)

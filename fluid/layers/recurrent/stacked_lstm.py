@@ -76,7 +76,7 @@ def lstm(
     width = core.whole_number(this.name, "hidden_size", hidden_size)
     depth = core.whole_number(this.name, "num_layers", num_layers)
     check_probability(this, dropout_prob)
-    x = array_of_shape(this, input, None, None, None)
+    x = array_of_shape(this, input, "time", "batch", "in")
     directions = 2 if is_bidirec else 1
     shape = (depth * directions, x.shape[1], width)
     hidden = given_state(this, init_h, shape, x.dtype, "init_h")

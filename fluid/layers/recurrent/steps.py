@@ -1,13 +1,91 @@
-"""What `rnn` and the blocks share: sequences as inputs of a scan, and checks of what a user's step does."""
+"""What recurrences over a user's step share: sequences as inputs of a scan, and checks of what the step does."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import describe, is_sequence
+from fluid.layers.base import dense, describe, is_sequence
+
+
+def check_cell(name: str, cell: Any) -> None:
+    """Refuse what is neither a cell nor a function.
+
+    Raises:
+      ArgumentTypeError: it is something else, such as the class of a cell.
+    """
+    if not callable(cell) or isinstance(cell, type):
+        raise errors.ArgumentTypeError(
+            f"{name}: cell={cell!r}; expected an RNNCell, or a function of inputs and states, as in "
+            f"cell=layers.GRUCell(hidden_size=64)"
+        )
+
+
+def call_cell(name: str, cell: Callable[..., Any], inputs: Any, states: Any, kwargs: Mapping[str, Any]) -> Any:
+    """What a cell returns, which must be two things: outputs and new states.
+
+    Args:
+      name: of the layer, for messages.
+      cell: the user's cell or function.
+      inputs: of the step.
+      states: before it.
+      kwargs: further arguments of the cell.
+
+    Raises:
+      ProgramError: it returns something else.
+    """
+    result = cell(inputs, states, **kwargs)
+    if not isinstance(result, list | tuple) or len(result) != 2:
+        raise errors.ProgramError(
+            f"{name}: cell(x, states) returned {type(result).__name__}; it returns two things: outputs, new_states"
+        )
+    return result
+
+
+def steps_of(name: str, inputs: Any, sequence_length: Any, time_major: bool) -> tuple[Any, Any]:
+    """Read what a recurrence steps over.
+
+    Args:
+      name: of the layer, for messages.
+      inputs: a pytree of sequence batches, or of arrays `[batch, time, ...]`.
+      sequence_length: integers `[batch]` beside arrays, or None.
+      time_major: whether arrays are `[time, batch, ...]`.
+
+    Returns:
+      The same pytree with arrays `[time, batch, ...]` (of nested sequences, with batches of the inner ones), and the
+      lengths of the rows, `[batch]`, or None when all steps count.
+
+    Raises:
+      ShapeError: they are not all of one kind, or do not have the same rows and steps.
+      ArgumentError: there are lengths beside sequence batches.
+    """
+    leaves, structure = jax.tree.flatten(inputs, is_leaf=is_sequence)
+    if not leaves or len({is_sequence(v) for v in leaves}) != 1:
+        raise errors.ShapeError(f"{name} takes sequence batches or arrays to step over, all of one kind")
+    if not is_sequence(leaves[0]):
+        leaves = [dense(v) for v in leaves]
+        if any(v.ndim < 2 for v in leaves):
+            raise errors.ShapeError(f"{name} takes arrays [batch, time, ...], found {describe(leaves[0])}")
+    for other in leaves[1:]:
+        check_same_steps(name, leaves[0], other)
+    if is_sequence(leaves[0]):
+        if sequence_length is not None:
+            raise errors.ArgumentError(
+                f"{name}: sequence_length={describe(sequence_length)} beside sequence batches, which have lengths of "
+                f"their own; leave it out, or cut the sequences: layers.sequence_unpad(x.data, lengths)"
+            )
+        return jax.tree.unflatten(structure, [time_first(v) for v in leaves]), leaves[0].lengths
+    if not time_major:
+        leaves = [jnp.swapaxes(v, 0, 1) for v in leaves]
+    lengths = None if sequence_length is None else dense(sequence_length).reshape(-1)
+    if lengths is not None and lengths.shape[0] != leaves[0].shape[1]:
+        raise errors.ShapeError(
+            f"{name}: sequence_length is {describe(sequence_length)} and the inputs have {leaves[0].shape[1]} rows; "
+            f"give one length for each row"
+        )
+    return jax.tree.unflatten(structure, leaves), lengths
 
 
 def time_first(value: core.SequenceBatch | core.NestedSequenceBatch) -> Any:
@@ -41,6 +119,7 @@ def hold_last_step(data: jax.Array, lengths: jax.Array) -> jax.Array:
       An array of the same shape. A row without steps has the first step of the longest row; when no row has any, all
       rows are zeros.
     """
+    lengths = jnp.asarray(lengths)
     rows = jnp.arange(data.shape[1])
     feature_dims = [1] * (data.ndim - 2)
     last = data[jnp.maximum(lengths - 1, 0), rows]
@@ -74,6 +153,42 @@ def check_no_state_written(name: str, written: Collection[str]) -> None:
         raise errors.ProgramError(
             f"{name}: a layer inside changes {', '.join(map(repr, sorted(written)))} in every step, also in those "
             f"after the end of a row; normalise before the recurrence, or inside with fluid.layers.layer_norm"
+        )
+
+
+def next_states(name: str, which: str, old: Any, new: Any) -> Any:
+    """The new values of a pytree of states, see `next_state`.
+
+    Args:
+      name: of the layer, for messages.
+      which: what they are, for messages, such as "states".
+      old: the arrays before the step.
+      new: what the user's step made of them.
+
+    Raises:
+      ShapeError: they have another structure, or one has another shape.
+    """
+    given: Any = jax.tree.structure(old)
+    returned: Any = jax.tree.structure(new)
+    if given != returned:
+        found, expected = (str(jax.tree.map(describe, v, is_leaf=is_sequence)).replace("'", "") for v in (new, old))
+        raise errors.ShapeError(
+            f"{name}: a step was given the {which} {expected} and returned {found}; return as many new {which} as "
+            f"there are old ones, in lists, tuples or dicts of the same kind"
+        )
+    return jax.tree.map(lambda before, after: next_state(name, f"one of the {which}", before, after), old, new)
+
+
+def check_no_sequences(name: str, outputs: Any) -> None:
+    """Refuse outputs of a step that are sequence batches.
+
+    Raises:
+      ShapeError: one is.
+    """
+    if any(map(is_sequence, jax.tree.leaves(outputs, is_leaf=is_sequence))):
+        raise errors.ShapeError(
+            f"{name}: an output of a step is a sequence batch; make one row of each sequence first, as in "
+            f"layers.sequence_pool(x, 'average')"
         )
 
 

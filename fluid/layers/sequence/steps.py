@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, row_dims
+from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, row_dims, rows_at, steps_at
 from fluid.layers.checks import check_ids
 
 
@@ -150,7 +150,7 @@ def taken(batch: core.SequenceBatch, places: Any, lengths: Any) -> core.Sequence
     Returns:
       A SequenceBatch `[batch, n, ...]`.
     """
-    return sequence_batch(_at(dense(batch), jnp.arange(batch.shape[0])[:, None], places), lengths)
+    return sequence_batch(steps_at(dense(batch), jnp.arange(batch.shape[0])[:, None], places), lengths)
 
 
 def packed(batch: core.SequenceBatch, kept: Any) -> core.SequenceBatch:
@@ -179,29 +179,3 @@ def divided(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
     """
     places = (jnp.cumsum(lengths) - lengths)[:, None] + jnp.arange(time)
     return sequence_batch(rows_at(value, places), lengths)
-
-
-def rows_at(value: Any, places: Any) -> Any:
-    """Rows of an array `[rows, ...]`, or steps of a sequence batch, by their number.
-
-    Args:
-      value: an array, or a sequence batch, of which the steps of all innermost sequences are counted one after another.
-      places: the numbers, integers `[...]`.
-
-    Returns:
-      `[..., *shape of a row or step]`, NaN (for integers the smallest) for a number that does not exist.
-    """
-    if not is_sequence(value):
-        return dense(value).at[places].get(mode="fill", fill_value=None, wrap_negative_indices=False)
-    batch = flat(value)
-    ends = jnp.cumsum(batch.lengths)
-    row = jnp.searchsorted(ends, places, side="right")
-    begin = (ends - batch.lengths).at[row].get(mode="clip")
-    return _at(dense(batch), row, places - begin)
-
-
-def _at(data: Any, rows: Any, places: Any) -> Any:
-    """Steps of data `[batch, time, ...]`, at rows and places of one shape `[...]`: `[..., *shape of a step]`."""
-    if data.shape[1] == 0:  # without any step to read, zeros take their place; no step of the result is valid
-        data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
-    return data.at[rows, places].get(mode="fill", wrap_negative_indices=False)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer
+from fluid.layers.structured.hypotheses import best_extensions, of_parents
 
 
 class BeamSearch(NamedTuple):
@@ -251,10 +252,8 @@ class _Search:
         result, program_states = self.body(carry.program_states, carry.time, carry.last_ids, carry.state)
         scores, state, unchanged = result
         totals = carry.totals[:, :, None] + scores.reshape(self.batch, self.beam, -1)
-        best, places = jax.lax.top_k(totals.reshape(self.batch, -1), self.beam)
-        parents = places // scores.shape[1]
-        tokens = places % scores.shape[1]
-        ids = _of_parents(carry.ids, parents).at[:, :, carry.time].set(tokens)
+        best, parents, tokens = best_extensions(totals)
+        ids = of_parents(carry.ids, parents).at[:, :, carry.time].set(tokens)
         ended = tokens == self.end
         penalised = best / self._length_penalty(carry.time + 1)
         new = BeamSearch(ids, jnp.where(ended, penalised, -jnp.inf), self._lengths(carry.time + 1))
@@ -275,7 +274,7 @@ class _Search:
         """The best hypotheses of both; of equal ones those of the first."""
         ids, scores, lengths = (jnp.concatenate(pair, axis=1) for pair in zip(first, second, strict=True))
         best, places = jax.lax.top_k(scores, self.beam)
-        return BeamSearch(_of_parents(ids, places), best, _of_parents(lengths, places))
+        return BeamSearch(of_parents(ids, places), best, of_parents(lengths, places))
 
     def _length_penalty(self, length: jax.Array | int) -> jax.Array:
         """What a log-probability is divided by (Wu et al., 2016)."""
@@ -284,8 +283,3 @@ class _Search:
     def _lengths(self, length: jax.Array | int) -> jax.Array:
         """The same length for all hypotheses, `[batch, beam]`."""
         return jnp.full([self.batch, self.beam], length, jnp.int32)
-
-
-def _of_parents(values: jax.Array, parents: jax.Array) -> jax.Array:
-    """Those values `[batch, n, ...]` of each row that stand at `parents [batch, beam]`: `[batch, beam, ...]`."""
-    return jnp.take_along_axis(values, parents.reshape(*parents.shape, *[1] * (values.ndim - 2)), axis=1)

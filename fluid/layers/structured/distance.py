@@ -33,7 +33,7 @@ def edit_distance(
       name: instead of `edit_distance_N`.
 
     Returns:
-      `(distances, count)`: float32 `[batch, 1]`, and the number of rows, an int32 scalar.
+      `(distances, count)`: float32 `[batch, 1]`, and the number of rows, an int32 scalar. `trainer.test` sums it.
 
     Raises:
       ArgumentTypeError: the sequences are no integers.
@@ -66,7 +66,10 @@ def edit_distance(
         result = result / jnp.maximum(truth.lengths, 1)
     if ignored_tokens:
         this.skip_outputs(2)
-    return this.output(result[:, None]), this.output(jnp.int32(guess.shape[0]))
+    distances = this.output(result[:, None])
+    count = this.output(jnp.int32(guess.shape[0]))
+    this.frame.note(count, reduced=core.Reduced("sum"))
+    return distances, count
 
 
 def _without(ignored: Sequence[int] | None, batch: core.SequenceBatch) -> core.SequenceBatch:

@@ -16,7 +16,7 @@ def concat(input: Sequence[core.Value], axis: int = 0, name: str | None = None) 
 
     Args:
       input: a list of arrays, or of SequenceBatches of the same lengths, which agree in all other dimensions.
-      axis: the dimension.
+      axis: the dimension. 0 puts the rows of SequenceBatches one after another, whatever their lengths are.
       name: instead of `concat_N`.
 
     Returns:
@@ -35,18 +35,32 @@ def concat(input: Sequence[core.Value], axis: int = 0, name: str | None = None) 
       float32[batch, 5]
     """
     this = Layer("concat", name)
-    values = list(input) if isinstance(input, list | tuple) else [input]
+    values: list[Any] = list(input) if isinstance(input, list | tuple) else [input]
     if not values:
         raise errors.ArgumentError(f"{this.name} was given nothing to join; as in concat([x, y], axis=1)")
     place = axis_of(values[0], axis)
     kinds = {row_dims(v) for v in values}
-    shapes = {(*dense(v).shape[:place], *dense(v).shape[place + 1 :]) for v in values}
-    if len(shapes) > 1 or len(kinds) > 1 or (place == 0 and kinds != {1}):
+    rows = place == 0 and kinds == {2}
+    shapes = {dense(v).shape[2:] if rows else (*dense(v).shape[:place], *dense(v).shape[place + 1 :]) for v in values}
+    if len(shapes) > 1 or len(kinds) > 1 or (place == 0 and kinds not in ({1}, {2})):
         raise errors.ShapeError(
             f"{this.name}: {' and '.join(describe(v) for v in values)} cannot be joined along axis={axis}; "
-            f"all other dimensions must agree, and rows of sequences cannot be joined, as in concat([x, y], axis=-1)"
+            f"all other dimensions must agree, and rows of nested sequences cannot be joined, as in "
+            f"concat([x, y], axis=-1)"
         )
-    return this.output(like(values[0], jnp.concatenate([dense(v) for v in values], axis=place)))
+    return this.output(
+        _one_after_the_other(values)
+        if rows
+        else like(values[0], jnp.concatenate([dense(v) for v in values], axis=place))
+    )
+
+
+def _one_after_the_other(batches: list[core.SequenceBatch]) -> core.SequenceBatch:
+    """The rows of all sequence batches, as one with room for the longest."""
+    time = max(batch.shape[1] for batch in batches)
+    pads = [[(0, 0), (0, time - v.shape[1]), *[(0, 0)] * (v.data.ndim - 2)] for v in batches]
+    data = [jnp.pad(dense(v), pad) for v, pad in zip(batches, pads, strict=True)]
+    return core.SequenceBatch(jnp.concatenate(data), jnp.concatenate([v.lengths for v in batches]))
 
 
 @layer

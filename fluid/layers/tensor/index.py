@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims, rows_at
 from fluid.layers.checks import check_ids
 from fluid.layers.no_effect import no_effect
 
@@ -79,18 +79,19 @@ def strided_slice(
 
 @layer
 @no_effect(overwrite="the gradient of a row that is taken twice is the sum of both")
-def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: str | None = None) -> jax.Array:
-    """Rows of an array, by their numbers.
+def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: str | None = None) -> Any:
+    """Rows of an array, or steps of sequences, by their numbers.
 
     Args:
-      input: `[rows, ...]`.
-      index: integers `[count]` or `[count, 1]`.
+      input: `[rows, ...]`, or a SequenceBatch, of which the steps of all sequences, one after another, are the rows.
+      index: integers `[count]` or `[count, 1]`, or a SequenceBatch of `[1]`.
       overwrite: accepted for programs written for Fluid, but has no effect: the gradient of a row that is taken twice
         is the sum of both.
       name: instead of `gather_N`.
 
     Returns:
-      `[count, ...]`. A row whose number does not exist is NaN, or for integers the smallest one.
+      `[count, ...]`, or a SequenceBatch if the index is one. A row whose number does not exist is NaN, or for integers
+      the smallest one.
 
     Raises:
       ArgumentTypeError: the index holds no integers.
@@ -105,14 +106,15 @@ def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: s
       float32[batch, 4]
     """
     this = Layer("gather", name)
-    array = array_of(this, input)
-    ids = check_ids(this.name, array_of(this, index))
-    if ids.ndim > 2 or ids.ndim == 2 and ids.shape[1] != 1 or array.ndim == 0:
+    array = dense(input)
+    ids = check_ids(this.name, index)
+    dims = row_dims(index)
+    if ids.shape[dims:] not in ((), (1,)) or array.ndim == 0:
         raise errors.ShapeError(
             f"{this.name}: index {describe(index)} is no list of rows of {describe(input)}; expected [count] or "
             f"[count, 1]"
         )
-    return this.output(array.at[ids.reshape(-1)].get(mode="fill", wrap_negative_indices=False))
+    return this.output(like(index, rows_at(input, ids.reshape(index.shape[:dims] if dims > 1 else -1))))
 
 
 @layer

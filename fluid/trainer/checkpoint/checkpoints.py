@@ -16,8 +16,9 @@ from fluid.session import Results, Session
 from fluid.storage import PathLike
 from fluid.trainer.checkpoint.folder import Folder
 from fluid.trainer.checkpoint.match import check_checkpoint, describe_optimizers
-from fluid.trainer.checkpoint.score import Score
+from fluid.trainer.checkpoint.score import BestMeasured, Score
 from fluid.trainer.checkpoint.writer import Snapshot, Writer
+from fluid.trainer.handlers import Handler
 from fluid.trainer.health import Health
 from fluid.trainer.resume import Progress
 
@@ -38,7 +39,9 @@ class CheckpointConfig:
         saved.
       step_interval: save after every so many steps; None saves at the ends of epochs and of training only.
       keep_best: `(output, "min" or "max")`: also keep the checkpoint with the best output. The output is a scalar,
-        given by its name or position, and is compared as the mean over the steps since the checkpoint before.
+        given by its name or position, and is compared as the mean over the steps since the checkpoint before. Or the
+        name of a value that is measured while training goes on, such as `("test_loss", "min")`: when it is the best so
+        far, a checkpoint is saved.
 
     Raises:
       ArgumentError: a number is no whole number from 1 on, or `keep_best` is no such pair.
@@ -147,6 +150,10 @@ class Checkpoints(CheckpointHooks):
         self._since = 0  # steps since the last save, or since training was restored
         self._asked = False  # whether a handler asked for a save
 
+    def handlers(self) -> list[Handler]:
+        """What a training needs so that `keep_best` hears of measured values."""
+        return [BestMeasured(self._score, self._is_best)] if self._score and self._score.measured else []
+
     def restore(self, step: int | str | None = None) -> Progress | None:
         """Bring the session to a checkpoint.
 
@@ -171,7 +178,7 @@ class Checkpoints(CheckpointHooks):
                 return None
             meta = self.folder.meta(chosen)
             here = f"checkpoint {chosen} in {str(self.folder.path)!r}"
-            check_checkpoint(meta, self._session.state(), self._program, here)
+            check_checkpoint(meta, self._session, self._program, here)
             arrays = self._read(chosen)
             for damaged, problem in flaws.items():
                 name = self.folder.set_aside(damaged, "damaged")
@@ -254,13 +261,18 @@ class Checkpoints(CheckpointHooks):
         if step == self._writer.base:
             return
         self._since = 0
-        score = None if self._score is None else self._score.take()
+        score = None if self._score is None else self._score.take(step)
         optimizers = describe_optimizers(self._program)
         self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers))
 
     def wait(self) -> None:
         """Wait until the last save is complete."""
         self._writer.wait()
+
+    def _is_best(self, value: float) -> bool:
+        """Whether a measured value is better than those of all checkpoints."""
+        self.wait()
+        return self._score is not None and self._score.improves(self.folder, value)
 
     def _due(self) -> bool:
         interval = self.config.step_interval

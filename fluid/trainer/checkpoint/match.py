@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from fluid import storage
 from fluid.core import Program
 from fluid.formatting import described
+from fluid.session import Session
 
 log = logging.getLogger("fluid")
 
@@ -33,12 +33,12 @@ def describe_optimizers(program: Program) -> list[str]:
     return [described(minimize.optimizer) for minimize in program.minimizes]
 
 
-def check_checkpoint(meta: Mapping[str, Any], state: Mapping[str, Any], program: Program, where: str) -> None:
+def check_checkpoint(meta: Mapping[str, Any], session: Session, program: Program, where: str) -> None:
     """Refuse a checkpoint of another program or optimizer, and log settings of the optimizer that have changed.
 
     Args:
       meta: what the checkpoint says of itself.
-      state: arrays of the session by name; those that begin with "@slots/" are the optimizer's.
+      session: that of the Trainer.
       program: as the Trainer has it.
       where: which checkpoint it is, for messages.
 
@@ -46,20 +46,19 @@ def check_checkpoint(meta: Mapping[str, Any], state: Mapping[str, Any], program:
       ParameterError: names, shapes or dtypes differ.
     """
     found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in meta["arrays"].items()}
-    wanted = {n: (v.shape, str(v.dtype)) for n, v in state.items()}
     before = meta.get("optimizers")
     now = describe_optimizers(program)
     changed = (
         "" if before in (None, now) else f"{' and '.join(before)} when it was written, and {' and '.join(now)} now"
     )
-    same_parameters = _parameters(found) == {n: v for n, v in wanted.items() if not n.startswith(_SLOTS)}
+    same_parameters = _parameters(found) == _parameters(session.state())
     advice = _OTHER_OPTIMIZER.format(changed or "another one than now") if same_parameters else _OTHER_PROGRAM
-    storage.check_match(found, wanted, where, advice=advice)
+    session.check_state(found, where, advice=advice)
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
 
 
-_SLOTS = "@slots/"
+_OPTIMIZERS = ("@slots/", "@learning_rate/")
 _OTHER_PROGRAM = (
     "the program function is another one than that which was trained; to train this one from the beginning, use "
     "another checkpoint_dir"
@@ -73,4 +72,4 @@ _OTHER_OPTIMIZER = (
 
 def _parameters(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and dtype by name of all arrays that are not an optimizer's."""
-    return {n: (tuple(a.shape), str(a.dtype)) for n, a in arrays.items() if not n.startswith(_SLOTS)}
+    return {n: (tuple(a.shape), str(a.dtype)) for n, a in arrays.items() if not n.startswith(_OPTIMIZERS)}

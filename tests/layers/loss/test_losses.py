@@ -108,8 +108,8 @@ def test_ignored_rows_cost_nothing(ignore):
     label = np.array([[0], [ignore], [1], [ignore]])
 
     def loss(x):
-        applied = run(classifier(ignore=ignore), {"x": x, "label": label})
-        return applied.outputs[0], (applied.outputs[1], applied.weights[0])
+        applied = run(classifier(ignore=ignore), {"x": x, "label": label}, parts=True)
+        return applied.outputs[0], (applied.outputs[1], applied.parts[0].weight)
 
     gradient, (rows, weight) = jax.grad(loss, has_aux=True)(jnp.asarray(x))
     logs = x - np.log(np.exp(x).sum(1, keepdims=True))
@@ -162,15 +162,15 @@ def test_a_mean_weighs_what_it_is_a_mean_of():
         guesses = layers.accuracy(layers.reshape(x, [-1, 3]), layers.reshape(layers.argmax(x, axis=2), [-1, 1]))
         return once, layers.mean(once), layers.mean(s), layers.reduce_mean(x), guesses
 
-    applied = run(program, {"x": np.ones([5, 2, 3], "float32"), "s": batch})
-    assert [float(w) for w in applied.weights] == [5, 5, 4, 5, 10]
+    applied = run(program, {"x": np.ones([5, 2, 3], "float32"), "s": batch}, parts=True)
+    assert [float(part.weight) for part in applied.parts] == [5, 5, 4, 5, 10]
     assert float(applied.outputs[2]) == 3.0
 
 
 def test_a_mean_of_no_steps_is_zero():
     empty = fluid.SequenceBatch(jnp.full([2, 3, 1], 7.0), jnp.zeros([2], jnp.int32))
-    applied = run(lambda: layers.mean(layers.data("s", [1], lod_level=1)), {"s": empty})
-    assert float(applied.outputs[0]) == 0 and float(applied.weights[0]) == 0
+    applied = run(lambda: layers.mean(layers.data("s", [1], lod_level=1)), {"s": empty}, parts=True)
+    assert float(applied.outputs[0]) == 0 and float(applied.parts[0].weight) == 0
 
 
 def test_accuracy_counts_the_best_guesses():

@@ -268,7 +268,7 @@ def test_padding_reaches_no_gradient(layer):
         (lambda x, h: layers.gru_unit(h, h, 13), r"gru_unit_0\(size=13\): expected 3 times the width of .* size=15"),
         (lambda x, h: layers.gru_unit(h, h, 12), r"expected \[batch, 4\]"),
         (lambda x, h: layers.lstm_unit(h, h, h[:, :2]), r"float32\[batch, 12\], expected \[batch, 2\]"),
-        (lambda x, h: layers.lstm(h, h, h, 3, 4, 1), r"expected \[batch, batch, batch\]"),
+        (lambda x, h: layers.lstm(h, h, h, 3, 4, 1), r"expected \[time, batch, in\]"),
         (lambda x, h: layers.lstm(h, h, h, 3, 0, 1), r"cudnn_lstm_0\(hidden_size=0\): expected a whole number"),
         (lambda x, h: layers.lstm(h, h, h, 3, 4, True), r"cudnn_lstm_0\(num_layers=True\): expected a whole number"),
         (lambda x, h: layers.lstm(h, h, h, 3, 4, 1, dropout_prob=50), "dropout_prob=50; expected 0 to 1"),

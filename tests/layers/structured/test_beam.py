@@ -9,43 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers.run import run
+from layers.search import END, IDS, ROWS, START, WIDTH, every, step, weights
 from layers.table import real
 
 import fluid
 from fluid import errors, layers
-
-ROWS, WIDTH, IDS, START, END = 3, 4, 4, 0, 1
-
-
-def weights(seed):
-    """A small recurrent net: what a state and an id become, and what a state says."""
-    rng = np.random.default_rng(seed)
-    sizes = {"x": (ROWS, WIDTH), "past": (WIDTH, WIDTH), "word": (IDS, WIDTH), "out": (WIDTH, IDS)}
-    return {name: rng.normal(size=size).astype("float32") * 1.5 for name, size in sizes.items()}
-
-
-def step(ids, state, w, np=jnp):
-    """Log-probabilities of the next id, and the next state."""
-    state = np.tanh(state @ w["past"] + w["word"][ids])
-    scores = state @ w["out"]
-    return scores - np.log(np.sum(np.exp(scores), axis=-1, keepdims=True)), state
-
-
-def every(x, w, longest, penalty):
-    """All hypotheses of a row, `(score, ids)`, best first."""
-    found = []
-
-    def walk(ids, total, state):
-        scores, state = step(ids[-1] if ids else START, state, w, np)
-        for k in range(IDS):
-            said, now = (*ids, k), total + float(scores[k])
-            if k == END or len(said) == longest:
-                found.append((now / ((5 + len(said)) / 6) ** penalty, said))
-            else:
-                walk(said, now, state)
-
-    walk((), 0.0, x)
-    return sorted(found, key=lambda one: -one[0])
 
 
 @functools.cache

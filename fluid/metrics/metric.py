@@ -1,9 +1,4 @@
-"""Metrics that are accumulated over minibatches on the host, exactly and in bounded memory.
-
-Each has `update` for one minibatch, `eval` for the result so far and `reset`. `metric.of(...)` says which values of a
-program it reads, so that `trainer.test(reader, metrics={"auc": metric.of(preds="prediction", labels="label")})` streams
-over a whole data set.
-"""
+"""What all metrics have in common, and metrics of classes and of sequences."""
 
 import copy
 import inspect
@@ -79,6 +74,10 @@ class MetricBase:
     def eval(self) -> Any:
         """The result over all minibatches since the last reset: a number, or one for each of `parts`."""
         raise NotImplementedError
+
+
+Metrics = Mapping[str, MetricBase]
+"""What `Trainer.test(metrics=...)` takes: metrics by name, each told by `of` what it reads."""
 
 
 class Accuracy(MetricBase):
@@ -339,7 +338,7 @@ class CompositeMetric(MetricBase):
         return [metric.eval() for metric in self._metrics]
 
 
-def names_of(metrics: Mapping[str, MetricBase]) -> list[str]:
+def names_of(metrics: Metrics) -> list[str]:
     """The values of a program that metrics read, each once.
 
     Raises:

@@ -1,21 +1,27 @@
 """A handler that tests while training goes on."""
 
-from collections.abc import Mapping
+import contextlib
 from typing import Any
 
 import jax
 import numpy as np
 
 from fluid import errors
-from fluid.handlers.values import Every, Interval, scalar_outputs
-from fluid.metrics import MetricBase, names_of
+from fluid.metrics import Metrics, names_of
+from fluid.optimizer.averages import Average
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
-from fluid.trainer import EndEpochEvent, EndStepEvent, Handler
+from fluid.session import Results
+from fluid.trainer.evaluation.evaluate import request_of
+from fluid.trainer.evaluation.values import Every, Interval, output_names, scalar_outputs
+from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndStepEvent
+from fluid.trainer.handlers import Handler
 
 
 class TestEvery(Handler):
     """Tests at regular intervals, and announces the numbers of the result as `test_loss` and so on.
+
+    These are the scalars that the program returns, and the numbers of the metrics.
 
     Args:
       reader: as in `Trainer.test`.
@@ -24,11 +30,14 @@ class TestEvery(Handler):
         `{"chunks": ChunkEvaluator().of(...)}`.
       feed_order: as in `Trainer.test`.
       name: stands before the names of the values.
+      average: an average of the parameters that the program or its optimizer keeps, such as an
+        ExponentialMovingAverage: it is tested, and what other handlers save of it is the average too.
 
     Raises:
-      ArgumentError: two numbers would have one name; or, from `train`, a metric gives more or fewer numbers than its
-        `parts` name.
+      ArgumentError: two numbers would have one name; or, from `train`, nothing keeps the average, a metric has the name
+        of an output, or it gives more or fewer numbers than its `parts` name.
       ArgumentTypeError: something is no metric, or was not told what to read.
+      UnknownNameError: from `train`: a metric reads what the program does not have.
 
     Example:
       >>> import fluid, numpy as np
@@ -47,19 +56,32 @@ class TestEvery(Handler):
         self,
         reader: ReaderLike,
         every: Interval = "epoch",
-        metrics: Mapping[str, MetricBase] | None = None,
+        metrics: Metrics | None = None,
         feed_order: FeedOrder = None,
         name: str = "test",
+        average: Average | None = None,
     ):
+        if average is not None and not isinstance(average, Average):
+            raise errors.ArgumentTypeError(
+                f"TestEvery(average={average!r}): expected an average of the parameters, as in "
+                f"average=fluid.optimizer.ExponentialMovingAverage(0.999), which tracks the optimizer"
+            )
         self._reader = reader
         self._every = Every(every, "TestEvery")
-        self._metrics = None if metrics is None else _checked(metrics)
+        self._metrics = _checked(metrics or {})
         self._feed_order = feed_order
         self._name = name
+        self._average = average
 
     def measures(self) -> list[str]:
-        """The names of the program's scalars, or of the numbers of the metrics."""
+        """The names of the program's scalars, and of the numbers of the metrics."""
         return [name for names in self._names().values() for name in names]
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Refuse metrics and averages that the program has not."""
+        request_of(self.trainer.program, self._metrics)
+        if self._average is not None:
+            self._average.values(self.trainer)
 
     def end_step(self, event: EndStepEvent) -> None:
         """Test, if it is due."""
@@ -72,7 +94,12 @@ class TestEvery(Handler):
             self._test(event.epoch, event.steps - 1)
 
     def _test(self, epoch: int, step: int) -> None:
-        results = self.trainer.test(self._reader, self._feed_order, self._metrics)
+        """Test, and announce the result while the parameters are those that were tested."""
+        with contextlib.nullcontext() if self._average is None else self._average.apply(self.trainer):
+            results = self.trainer._evaluate(self._reader, self._feed_order, self._metrics, rows=False)
+            self.announce(epoch, step, self._numbers(results))
+
+    def _numbers(self, results: Results) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for place, names in self._names().items():
             numbers = [n for leaf in jax.tree.leaves(results[place]) for n in np.ravel(leaf)]
@@ -82,22 +109,23 @@ class TestEvery(Handler):
                     f'class names the numbers that eval returns, as in parts = ("precision", "recall")'
                 )
             values.update(zip(names, numbers, strict=True))
-        self.announce(epoch, step, values)
+        return values
 
     def _names(self) -> dict[int, list[str]]:
         """The names of the numbers of each result of a test, by the place of the result."""
-        if self._metrics is None:
-            return {place: [f"{self._name}_{name}"] for name, place in scalar_outputs(self.trainer.program).items()}
-        names = _numbers_of(self._metrics)
-        return {place: [f"{self._name}_{number}" for number in numbers] for place, numbers in enumerate(names)}
+        program = self.trainer.program
+        first = len(output_names(program))
+        measured = {first + i: numbers for i, numbers in enumerate(_numbers_of(self._metrics))}
+        named = {place: [name] for name, place in scalar_outputs(program).items()} | measured
+        return {place: [f"{self._name}_{name}" for name in names] for place, names in named.items()}
 
 
-def _numbers_of(metrics: Mapping[str, MetricBase]) -> list[list[str]]:
+def _numbers_of(metrics: Metrics) -> list[list[str]]:
     """The names of the numbers that each metric gives."""
     return [[f"{name}_{part}" for part in metric.parts] or [name] for name, metric in metrics.items()]
 
 
-def _checked(metrics: Mapping[str, MetricBase]) -> Mapping[str, MetricBase]:
+def _checked(metrics: Metrics) -> Metrics:
     """The metrics, if all of them can be used and announced."""
     names_of(metrics)
     numbers = [number for numbers in _numbers_of(metrics) for number in numbers]

@@ -1,0 +1,340 @@
+"""Reductions that nobody noted: what the equations of a program say of how its outputs depend on the minibatch.
+
+A program is traced with two batch sizes. Its equations are the same in both, so that a size or a constant that differs
+follows the batch. From the first equation to the last, each variable is found to be one of these:
+
+    constant             the same for every minibatch
+    rows                 an array with a dimension that follows the batch, each row of it computed from one example
+    examples, share      proportional to the number of examples, and the inverse of that
+    mean, sum, max, min  over the examples
+    unknown              everything else, such as the root of a mean
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fluid.core.equations import user_line
+from fluid.core.reduction.rule import Reduction, guess
+
+# These hand the numbers of their first input on as they are, or some of them.
+_LAYOUT = frozenset(
+    "reshape broadcast_in_dim transpose squeeze slice rev convert_element_type reduce_precision copy stop_gradient "
+    "optimization_barrier".split()
+)
+# What these make of rows when no dimension that follows the batch is left.
+_OF_ROWS = {"reduce_sum": "sum", "dot_general": "sum", "reduce_max": "max", "reduce_or": "max"} | {
+    "reduce_min": "min",
+    "reduce_and": "min",
+}
+_ALONG_AN_AXIS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort"})
+# The result for the largest number is the largest result.
+_INCREASING = frozenset({"sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "ceil", "floor"})
+_OVER_EXAMPLES = frozenset({"mean", "sum", "max", "min", "examples", "share"})
+
+
+class Noted(NamedTuple):
+    """A named value of which layers have noted how it reduces.
+
+    Attributes:
+      name: of the value.
+      kind: as in Reduction.
+      value: its variable.
+      weight: the variable of the weight of a mean; None for other kinds.
+    """
+
+    name: str
+    kind: str
+    value: Any
+    weight: Any
+
+
+class Traced(NamedTuple):
+    """One trace of a program in test mode.
+
+    Attributes:
+      batch: the batch size.
+      jaxpr: its equations.
+      feeds: the variables of its feeds.
+      outputs: the variables of its outputs.
+      noted: the named values whose reduction is known.
+    """
+
+    batch: int
+    jaxpr: Any
+    feeds: Sequence[Any]
+    outputs: Sequence[Any]
+    noted: Sequence[Noted]
+
+
+class _Kind(NamedTuple):
+    """What is known of a variable.
+
+    Attributes:
+      name: one of those at the head of this module.
+      noted: of a mean, the named value that has the same weight; None where that is the number of examples.
+      equation: of an unknown variable, the first equation of whose result nothing is known.
+    """
+
+    name: str
+    noted: Noted | None = None
+    equation: Any = None
+
+
+_CONSTANT = _Kind("constant")
+
+
+def reductions_of(first: Traced, second: Traced | None, known: Sequence[Reduction | None]) -> list[Reduction]:
+    """The rule of each output.
+
+    Args:
+      first: a trace of the program.
+      second: another one, with another batch size; None where the program takes only one.
+      known: for each output its rule, or None where it shall be found.
+    """
+    alike = second is not None and _alike(first.jaxpr, second.jaxpr)
+    reading = _Reading(first, second) if alike and second is not None else None
+    outputs = zip(first.outputs, first.outputs if second is None else second.outputs, known, strict=True)
+    return [rule or _rule(reading, variable, twin) for variable, twin, rule in outputs]
+
+
+def _rule(reading: "_Reading | None", variable: Any, twin: Any) -> Reduction:
+    kind = _Kind("unknown") if reading is None else reading.kind(variable, twin)
+    if kind.name in ("mean", "sum", "max", "min", "rows"):
+        return Reduction(kind.name, kind.noted.name if kind.noted else None)
+    if kind.name in ("constant", "examples"):
+        return Reduction("last" if kind.name == "constant" else "sum")
+    shape = variable.aval.shape
+    return guess(shape) if kind.equation is None else guess(shape, user_line(kind.equation))
+
+
+class _Reading:
+    """The kinds of all variables of a program.
+
+    Args:
+      first: a trace.
+      second: another one with the same equations and another batch size.
+    """
+
+    def __init__(self, first: Traced, second: Traced):
+        self._batches = (first.batch, second.batch)
+        self._makers = {v: e for e in first.jaxpr.eqns for v in e.outvars}
+        self._noted: dict[Any, Noted] = {}
+        for noted, twin in zip(first.noted, second.noted, strict=True):
+            if not _is_literal(noted.value):
+                self._noted.setdefault(noted.value, self._by_examples(noted, twin))
+        given = set(first.feeds)
+        self._kinds: dict[Any, _Kind] = {}
+        for variable, twin in zip(first.jaxpr.invars, second.jaxpr.invars, strict=True):
+            fed = _Kind("rows" if _following(variable, twin) else "unknown")
+            self._kinds[variable] = fed if variable in given else _CONSTANT
+        self._read(first.jaxpr, second.jaxpr)
+
+    def kind(self, variable: Any, twin: Any) -> _Kind:
+        """The kind of a variable of the first trace, or of a constant in its place."""
+        if not _is_literal(variable):
+            return self._kinds.get(variable, _CONSTANT)
+        if not _is_literal(twin):
+            return _Kind("unknown")
+        here, there = np.asarray(variable.val), np.asarray(twin.val)
+        if here.dtype.kind not in "iuf" or np.array_equal(here, there, equal_nan=here.dtype.kind == "f"):
+            return _CONSTANT
+        first, second = self._batches
+        if np.isclose(here * second, there * first):
+            return _Kind("examples")
+        return _Kind("share" if np.isclose(here * first, there * second) else "unknown")
+
+    def _by_examples(self, noted: Noted, twin: Noted) -> Noted:
+        """The same; with None for a weight that is the number of examples."""
+        if noted.weight is None or not _is_literal(noted.weight) or not _is_literal(twin.weight):
+            return noted
+        counts = (noted.weight.val, twin.weight.val)
+        return noted._replace(weight=None) if counts == self._batches else noted
+
+    def _read(self, first: Any, second: Any) -> None:
+        for equation, twin in zip(first.eqns, second.eqns, strict=True):
+            inputs = [self.kind(v, w) for v, w in zip(equation.invars, twin.invars, strict=True)]
+            inner = _called(equation)
+            if inner is None:
+                results = [self._result(equation, twin, inputs, place) for place in range(len(equation.outvars))]
+            else:
+                self._kinds.update(zip(inner.invars, inputs, strict=True))
+                other = _called(twin)
+                self._read(inner, other)
+                found = [self.kind(v, w) for v, w in zip(inner.outvars, other.outvars, strict=True)]
+                # JAX keeps the lines of what is called, but not those of a function that it has traced before.
+                results = [kind if kind.equation is None else kind._replace(equation=equation) for kind in found]
+            for variable, kind in zip(equation.outvars, results, strict=True):
+                self._kinds[variable] = self._said(equation, variable, kind)
+
+    def _said(self, equation: Any, variable: Any, kind: _Kind) -> _Kind:
+        """What layers say of a variable goes before what its equation says, except where all minibatches agree."""
+        noted = self._noted.get(variable)
+        if noted is None or (kind is _CONSTANT and noted.kind == "mean"):
+            return kind
+        if noted.kind == "mean":
+            return _Kind("mean", None if noted.weight is None else noted)
+        return _Kind(noted.kind) if noted.kind in _OVER_EXAMPLES else _Kind("unknown", None, equation)
+
+    def _result(self, equation: Any, twin: Any, inputs: Sequence[_Kind], place: int) -> _Kind:
+        """The kind of one result of an equation."""
+        unknown = next((kind for kind in inputs if kind.name == "unknown"), None)
+        if unknown is not None:
+            return unknown if unknown.equation is not None else _Kind("unknown", None, equation)
+        following = [_following(v, w) for v, w in zip(equation.invars, twin.invars, strict=True)]
+        left = _following(equation.outvars[place], twin.outvars[place])
+        if left:
+            mixed = any(kind.name in _OVER_EXAMPLES for kind in inputs) or left > max((1, *following))
+            return _Kind("unknown", None, equation) if mixed or _mixes(equation, twin) else _Kind("rows")
+        if any(following):
+            kind = _Kind(_OF_ROWS.get(equation.primitive.name, "unknown"))
+        elif all(kind is _CONSTANT for kind in inputs):
+            kind = _CONSTANT
+        else:
+            kind = _arithmetic(equation, inputs, self._weighs_the_same)
+        return kind._replace(equation=equation) if kind.name == "unknown" else kind
+
+    def _weighs_the_same(self, first: _Kind, second: _Kind) -> bool:
+        """Whether two means have the same weight."""
+        if first.noted is None or second.noted is None:
+            return first.noted is second.noted
+        return self._computed_alike(first.noted.weight, second.noted.weight)
+
+    def _computed_alike(self, first: Any, second: Any) -> bool:
+        """Whether two variables are computed in the same way from the same ones."""
+        if first is second:
+            return True
+        if _is_literal(first) or _is_literal(second):
+            return _is_literal(first) and _is_literal(second) and bool(first.val == second.val)
+        a, b = self._makers.get(first), self._makers.get(second)
+        if a is None or b is None or a.primitive is not b.primitive or str(a.params) != str(b.params):
+            return False
+        pairs = zip(a.invars, b.invars, strict=True)
+        return a.outvars.index(first) == b.outvars.index(second) and all(self._computed_alike(v, w) for v, w in pairs)
+
+
+def _arithmetic(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
+    """The kind of a result whose inputs have no rows, and are not all constant."""
+    name = equation.primitive.name
+    first = inputs[0]
+    if name in _LAYOUT:
+        return first
+    rule = _RULES.get(name)
+    if rule is not None:
+        return rule(equation, inputs, same)
+    if name in _INCREASING and first.name in ("max", "min"):
+        return first
+    return _Kind("unknown")
+
+
+def _sum(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
+    """Of `a + b`."""
+    first, second = inputs
+    if first is _CONSTANT:
+        first, second = second, first
+    if second is _CONSTANT and first.name in ("mean", "max", "min"):
+        return first
+    alike = first.name == second.name and (first.name == "sum" or (first.name == "mean" and same(first, second)))
+    return first if alike else _Kind("unknown")
+
+
+def _difference(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
+    """Of `a - b`."""
+    return _sum(equation, [inputs[0], _negative(equation, inputs[1:], same)], same)
+
+
+def _negative(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
+    """Of `-a`."""
+    opposite = {"max": _Kind("min"), "min": _Kind("max")}
+    return opposite.get(inputs[0].name, inputs[0])
+
+
+def _product(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
+    """Of `a * b`."""
+    kinds = dict(zip((kind.name for kind in inputs), inputs, strict=True))
+    if kinds.keys() == {"sum", "share"}:
+        return _Kind("mean")
+    other = next((kind for kind in inputs if kind is not _CONSTANT), _CONSTANT)
+    return _scaled(equation, other) if "constant" in kinds else _Kind("unknown")
+
+
+def _quotient(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
+    """Of `a / b`."""
+    first, second = inputs
+    if (first.name, second.name) == ("sum", "examples"):
+        return _Kind("mean")
+    return _scaled(equation, first) if second is _CONSTANT else _Kind("unknown")
+
+
+def _scaled(equation: Any, kind: _Kind) -> _Kind:
+    """Of something multiplied by a constant, or divided by one."""
+    positive = any(_is_literal(v) and v.val > 0 for v in equation.invars)
+    return kind if kind.name in ("mean", "sum") or positive else _Kind("unknown")
+
+
+def _kept(*names: str) -> Callable[..., _Kind]:
+    """Of what leaves some kinds as they are."""
+    return lambda equation, inputs, same: inputs[0] if inputs[0].name in names else _Kind("unknown")
+
+
+def _bound(name: str) -> Callable[..., _Kind]:
+    """Of the larger of two numbers, or of the smaller one."""
+    return lambda equation, inputs, same: _Kind(name if {k.name for k in inputs} <= {name, "constant"} else "unknown")
+
+
+_RULES: Mapping[str, Callable[..., _Kind]] = {
+    "add": _sum,
+    "add_any": _sum,
+    "sub": _difference,
+    "neg": _negative,
+    "mul": _product,
+    "div": _quotient,
+    "reduce_sum": _kept("mean", "sum"),
+    "reduce_max": _kept("max"),
+    "reduce_min": _kept("min"),
+    "max": _bound("max"),
+    "min": _bound("min"),
+}
+
+
+def _mixes(equation: Any, twin: Any) -> bool:
+    """Whether an equation computes rows from several examples, by summing or sorting along the batch."""
+    variable, other = equation.invars[0], twin.invars[0]
+    if equation.primitive.name == "dot_general":
+        axes = equation.params["dimension_numbers"][0][0]
+    elif equation.primitive.name in _ALONG_AN_AXIS:
+        axes = [equation.params.get("axis", equation.params.get("dimension"))]
+    else:
+        return False
+    return any(variable.aval.shape[axis] != other.aval.shape[axis] for axis in axes)
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Whether two lists of equations are the same, but for sizes and constants."""
+    if len(first.eqns) != len(second.eqns):
+        return False
+    for equation, twin in zip(first.eqns, second.eqns, strict=True):
+        inner, other = _called(equation), _called(twin)
+        if equation.primitive is not twin.primitive or len(equation.invars) != len(twin.invars):
+            return False
+        if inner is not None and (other is None or not _alike(inner, other)):
+            return False
+    return True
+
+
+def _called(equation: Any) -> Any:
+    """The equations of the function that one calls, if it does nothing but call it."""
+    inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit", "closed_call") else None
+    return None if inner is None else inner.jaxpr
+
+
+def _following(variable: Any, twin: Any) -> int:
+    """How many dimensions of a variable follow the batch."""
+    if _is_literal(variable) or _is_literal(twin):
+        return 0
+    return sum(a != b for a, b in zip(variable.aval.shape, twin.aval.shape, strict=True))
+
+
+def _is_literal(variable: Any) -> bool:
+    return hasattr(variable, "val")

@@ -1,0 +1,112 @@
+"""A handler that lowers the learning rate when a value has stopped to become better."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fluid import errors
+from fluid.core import whole_number
+from fluid.trainer import BeginTrainEvent
+from fluid.trainer.evaluation.monitor import Monitor
+
+log = logging.getLogger("fluid")
+
+
+class ReduceLROnPlateau(Monitor):
+    """Multiplies the learning rate by a factor when a value has not become better for a while.
+
+    The rate is set as by `trainer.learning_rate = ...`: nothing is compiled anew, checkpoints keep it, and a schedule
+    ends at the rate that it has then. A program with several `minimize` has all of its rates lowered.
+
+    Args:
+      monitor: name of the value, as for EarlyStopping.
+      factor: what the rate is multiplied by, above 0 and below 1.
+      patience: how many measurements in a row may be no better than the best before the rate is lowered.
+      mode: "min" or "max": which way is better.
+      min_delta: by how much a value must be better than the best to count as better.
+      cooldown: how many measurements after that do not count, so that the new rate has time to show what it does.
+      min_lr: the rate is never set to less.
+
+    Attributes:
+      best: the best value so far, or None.
+
+    Raises:
+      ArgumentError: an argument makes no sense.
+      UnknownNameError: nothing measures such a value, or the optimizer is a bare optax transformation, which does not
+        tell its learning rate; raised when training begins.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.zeros((8, 2), "float32"),), batch_size=4)
+      >>> reducing = fluid.handlers.ReduceLROnPlateau("loss", factor=0.5, patience=2, mode="max")
+      >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.5))
+      >>> trainer.train(reader, num_epochs=5, handlers=[reducing])  # the loss never grows
+      >>> trainer.learning_rate  # lowered after the third and the fifth epoch
+      0.125
+    """
+
+    def __init__(
+        self,
+        monitor: str,
+        factor: float = 0.1,
+        patience: int = 10,
+        mode: str = "min",
+        min_delta: float = 1e-4,
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+    ):
+        super().__init__(monitor, mode, min_delta)
+        if not 0 < factor < 1:
+            raise errors.ArgumentError(f"ReduceLROnPlateau(factor={factor!r}): expected a number between 0 and 1")
+        if not min_lr >= 0:
+            raise errors.ArgumentError(f"ReduceLROnPlateau(min_lr={min_lr!r}): expected a number from 0 on")
+        self._factor = factor
+        self._patience = whole_number("ReduceLROnPlateau", "patience", patience)
+        self._cooldown = whole_number("ReduceLROnPlateau", "cooldown", cooldown, least=0)
+        self._min_lr = min_lr
+        self._worse = 0  # how many measurements in a row were no better
+        self._resting = 0  # how many measurements still do not count
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Refuse an optimizer whose rate cannot be set."""
+        super().begin_train(event)
+        self.trainer.session.learning_rates(self.trainer.program)
+
+    def state(self) -> dict[str, Any]:
+        """The best value, how many measurements since were no better, and how many will not count."""
+        return {**super().state(), "worse": self._worse, "resting": self._resting}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        super().restore(state)
+        self._worse = state["worse"]
+        self._resting = state["resting"]
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._worse = 0
+        self._resting = 0
+
+    def _judge(self, value: float) -> None:
+        resting = self._resting > 0
+        if self._better(value):
+            self.best = value
+            self._worse = 0
+        elif not resting:
+            self._worse += 1
+        if resting:
+            self._resting -= 1
+        if self._worse >= self._patience:
+            self._reduce()
+            self._worse = 0
+            self._resting = self._cooldown
+
+    def _reduce(self) -> None:
+        session = self.trainer.session
+        before = session.learning_rates(self.trainer.program)
+        after = [rate if rate <= self._min_lr else max(rate * self._factor, self._min_lr) for rate in before]
+        session.set_learning_rates(after, self.trainer.program)
+        shown = ", ".join(f"{rate:.3g}" for rate in after)
+        log.info("%s has not become better than %s: the learning rate is %s now", self.monitor, self.best, shown)

@@ -1,0 +1,238 @@
+"""Layers on boxes, and the geometry that all layers for detection share.
+
+A box is `[x1, y1, x2, y2]`: its left, top, right and bottom edge. Boxes are either normalized, in fractions of the
+image, or in pixels. A box in pixels includes the pixels `x2` and `y2`, so that it is `x2 - x1 + 1` wide: functions take
+`pixel`, 1 for boxes in pixels and 0 for normalized ones, as what is added to a width or height.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.layers.base import Layer, array_of, describe, is_sequence, layer, like, wide
+from fluid.layers.functional import activation
+
+
+@layer
+def iou_similarity(x: core.Value, y: core.Value, box_normalized: bool = True, name: str | None = None) -> Any:
+    """Intersection over union of each pair of boxes: the area of their intersection divided by that of their union.
+
+    Args:
+      x: boxes `[n, 4]`, or a SequenceBatch of them.
+      y: boxes `[m, 4]`.
+      box_normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last
+        pixel.
+      name: instead of `iou_similarity_N`.
+
+    Returns:
+      `[n, m]`, or a SequenceBatch of `[m]` if `x` is one. It is 0 for boxes without an area.
+
+    Raises:
+      ShapeError: an input is not `[..., 4]`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.iou_similarity(x, x)
+      >>> fluid.Session(program).run(program, {"x": [[0, 0, 2, 2], [1, 0, 2, 2]]})[0].tolist()
+      [[1.0, 0.5], [0.5, 1.0]]
+    """
+    this = Layer("iou_similarity", name)
+    first, second = boxes_of(this, x, "x", 2), boxes_of(this, exact_array(this, y), "y", 2)
+    return this.output(like(x, iou(first[..., None, :], second, 0.0 if box_normalized else 1.0)))
+
+
+@layer
+def box_clip(input: core.Value, im_info: core.Value, name: str | None = None) -> Any:
+    """Clip boxes to the image that they belong to.
+
+    Args:
+      input: boxes in pixels of the original image: `[batch, ..., 4]`, or a SequenceBatch of `[..., 4]`.
+      im_info: `[batch, 3]`: height and width of the resized image, and the scale by which it was resized.
+      name: instead of `box_clip_N`.
+
+    Returns:
+      Boxes of the same shape, with x between 0 and `round(width / scale) - 1`, and y likewise.
+
+    Raises:
+      ShapeError: the input is not `[..., 4]`, or `im_info` is not `[batch, 3]`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     boxes = fluid.layers.data("boxes", shape=[4], lod_level=1)
+      ...     return fluid.layers.box_clip(boxes, fluid.layers.data("im_info", shape=[3]))
+      >>> feed = {"boxes": [[[-3, 2, 40, 30], [1, 2, 3, 4]]], "im_info": [[24, 32, 2]]}
+      >>> fluid.Session(program).run(program, feed)[0].rows()[0].tolist()
+      [[0.0, 2.0, 15.0, 11.0], [1.0, 2.0, 3.0, 4.0]]
+    """
+    this = Layer("box_clip", name)
+    boxes = boxes_of(this, input, "input")
+    height, width, scale = image_sizes(this, im_info, boxes.shape[0])
+    last = [activation("round")(side / scale) - 1 for side in (width, height)]
+    spread = [edge.reshape(-1, *[1] * (boxes.ndim - 2)) for edge in last]
+    return this.output(like(input, clip_boxes(boxes, *spread)))
+
+
+@layer
+def polygon_box_transform(input: core.Value, name: str | None = None) -> Any:
+    """Corners of quadrilaterals from their offsets to the pixels that predict them, as in EAST (Zhou et al., 2017).
+
+    Args:
+      input: offsets in pixels of the image, `[batch, channels, height, width]`, x in the even channels and y in the odd
+        ones. The feature map has a quarter of the resolution of the image.
+      name: instead of `polygon_box_transform_N`.
+
+    Returns:
+      Coordinates of the same shape: `4 * column - x` and `4 * row - y`.
+
+    Raises:
+      ShapeError: the input has not four dimensions, or an odd number of channels.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.polygon_box_transform(fluid.layers.data("geometry", shape=[8, 16, 16]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 8, 16, 16]
+    """
+    this = Layer("polygon_box_transform", name)
+    offsets = wide(array_of(this, input))
+    if offsets.ndim != 4 or offsets.shape[1] % 2:
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(input)}; expected x and y of each corner, [batch, 2 * corners, height, "
+            f"width], as from layers.conv2d(x, num_filters=8, filter_size=1)"
+        )
+    rows, columns = (4 * jnp.arange(n, dtype=offsets.dtype) for n in offsets.shape[2:])
+    is_x = jnp.arange(offsets.shape[1])[:, None, None] % 2 == 0
+    return this.output(jnp.where(is_x, columns, rows[:, None]) - offsets)
+
+
+class CenterForm(NamedTuple):
+    """Boxes as centres and sizes, each array `[...]`."""
+
+    x: jax.Array
+    y: jax.Array
+    width: jax.Array
+    height: jax.Array
+
+
+def exact(value: core.Value) -> jax.Array:
+    """The array of a value, in float32 or wider, with zeros for the padding of a sequence batch.
+
+    NumPy arrays are not rounded to the half precision that a program may compute in, as other layers round them: in
+    bfloat16, coordinates around 1000 are multiples of 4.
+    """
+    return wide(jnp.asarray(value) if isinstance(value, np.ndarray) else value)
+
+
+def exact_array(this: Layer, value: core.Value) -> jax.Array:
+    """The array of a value that must not be a sequence batch, in float32 or wider.
+
+    Raises:
+      ShapeError: it is a sequence batch.
+    """
+    return exact(array_of(this, value) if is_sequence(value) else value)
+
+
+def boxes_of(this: Layer, value: core.Value, argument: str, dims: int | None = None) -> jax.Array:
+    """The array of boxes `[..., 4]`, in float32 or wider, with zeros for the padding of a sequence batch.
+
+    Args:
+      this: the layer, for messages.
+      value: an array or a sequence batch.
+      argument: the name of the argument, for messages.
+      dims: the number of dimensions that an array must have; None for any.
+
+    Raises:
+      ShapeError: the last dimension is not 4, or an array has another number of dimensions.
+    """
+    array = exact(value)
+    if array.ndim < 2 or array.shape[-1] != 4 or (dims is not None and not is_sequence(value) and array.ndim != dims):
+        expected = "[..., 4]" if dims is None else f"[{', '.join(['boxes', 'boxes', 'batch'][: dims - 1][::-1])}, 4]"
+        raise errors.ShapeError(
+            f"{this.name}: {argument} {describe(value)} are no boxes; expected {expected}, x1, y1, x2, y2 of each, as "
+            f'from layers.data("{argument}", shape=[4], lod_level=1)'
+        )
+    return array
+
+
+def box_sizes(boxes: jax.Array, pixel: float) -> tuple[jax.Array, jax.Array]:
+    """Width and height `[...]` of boxes `[..., 4]`."""
+    return boxes[..., 2] - boxes[..., 0] + pixel, boxes[..., 3] - boxes[..., 1] + pixel
+
+
+def areas(boxes: jax.Array, pixel: float) -> jax.Array:
+    """Areas `[...]` of boxes `[..., 4]`, 0 where `x2` is less than `x1` or `y2` less than `y1`."""
+    width, height = (jnp.maximum(side, 0) for side in box_sizes(boxes, pixel))
+    return width * height
+
+
+def iou(first: jax.Array, second: jax.Array, pixel: float) -> jax.Array:
+    """Intersection over union of boxes, 0 where the union has no area.
+
+    Args:
+      first: boxes `[..., 4]`.
+      second: boxes whose shape broadcasts with that of `first`: `iou(a[:, None], b[None], 0)` compares all pairs.
+      pixel: 1 for boxes in pixels, 0 for normalized boxes.
+
+    Returns:
+      `[...]`, between 0 and 1.
+    """
+    corner = jnp.maximum(first[..., :2], second[..., :2])
+    intersection = areas(jnp.concatenate([corner, jnp.minimum(first[..., 2:], second[..., 2:])], axis=-1), pixel)
+    union = areas(first, pixel) + areas(second, pixel) - intersection
+    return jnp.where(union > 0, intersection / jnp.where(union > 0, union, 1), 0)
+
+
+def center_form(boxes: jax.Array, pixel: float) -> CenterForm:
+    """Centres and sizes of boxes `[..., 4]`."""
+    width, height = box_sizes(boxes, pixel)
+    return CenterForm(boxes[..., 0] + width / 2, boxes[..., 1] + height / 2, width, height)
+
+
+def corner_form(boxes: CenterForm, pixel: float) -> jax.Array:
+    """Boxes `[..., 4]` of centres and sizes."""
+    half = boxes.width / 2, boxes.height / 2
+    corners = boxes.x - half[0], boxes.y - half[1], boxes.x + half[0] - pixel, boxes.y + half[1] - pixel
+    return jnp.stack(corners, axis=-1)
+
+
+def clip_boxes(boxes: jax.Array, width: jax.Array, height: jax.Array) -> jax.Array:
+    """Clip boxes `[..., 4]` to x between 0 and `width` and y between 0 and `height`, which broadcast with `[...]`."""
+    most = jnp.stack(jnp.broadcast_arrays(width, height, width, height), axis=-1)
+    return jnp.clip(boxes, 0, most)
+
+
+def boxes_in_images(this: Layer, value: core.Value, argument: str) -> core.SequenceBatch:
+    """Read boxes of which each image has its own number, as a SequenceBatch `[batch, boxes, 4]`.
+
+    Raises:
+      ShapeError: the value is something else, such as an array, which has no lengths.
+    """
+    if not isinstance(value, core.SequenceBatch) or value.data.ndim != 3 or value.shape[2] != 4:
+        raise errors.ShapeError(
+            f"{this.name}: {argument} {describe(value)}; expected the boxes in each image as a sequence batch "
+            f'[batch, objects, 4], as from layers.data("{argument}", shape=[4], lod_level=1)'
+        )
+    return value.with_data(exact(value))
+
+
+def image_sizes(this: Layer, im_info: core.Value, batch: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Height, width and scale of images, each `[batch]`, from `[batch, 3]`, or from `[1, 3]` for all of them.
+
+    Raises:
+      ShapeError: it has another shape.
+    """
+    info = exact_array(this, im_info)
+    if info.shape not in ((batch, 3), (1, 3)):
+        raise errors.ShapeError(
+            f"{this.name}: im_info {describe(im_info)}; expected height, width and scale of each image, [batch, 3], "
+            f'as from layers.data("im_info", shape=[3])'
+        )
+    height, width, scale = jnp.broadcast_to(info, (batch, 3)).T
+    return height, width, scale

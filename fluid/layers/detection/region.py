@@ -1,0 +1,100 @@
+"""What the layers that pool regions of feature maps share."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import Layer, describe, like, wide
+from fluid.layers.detection.box import exact
+from fluid.layers.image.spatial import image_of
+
+# The number of regions that are pooled at once; the memory of intermediate results grows with it.
+_AT_ONCE = 16
+
+
+class Regions(NamedTuple):
+    """Feature maps, their regions, and the size to which the regions are pooled.
+
+    Attributes:
+      this: the layer.
+      features: `[batch, channels, height, width]`, in float32 or wider.
+      boxes: the regions, `[batch, regions, 4]`, in pixels of the image.
+      scale: the size of the feature map divided by that of the image.
+      pooled: height and width of the result.
+      given: the arguments for feature maps and regions, as the user gave them.
+    """
+
+    this: Layer
+    features: jax.Array
+    boxes: jax.Array
+    scale: float
+    pooled: tuple[int, int]
+    given: tuple[core.Value, core.Value]
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Height and width of the feature maps."""
+        return self.features.shape[2], self.features.shape[3]
+
+    def each(self, pool: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:
+        """Pool each region, and record the results.
+
+        Args:
+          pool: a function from a feature map `[channels, height, width]` and a box `[4]` to the pooled region
+            `[channels', pooled height, pooled width]`.
+
+        Returns:
+          `[batch, regions, channels', pooled height, pooled width]`, a SequenceBatch if the regions are one.
+        """
+        count = self.boxes.shape[1]
+        at_once = _AT_ONCE if isinstance(count, int) and count > _AT_ONCE else None
+
+        def image(features: jax.Array, boxes: jax.Array) -> jax.Array:
+            return jax.lax.map(lambda box: pool(features, box), boxes, batch_size=at_once)
+
+        results = jax.vmap(image)(self.features, self.boxes)
+        features, rois = self.given
+        return self.this.output(like(rois, results.astype(jnp.asarray(features).dtype)))
+
+
+def regions(
+    this: Layer,
+    input: core.Value,
+    rois: core.Value,
+    pooled: tuple[int, int],
+    scale: float,
+    counts: tuple[str, Any] = ("rois_lod", None),
+) -> Regions:
+    """Read feature maps and their regions.
+
+    Args:
+      this: the layer.
+      input: feature maps `[batch, channels, height, width]`.
+      rois: a SequenceBatch `[batch, regions, 4]`, or an array of that shape.
+      pooled: height and width of the result.
+      scale: the size of the feature map divided by that of the image.
+      counts: name and value of the argument by which Fluid assigns regions to images, which is not supported.
+
+    Raises:
+      ArgumentError: a size is not positive, or the value of `counts` is not None.
+      ShapeError: the input has not four dimensions, or `rois` do not fit it.
+    """
+    features = wide(image_of(this, input, 4, "NCHW").array)
+    boxes = exact(rois)
+    argument, value = counts
+    if value is not None:
+        raise errors.ArgumentError(
+            f"{this.name}: {argument}= is not supported; give rois as a sequence batch, which has their number in "
+            f'each image, as from layers.data("rois", shape=[4], lod_level=1)'
+        )
+    if boxes.ndim != 3 or boxes.shape[2] != 4 or boxes.shape[0] != features.shape[0]:
+        raise errors.ShapeError(
+            f"{this.name}: rois {describe(rois)} for feature maps {describe(input)}; expected the regions of each "
+            f'image, [batch, regions, 4], as from layers.data("rois", shape=[4], lod_level=1)'
+        )
+    names = ("pooled_height", "pooled_width")
+    high, broad = (core.whole_number(this.name, *pair) for pair in zip(names, pooled, strict=True))
+    return Regions(this, features, boxes, float(scale), (high, broad), (input, rois))

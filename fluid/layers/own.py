@@ -1,0 +1,132 @@
+"""What layers of your own need beside parameters: the mode, random keys, and arrays that they keep between steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from fluid import core, errors
+from fluid.initializer import Constant
+from fluid.layers.base import Layer, layer
+
+
+@layer
+def is_training() -> bool:
+    """Whether the program runs in train mode rather than in test mode.
+
+    It is an ordinary bool, so `if` works: the program is traced once for each mode. Parameters and states must be
+    created in both, since a program is discovered in train mode.
+
+    Returns:
+      True while a training step is traced; False for `trainer.test`, `Inferencer` and `mode="test"`.
+
+    Example:
+      >>> import fluid
+      >>> def noisy(x):
+      ...     if not fluid.layers.is_training():
+      ...         return x
+      ...     return x + 0.1 * jax.random.normal(fluid.layers.random_key(), x.shape)
+      >>> print(fluid.Program(lambda: noisy(fluid.layers.data("x", shape=[4]))).outputs[0])
+      float32[batch, 4]
+    """
+    return core.current_frame("layers.is_training").mode == core.TRAIN
+
+
+@layer
+def random_key(name: str | None = None) -> jax.Array:
+    """A key for `jax.random`, another one in each step.
+
+    It depends on the seed of the Session, on the step and on the name alone, so that adding a layer changes no other
+    layer's random numbers, and a training that is resumed draws what an uninterrupted one would have drawn. Inside
+    `layers.scan` and the like each iteration has a key of its own.
+
+    Args:
+      name: what tells keys apart: one name gives one key. `random_key_N` by default, another for each call.
+
+    Returns:
+      A key, `[]`; `jax.random.split` makes several of it.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return x * jax.random.bernoulli(fluid.layers.random_key("mask"), 0.5, x.shape)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return core.random_key(Layer("random_key", name).name)
+
+
+@dataclass(frozen=True)
+class State:
+    """An array that a layer keeps from one training step to the next. Made by `create_state`.
+
+    Attributes:
+      name: under which it is saved, fetched and found in the scope.
+      value: as it is when the state is created: after the step before, or after an update in this one.
+    """
+
+    name: str
+    value: jax.Array
+
+    def update(self, value: Any) -> None:
+        """Give it the value for the next step. In test mode nothing happens: testing changes nothing.
+
+        No gradient passes through it: what is kept is a number.
+
+        Args:
+          value: an array of the state's shape.
+
+        Raises:
+          ShapeError: it has another shape.
+        """
+        core.current_frame("layers.create_state")
+        core.set_state(self.name, jax.lax.stop_gradient(value))
+
+
+@layer
+def create_state(
+    shape: Sequence[int], dtype: Any = "float32", name: str | None = None, initializer: Any = None
+) -> State:
+    """An array that a layer of your own changes by itself, such as a moving average or a counter.
+
+    It is saved with the parameters, in checkpoints and by `save_params`, and no optimizer touches it.
+
+    Args:
+      shape: its sizes.
+      dtype: its dtype, also while the program computes in half precision.
+      name: `create_state_N.w_0` by default. Two layers that give one name share one state.
+      initializer: of `fluid.initializer`, or a number for all elements; zeros by default.
+
+    Returns:
+      A State: `state.value` is the array, `state.update(value)` changes it for the next step.
+
+    Raises:
+      ParameterError: the name is used already with another shape or dtype.
+      ArgumentTypeError: the initializer is neither a number nor a function of key, shape and dtype.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[1])
+      ...     largest = fluid.layers.create_state([1], name="largest")
+      ...     largest.update(fluid.layers.elementwise_max(largest.value, fluid.layers.reduce_max(x, dim=0)))
+      ...     return fluid.layers.reduce_max(x)
+      >>> with fluid.Session(program) as session:
+      ...     _ = session.run(feed={"x": np.array([[3.0], [5.0]])}, mode="train")
+      ...     session.scope["largest"].tolist()
+      [5.0]
+    """
+    this = Layer("create_state", name)
+    full = this.name if name is not None else this.frame.unique(f"{this.name}.w")
+    start = 0.0 if initializer is None else initializer
+    if isinstance(start, int | float | np.number):
+        start = Constant(float(start))
+    if not callable(start):
+        raise errors.ArgumentTypeError(
+            f"{this.name}: initializer={initializer!r}; expected a number, or an initializer as in "
+            f"initializer=fluid.initializer.Normal(0.0, 1.0)"
+        )
+    return State(full, core.create_state(full, shape, str(jax.dtypes.canonicalize_dtype(dtype)), start))

@@ -1,0 +1,34 @@
+"""Metrics that are accumulated over minibatches on the host, exactly and in bounded memory.
+
+Each has `update` for one minibatch, `eval` for the result so far and `reset`. `metric.of(...)` says which values of a
+program it reads, so that `trainer.test(reader, metrics={"auc": metric.of(preds="prediction", labels="label")})` streams
+over a whole data set.
+"""
+
+from fluid.metrics.detection import DetectionMAP
+from fluid.metrics.metric import (
+    Accuracy,
+    Auc,
+    ChunkEvaluator,
+    CompositeMetric,
+    EditDistance,
+    MetricBase,
+    Metrics,
+    Precision,
+    Recall,
+    names_of,
+)
+
+__all__ = [
+    "Accuracy",
+    "Auc",
+    "ChunkEvaluator",
+    "CompositeMetric",
+    "DetectionMAP",
+    "EditDistance",
+    "MetricBase",
+    "Metrics",
+    "Precision",
+    "Recall",
+    "names_of",
+]

@@ -1,0 +1,69 @@
+"""Dynamic loss scaling: gradients of half precision are computed of a multiple of the loss, so that none vanishes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fluid.lazy import optax
+
+START = 2.0**15
+LEAST = 1.0
+MOST = 2.0**24
+PATIENCE = 2000
+
+
+class Scaled(NamedTuple):
+    """State of `skip_overflows`.
+
+    Attributes:
+      scale: what the loss is multiplied by, float32 `[]`.
+      finite: steps with finite gradients since the scale changed, int32 `[]`.
+      inner: the state of the rule.
+    """
+
+    scale: Any
+    finite: Any
+    inner: Any
+
+
+def skip_overflows(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """A rule that leaves out updates whose gradients have overflowed, and adapts the scale of the loss.
+
+    As in Micikevicius et al. (2018), section 3.2: gradients that are infinite or NaN halve the scale, and the update is
+    left out; after 2000 finite ones the scale is doubled. At a scale of 1 nothing is left out: what is not finite there
+    is no matter of the scale, and shall be seen.
+
+    Args:
+      rule: is given gradients of the loss itself, divided by the scale already.
+    """
+
+    def init(params: Any) -> Scaled:
+        return Scaled(jnp.float32(START), jnp.zeros([], jnp.int32), rule.init(params))
+
+    def update(grads: Any, state: Scaled, params: Any = None) -> tuple[Any, Scaled]:
+        finite = jnp.stack([jnp.isfinite(g).all() for g in jax.tree.leaves(grads)]).all()
+        made = finite | (state.scale <= LEAST)
+        updates, inner = rule.update(grads, state.inner, params)
+        # Selected and not branched: a branch would make the host wait for the device.
+        updates = jax.tree.map(lambda u: jnp.where(made, u, jnp.zeros_like(u)), updates)
+        inner = jax.tree.map(lambda new, old: jnp.where(made, new, old), inner, state.inner)
+        grown = state.finite + 1 >= PATIENCE
+        larger = jnp.where(grown, jnp.minimum(state.scale * 2, MOST), state.scale)
+        smaller = jnp.maximum(state.scale / 2, LEAST)
+        count = jnp.where(finite & ~grown, state.finite + 1, 0)
+        return updates, Scaled(jnp.where(finite, larger, smaller), count, inner)
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_of(slots: Any) -> Any:
+    """What the loss is multiplied by in the next step, a scalar; 1 without loss scaling."""
+    return slots.scale if isinstance(slots, Scaled) else 1.0
+
+
+def was_skipped(before: Any, after: Any) -> Any:
+    """Whether the update between two states was left out; both are those of `skip_overflows`."""
+    return after.scale < before.scale

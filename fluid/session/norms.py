@@ -1,0 +1,30 @@
+"""How large gradients and updates are: what tells whether a learning rate is too small or too large."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def norm(arrays: Any) -> Any:
+    """The L2 norm of all numbers in a tree of arrays, float32 `[]`.
+
+    Example:
+      >>> float(norm({"w": jnp.array([[3.0]]), "b": jnp.array([4.0])}))
+      5.0
+    """
+    squares = [jnp.sum(jnp.square(array.astype(jnp.float32))) for array in jax.tree.leaves(arrays)]
+    return jnp.sqrt(jnp.sum(jnp.stack(squares)))
+
+
+def ratio(before: Mapping[str, Any], after: Mapping[str, Any]) -> Any:
+    """The norm of what an update has added to parameters, divided by the norm that these had, float32 `[]`.
+
+    About 1e-3 is usual. It is infinite where all parameters were 0.
+
+    Example:
+      >>> round(float(ratio({"w": jnp.array([3.0, 4.0])}, {"w": jnp.array([3.0, 4.1])})), 3)
+      0.02
+    """
+    return norm({name: after[name] - before[name] for name in before}) / norm(before)

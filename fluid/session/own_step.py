@@ -1,0 +1,277 @@
+"""TrainingStep: what a step function of a user's own works with, and what it returns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.core import Applied, Array
+from fluid.optimizer.loss_scale import scale_of
+from fluid.session.rules import Rule
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Evaluation:
+    """What a program computed from parameters and feeds.
+
+    Attributes:
+      losses: one scalar for each `minimize` of the program; of a Trainer with an optimizer the only one.
+      outputs: what the program function returned, in order.
+      states: every state, such as a moving average, with the value for the next step, by name.
+      gradients: of one loss with respect to the parameters of its `minimize`, by name; empty if not asked for.
+      values: the named values that somebody wants to fetch, by name.
+    """
+
+    losses: list[Any]
+    outputs: list[Any]
+    states: dict[str, Any]
+    gradients: dict[str, Any]
+    values: dict[str, Any]
+
+
+StepFunction = Callable[["TrainingStep"], tuple[Mapping[str, Any], Sequence[Any], Evaluation]]
+"""What `step=` takes: from a TrainingStep to the new parameters, the new slots, and the evaluation to report."""
+
+
+class Machinery(NamedTuple):
+    """How a training step computes.
+
+    Attributes:
+      rules: how each `minimize` updates.
+      rates: the learning rate of each, from `Rates.of`.
+      apply: runs the program on parameters and states by name, feeds and a key.
+      fetched: the names of values that somebody wants to fetch.
+    """
+
+    rules: Sequence[Rule]
+    rates: Sequence[Any]
+    apply: Callable[[Mapping[str, Any], Mapping[str, Any], Any], Applied]
+    fetched: Sequence[str]
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """What one training step works with, for a step function of one's own: `fluid.Trainer(..., step=function)`.
+
+    All of it is traced and becomes one compiled step. The methods are pure: they return something new and change
+    nothing, so they may be called several times, and inside `jax.grad`, `jax.vmap` or `jax.lax.cond`.
+
+    A step function returns three things: the parameters and slots to go on with, and the Evaluation whose outputs are
+    the metrics of this step and whose states are kept.
+
+    Attributes:
+      parameters: those that some `minimize` changes, by name, as they are before the step.
+      slots: the states of the optimizers, one for each `minimize`.
+      states: such as moving averages, by name.
+      feeds: the minibatch, by name.
+      key: random key of this step; layers draw from it, and `jax.random.fold_in(key, 1)` is one more.
+      number: how many training steps were done before, int32 `[]`.
+
+    Example:
+      >>> import fluid, jax, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> def halved(step):
+      ...     here = step.losses_and_gradients()
+      ...     gradients = jax.tree.map(lambda g: 0.5 * g, here.gradients)
+      ...     parameters, slots = step.update(gradients)
+      ...     return parameters, slots, here
+      >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(1.0), step=halved)
+      >>> trainer.train(fluid.reader.arrays((np.ones((4, 2), "float32"),), batch_size=4))
+      >>> trainer.params["fc_0.b_0"].tolist()
+      [-0.5]
+    """
+
+    parameters: dict[str, Any]
+    slots: list[Any]
+    states: dict[str, Any]
+    feeds: dict[str, Any]
+    key: Any
+    number: Any
+    _machinery: Machinery = field(repr=False)
+
+    def evaluate(
+        self,
+        parameters: Mapping[str, Any] | None = None,
+        feeds: Mapping[str, Any] | None = None,
+        states: Mapping[str, Any] | None = None,
+        key: Any = None,
+    ) -> Evaluation:
+        """Run the program forwards, in train mode.
+
+        Args:
+          parameters: some or all, by name; the others, and by default all, are those of before the step.
+          feeds: the same of feeds.
+          states: the same of states.
+          key: instead of that of the step, which draws the same random numbers in each evaluation.
+
+        Returns:
+          An Evaluation without gradients.
+
+        Raises:
+          UnknownNameError: the program changes no such parameter, or has no such feed or state.
+        """
+        arrays = {
+            **_merged("parameter", self.parameters, parameters),
+            **_merged("state", self.states, states),
+        }
+        applied = self._machinery.apply(arrays, _merged("feed", self.feeds, feeds), self.key if key is None else key)
+        values = {name: applied.values[name] for name in self._machinery.fetched if name in applied.values}
+        return Evaluation(applied.losses, applied.outputs, applied.states, {}, values)
+
+    def losses_and_gradients(
+        self,
+        parameters: Mapping[str, Any] | None = None,
+        feeds: Mapping[str, Any] | None = None,
+        states: Mapping[str, Any] | None = None,
+        key: Any = None,
+        which: int = 0,
+    ) -> Evaluation:
+        """Run the program forwards and backwards.
+
+        Args:
+          parameters: and the next three, as for `evaluate`.
+          feeds: see there.
+          states: see there.
+          key: see there.
+          which: of which `minimize`, in the order of the program: its loss, its parameters.
+
+        Returns:
+          An Evaluation with the gradients.
+        """
+        rule = self._rule(which)
+        start = _merged("parameter", self.parameters, parameters)
+        scale = scale_of(self.slots[which])
+
+        def loss(chosen: Mapping[str, Any]) -> tuple[Any, Evaluation]:
+            found = self.evaluate({**start, **chosen}, feeds, states, key)
+            return found.losses[which] * scale, found
+
+        gradients, found = jax.grad(loss, has_aux=True)({n: start[n] for n in rule.parameters})
+        if rule.scaled:
+            gradients = jax.tree.map(lambda g: g / scale, gradients)
+        return Evaluation(found.losses, found.outputs, found.states, gradients, found.values)
+
+    def update(
+        self,
+        gradients: Mapping[str, Any],
+        slots: Sequence[Any] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        which: int = 0,
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """Let an optimizer change parameters.
+
+        Args:
+          gradients: one for each parameter of the `minimize`, by name.
+          slots: those of before the step by default.
+          parameters: to be changed, as for `evaluate`.
+          which: of which `minimize`, in the order of the program.
+
+        Returns:
+          All parameters and all slots; those that belong to no other `minimize` than this one have changed.
+
+        Raises:
+          UnknownNameError: a gradient is missing, or of something else.
+        """
+        rule = self._rule(which)
+        _check_gradients(gradients, rule.parameters)
+        start = _merged("parameter", self.parameters, parameters)
+        after = list(self.slots if slots is None else slots)
+        mine = {name: start[name] for name in rule.parameters}
+        changed, after[which] = rule.update(self._machinery.rates[which], gradients, {}, after[which], mine)
+        return {**start, **changed}, after
+
+    def _rule(self, which: int) -> Rule:
+        if isinstance(which, bool) or not isinstance(which, int) or not 0 <= which < len(self._machinery.rules):
+            raise errors.ArgumentError(
+                f"which={which!r}: the program calls minimize {len(self._machinery.rules)} times, expected 0 to "
+                f"{len(self._machinery.rules) - 1}, as in step.update(gradients, which=0)"
+            )
+        return self._machinery.rules[which]
+
+
+def check_tables(rules: Sequence[Rule]) -> None:
+    """Refuse tables that are updated by rows where a step function computes the gradients.
+
+    Raises:
+      ArgumentError: there is one.
+    """
+    tables = [table for rule in rules for table in rule.tables]
+    if tables:
+        raise errors.ArgumentError(
+            f"step= computes gradients of whole parameters, and {', '.join(tables)} would be updated by the rows that "
+            f"were looked up; write layers.embedding(..., is_sparse=False)"
+        )
+
+
+def check_result(result: Any, step: TrainingStep) -> tuple[dict[str, Any], list[Any], Evaluation]:
+    """What a step function returned, if training can go on from it.
+
+    Raises:
+      ProgramError: it is no triple of parameters, slots and Evaluation, or these are not like those of before the step.
+    """
+    if not isinstance(result, tuple) or len(result) != 3 or not isinstance(result[2], Evaluation):
+        found = [type(part).__name__ for part in result] if isinstance(result, tuple) else type(result).__name__
+        raise errors.ProgramError(
+            f"the step function returned {found}, expected the new parameters, the new slots and an Evaluation: "
+            f"here = step.losses_and_gradients(); parameters, slots = step.update(here.gradients); "
+            f"return parameters, slots, here"
+        )
+    evaluation = result[2]
+    parameters = dict(result[0])
+    slots = list(result[1])
+    for what, before, after in (
+        ("parameters", step.parameters, parameters),
+        ("slots", step.slots, slots),
+        ("states", step.states, evaluation.states),
+    ):
+        if complaint := _difference(before, after):
+            raise errors.ProgramError(
+                f"the {what} that the step function returned are not like those before the step: {complaint}; take "
+                f"them from step.update(...) and step.evaluate(), or make them of step.{what}"
+            )
+    return _strong(parameters), _strong(slots), evaluation
+
+
+def _strong(tree: Any) -> Any:
+    """Arrays of the dtypes that they have, however weak these are: the next step shall not be compiled anew."""
+    return jax.tree.map(lambda value: jnp.asarray(value, jnp.result_type(value)), tree)
+
+
+def _difference(before: Any, after: Any) -> str | None:
+    """How two trees of arrays differ in structure, shape or dtype; None where they do not."""
+    structure: Any = jax.tree.structure(before)
+    if structure != jax.tree.structure(after):
+        return "other names, or another structure"
+    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
+        wanted = Array(jnp.shape(old), str(jnp.result_type(old)))
+        found = Array(jnp.shape(new), str(jnp.result_type(new)))
+        if wanted != found:
+            return f"{jax.tree_util.keystr(path, simple=True, separator='/')} is {found}, expected {wanted}"
+    return None
+
+
+def _merged(kind: str, known: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The given arrays over the known ones.
+
+    Raises:
+      UnknownNameError: a name is not known.
+    """
+    for name in given or {}:
+        if name not in known:
+            raise errors.UnknownNameError(f"a training step has no {kind} {name!r} here. {errors.nearest(name, known)}")
+    return {**known, **(given or {})}
+
+
+def _check_gradients(gradients: Mapping[str, Any], names: Sequence[str]) -> None:
+    wrong = sorted(set(gradients) ^ set(names))
+    if wrong:
+        what = "is missing" if wrong[0] in names else "is not of this minimize"
+        raise errors.UnknownNameError(
+            f"step.update: the gradient of {wrong[0]!r} {what}; expected one for each of {', '.join(names)}, as "
+            f"step.losses_and_gradients() gives them. For a parameter that shall stay give zeros"
+        )

@@ -1,0 +1,157 @@
+"""Rules: how each `minimize` of a program updates its parameters."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.core import Program, warn
+from fluid.core.equations import unneeded
+from fluid.lazy import optax
+from fluid.optimizer.loss_scale import skip_overflows
+from fluid.session.rows import Rows, keeps_other_rows, update
+
+# Schedules of these libraries may be constant, and those who use one know it.
+_SCHEDULES = ("optax.", "fluid.")
+
+
+class Rule(NamedTuple):
+    """How one `minimize` updates its parameters.
+
+    Attributes:
+      optimizer: what was recorded.
+      settings: the ParamAttr of each parameter, or None, by name.
+      parameters: their names.
+      tables: those among them that are updated by the rows that were looked up.
+      scaled: whether the loss is scaled, and updates with gradients that have overflowed are left out.
+    """
+
+    optimizer: Any
+    settings: dict[str, Any]
+    parameters: tuple[str, ...]
+    tables: tuple[str, ...]
+    scaled: bool = False
+
+    def init(self, parameters: Mapping[str, Any]) -> Any:
+        """The slots before the first update."""
+        return self._transformation(self.optimizer).init(dict(parameters))
+
+    def rate(self, rate: Any, slots: Any) -> Any:
+        """The learning rate of the next update, a scalar; arguments as for `update`.
+
+        Raises:
+          UnknownNameError: the optimizer does not tell it.
+        """
+        return self._at(rate).current_rate(slots)
+
+    def update(
+        self,
+        rate: Any,
+        gradients: Mapping[str, Any],
+        rows: Mapping[str, Rows],
+        slots: Any,
+        parameters: Mapping[str, Any],
+    ) -> tuple[dict[str, Any], Any]:
+        """Update the parameters. Nowhere else do gradients meet an optimizer.
+
+        Args:
+          rate: from `Rates.of`: the learning rate, a scalar that may be traced.
+          gradients: of the parameters that are no tables, by name.
+          rows: of the tables, by name.
+          slots: the state of the optimizer.
+          parameters: all of them, whole.
+
+        Returns:
+          The new parameters and slots.
+        """
+        return update(self._transformation(self._at(rate)), gradients, rows, slots, parameters)
+
+    def _at(self, rate: Any) -> Any:
+        """The optimizer with a learning rate; as it is where it does not tell its own."""
+        return self.optimizer if self.optimizer.declared_rate is None else self.optimizer.at_rate(rate)
+
+    def _transformation(self, optimizer: Any) -> optax.GradientTransformation:
+        found = optimizer.transformation(self.settings)
+        return skip_overflows(found) if self.scaled else found
+
+
+def rules_of(program: Program) -> list[Rule]:
+    """One Rule for each `minimize` of a program.
+
+    Warns when a table that was declared sparse has to be updated densely, and of a schedule that is none.
+    """
+    rules = []
+    for minimize in program.minimizes:
+        _check_schedule(minimize.optimizer)
+        settings = {n: program.parameters[n].settings for n in minimize.parameters}
+        tables = _tables_of(program, minimize.optimizer, minimize.parameters)
+        rules.append(Rule(minimize.optimizer, settings, minimize.parameters, tables, program.precision == "float16"))
+    return rules
+
+
+def _tables_of(program: Program, optimizer: Any, parameters: tuple[str, ...]) -> tuple[str, ...]:
+    """The tables that are updated by rows."""
+    looked_up = [n for n in parameters if n in program.lookups]
+    shared = [n for n in looked_up if n in program.dense_uses]
+    tables = [n for n in looked_up if n not in shared]
+    if shared:
+        warnings.warn(
+            f"the tables {shared} of {program.name} are used as a whole too, so their updates are dense; "
+            f"give every embedding of them is_sparse=True",
+            errors.FluidWarning,
+            stacklevel=3,
+        )
+    if tables and (why := needs_all_rows(optimizer)):
+        warnings.warn(
+            f"{type(optimizer).__name__} {why}, so the updates of {tables} are dense, as they must be to be exact",
+            errors.FluidWarning,
+            stacklevel=3,
+        )
+        tables = []
+    return tuple(tables)
+
+
+def needs_all_rows(optimizer: Any) -> str | None:
+    """Why an optimizer cannot update a table by rows; None where it can."""
+    if optimizer.whole_tables:
+        return "(with its accumulate_steps, norms, averages or schedule) needs tables as a whole"
+    if optimizer.lazy_mode or keeps_other_rows(optimizer.rule()):
+        return None
+    return "changes rows that have no gradient (lazy_mode=True would leave those alone)"
+
+
+def _check_schedule(optimizer: Any) -> None:
+    """Warn of a function for a learning rate that gives one number whatever the number of updates done is.
+
+    Raises:
+      ArgumentError: the function gives no scalar, or needs the number itself, which is known to nobody while a step is
+        compiled.
+    """
+    schedule = optimizer.declared_rate
+    if not callable(schedule):
+        return
+    shown = f"learning_rate={getattr(schedule, '__name__', type(schedule).__name__)}"
+    count = jax.ShapeDtypeStruct((), jnp.int32)
+    try:
+        shape = jax.eval_shape(lambda: jnp.asarray(schedule(jnp.zeros((), jnp.int32)))).shape
+        constant = bool(unneeded(lambda given: schedule(given["count"]), {"count": count}))
+    except jax.errors.JAXTypeError as error:
+        raise errors.ArgumentError(
+            f"{shown}: the function is compiled into the step, so that it has no number of updates to look at, but a "
+            f"value that stands for every such number. Use jax.numpy: jnp.where(updates_done < 1000, 0.1, 0.01), or "
+            f"fluid.layers.piecewise_decay([1000], [0.1, 0.01])"
+        ) from error
+    if shape != ():
+        raise errors.ArgumentError(f"{shown}: found a rate of shape {list(shape)}, expected one number for an update")
+    if constant and not getattr(schedule, "__module__", "").startswith(_SCHEDULES):
+        warn(
+            f"{shown} does not depend on its argument, the number of updates done: it is called while a step is "
+            f"compiled, and what it gives then is the rate of all steps. To change the rate while training goes on, "
+            f"write trainer.learning_rate = 0.01 between two steps, or give a function of the number of updates: "
+            f"learning_rate=lambda updates_done: 0.1 * 0.99**updates_done"
+        )

@@ -1,0 +1,1 @@
+"""What is measured while training and in tests."""

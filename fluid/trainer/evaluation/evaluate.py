@@ -1,0 +1,201 @@
+"""Evaluation of a program over a data set: its outputs and metrics, in one pass."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.core import TEST, Program, warn
+from fluid.metrics import MetricBase, Metrics, names_of
+from fluid.reader.adapters import minibatches
+from fluid.reader.base import ReaderLike
+from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.reader.prefetch import Prefetcher
+from fluid.session import BoundStep, Request, Results, Session, check_fetch
+from fluid.trainer.evaluation.totals import Total
+from fluid.trainer.evaluation.values import output_names, scalar_outputs
+from fluid.trainer.loop import IN_FLIGHT
+from fluid.trainer.signals import Signals
+
+
+class _Last(NamedTuple):
+    """What the last test was of.
+
+    Attributes:
+      step: the step counter of the scope, the very array: each training step makes a new one.
+      averages: those that took the place of parameters.
+      values: the numbers that it gave.
+    """
+
+    step: Any
+    averages: tuple[Any, ...]
+    values: frozenset[float]
+
+
+class Evaluator:
+    """Tests a program.
+
+    Args:
+      session: which holds the arrays.
+      program: the program.
+    """
+
+    def __init__(self, session: Session, program: Program):
+        self._session = session
+        self._program = program
+        self._warned = False
+        self._last = _Last(None, (), frozenset())
+
+    def averages_of(self, value: float) -> tuple[Any, ...]:
+        """The averages that took the place of parameters when the last test gave a number.
+
+        They are those whose parameters belong to a result that is announced after the test; none, where the number is
+        not from the last test, training has gone on since, or the averages are in place still.
+        """
+        last = self._last
+        known = value in last.values and last.step is self._session.scope.step
+        return last.averages if known and not self._session.replaced else ()
+
+    def test(
+        self,
+        reader: ReaderLike,
+        feed_order: FeedOrder,
+        metrics: Metrics,
+        rows: bool = True,
+        interrupts: Signals | None = None,
+    ) -> Results:
+        """Run one pass of a reader, see `Trainer.test`.
+
+        Warns, in the first test, of outputs whose value over a data set is a guess.
+
+        Args:
+          reader: as in `Trainer.test`.
+          feed_order: as in `Trainer.test`.
+          metrics: as in `Trainer.test`.
+          rows: whether outputs that are no scalars are gathered; None stands for them otherwise.
+          interrupts: the signals that end the test between two minibatches.
+        """
+        source = minibatches(reader)
+        program = self._program
+        request = request_of(program, metrics)
+        if not self._warned:
+            self._warned = True
+            for doubt in doubts(program):
+                warn(doubt)
+        # New ones for each pass, so that a result does not depend on what was tested before.
+        feeder = Feeder(program.feeds, feed_order, buckets=self._session.buckets(program))
+        batches = Prefetcher(source(), converter(self._session, feeder, interrupts))
+        try:
+            results = evaluate(self._session.step(program, request), request, batches, program, metrics, rows)
+        finally:
+            batches.close()
+        self._last = _Last(self._session.scope.step, tuple(self._session.replaced), frozenset(_numbers(results)))
+        return results
+
+
+def converter(session: Session, feeder: Feeder, interrupts: Signals | None = None) -> Callable[[Any, int], Any]:
+    """What makes a feed on the device of a minibatch and its number in the epoch."""
+
+    def convert(minibatch: Any, index: int) -> Any:
+        if interrupts is not None:
+            interrupts.check()
+        return session.take(feeder.feed(minibatch, index))
+
+    return convert
+
+
+def request_of(program: Program, metrics: Metrics) -> Request:
+    """What the step of a test shall do: give what the outputs contribute, and what the metrics read.
+
+    Raises:
+      ArgumentTypeError: something is no metric, or was not told what to read.
+      UnknownNameError: a metric reads what the program does not have.
+      ArgumentError: a metric has the name of an output.
+    """
+    outputs = output_names(program)
+    if twice := [name for name in metrics if name in outputs]:
+        raise errors.ArgumentError(
+            f"the metric {twice[0]!r} has the name of an output of the program {program.name}; give it another one: "
+            f"metrics={{'exact_{twice[0]}': ...}}"
+        )
+    names = check_fetch(program, names_of(metrics)) if metrics else None
+    return Request(TEST, names, tuple(program.feeds), parts=True)
+
+
+def evaluate(
+    step: BoundStep,
+    request: Request,
+    batches: Iterable[Any],
+    program: Program,
+    metrics: Metrics,
+    rows: bool = True,
+) -> Results:
+    """Combine the outputs of a program over all minibatches, and feed metrics with the values that they read.
+
+    Args:
+      step: the compiled step of the request.
+      request: from `request_of`.
+      batches: converted minibatches, each with an attribute `feed`.
+      program: the program.
+      metrics: by name; copies of them are used, so that they stay as they are.
+      rows: whether outputs that are no scalars are gathered; None stands for them otherwise.
+
+    Returns:
+      One NumPy value for each output, then the result of each metric; by name where the program names its outputs, or
+      there are metrics.
+    """
+    scalars = scalar_outputs(program).values()
+    totals = [Total(rule) if rows or i in scalars else None for i, rule in enumerate(program.reductions)]
+    fresh = [metric.of(**metric.inputs) for metric in metrics.values()]
+    under_way: deque[Any] = deque()
+    for batch in batches:
+        under_way.append(step.raw(batch.feed))
+        if len(under_way) > IN_FLIGHT:
+            _collect(under_way.popleft(), request.fetch or (), totals, fresh)
+    for found in under_way:
+        _collect(found, request.fetch or (), totals, fresh)
+    values = [None if total is None else total.result() for total in totals]
+    names = [*output_names(program), *metrics] if metrics or program.output_names else None
+    return Results([*values, *(metric.eval() for metric in fresh)], names)
+
+
+def doubts(program: Program) -> list[str]:
+    """What to say of each output whose value over a data set is a guess."""
+    named = zip(output_names(program), program.reductions, strict=True)
+    return [
+        f"{doubt}: how the values of {name!r} for several minibatches become one is not known, so that a test takes "
+        f"{_GUESSES[rule.kind]}, and its result depends on the batch size. Say it in the program: "
+        f'layers.metric(value, reduce="mean"), "sum", "max", "min" or "last"; or, for a function of values that are '
+        f"known, layers.metric(mean, reduce=jnp.sqrt)"
+        for name, rule in named
+        for doubt in _doubts_of(rule)
+    ]
+
+
+_GUESSES = {"mean": "their mean, weighted by examples", "rows": "all of them, one behind the other"} | {
+    "function": "the mean of what it is a function of"
+}
+
+
+def _numbers(results: Results) -> list[float]:
+    """The numbers of a test, those of metrics that give several included."""
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
+    return [float(array.reshape(())) for array in arrays if array.size == 1 and array.dtype.kind in "biuf"]
+
+
+def _doubts_of(rule: Any) -> list[str]:
+    return [*([rule.doubt] if rule.doubt else []), *(doubt for part in rule.parts for doubt in _doubts_of(part))]
+
+
+def _collect(found: Any, names: Sequence[str], totals: Sequence[Total | None], metrics: Sequence[MetricBase]) -> None:
+    """Add what one minibatch gave; this waits for it."""
+    parts, fetched = found
+    for total, part in zip(totals, parts, strict=True):
+        if total is not None:
+            total.add(part)
+    values = dict(zip(names, fetched, strict=True)) if metrics else {}
+    for metric in metrics:
+        metric.update(**{argument: np.asarray(values[name]) for argument, name in metric.inputs.items()})

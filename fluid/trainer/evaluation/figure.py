@@ -1,0 +1,97 @@
+"""Pictures of curves: drawn with matplotlib, written to a file or shown in a notebook."""
+
+import io
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fluid import errors
+from fluid.storage import PathLike
+
+Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+"""Where the points of each curve lie, and their values, by name."""
+
+# A curve that spans more than this is drawn on a logarithmic axis.
+_WIDE = 20
+
+
+def check_matplotlib(who: str) -> Any:
+    """The class of matplotlib's figures.
+
+    Args:
+      who: asks for it, for the message.
+
+    Raises:
+      ArgumentError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure  # without pyplot there is no global state, and no window
+    except ImportError as error:
+        raise errors.ArgumentError(
+            f"{who} needs the package matplotlib, which is not installed: pip install matplotlib"
+        ) from error
+    return Figure
+
+
+def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
+    """A PNG with one set of axes for each output, and for what else ends in its name.
+
+    Args:
+      curves: by name.
+      outputs: names of curves that have axes of their own.
+      along: what the horizontal axis shows, such as "step".
+    """
+    groups = _groups(list(curves), list(outputs))
+    columns = max(min(len(groups), 3), 1)
+    rows = math.ceil(len(groups) / columns)
+    figure = check_matplotlib("a plot")(figsize=(4.5 * columns, 3 * max(rows, 1)), dpi=100, layout="constrained")
+    for i, (title, names) in enumerate(groups.items()):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        for name in names:
+            places, numbers = curves[name]
+            # Few points are marked, so that a curve of one point can be seen.
+            marker = "o" if len(places) <= 40 else ""
+            axes.plot(places, numbers, label=name, linewidth=1.5, marker=marker, markersize=3)
+        axes.set(xlabel=along, title=title, yscale=_scale([v for n in names for v in curves[n][1]]))
+        axes.grid(alpha=0.3)
+        if len(names) > 1:
+            axes.legend(frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def write_picture(picture: bytes, path: PathLike) -> None:
+    """Write a PNG, so that the file is never half there."""
+    partial = f"{os.fspath(path)}.partial"
+    with open(partial, "wb") as file:
+        file.write(picture)
+    os.replace(partial, path)
+
+
+def display_picture(picture: bytes, handle: Any = None) -> Any:
+    """Show a PNG in a notebook, in the place of an earlier one if there is a handle of it; returns the handle."""
+    from IPython.display import Image, display
+
+    image = Image(data=picture, format="png")
+    if handle is None:
+        return display(image, display_id=True)
+    handle.update(image)
+    return handle
+
+
+def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
+    """The names of curves by title of their axes: what ends in the name of an output is drawn beside it."""
+    groups: dict[str, list[str]] = {output: [output] for output in outputs if output in names}
+    for name in (n for n in names if n not in groups):
+        fitting = [output for output in outputs if name == output or name.endswith(f"_{output}")]
+        groups.setdefault(max(fitting, key=len) if fitting else name, []).append(name)
+    return groups
+
+
+def _scale(values: list[float]) -> str:
+    """Which axis suits the values: "log" where they are positive and span much, else "linear"."""
+    positive = all(v > 0 for v in values if math.isfinite(v))
+    finite = [v for v in values if math.isfinite(v)]
+    return "log" if finite and positive and max(finite) > _WIDE * min(finite) else "linear"

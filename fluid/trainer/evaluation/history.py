@@ -1,0 +1,245 @@
+"""History: what a training measured, epoch by epoch; and the handler that gathers it."""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fluid import errors
+from fluid.session import Results
+from fluid.storage import PathLike
+from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
+from fluid.trainer.evaluation.means import Means
+from fluid.trainer.evaluation.values import by_name, number
+from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, MeasuredEvent
+from fluid.trainer.handlers import Handler
+from fluid.trainer.loop import IN_FLIGHT
+from fluid.trainer.progress.place import in_notebook
+
+# So many epochs of an interrupted training are remembered: every checkpoint holds them.
+_REMEMBERED = 1000
+
+
+@dataclass
+class _Row:
+    """One epoch, before its values are read.
+
+    Attributes:
+      epoch: from 0.
+      steps: training steps done at its end.
+      metrics: of its EndEpochEvent.
+      announced: what handlers announced, by name.
+    """
+
+    epoch: int
+    steps: int
+    metrics: Results
+    announced: dict[str, Any]
+
+
+class History(Mapping[str, list[Any]]):
+    """What a training measured: a column for each value, with one entry for each epoch.
+
+    The columns are `epoch`, from 0; `step`, the training steps done; the scalars of the program, over the steps of the
+    epoch as in `EndEpochEvent.metrics`; and what handlers announced, such as `test_loss`: the last value in the epoch,
+    NaN where there is none. An epoch that was stopped has an entry too.
+
+    It is read like a dict: `history["test_loss"]`, `list(history)`, `dict(history)`.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.zeros((8, 2), "float32"),), batch_size=4)
+      >>> history = fluid.Trainer(program, fluid.optimizer.SGD(0.1)).train(reader, 3, test_reader=reader)
+      >>> list(history), history["step"]
+      (['epoch', 'step', 'loss', 'test_loss'], [2, 4, 6])
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Any]] = {"epoch": [], "step": []}
+        self._unread: deque[_Row] = deque()
+
+    def __getitem__(self, name: str) -> list[Any]:
+        self._read()
+        if name not in self._columns:
+            raise errors.UnknownNameError(f"the history has no column {name!r}. {errors.nearest(name, self._columns)}")
+        return list(self._columns[name])
+
+    def __iter__(self) -> Iterator[str]:
+        self._read()
+        return iter(list(self._columns))
+
+    def __len__(self) -> int:
+        self._read()
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        self._read()
+        epochs = len(self._columns["epoch"])
+        last = {name: column[-1] for name, column in self._columns.items() if column and name not in ("epoch", "step")}
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in last.items())
+        return f"History({epochs} epoch{'' if epochs == 1 else 's'}{': ' if shown else ''}{shown})"
+
+    def to_pandas(self) -> Any:
+        """The same as a pandas DataFrame, with the epochs as its index.
+
+        Raises:
+          ArgumentError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise errors.ArgumentError(
+                "History.to_pandas() needs the package pandas, which is not installed: pip install pandas"
+            ) from error
+        return pandas.DataFrame(dict(self)).set_index("epoch")
+
+    def plot(self, path: PathLike | None = None) -> None:
+        """Draw the columns over the epochs; those that end in the same name share their axes.
+
+        Args:
+          path: of the PNG file to write. None shows the figure in a notebook, and elsewhere writes `history.png`.
+
+        Raises:
+          ArgumentError: matplotlib is not installed.
+        """
+        check_matplotlib("History.plot()")
+        columns = dict(self)
+        epochs = [epoch + 1 for epoch in columns["epoch"]]
+        names = [name for name in columns if name not in ("epoch", "step")]
+        known = {name: [i for i, value in enumerate(columns[name]) if not math.isnan(value)] for name in names}
+        curves = {
+            name: ([epochs[i] for i in found], [columns[name][i] for i in found])
+            for name, found in known.items()
+            if found
+        }
+        outputs = [name for name in names if not any(name.endswith(f"_{other}") for other in names)]
+        picture = draw_curves(curves, outputs, "epoch")
+        if path is None and in_notebook():
+            display_picture(picture)
+        else:
+            write_picture(picture, "history.png" if path is None else path)
+
+    def _append(self, row: _Row) -> None:
+        """Add an epoch; it is read when nothing has to wait for it."""
+        self._unread.append(row)
+        while self._unread[0].steps <= row.steps - IN_FLIGHT:
+            self._read_first()
+
+    def _announced(self, steps: int, values: Mapping[str, Any]) -> bool:
+        """Add values to the row that ends at a step, if that is the last one; returns whether it is."""
+        if not self._unread or self._unread[-1].steps != steps:
+            return False
+        self._unread[-1].announced.update(values)
+        return True
+
+    def _read(self) -> None:
+        while self._unread:
+            self._read_first()
+
+    def _read_first(self) -> None:
+        row = self._unread.popleft()
+        before = len(self._columns["epoch"])
+        announced = {name: number(value) for name, value in row.announced.items()}
+        values = {"epoch": row.epoch, "step": row.steps, **by_name(row.metrics), **announced}
+        for name in values:
+            self._columns.setdefault(name, [math.nan] * before)
+        for name, column in self._columns.items():
+            column.append(values.get(name, math.nan))
+
+    def _state(self) -> dict[str, list[Any]]:
+        """The ends of the columns, as JSON."""
+        self._read()
+        return {name: column[-_REMEMBERED:] for name, column in self._columns.items()}
+
+    @classmethod
+    def _of(cls, state: Mapping[str, Sequence[Any]]) -> "History":
+        history = cls()
+        history._columns = {name: list(column) for name, column in state.items()}
+        return history
+
+
+class HistoryKeeper(Handler):
+    """Gathers the History of a training, also over an interruption.
+
+    Attributes:
+      history: of the last training.
+    """
+
+    def __init__(self) -> None:
+        self.history = History()
+        self._means: Means | None = None
+        self._announced: dict[str, Any] = {}
+        self._restored: Mapping[str, Any] | None = None
+
+    def epoch_metrics(self) -> Results:
+        """The scalars of the program over the steps of this epoch so far; computed when somebody reads one."""
+        means = self._means or Means(self.trainer.program)
+        return Results(_Late(means), means.names)
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Begin a new history, unless an interrupted training continues."""
+        restored = self._restored
+        self._restored = None
+        if restored is not None:
+            self.history = History._of(restored["history"])
+            self._announced = dict(restored["announced"])
+            self._means = Means(self.trainer.program)
+            self._means.restore(restored["means"])
+        elif not event.resumed:
+            self.history = History()
+            self._announced = {}
+            self._means = None
+
+    def begin_epoch(self, event: BeginEpochEvent) -> None:
+        """Begin new means, unless an interrupted epoch continues."""
+        if event.first_step == 0 or self._means is None:
+            self._means = Means(self.trainer.program)
+
+    def end_step(self, event: EndStepEvent) -> None:
+        """Count the step."""
+        assert self._means is not None
+        self._means.add(event.metrics, event.examples)
+
+    def measured(self, event: MeasuredEvent) -> None:
+        """Keep what was announced for the row of this epoch; it belongs to the last row, where that has just ended."""
+        values = by_name(event.metrics)
+        if not self.history._announced(self.done, values):
+            self._announced.update(values)
+
+    def end_epoch(self, event: EndEpochEvent) -> None:
+        """Add a row."""
+        self.history._append(_Row(event.epoch, self.done, event.metrics, self._announced))
+        self._announced = {}
+
+    def state(self) -> dict[str, Any]:
+        """The history so far, and the means of this epoch."""
+        means = self._means or Means(self.trainer.program)
+        announced = {name: number(value) for name, value in self._announced.items()}
+        return {"history": self.history._state(), "announced": announced, "means": means.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue the history of a checkpoint."""
+        self._restored = state
+
+
+class _Late(Sequence[Any]):
+    """The values of some means, which are read when somebody asks for one."""
+
+    def __init__(self, means: Means):
+        self._means = means
+        self._values: list[float] | None = None
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read()[index]
+
+    def __len__(self) -> int:
+        return len(self._means.names)
+
+    def _read(self) -> list[float]:
+        if self._values is None:
+            found = self._means.read()
+            self._values = [found.get(name, math.nan) for name in self._means.names]
+        return self._values

@@ -1,0 +1,245 @@
+"""Means of a program's scalars over training steps, gathered without waiting for the device."""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid.core import Program
+from fluid.session import Results
+from fluid.trainer.evaluation.values import scalar_outputs
+from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndStepEvent
+from fluid.trainer.handlers import Handler
+from fluid.trainer.loop import IN_FLIGHT
+
+# So many steps are read at a time.
+_CHUNK = 32
+
+
+class _Chunk(NamedTuple):
+    """Some steps that were put together.
+
+    Attributes:
+      values: for each scalar an array `[steps]`.
+      examples: of each step.
+    """
+
+    values: Sequence[Any]
+    examples: Sequence[int]
+
+
+class _Found(NamedTuple):
+    """What one scalar is over the steps that were read; the mean is not yet divided by the weight of all steps."""
+
+    mean: float
+    sum: float
+    max: float
+    min: float
+    last: float
+
+
+class Means:
+    """The values of a program's scalars over steps: means, weighted by the examples of each step.
+
+    A scalar of which the program says that it is a sum, a maximum, a minimum or the last value is that over the steps;
+    see `layers.metric`.
+
+    A value is read from the device some steps later, when it is computed and nothing has to wait for it. However many
+    steps there are, few of their values are kept.
+
+    Args:
+      program: whose outputs are gathered.
+      places: which of them, by name; from `scalar_outputs`, and all of these by default.
+
+    Example:
+      >>> import fluid
+      >>> program = fluid.Program(lambda: fluid.layers.mean(fluid.layers.data("x", shape=[2])))
+      >>> means = Means(program)
+      >>> means.add(fluid.Results([1.0]), examples=3); means.add(fluid.Results([0.0]), examples=1)
+      >>> means.read()
+      {'loss': 0.75}
+    """
+
+    def __init__(self, program: Program, places: Mapping[str, int] | None = None):
+        self._program = program
+        self._places = dict(scalar_outputs(program) if places is None else places)
+        self._unread: deque[tuple[list[Any], int]] = deque()
+        self._chunk: _Chunk | None = None
+        self._weight = 0.0
+        self._found: dict[str, _Found] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the scalars."""
+        return list(self._places)
+
+    def add(self, metrics: Results, examples: int) -> None:
+        """Count one more step.
+
+        Args:
+          metrics: the outputs of the program.
+          examples: how many examples the step was over.
+        """
+        values = list(metrics)
+        self._unread.append(([values[place] for place in self._places.values()], examples))
+        if len(self._unread) > _CHUNK + IN_FLIGHT:  # the loop itself has waited for the oldest of them
+            self._put_together()
+
+    def read(self) -> dict[str, float]:
+        """The values by name; nothing when there was no step. This waits for the last steps."""
+        self._fold_chunk()
+        self._fold_steps(len(self._unread))
+        return self._results()
+
+    def running(self) -> dict[str, float]:
+        """The values over those steps that the loop has waited for already; nothing when there are none."""
+        self._fold_chunk()
+        self._fold_steps(len(self._unread) - IN_FLIGHT - 1)
+        return self._results()
+
+    def state(self) -> dict[str, Any]:
+        """For `restore`, as JSON."""
+        self.read()
+        found = {name: list(values) for name, values in self._found.items()}
+        return {"found": found, "weight": self._weight}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._found = {name: _Found(*state["found"][name]) for name in self._places if name in state["found"]}
+        self._weight = state["weight"]
+
+    def _put_together(self) -> None:
+        """Read the oldest steps; or make one array for each scalar of them, where reading an array is expensive."""
+        first, _ = self._unread[0]
+        if not first or _is_near(first[0]):
+            self._fold_steps(_CHUNK)
+            return
+        self._fold_chunk()
+        steps = [self._unread.popleft() for _ in range(_CHUNK)]
+        self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
+
+    def _fold_chunk(self) -> None:
+        """Add what was put together last; newer steps than these have been waited for."""
+        if self._chunk is not None:
+            self._fold(self._chunk)
+            self._chunk = None
+
+    def _fold_steps(self, count: int) -> None:
+        """Add the oldest of the steps that were not put together."""
+        if count > 0:
+            steps = [self._unread.popleft() for _ in range(count)]
+            found = on_host([value for values, _ in steps for value in values])
+            columns = [np.array(found[place :: len(self._places)]) for place in range(len(self._places))]
+            self._fold(_Chunk(columns, [examples for _, examples in steps]))
+
+    def _fold(self, chunk: _Chunk) -> None:
+        """Add steps to the values."""
+        weights = np.asarray(chunk.examples, np.float64)
+        self._weight += float(weights.sum())
+        for name, array in zip(self._places, on_host(chunk.values), strict=True):
+            values = np.asarray(array, np.float64).reshape(len(weights))
+            weighted, total, largest, smallest, _ = self._found.get(name, (0.0, 0.0, -math.inf, math.inf, math.nan))
+            # All that an output may be over steps: which of these it is, is found out when somebody asks.
+            self._found[name] = _Found(
+                mean=weighted + float(values @ weights),
+                sum=total + float(values.sum()),
+                max=float(np.maximum(largest, values.max())),
+                min=float(np.minimum(smallest, values.min())),
+                last=float(values[-1]),
+            )
+
+    def _results(self) -> dict[str, float]:
+        return {name: self._result(name, found) for name, found in self._found.items()}
+
+    def _result(self, name: str, found: _Found) -> float:
+        rule = self._program.reductions[self._places[name]]
+        kind = rule.over_steps or rule.kind
+        if kind in ("sum", "max", "min", "last"):
+            return getattr(found, kind)
+        return found.mean / self._weight if self._weight else math.nan
+
+
+@jax.jit
+def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
+    """For each scalar its values of all steps, `[steps]`; on the device, and without waiting for them.
+
+    One array is read as fast as one scalar.
+    """
+    return [jnp.stack([jnp.reshape(value, ()) for value in column]) for column in zip(*steps, strict=True)]
+
+
+def on_host(values: Sequence[Any]) -> list[np.ndarray]:
+    """The arrays on the host; all that is read while training is read here."""
+    if values and not _is_near(values[0]):
+        return jax.device_get(list(values))
+    return [np.asarray(value) for value in values]
+
+
+def _is_near(value: Any) -> bool:
+    """Whether an array lies in the memory of the host, where reading it costs next to nothing."""
+    return not isinstance(value, jax.Array) or next(iter(value.devices())).platform == "cpu"
+
+
+class Averaging(Handler):
+    """A handler that keeps the means of some outputs of the program, also over an interruption."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._mean: Means | None = None
+        self._resumed: Mapping[str, Any] | None = None
+        self._begun = False
+        self._trained: Any = None  # the Trainer of the last training
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Choose the outputs; start afresh if this is the training of another Trainer than before."""
+        self._places = self._chosen(scalar_outputs(self.trainer.program))
+        if self._trained is not self.trainer:
+            self._mean = None
+            if self._trained is not None and self._resumed is None:
+                self._forget()
+        self._trained = self.trainer
+        self._begun = True
+
+    def begin_epoch(self, event: BeginEpochEvent) -> None:
+        """In the first epoch of a call of `train`, begin new means, unless an interrupted epoch continues."""
+        if self._begun and (event.first_step == 0 or self._resumed is not None):
+            self._mean = None
+            if self._resumed is not None:
+                self._means().restore(self._resumed)
+        self._begun = False
+        self._resumed = None
+
+    def end_step(self, event: EndStepEvent) -> None:
+        """Add the outputs of the step to the means."""
+        self._means().add(event.metrics, event.examples)
+
+    def state(self) -> dict[str, Any]:
+        """The means that are not complete yet, as JSON."""
+        return self._means().state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue with these means in the next epoch."""
+        self._resumed = state
+
+    def _chosen(self, places: dict[str, int]) -> dict[str, int]:
+        """Those of the program's scalars that are gathered."""
+        return places
+
+    def _forget(self) -> None:
+        """Forget what is known of the training of another Trainer."""
+
+    def _means(self) -> Means:
+        """The means up to here."""
+        if self._mean is None:
+            self._mean = Means(self.trainer.program, self._places)
+        return self._mean
+
+    def _take(self) -> Means:
+        """The means up to here; new ones begin."""
+        mean = self._means()
+        self._mean = None
+        return mean

@@ -1,0 +1,177 @@
+"""Handlers that follow one value, and one of them, which keeps the parameters with which it was best."""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from fluid import errors
+from fluid.storage import PathLike
+from fluid.trainer.evaluation.means import Averaging, on_host
+from fluid.trainer.evaluation.values import by_name, known_values, number
+from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent
+from fluid.trainer.health import Health
+
+
+class Monitor(Averaging):
+    """A handler that follows one scalar: an output of the program, as its mean over each epoch, or an announced value.
+
+    Args:
+      monitor: the name of the scalar, such as "loss" or "test_loss".
+      mode: "min" or "max": which way is better.
+      min_delta: by how much a value must be better than the best to count as better.
+
+    Attributes:
+      monitor: the same.
+      best: the best value so far, or None.
+    """
+
+    def __init__(self, monitor: str, mode: str = "min", min_delta: float = 0.0):
+        super().__init__()
+        kind = type(self).__name__
+        if mode not in ("min", "max"):
+            raise errors.ArgumentError(f'{kind}(mode={mode!r}): expected "min" or "max"')
+        if not min_delta >= 0:
+            raise errors.ArgumentError(f"{kind}(min_delta={min_delta!r}): expected a number from 0 on")
+        self.monitor = monitor
+        self.best: float | None = None
+        self._mode = mode
+        self._sign = 1 if mode == "min" else -1
+        self._min_delta = min_delta
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Refuse a name that belongs to no value of this training."""
+        super().begin_train(event)
+        known = known_values(self)
+        if self.monitor not in known:
+            raise errors.UnknownNameError(
+                f"{type(self).__name__} monitors {self.monitor!r}, which nothing here measures. "
+                f"{errors.nearest(self.monitor, known)} Results of tests come from "
+                f"handlers=[..., fluid.handlers.TestEvery(test_reader)]"
+            )
+
+    def end_epoch(self, event: EndEpochEvent) -> None:
+        """Judge the mean over the epoch."""
+        if self._places and event.completed:
+            for value in self._take().read().values():
+                self._judge(value)
+
+    def measured(self, event: MeasuredEvent) -> None:
+        """Judge what was announced."""
+        announced = by_name(event.metrics)
+        if self.monitor in announced:
+            self._judge(number(announced[self.monitor]))
+
+    def state(self) -> dict[str, Any]:
+        """The best value so far, and the mean over the steps of this epoch."""
+        return {"best": self.best, "mean": super().state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue with the best value and the mean of a checkpoint."""
+        super().restore(state["mean"])
+        self.best = state["best"]
+
+    def _forget(self) -> None:
+        self.best = None
+
+    def _chosen(self, places: dict[str, int]) -> dict[str, int]:
+        return {name: place for name, place in places.items() if name == self.monitor}
+
+    def _better(self, value: float) -> bool:
+        if not math.isfinite(value):
+            return False
+        return self.best is None or self._sign * (self.best - value) > self._min_delta
+
+    def _judge(self, value: float) -> None:
+        """Act upon a new value."""
+        raise NotImplementedError
+
+
+class SaveBest(Monitor):
+    """Saves the parameters whenever a value is the best so far, unless they are not finite.
+
+    What is saved is what was tested: where a test was of an average of the parameters, that is the average.
+
+    Args:
+      path: as in `Trainer.save_params`; None, with `restore`, to keep them in memory.
+      monitor: name of the value, as for EarlyStopping. The value of a test was measured with the parameters that are
+        saved; the mean of an output over an epoch with those of all its steps.
+      mode: "min" or "max": which way is better.
+      restore: whether the parameters become the best ones when training has ended. Optimizer slots stay as they are,
+        and so does everything when an error or an interruption ended the training.
+
+    Attributes:
+      best: the best value so far, that of the saved parameters; or None.
+
+    Raises:
+      ArgumentError: an argument makes no sense; or, when training begins, nothing could bring the parameters back after
+        an interruption.
+      UnknownNameError: nothing measures such a value; raised when training begins.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
+      >>> saving = fluid.handlers.SaveBest("best.params", "test_loss")
+      >>> handlers = [saving, fluid.handlers.TestEvery(reader)]
+      >>> trainer = fluid.train(program, reader, num_epochs=3, handlers=handlers)
+      >>> best = fluid.Trainer(program, fluid.optimizer.Adam(), param_path="best.params")
+      >>> float(best.test(reader)[0]) == saving.best
+      True
+    """
+
+    def __init__(self, path: PathLike | None, monitor: str, mode: str = "min", restore: bool = False):
+        super().__init__(monitor, mode)
+        if path is None and not restore:
+            raise errors.ArgumentError(
+                'SaveBest(None, ...) would save nowhere; give it a file, SaveBest("best.params", ...), or restore=True'
+            )
+        self._path = path
+        self._restore = restore
+        self._kept: dict[str, Any] | None = None  # in memory
+        self._health = Health()
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Note which arrays are not finite from the beginning; they do not keep the others from being saved."""
+        super().begin_train(event)
+        if self.best is not None and self._path is None and self._kept is None:
+            raise errors.ArgumentError(
+                f"the parameters with the best {self.monitor}, {self.best:.6g}, were kept in the memory of a process "
+                f'that has ended; give them a file: SaveBest("best.params", ...)'
+            )
+        self._health = Health.at_start(self.trainer.session.scope.arrays)
+
+    def end_train(self, event: EndTrainEvent) -> None:
+        """Go back to the best parameters, if that is asked for."""
+        if self._restore and self.best is not None and event.error is None:
+            self.trainer.session.load_params(self._path if self._kept is None else self._kept)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._kept = None
+
+    def _judge(self, value: float) -> None:
+        if not self._better(value):
+            return
+        with contextlib.ExitStack() as tested:
+            for average in self.trainer._evaluator.averages_of(value):
+                tested.enter_context(average.apply(self.trainer))
+            if complaint := self._health.complaint(self.trainer.session.scope.arrays):
+                warnings.warn(
+                    f"{self.monitor} is the best so far, {value:.6g}, but {complaint}; nothing was saved",
+                    errors.FluidWarning,
+                    stacklevel=2,
+                )
+                return
+            self._keep()
+        self.best = value
+
+    def _keep(self) -> None:
+        """Save the parameters as they are now."""
+        if self._path is not None:
+            self.trainer.save_params(self._path)
+            return
+        arrays = self.trainer.session.scope.arrays
+        self._kept = dict(zip(arrays, on_host(list(arrays.values())), strict=True))

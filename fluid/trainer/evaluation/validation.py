@@ -1,0 +1,112 @@
+"""Validation: the handlers that `Trainer.train` adds to those of the user."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fluid import errors
+from fluid.metrics import Metrics
+from fluid.reader.base import ReaderLike
+from fluid.reader.feeder import FeedOrder
+from fluid.trainer.checkpoint import Checkpoints
+from fluid.trainer.evaluation.history import History, HistoryKeeper
+from fluid.trainer.evaluation.monitor import SaveBest
+from fluid.trainer.evaluation.testing import TestEvery
+from fluid.trainer.evaluation.values import Interval, output_names
+from fluid.trainer.events import BeginTrainEvent, EventHandler
+from fluid.trainer.handlers import Handler, Handlers
+
+RestoreBest = bool | str | tuple[str, str]
+"""What `restore_best=` takes: whether; or the name of a value, of which the smallest is best; or name and mode."""
+
+
+class Tests(NamedTuple):
+    """What one call of `train` says of tests.
+
+    Attributes:
+      reader: what is tested on; None for no tests.
+      every: how often.
+      metrics: besides the outputs of the program.
+      feed_order: as in `Trainer.train`.
+    """
+
+    reader: ReaderLike | None
+    every: Interval
+    metrics: Metrics | None
+    feed_order: FeedOrder
+
+
+class Validation:
+    """What a Trainer measures by itself while it trains. It is kept over an interruption.
+
+    Args:
+      trainer: the Trainer.
+      checkpoints: of the trainer, if it has some; the best parameters are kept in their folder, else in memory.
+    """
+
+    def __init__(self, trainer: Any, checkpoints: Checkpoints | None):
+        self._trainer = trainer
+        self._checkpoints = checkpoints
+        self._best: _BestOfCall | None = None
+        self.keeper = HistoryKeeper()
+
+    @property
+    def history(self) -> History:
+        """The history of the last call of `train`."""
+        return self.keeper.history
+
+    def around(self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest) -> Handlers:
+        """The handlers of a call of `train`, with those that are added to them.
+
+        Args:
+          handlers: the user's, outermost first; a plain function is the innermost.
+          tests: what shall be tested.
+          best: the argument `restore_best`.
+
+        Raises:
+          ArgumentError: an argument is of no use without another one, or makes no sense.
+        """
+        if tests.reader is None and tests.metrics is not None:
+            raise errors.ArgumentError(
+                "train(metrics=...) needs what to test on: train(..., test_reader=test_reader, metrics=...)"
+            )
+        inner: list[Handler] = []
+        if best:
+            inner.append(self._best_of(best))
+        if tests.reader is not None:
+            inner.append(TestEvery(tests.reader, tests.every, tests.metrics, tests.feed_order))
+        if self._checkpoints is not None:
+            inner += self._checkpoints.handlers()
+        return [self.keeper, *handlers, *inner]
+
+    def _best_of(self, best: RestoreBest) -> "_BestOfCall":
+        """The handler that goes back to the best parameters; that of the call before, if that wanted the same."""
+        if best is True:
+            best = f"test_{output_names(self._trainer.program)[0]}"
+        monitor, mode = (best, "min") if isinstance(best, str) else _pair(best)
+        if self._best is None or not self._best.follows(monitor, mode):
+            path = None if self._checkpoints is None else self._checkpoints.folder.path / "best.params"
+            self._best = _BestOfCall(path, monitor, mode, restore=True)
+        return self._best
+
+
+class _BestOfCall(SaveBest):
+    """Goes back to the best parameters of one call of `train`, also when that is interrupted and continued."""
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Forget what an earlier call has measured."""
+        if not event.resumed:
+            self._forget()
+        super().begin_train(event)
+
+    def follows(self, monitor: str, mode: str) -> bool:
+        """Whether this is about such a value."""
+        return self.monitor == monitor and self._mode == mode
+
+
+def _pair(best: Any) -> tuple[str, str]:
+    if not isinstance(best, tuple) or len(best) != 2 or best[1] not in ("min", "max"):
+        raise errors.ArgumentError(
+            f"train(restore_best={best!r}): expected True for the test loss, the name of a value of which the smallest "
+            f'is best, or both: restore_best=("test_accuracy", "max")'
+        )
+    return best

@@ -1,0 +1,77 @@
+"""What handlers share: when something is due, and the scalars that a training has, by name."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid.core import Program, whole_number
+from fluid.session import Results
+from fluid.trainer.events import EndEpochEvent
+from fluid.trainer.handlers import Handler
+
+Interval = int | str
+"""What `every=` takes: a number of steps, or a string such as "epoch", "2 epochs" or "100 steps"."""
+
+
+class Every:
+    """Tells when something is due, from what a user writes as `every=`.
+
+    Args:
+      value: a number of steps, or "epoch", "2 epochs", "step", "100 steps".
+      owner: the handler whose argument it is, for messages.
+
+    Raises:
+      ArgumentError: it is none of these.
+
+    Example:
+      >>> every = Every("100 steps", "TestEvery")
+      >>> every.at_step(100), every.at_step(101)
+      (True, False)
+    """
+
+    def __init__(self, value: Interval, owner: str):
+        words = re.fullmatch(r"(?:([1-9]\d*) )?(step|epoch)s?", value) if isinstance(value, str) else None
+        try:
+            self._count = int(words[1] or 1) if words else whole_number(owner, "every", value)
+        except errors.ArgumentError:
+            raise errors.ArgumentError(
+                f"{owner}(every={value!r}): expected a number of steps, or one of epochs; "
+                f'write every=100, every="epoch" or every="2 epochs"'
+            ) from None
+        self._unit = words[2] if words else "step"
+
+    def at_step(self, done: int) -> bool:
+        """Whether it is due after so many steps."""
+        return self._unit == "step" and done % self._count == 0
+
+    def at_epoch(self, event: EndEpochEvent) -> bool:
+        """Whether it is due at the end of this epoch; one that was stopped does not count."""
+        return self._unit == "epoch" and event.completed and (event.epoch + 1) % self._count == 0
+
+
+def output_names(program: Program) -> list[str]:
+    """What the outputs of a program are called; those without names are `loss`, `output_1`, `output_2` and so on."""
+    return list(program.output_names or ["loss", *(f"output_{i}" for i in range(1, len(program.outputs)))])
+
+
+def scalar_outputs(program: Program) -> dict[str, int]:
+    """The scalars that a program returns, of shape `[]` or `[1]`: their places among its outputs, by name."""
+    named = enumerate(zip(output_names(program), program.outputs, strict=True))
+    return {name: place for place, (name, output) in named if output.shape in ((), (1,))}
+
+
+def known_values(handler: Handler) -> list[str]:
+    """The names of all scalars that a training has: outputs of its program, then what its handlers announce."""
+    return [*scalar_outputs(handler.trainer.program), *handler._dispatcher.measures()]
+
+
+def number(value: Any) -> float:
+    """A scalar of a program, of shape `[]` or `[1]`, as a float."""
+    return float(value if np.ndim(value) == 0 else value[0])
+
+
+def by_name(metrics: Results) -> dict[str, Any]:
+    """The values of an announcement by name."""
+    return dict(zip(metrics.names or (), metrics, strict=True))

@@ -1,0 +1,143 @@
+"""A progress bar for terminals and notebooks."""
+
+import time
+from typing import Any
+
+import jax
+
+from fluid.session import Compilation
+from fluid.trainer.evaluation.means import Averaging
+from fluid.trainer.evaluation.values import by_name, number
+from fluid.trainer.events import (
+    BeginEpochEvent,
+    BeginTrainEvent,
+    EndEpochEvent,
+    EndStepEvent,
+    EndTrainEvent,
+    MeasuredEvent,
+)
+from fluid.trainer.loop import IN_FLIGHT
+from fluid.trainer.progress.notebook import Notebook
+from fluid.trainer.progress.place import in_notebook, interactive
+from fluid.trainer.progress.status import Status, ending
+from fluid.trainer.progress.terminal import Terminal
+from fluid.trainer.progress.ticker import Ticker
+
+
+class ProgressBar(Averaging):
+    """Shows how far training is: on a terminal as one bar for each epoch, in a notebook as one table.
+
+    It shows the scalars of the program, over the steps of the epoch so far, what other handlers announce, the speed,
+    for how long training will go on, and for how long XLA has been compiling.
+
+    Args:
+      interval: seconds between two redraws; half a second in a notebook, and 0.2 elsewhere, by default. Values are read
+        only then, and only those of steps that are done, so that nothing has to wait.
+      show: True shows the bar, False does not, None shows it on a terminal and in a notebook only.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
+      >>> bar = fluid.ProgressBar(show=False)
+      >>> fluid.train(program, reader, handlers=[bar]).session.scope.step.item()
+      2
+    """
+
+    def __init__(self, interval: float | None = None, show: bool | None = None):
+        super().__init__()
+        self._notebook = in_notebook()
+        self._interval = (0.5 if self._notebook else 0.2) if interval is None else interval
+        self._show = interactive() if show is None else show
+        self._bar: Terminal | Notebook | None = None
+        self._status = Status()
+        self._announced: dict[str, tuple[int, Any]] = {}  # what is not read yet, and how many steps were done then
+        self._read: dict[str, float] = {}
+        self._next = 0.0
+        self._ticker = Ticker(self._tick)
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Remember how many epochs there will be, and hear of compilations from now on."""
+        super().begin_train(event)
+        self._announced = {}
+        self._read = {}
+        self._status = Status(event.num_epochs)
+        if self._show:
+            self._bar = Notebook() if self._notebook else Terminal()
+            self.trainer.session.compilations.watchers.append(self._compile)
+
+    def begin_epoch(self, event: BeginEpochEvent) -> None:
+        """Show the epoch; its length is known from the second one on."""
+        super().begin_epoch(event)
+        if self._bar is not None:
+            self._status.epoch = event.epoch
+            self._status.step = event.first_step
+            self._status.note = ""
+            self._status.values = dict(self._read)
+            self._next = 0.0
+            self._bar.begin_epoch(self._status)
+
+    def end_step(self, event: EndStepEvent) -> None:
+        """Count the step, and redraw when the interval is over."""
+        if self._bar is None:
+            return
+        super().end_step(event)
+        self._status.step = event.step + 1
+        self._status.clock.steps += 1
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._interval
+            self._status.values = {**self._means().running(), **self._known()}
+            self._bar.update(self._status)
+
+    def measured(self, event: MeasuredEvent) -> None:
+        """Keep what was announced, to be shown with the next redraw."""
+        if self._bar is not None:
+            self._announced.update({name: (self.done, value) for name, value in by_name(event.metrics).items()})
+
+    def end_epoch(self, event: EndEpochEvent) -> None:
+        """Show the values of the whole epoch, what was compiled, and how much of the sequences was padding."""
+        self._status.total = event.steps if event.completed else self._status.total
+        if self._bar is not None and event.steps:
+            self._status.step = event.steps
+            self._status.note = event.feeding
+            self._status.values = {**by_name(event.metrics), **self._known(wait=True)}
+            self._bar.end_epoch(self._status)
+
+    def end_train(self, event: EndTrainEvent) -> None:
+        """Say how training has ended, and close what an error may have left open."""
+        self._ticker.stop()
+        if self._bar is not None:
+            self.trainer.session.compilations.watchers.remove(self._compile)
+            good = event.error is None
+            self._bar.end(self._status, ending(event, self._status), good)
+            self._bar = None
+
+    def state(self) -> dict[str, Any]:
+        """Nothing: the values of the epoch come with its end."""
+        return {}
+
+    def restore(self, state: Any) -> None:
+        """Take nothing over."""
+
+    def _known(self, wait: bool = False) -> dict[str, float]:
+        """What was announced, as far as it is known to be computed."""
+        for name, (done, value) in list(self._announced.items()):
+            if wait or not isinstance(value, jax.Array) or self.done - done > IN_FLIGHT:
+                self._read[name] = number(value)
+                del self._announced[name]
+        return self._read
+
+    def _compile(self, compilation: Compilation | None) -> None:
+        """Show that XLA compiles, and for how long, until it has ended."""
+        if compilation is not None:
+            self._ticker.start()
+        else:
+            self._status.clock.lose(self._ticker.stop())
+            self._status.compiling = None
+
+    def _tick(self, seconds: float) -> None:
+        self._status.compiling = seconds
+        if self._bar is not None:
+            self._bar.update(self._status)

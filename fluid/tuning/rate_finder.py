@@ -1,0 +1,198 @@
+"""A learning rate finder: a short training in which the rate grows, on parameters that are put back afterwards."""
+
+import contextlib
+import itertools
+import math
+import os
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid.core import TRAIN, whole_number
+from fluid.optimizer.base import OptimizerLike
+from fluid.reader.adapters import minibatches
+from fluid.reader.base import ReaderLike
+from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.session import Request
+from fluid.storage import PathLike
+from fluid.trainer import Trainer
+
+# How much of the running mean of losses, by which a sweep is ended, is kept at each step.
+_KEPT = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class RateSweep:
+    """What `find_learning_rate` found.
+
+    Attributes:
+      rates: of the steps that were done, ascending, float64 `[steps]`.
+      losses: of these steps, each before its update, float64 `[steps]`; the last may be infinite or NaN.
+      suggestion: the rate at which the smoothed loss falls fastest; None when it falls nowhere.
+
+    Example:
+      >>> import numpy as np
+      >>> rates = np.geomspace(1e-4, 1.0, 41)
+      >>> sweep = RateSweep(rates, 1 / (1 + (rates / 0.01) ** 2) + rates**2)
+      >>> round(sweep.suggestion, 3)
+      0.01
+    """
+
+    rates: np.ndarray
+    losses: np.ndarray
+
+    @property
+    def suggestion(self) -> float | None:
+        """The rate at which the smoothed loss falls fastest, over the logarithm of the rate."""
+        smoothed = self.smoothed
+        end = int(np.argmin(smoothed)) + 1 if len(smoothed) else 0
+        if end < 2:
+            return None
+        slopes = np.gradient(smoothed[:end], np.log(self.rates[:end]))
+        steepest = int(np.argmin(slopes))
+        return float(self.rates[steepest]) if slopes[steepest] < 0 else None
+
+    @property
+    def smoothed(self) -> np.ndarray:
+        """The means of the finite losses over a window around each step, a twentieth of the sweep wide, `[finite]`."""
+        finite = self.losses[np.isfinite(self.losses)]
+        width = len(self.losses) // 20
+        return np.array([finite[max(i - width, 0) : i + width + 1].mean() for i in range(len(finite))])
+
+    def plot(self, path: PathLike | None = None) -> Any:
+        """Draw the losses over the rates, with the suggestion.
+
+        Args:
+          path: of a file to write, such as "rates.png"; None writes none.
+
+        Returns:
+          The matplotlib Figure.
+
+        Raises:
+          ArgumentError: the package matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure  # without pyplot there is no global state, and no window
+        except ImportError as error:
+            raise errors.ArgumentError(
+                "the plot of a sweep needs the package matplotlib, which is not installed: pip install matplotlib"
+            ) from error
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.add_subplot()
+        finite = np.isfinite(self.losses)
+        axes.plot(self.rates[finite], self.losses[finite], alpha=0.3)
+        axes.plot(self.rates[finite], self.smoothed, linewidth=1.5)
+        if self.suggestion is not None:
+            axes.axvline(self.suggestion, linestyle="--", color="gray", label=f"{self.suggestion:.2g}")
+            axes.legend(frameon=False)
+        axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
+        axes.grid(alpha=0.3)
+        if path is not None:
+            figure.savefig(os.fspath(path))
+        return figure
+
+
+def find_learning_rate(
+    target: Trainer | Callable[[], Any],
+    reader: ReaderLike,
+    optimizer: OptimizerLike | None = None,
+    *,
+    start: float = 1e-7,
+    end: float = 10.0,
+    steps: int = 100,
+    diverged: float = 4.0,
+    which: int = 0,
+    feed_order: FeedOrder = None,
+) -> RateSweep:
+    """Train for a few steps with a learning rate that grows from step to step, and see how the loss follows.
+
+    The method is that of Smith (2017), section 3.3, with rates that grow exponentially. Afterwards everything is as it
+    was before: parameters, states, optimizer slots, counters, random numbers, the learning rate, and the position of a
+    reader of fluid. What was compiled stays, so that training itself need not compile it again.
+
+    Args:
+      target: a Trainer, which is left as it is; or a program function.
+      reader: as in `Trainer.train`; begun anew when it ends before the sweep. An iterator that can be read only once
+        has lost what the sweep has read.
+      optimizer: of a program function that minimises nothing itself, as for Trainer.
+      start: rate of the first step.
+      end: rate of the last step.
+      steps: how many steps, at least 2.
+      diverged: the sweep ends when the running mean of the loss is so many times the smallest one.
+      which: of which `minimize`, where the program has several; the others keep their rates.
+      feed_order: as in `Trainer.train`.
+
+    Returns:
+      A RateSweep: `sweep.suggestion`, `sweep.rates`, `sweep.losses`, `sweep.plot()`.
+
+    Raises:
+      ArgumentError: the rates do not ascend from above 0, or there are too few steps.
+      UnknownNameError: the optimizer is a bare optax transformation, which does not tell its learning rate.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     x, y = fluid.layers.data("x", shape=[2]), fluid.layers.data("y", shape=[1])
+      ...     return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))
+      >>> x = np.random.default_rng(0).normal(size=(64, 2)).astype("float32")
+      >>> data = fluid.reader.arrays((x, x.sum(1, keepdims=True)), batch_size=16)
+      >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+      >>> sweep = fluid.find_learning_rate(trainer, data)
+      >>> trainer.learning_rate = sweep.suggestion
+      >>> 0.001 < sweep.suggestion < 1
+      True
+    """
+    whole_number("find_learning_rate", "steps", steps, least=2)
+    if not 0 < start < end < math.inf or not diverged > 1:
+        raise errors.ArgumentError(
+            f"find_learning_rate(start={start!r}, end={end!r}, diverged={diverged!r}): expected rates that ascend from "
+            f"above 0, and a factor above 1: start=1e-7, end=10.0, diverged=4.0"
+        )
+    trainer = target if isinstance(target, Trainer) else Trainer(target, optimizer)
+    session = trainer.session
+    declared = session.rates.given(trainer.program.name)
+    whole_number("find_learning_rate", "which", which, least=0, most=len(declared) - 1)
+    rates = np.geomspace(start, end, steps)
+    losses: list[float] = []
+    mean = 0.0
+    best = math.inf
+    with _put_back(trainer, reader), contextlib.closing(_losses(trainer, reader, feed_order)) as losses_of_steps:
+        for done, rate in enumerate(rates):
+            session.set_learning_rates([*declared[:which], float(rate), *declared[which + 1 :]], trainer.program)
+            losses.append(next(losses_of_steps))
+            mean = _KEPT * mean + (1 - _KEPT) * losses[-1]
+            corrected = mean / (1 - _KEPT ** (done + 1))
+            if not corrected <= diverged * abs(best) and math.isfinite(best):
+                break
+            best = min(best, corrected)
+    return RateSweep(rates[: len(losses)], np.array(losses))
+
+
+def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Generator[float, None, None]:
+    """The losses of training steps, without end: each step is done when its loss is asked for."""
+    session = trainer.session
+    program = trainer.program
+    step = session.step(program, Request(TRAIN, None, tuple(program.feeds)))
+    # What pads sequences in training shall not remember what a sweep has seen.
+    feeder = Feeder(program.feeds, feed_order, buckets=session.buckets(program))
+    source = minibatches(reader)
+    for _ in itertools.count():
+        for number, minibatch in enumerate(source()):
+            yield float(np.reshape(step(session.take(feeder.feed(minibatch, number)))[0], ()))
+
+
+@contextlib.contextmanager
+def _put_back(trainer: Trainer, reader: ReaderLike) -> Iterator[None]:
+    """Whatever the block does, give the session its arrays and rates back, and the reader its position."""
+    keeps_position = hasattr(reader, "state") and hasattr(reader, "restore")
+    position = reader.state() if keeps_position else None  # type: ignore[union-attr]
+    state = {name: np.array(value) for name, value in trainer.session.state().items()}
+    try:
+        yield
+    finally:
+        trainer.session.restore(state)
+        if keeps_position:
+            reader.restore(position)  # type: ignore[union-attr]

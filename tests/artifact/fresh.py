@@ -1,0 +1,70 @@
+"""A process that knows no program function: it loads exported models, and tells the bits of what they answer."""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import jax
+import numpy as np
+
+
+def bits(results):
+    """Dtype, shape and checksum of every array in results."""
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
+    return [[str(a.dtype), list(a.shape), hashlib.sha256(a.tobytes()).hexdigest()] for a in arrays]
+
+
+class Fresh:
+    """The process, as others see it."""
+
+    def __init__(self, process):
+        self._process = process
+
+    def infer(self, path, feeds, entry=None, fetch=None):
+        """The bits of the answers to some feeds, and how many compilations they needed."""
+        question = {"path": str(path), "feeds": feeds, "entry": entry, "fetch": fetch}
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the process has ended"
+        answer = json.loads(line)
+        assert "error" not in answer, answer["error"]
+        return answer["bits"], answer["compilations"]
+
+
+@contextlib.contextmanager
+def started():
+    """Start the process, in an empty folder, where nothing but fluid can be imported."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [sys.executable, __file__], cwd=folder, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(root)},
+        )  # fmt: skip
+        with process:
+            yield Fresh(process)
+            process.stdin.close()
+
+
+def answer(question):
+    """Load a model anew, and answer."""
+    import fluid
+
+    inferencer = fluid.Inferencer(param_path=question["path"], entry=question["entry"])
+    found = [bits(inferencer.infer(feed, question["fetch"])) for feed in question["feeds"]]
+    return {"bits": found, "compilations": len(inferencer.session.compilations)}
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # the folder of this file, which has the programs
+    for line in sys.stdin:
+        try:
+            print(json.dumps(answer(json.loads(line))), flush=True)
+        except Exception as error:
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+    assert not {"golden_cases", "artifact.programs", "sklearn"} & sys.modules.keys()

@@ -1,0 +1,180 @@
+"""Every program there is to export: those of the examples and of the golden cases, with parameters and data.
+
+A golden case declares every size. Here its feeds follow the batch instead, where the program still makes sense then.
+"""
+
+import fnmatch
+import functools
+import importlib.util
+import pathlib
+import sys
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import golden_cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fluid
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+
+# Programs that cannot be exported, and why. A test tries them, so that the list stays true.
+IMPOSSIBLE: dict[str, str] = {}
+
+# Programs that are exported for one size after the other, and why.
+NOT_OPEN = {
+    "golden/sequence/reshape_wide": "the steps of a sequence must be a multiple of something",
+    "golden/sequence/lod_reset_like": "it makes as many rows of other lengths as there are sequences",
+}
+
+# Golden cases whose feeds keep the sizes that they have, and why. A test tries to open them.
+FIXED = {
+    "optimizer/*": "a feed is as large as the parameter that it is multiplied by",
+    "decay_clip/*": "a feed is as large as the parameter that it is multiplied by",
+    "schedule/*_in_*": "a feed is as large as the parameter that it is multiplied by",
+    "matrix/matmul_transposed_alpha": "what it transposes has the batch for an inner size",
+    "shape/split_sections": "it cuts the batch into parts of given sizes",
+    "shape/reshape_infer": "it gives the batch another size",
+    "shape/unstack_axis_0": "it has one output for each row",
+    "sequence/lod_reset_offsets": "it names the rows",
+}
+
+# What becomes of an example: its file, and the program in it that is deployed.
+EXAMPLE_PROGRAMS = {
+    "fit_a_line": lambda module: module.inference_program,
+    "recognize_digits.mlp": lambda module: module.mlp,
+    "recognize_digits.conv": lambda module: module.conv,
+    "image_classification.vgg": lambda module: functools.partial(module.vgg, 2),
+    "image_classification.resnet": lambda module: functools.partial(module.resnet, 2),
+    "word2vec": lambda module: module.make_programs(50)[0],
+    "recommender_system": lambda module: module.make_programs(10, 20)[0],
+    "understand_sentiment.conv": lambda module: module.make_programs("conv", 30)[0],
+    "understand_sentiment.lstm": lambda module: module.make_programs("lstm", 30)[0],
+    "understand_sentiment.rnn": lambda module: module.make_programs("rnn", 30)[0],
+    "label_semantic_roles": lambda module: module.make_programs(2, 8)[1],
+    "machine_translation": lambda module: module.make_programs(8)[1],
+    "language_model": lambda module: module.make_programs(50, 1, 8, 12)[1],
+    "ctc_digits": lambda module: module.inference_program,
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """One program to export.
+
+    Attributes:
+      id: of its tests.
+      function: the program function.
+      arrays: parameters and states by name, which are not to have their initial values.
+      data: arrays by feed, of which rows, or steps, are drawn; for other feeds numbers are.
+    """
+
+    id: str
+    function: Callable
+    arrays: dict = field(default_factory=dict)
+    data: dict = field(default_factory=dict)
+
+    @functools.cached_property
+    def program(self):
+        return fluid.Program(self.function)
+
+    @property
+    def has_rows(self):
+        return any(spec.shape[:1] == (None,) for spec in self.program.feeds.values())
+
+    @property
+    def has_steps(self):
+        return any(spec.lod_level for spec in self.program.feeds.values())
+
+    def params(self):
+        """Values of all parameters and states; where initial ones are all the same, which hides mistakes, others."""
+        random = np.random.default_rng(zlib.crc32(self.id.encode()))
+        made = {}
+        for name, spec in (self.program.parameters | self.program.states).items():
+            value = np.asarray(spec.initializer(jax.random.key(1), spec.shape, jnp.dtype(spec.dtype)))
+            if value.size and value.dtype.kind == "f" and np.all(value == value.flat[0]):
+                value = random.uniform(0.5, 1.5, value.shape).astype(value.dtype)
+            made[name] = value
+        return made | {n: v for n, v in self.arrays.items() if n in made}
+
+    def feed(self, rows, steps):
+        """Data of so many rows, as nested lists; the longest sequence has so many steps."""
+        random = np.random.default_rng([zlib.crc32(self.id.encode()), rows, steps])
+        lengths = random.integers(1, steps + 1, size=rows)
+        lengths[random.integers(rows)] = steps
+        return {n: self._column(spec, rows, lengths, random) for n, spec in self.program.feeds.items()}
+
+    def _column(self, spec, rows, lengths, random):
+        if spec.shape[:1] != (None,):
+            known = self.data.get(spec.name)
+            return (self._drawn(spec, spec.shape, random) if known is None else known).tolist()
+        count = int(lengths.sum()) if spec.lod_level else rows
+        values = self._drawn(spec, (count, *(3 if d is None else d for d in spec.shape[1:])), random).tolist()
+        if not spec.lod_level:
+            return values
+        sequences = [values[end - n : end] for end, n in zip(np.cumsum(lengths), lengths, strict=True)]
+        return sequences if spec.lod_level == 1 else [[sequence] for sequence in sequences]
+
+    def _drawn(self, spec, shape, random):
+        known = self.data.get(spec.name)
+        if known is not None:
+            rows = known.reshape(-1, *shape[1:])[random.integers(len(known), size=shape[0])]
+            return (rows * random.uniform(0.99, 1.0, rows.shape)).astype("float32") if rows.dtype.kind == "f" else rows
+        if spec.held.kind == "f":
+            return random.normal(size=shape).astype("float32")
+        low, high, _ = spec.limits or (0, 2, None)
+        return random.integers(low, high, size=shape)
+
+
+def examples():
+    """The models of the examples."""
+    return [Model(f"examples/{name}", pick(_module(name.partition(".")[0]))) for name, pick in EXAMPLE_PROGRAMS.items()]
+
+
+def golden_models():
+    """The models of the golden cases."""
+    return [golden(case) for case in golden_cases.cases() if case.id not in golden_cases.IMPOSSIBLE]
+
+
+def golden(case):
+    """The model of a golden case."""
+    feeds = case.spec["feeds"]
+    known = {} if "build_only" in case.spec else case.arrays("feed")
+    data = {n: v[0] if feeds[n].get("per_step") else v for n, v in known.items()}
+    before = {} if "build_only" in case.spec else case.arrays("before")
+    return Model(f"golden/{case.id}", case.program() if is_fixed(case) else opened(case), before, data)
+
+
+def is_fixed(case):
+    """Whether the feeds of a golden case keep their sizes."""
+    return any(fnmatch.fnmatchcase(case.id, pattern) for pattern in FIXED)
+
+
+def opened(case):
+    """The program function of a golden case, with feeds that follow the batch where they have the rows of the first."""
+    feeds = case.spec["feeds"].values()
+    lengths = [len(f["lengths"]) for f in feeds if "lengths" in f]
+    sizes = [shape[0] for f in feeds if (shape := f["shape"][1:] if f.get("per_step") else f["shape"])]
+    rows = next(iter(lengths or sizes), None)
+
+    def declare(name, feed, _):
+        shape = feed["shape"][1:] if feed.get("per_step") else feed["shape"]
+        if "lengths" in feed:
+            return fluid.layers.data(name, shape[1:], feed["dtype"], lod_level=1)
+        if shape[:1] == [rows]:
+            return fluid.layers.data(name, shape[1:], feed["dtype"])
+        return fluid.layers.data(name, shape, feed["dtype"], append_batch_size=False)
+
+    return case.program(declare=declare)
+
+
+@functools.cache
+def _module(name):
+    spec = importlib.util.spec_from_file_location(f"exported_example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,86 @@
+"""Every program is exported, loaded in a process without it, and answers with the same bits."""
+
+import fnmatch
+import os
+
+import golden_cases
+import pytest
+from artifact import fresh
+from artifact.programs import FIXED, IMPOSSIBLE, NOT_OPEN, examples, golden_models, opened
+
+import fluid
+from fluid import artifact, errors
+
+# All golden programs answer to all sizes where there is time for it; else every such one of them does.
+STRIDE = int(os.environ.get("FLUID_STRIDE", "12"))
+
+MODELS = {model.id: model for model in (*examples(), *golden_models()) if model.id not in IMPOSSIBLE}
+
+
+@pytest.fixture(scope="module")
+def process():
+    with fresh.started() as started:
+        yield started
+
+
+def check(model, process, path, sizes):
+    """Compare the bits of what a model answers here with those in the other process."""
+    params = model.params()
+    fluid.io.save_inference_model(path, model.program, params)
+    entry = artifact.load(path).entries["predict"]
+    assert (len(entry.functions) > 1) == (model.id in NOT_OPEN), entry.note
+    inferencer = fluid.Inferencer(model.program, params=params)
+    names = [feed.name for feed in entry.feeds]
+    feeds = [{n: v for n, v in model.feed(rows, steps).items() if n in names} for rows, steps in sizes]
+    wanted = [fresh.bits(inferencer.infer(feed)) for feed in feeds]
+    found, compilations = process.infer(path, feeds)
+    different = [size for size, a, b in zip(sizes, found, wanted, strict=True) if a != b]
+    assert not different, f"other bits for these rows and steps: {different}"
+    assert compilations == len(inferencer.session.compilations)
+
+
+def all_sizes(model):
+    """Batch sizes from 1 to 17, and sequence lengths from 1 to 50."""
+    if model.has_steps:
+        return [(1 + i % 17, 1 + i) for i in range(50)]
+    return [(rows, 1) for rows in range(1, 18)] if model.has_rows else [(1, 1)]
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")  # some golden programs update tables densely
+@pytest.mark.parametrize("id", MODELS)
+def test_it_answers_with_the_same_bits(id, process, tmp_path):
+    place = list(MODELS).index(id)
+    check(MODELS[id], process, tmp_path / "model.fluid", [(1 + 7 * place % 17, 1 + 7 * place % 50)])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+@pytest.mark.parametrize("id", [*list(MODELS)[: len(examples())], *list(MODELS)[len(examples()) :: STRIDE]])
+def test_it_answers_with_the_same_bits_to_all_sizes(id, process, tmp_path):
+    check(MODELS[id], process, tmp_path / "model.fluid", all_sizes(MODELS[id]))
+
+
+def opens(case):
+    """Whether the feeds of a golden case can follow the batch."""
+    try:
+        return len(fluid.Program(opened(case)).outputs) == len(case.spec["fetch"])
+    except (errors.FluidError, TypeError, ValueError):
+        return False
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+def test_the_tables_are_true(tmp_path):
+    cases = [case for case in golden_cases.cases() if case.id not in golden_cases.IMPOSSIBLE]
+    for pattern in FIXED:
+        matching = [case for case in cases if fnmatch.fnmatchcase(case.id, pattern)]
+        assert matching and not any(map(opens, matching)), pattern
+    models = {model.id: model for model in (*examples(), *golden_models())}
+    assert {*NOT_OPEN, *IMPOSSIBLE} <= set(models)
+    for id in IMPOSSIBLE:
+        with pytest.raises(errors.ArtifactError):
+            fluid.io.save_inference_model(tmp_path / "model.fluid", models[id].program, models[id].params())
+
+
+def test_every_example_is_there():
+    files = {path.stem for path in (golden_cases.FOLDER.parents[1] / "examples").glob("*.py")}
+    assert files == {id.split("/")[1].partition(".")[0] for id in MODELS if id.startswith("examples/")}

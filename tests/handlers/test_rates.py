@@ -1,0 +1,116 @@
+"""ReduceLROnPlateau beside a script of values, with a schedule, with several rates, resumed."""
+
+import numpy as np
+import optax
+import pytest
+from handlers.fitting import Scripted, make, reader
+
+import fluid
+from fluid import errors
+from fluid import handlers as H
+
+
+class Watching(fluid.Handler):
+    """Keeps the learning rate of each epoch, as its last step had it."""
+
+    def __init__(self):
+        self.rates = []
+
+    def measured(self, event):
+        if "learning_rate_0" in event.metrics.names and event.step == 2:
+            self.rates.append(round(float(event.metrics["learning_rate_0"]), 6))
+
+
+def rates_of(values, optimizer=None, **options):
+    """The rate of each epoch while these values are announced, one at the end of each."""
+    watching = Watching()
+    trainer = make(optimizer or fluid.optimizer.SGD(0.8))
+    reducing = H.ReduceLROnPlateau("test_loss", factor=0.5, **options)
+    trainer.train(
+        reader(), len(values), handlers=[reducing, Scripted(values), watching, H.LearningRateMonitor()], progress=False
+    )
+    return watching.rates
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "want"),
+    [
+        ([4, 3, 2, 1, 0], {"patience": 1}, [0.8, 0.8, 0.8, 0.8, 0.8]),
+        ([4, 4, 4, 4, 4], {"patience": 1}, [0.8, 0.8, 0.4, 0.2, 0.1]),
+        ([4, 4, 4, 4, 4, 4], {"patience": 2}, [0.8, 0.8, 0.8, 0.4, 0.4, 0.2]),
+        ([4, 4, 3, 3, 3, 3], {"patience": 2}, [0.8, 0.8, 0.8, 0.8, 0.8, 0.4]),
+        ([1, 2, 3, 3, 3], {"patience": 1, "mode": "max"}, [0.8, 0.8, 0.8, 0.8, 0.4]),
+        ([4, 3.9, 3.8, 3.7, 3.5], {"patience": 1, "min_delta": 0.15}, [0.8, 0.8, 0.4, 0.4, 0.2]),
+        ([4, 4, 4, 4, 4, 4], {"patience": 1, "cooldown": 1}, [0.8, 0.8, 0.4, 0.4, 0.2, 0.2]),
+        ([4, 4, 4, 4, 4], {"patience": 1, "min_lr": 0.3}, [0.8, 0.8, 0.4, 0.3, 0.3]),
+        ([float("nan")] * 3, {"patience": 1}, [0.8, 0.4, 0.2]),
+    ],
+)
+def test_reduce_lr_on_plateau(values, options, want):
+    assert rates_of(values, **options) == want
+
+
+def test_a_schedule_ends_at_the_rate_that_it_has():
+    falling = fluid.optimizer.SGD(lambda updates_done: 0.8 * 0.5 ** (updates_done // 3))
+    assert rates_of([4, 3, 3, 2, 1], falling, patience=1) == [0.8, 0.4, 0.2, 0.05, 0.05]
+
+
+def test_nothing_is_compiled_and_a_rate_below_the_least_stays():
+    trainer = make(fluid.optimizer.SGD(0.8))
+    handlers = [H.ReduceLROnPlateau("test_loss", patience=1, min_lr=0.9), Scripted([1, 1, 1])]
+    trainer.train(reader(), 3, handlers=handlers)
+    assert trainer.learning_rate == np.float32(0.8) and len(trainer.session.compilations) == 1
+
+
+def test_all_rates_of_a_program_are_lowered():
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, size=1) - fluid.layers.data("y", shape=[1])))
+        fluid.optimizer.SGD(0.4).minimize(loss, parameter_list=["fc_0.w_0"])
+        fluid.optimizer.Adam(0.2).minimize(loss, parameter_list=["fc_0.b_0"])
+        return loss
+
+    trainer = fluid.Trainer(program)
+    handlers = [H.ReduceLROnPlateau("test_loss", factor=0.5, patience=1), Scripted([1, 1])]
+    trainer.train(reader(), 2, handlers=handlers)
+    assert trainer.learning_rate == (np.float32(0.2), np.float32(0.1))
+
+
+def test_resumed_it_lowers_the_rate_when_the_whole_training_does(tmp_path):
+    values = [4, 4, 4, 4, 4, 4, 4]
+
+    def run(folder, epochs):
+        config = fluid.CheckpointConfig(tmp_path / folder)
+        trainer = make(checkpoint_config=config)
+        handlers = [H.ReduceLROnPlateau("test_loss", factor=0.5, patience=2, cooldown=1), Scripted(values)]
+        trainer.train(reader(), epochs, handlers=handlers)
+        return trainer
+
+    whole = run("whole", 7)
+    for epochs in (2, 4, 5, 7):
+        cut = run("cut", epochs)
+    assert cut.learning_rate == whole.learning_rate == np.float32(0.025)
+    assert all(np.array_equal(whole.params[n], v) for n, v in cut.params.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"factor": 1.0}, "between 0 and 1"),
+        ({"factor": 0.0}, "between 0 and 1"),
+        ({"patience": 0}, "patience=1"),
+        ({"cooldown": -1}, "cooldown=0"),
+        ({"min_lr": -1.0}, "from 0 on"),
+        ({"mode": "least"}, '"min" or "max"'),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments, match):
+    with pytest.raises(errors.ArgumentError, match=match):
+        H.ReduceLROnPlateau("loss", **arguments)
+
+
+def test_a_rate_that_cannot_be_set_is_refused_before_the_first_step():
+    trainer = make(optax.sgd(0.1))
+    with pytest.raises(errors.UnknownNameError, match="class Mine"):
+        trainer.train(reader(), handlers=[H.ReduceLROnPlateau("loss")])
+    assert int(trainer.session.scope.step) == 0

@@ -1,0 +1,339 @@
+"""`BeamSearchDecoder` against a search in plain Python, against all that can be said, and against `beam_search`."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layers.run import run
+from layers.search import END, IDS, ROWS, START, WIDTH, every, step, weights
+from layers.table import real
+
+import fluid
+from fluid import errors, layers
+
+
+def declared():
+    """The net of `search.py` as feeds, and the states that it starts with."""
+    x, *sizes = weights(0).items()
+    w = {name: layers.data(name, value.shape, append_batch_size=False) for name, value in sizes}
+    return w, layers.data(x[0], [WIDTH])
+
+
+@functools.cache
+def decoder(beam, steps):
+    """A compiled search of all rows."""
+
+    def program():
+        w, state = declared()
+        made = layers.BeamSearchDecoder(lambda ids, state: step(ids, state, w), START, END, beam)
+        ids, last, lengths = layers.dynamic_decode(made, state, steps - 1, return_length=True)
+        return ids, last.log_probs, lengths, last.finished, last.cell_states
+
+    known = fluid.Program(program)
+    return jax.jit(lambda feed: known.apply({}, feed, key=None, mode="test").outputs)
+
+
+def by_hand(x, w, beam, steps):
+    """The same search in plain Python: `(score, ids, state)`, best first. What has ended stays in the beam."""
+    found = [(0.0, (), x)]
+    for _ in range(steps):
+        grown = []
+        for total, ids, state in found:
+            if END in ids:
+                grown.append((total, ids, state))
+                continue
+            scores, new = step(ids[-1] if ids else START, state, w, np)
+            grown += [(total + float(score), (*ids, k), new) for k, score in enumerate(scores)]
+        found = sorted(grown, key=lambda one: -one[0])[:beam]
+    return found
+
+
+def hypotheses(outputs, row):
+    """What was found for a row: `(score, ids)`. Behind its end, a hypothesis is all `END`."""
+    ids, scores, lengths, finished = (np.asarray(v[row]) for v in outputs[:4])
+    assert (ids.T[np.arange(len(ids))[None] >= lengths[:, None]] == END).all()
+    said = [tuple(i[:n].tolist()) for i, n in zip(ids.T, lengths, strict=True)]
+    assert [END in one for one in said] == finished.tolist() and all(END not in one[:-1] for one in said)
+    return list(zip(scores.tolist(), said, strict=True))
+
+
+def assert_found(got, wants):
+    np.testing.assert_allclose([s for s, _ in got], [s for s, *_ in wants], rtol=1e-3, atol=1e-4)
+    if np.all(np.diff([s for s, *_ in wants]) < -1e-3):  # the order of equals is open
+        assert [ids for _, ids in got] == [ids for _, ids, *_ in wants]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**16), size=st.sampled_from([(1, 8), (2, 6), (4, 7)]))
+def test_it_finds_what_a_search_by_hand_finds(seed, size):
+    """Word for word, and with it the states of the cell after what was said."""
+    w = weights(seed)
+    outputs = decoder(*size)(w)
+    for row in range(ROWS):
+        wants = by_hand(w["x"][row], w, *size)
+        got = hypotheses(outputs, row)
+        assert_found(got, wants)
+        for (_, ids), (_, said, state), found in zip(got, wants, outputs[4][row], strict=True):
+            if ids == said:
+                np.testing.assert_allclose(found, state, rtol=1e-3, atol=1e-4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**16))
+def test_a_beam_that_holds_all_finds_what_beam_search_finds(seed):
+    w = weights(seed)
+    outputs, others = decoder(27, 4)(w), searcher(27, 4)(w)
+    for row in range(ROWS):
+        wants = every(w["x"][row], w, 4, 0.0)[:27]
+        got = hypotheses(outputs, row)
+        assert_found(got, wants)
+        np.testing.assert_allclose(others[1][row], [s for s, _ in got], rtol=1e-3, atol=1e-4)
+
+
+@functools.cache
+def searcher(beam, longest):
+    def program():
+        w, state = declared()
+        return layers.beam_search(lambda ids, state: step(ids, state, w), state, START, END, beam, longest)
+
+    known = fluid.Program(program)
+    return jax.jit(lambda feed: known.apply({}, feed, key=None, mode="test").outputs)
+
+
+def test_rows_do_not_know_of_each_other():
+    w = weights(5)
+    together = decoder(4, 7)(w)
+    for row in range(ROWS):
+        alone = decoder(4, 7)({**w, "x": w["x"][row : row + 1]})
+        for got, want in zip(together, alone, strict=True):
+            np.testing.assert_allclose(got[row], want[0], rtol=1e-5)
+
+
+def test_the_loop_ends_with_the_last_hypothesis():
+    """Counted by the cell; what was found stays as it is in the steps that are left out."""
+    numbers = []
+
+    def program():
+        x = layers.data("x", [IDS])
+
+        def cell(ids, states):
+            jax.debug.callback(lambda n: numbers.append(int(n)), states["number"], ordered=True)
+            sure = jnp.where(jnp.arange(IDS) == END, 30.0, 0.0) * (states["number"] >= 2)
+            return states["x"] + sure, {"x": states["x"], "number": states["number"] + 1}
+
+        made = layers.BeamSearchDecoder(cell, START, END, 2)
+        ids, last, lengths = layers.dynamic_decode(made, {"x": x, "number": 0}, 19, return_length=True)
+        return ids, last.log_probs, lengths, last.finished
+
+    known = fluid.Program(program)
+    x = np.log(np.array([[0.6, 0.0001, 0.3, 0.0999], [0.2, 0.0001, 0.1, 0.6999]], "float32"))
+    outputs = jax.jit(lambda x: known.apply({}, {"x": x}, key=None).outputs)(x)
+    jax.block_until_ready(outputs)
+    jax.effects_barrier()
+    assert numbers == [0, 1, 2]
+    assert [said for _, said in hypotheses(outputs, 0)] == [(0, 0, 1), (0, 2, 1)]
+    assert [said for _, said in hypotheses(outputs, 1)] == [(3, 3, 1), (3, 0, 1)]
+
+
+def test_places_without_a_hypothesis():
+    """Three are possible in two steps when two of the ids are ruled out: 1, 2 1 and 2 2."""
+
+    def program():
+        x = layers.data("x", [1])
+        scores = jnp.log(jnp.array([0.0, 0.5, 0.5, 0.0]))
+        made = layers.BeamSearchDecoder(lambda ids, h: (jnp.broadcast_to(scores, (ids.shape[0], 4)), h), START, END, 5)
+        ids, last = layers.dynamic_decode(made, x, 1)
+        return ids, last.log_probs
+
+    ids, scores = run(program, {"x": np.zeros((1, 1), "float32")}).outputs
+    np.testing.assert_allclose(scores[0], [np.log(0.5), np.log(0.25), np.log(0.25), -np.inf, -np.inf])
+    assert ids[0, :, 0].tolist() == [1, 1] and sorted(ids[0, :, 1:3].T.tolist()) == [[2, 1], [2, 2]]
+
+
+def attentive(words, hidden, beam=None):
+    """A cell that looks at a sequence: at the words of its row."""
+    if beam is not None:
+        words = layers.BeamSearchDecoder.tile_beam_merge_with_batch(words, beam)
+
+    def cell(ids, state):
+        scores = jnp.einsum("bd,btd->bt", state, words.data)
+        context = jnp.einsum("bt,btd->bd", jax.nn.softmax(scores, where=words.mask), layers.base.dense(words))
+        both = layers.concat([fluid.embedding(ids, [IDS, WIDTH], param_attr="table"), context], axis=1)
+        state = layers.fc([both, state], WIDTH, act="tanh", param_attr=["a", "b"], bias_attr=False)
+        return layers.fc(state, IDS, param_attr="out", bias_attr=False), state
+
+    return cell
+
+
+def test_what_the_cell_looks_at_has_a_row_for_each_hypothesis():
+    """Found with attention over sequences: the scores of what was said, said again by itself."""
+
+    def search():
+        words, hidden = layers.data("words", [WIDTH], lod_level=1), layers.data("hidden", [WIDTH])
+        made = layers.BeamSearchDecoder(attentive(words, hidden, 3), START, END, 3)
+        ids, last, lengths = layers.dynamic_decode(made, hidden, 4, return_length=True)
+        return ids, last.log_probs, lengths
+
+    def score():
+        words, hidden = layers.data("words", [WIDTH], lod_level=1), layers.data("hidden", [WIDTH])
+        said = layers.data("said", [5], "int64")
+        ids = jnp.concatenate([jnp.zeros_like(said[:, :1]), said[:, :-1]], axis=1).T
+        cell = attentive(words, hidden)
+        return layers.scan(lambda state, ids: cell(ids, state)[::-1], hidden, ids)[1]
+
+    words = fluid.SequenceBatch(real(2, 3, WIDTH), np.array([3, 2]))
+    feed, known = {"words": words, "hidden": real(2, WIDTH)}, fluid.Program(search)
+    arrays = {n: 2 * real(*s.shape, salt=n) for n, s in known.parameters.items()}
+    ids, scores, lengths = run(search, feed, arrays=arrays).outputs
+    for k in range(3):
+        (logits,) = run(score, {**feed, "said": np.asarray(ids[:, :, k])}, arrays=arrays).outputs
+        steps = jax.nn.log_softmax(logits)
+        for row in range(2):
+            said = ids[row, : lengths[row, k], k]
+            total = sum(float(steps[t, row, i]) for t, i in enumerate(said))
+            np.testing.assert_allclose(scores[row, k], total, rtol=1e-4)
+
+
+def test_the_gradient_of_a_log_probability_is_that_of_what_was_said():
+    """While the same ids win, the log-probability of a hypothesis is a sum over its path."""
+    w = weights(3)
+
+    def total(given, said=None):
+        """Of the best hypotheses, found by the decoder or scored along given ids."""
+        if said is None:
+            return jnp.sum(decoder(2, 3)(given)[1][:, 0])
+        ids, lengths = said
+        result = 0.0
+        for row in range(ROWS):
+            state, last = given["x"][row], START
+            for k in ids[row, : lengths[row, 0], 0].tolist():
+                scores, state = step(last, state, given)
+                result, last = result + scores[k], k
+        return result
+
+    given = {name: jnp.asarray(v) for name, v in w.items()}
+    ids, _, lengths, *_ = decoder(2, 3)(given)
+    value, slopes = jax.value_and_grad(total)(given)
+    want, wants = jax.value_and_grad(total)(given, (np.asarray(ids), np.asarray(lengths)))
+    np.testing.assert_allclose(value, want, rtol=1e-5)
+    for name, slope in wants.items():
+        np.testing.assert_allclose(slopes[name], slope, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("through", ["cell", "output_fn"])
+def test_probabilities_are_taken_for_what_they_are(through):
+    """The result of a softmax is not put through another one."""
+
+    def program(softmax):
+        w, state = declared()
+        act = "softmax" if softmax else None
+
+        def say(h):
+            return layers.fc(h, IDS, num_flatten_dims=len(h.shape) - 1, act=act, param_attr="out", bias_attr=False)
+
+        def cell(ids, state):
+            state = jnp.tanh(state @ w["past"] + w["word"][ids])
+            return (say(state) if through == "cell" else state), state
+
+        made = layers.BeamSearchDecoder(cell, START, END, 2, output_fn=say if through == "output_fn" else None)
+        ids, last = layers.dynamic_decode(made, state, 4)
+        return ids, last.log_probs, w["out"]
+
+    w = weights(7)
+    plain, softened = (
+        run(functools.partial(program, softmax), w, arrays={"out": w["out"]}).outputs for softmax in (False, True)
+    )
+    np.testing.assert_array_equal(plain[0], softened[0])
+    np.testing.assert_allclose(plain[1], softened[1], rtol=1e-5)
+
+
+def test_cells_and_layers_in_the_loop_have_their_parameters_once():
+    def program():
+        context = layers.data("context", [WIDTH])
+        made = layers.BeamSearchDecoder(
+            layers.LSTMCell(WIDTH),
+            START,
+            END,
+            3,
+            embedding_fn=lambda ids: fluid.embedding(ids, [IDS, 5]),
+            output_fn=lambda h: layers.fc(h, IDS, num_flatten_dims=2),
+        )
+        ids, last = layers.dynamic_decode(made, [context, context], 6, output_time_major=True)
+        assert isinstance(last, layers.BeamSearchDecoder.StateWrapper) and isinstance(last.cell_states, list)
+        return ids, *last.cell_states
+
+    known = fluid.Program(program)
+    assert list(known.parameters) == [
+        "embedding_0.w_0",
+        "LSTMCell/BasicLSTMUnit_0.w_0",
+        "LSTMCell/BasicLSTMUnit_0.b_0",
+        "fc_0.w_0",
+        "fc_0.b_0",
+    ]
+    ids, hidden, _ = run(program, {"context": real(2, WIDTH)}).outputs
+    assert ids.shape == (7, 2, 3) and hidden.shape == (2, 3, WIDTH)
+
+
+@settings(max_examples=8, deadline=None)
+@given(time=st.integers(1, 6), batch=st.integers(1, 3), beam=st.integers(1, 4), seed=st.integers(0, 99))
+def test_gather_tree_follows_the_parents(time, batch, beam, seed):
+    rng = np.random.default_rng(seed)
+    ids, parents = rng.integers(0, 99, (time, batch, beam)), rng.integers(0, beam, (time, batch, beam))
+    found = run(lambda: layers.gather_tree(ids, parents), {}).outputs[0]
+    for row in range(batch):
+        for last in range(beam):
+            place = last
+            for t in reversed(range(time)):
+                assert found[t, row, last] == ids[t, row, place]
+                place = parents[t, row, place]
+
+
+def test_tiling():
+    tile = layers.BeamSearchDecoder.tile_beam_merge_with_batch
+    x = real(2, 3)
+    np.testing.assert_array_equal(tile(x, 3), np.repeat(x, 3, axis=0))
+    batch = fluid.SequenceBatch.from_rows([real(n, 2, salt=n) for n in (3, 1)], "float32")
+    several = tile({"words": batch, "x": x, "number": 5}, 2)
+    assert several["number"] == 5
+    for got, want in zip(several["words"].rows(), [batch.rows()[i] for i in (0, 0, 1, 1)], strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def searching(cell=lambda i, h: (h, h), inits=lambda x: x, end=END, beam=2, **arguments):
+    def program():
+        x = layers.data("x", [IDS])
+        decoder = layers.BeamSearchDecoder(cell, arguments.pop("start", START), end, beam, **arguments)
+        return layers.dynamic_decode(decoder, inits(x), max_step_num=3)[0]
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (searching(beam=0), r"BeamSearchDecoder\(beam_size=0\): expected a whole number"),
+        (searching(end=-1), r"end_token=-1\): expected a whole number from 0"),
+        (searching(start=0.5), r"start_token=0.5\): expected a whole number from 0"),
+        (searching(end=IDS), r"logits of a step are float32\[batch, 2, 4\], with end_token=4; expected \[batch, beam"),
+        (
+            searching(output_fn=lambda h: h[:, 0]),
+            r"are float32\[batch, 4\], with end_token=1; expected \[batch, beam",
+        ),
+        (searching(lambda i, h: ((h, h), h)), r"are float32\[batch, 2, 4\], float32\[batch, 2, 4\], with"),
+        (searching(inits=lambda x: None), r"inits=None; expected the states of the cell.*inits="),
+        (searching(lambda i, h: h), r"BeamSearchDecoder: cell\(x, states\) returned"),
+        (searching(lambda i, h: (h, [h])), r"the states float32\[batch, 2, 4\] and returned \[float32"),
+        (searching(lambda i, h: (h, h[:, :1])), r"starts as float32\[batch, 2, 4\] and became float32\[batch, 2, 1\]"),
+        (searching(layers.GRUCell), "expected an RNNCell"),
+        (lambda: layers.gather_tree(np.zeros((2, 3), int), np.zeros((2, 3), int)), r"expected both \[time, batch, bea"),
+        (lambda: layers.gather_tree(np.zeros((1, 2, 3)), np.zeros((1, 2, 3), int)), "holds no integers"),
+        (lambda: layers.gather_tree(np.zeros((1, 2, 3), int), np.zeros((1, 2, 3))), "parents are integers"),
+    ],
+)
+def test_misuse_is_told(program, message):
+    with pytest.raises(errors.FluidError, match=f"(?s){message}"):
+        fluid.Program(program)

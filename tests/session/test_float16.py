@@ -1,0 +1,338 @@
+"""float16 has dynamic loss scaling: beside float32, beside the scale by hand, saved, and no disguise for a NaN."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fluid
+from fluid import errors, layers
+from fluid.optimizer import loss_scale
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(16, 4)).astype("float32")
+Y = np.tanh(X @ [[1.0], [-2.0], [0.5], [3.0]]).astype("float32")
+FEED = {"x": X, "y": Y}
+BIG = {"x": X * 20, "y": Y}  # its gradients overflow at the scale that training begins with, its loss does not
+
+
+def linear(optimizer, factor=0.01):
+    """A squared error times a factor: the gradients are as small as the factor says."""
+
+    def program():
+        x, y = layers.data("x", shape=[4]), layers.data("y", shape=[1])
+        error = layers.fc(x, size=1, param_attr="w", bias_attr="b") - y
+        loss = layers.mean(layers.square(error)) * factor
+        optimizer.minimize(loss)
+        return loss
+
+    return program
+
+
+def session_of(optimizer=None, factor=0.01, precision="float16", **options):
+    return fluid.Session(linear(optimizer or fluid.optimizer.SGD(0.1), factor), precision=precision, **options)
+
+
+def scale_of(session):
+    (slots,) = (slots[0] for slots in session.scope.slots.values())
+    return float(slots.scale)
+
+
+def arrays_of(session, without=()):
+    return {n: np.array(v) for n, v in session.state().items() if not n.endswith(without)}
+
+
+def test_float16_has_dynamic_loss_scaling_and_follows_float32():
+    """Gradients of 1e-9 are zeros in float16; of the scaled loss they are not."""
+    sessions = [session_of(fluid.optimizer.SGD(1e7), 1e-9, precision) for precision in ("float32", "float16")]
+    start = np.asarray(sessions[0].scope["w"])
+    for _ in range(20):
+        losses = [float(session.run(feed=FEED)[0]) for session in sessions]
+        assert losses[1] == pytest.approx(losses[0], rel=0.03)
+    exact, half = (np.asarray(session.scope["w"]) for session in sessions)
+    assert np.abs(exact - start).max() > 0.1
+    np.testing.assert_allclose(half, exact, atol=0.03)
+    assert scale_of(sessions[1]) == loss_scale.START
+
+
+def test_without_the_scale_such_gradients_vanish(monkeypatch):
+    monkeypatch.setattr(loss_scale, "START", 1.0)
+    session = session_of(fluid.optimizer.SGD(1e7), 1e-9)
+    before = np.asarray(session.scope["w"])
+    session.run(feed=FEED)
+    assert np.array_equal(session.scope["w"], before)
+
+
+@pytest.mark.slow
+def test_it_learns_digits_as_well_as_float32(digits):
+    def program():
+        image, label = layers.data("image", shape=[1, 8, 8]), layers.data("label", shape=[1], dtype="int64")
+        hidden = fluid.nets.simple_img_conv_pool(image, 8, 3, 2, 2, act="relu")
+        prediction = layers.fc(layers.batch_norm(hidden), size=10, act="softmax")
+        return {"loss": layers.mean(layers.cross_entropy(prediction, label)), "acc": layers.accuracy(prediction, label)}
+
+    train = fluid.reader.arrays({"image": digits.train_images, "label": digits.train_labels}, 64, shuffle=True)
+    test = fluid.reader.arrays({"image": digits.test_images, "label": digits.test_labels}, 120)
+    found = []
+    for precision in ("float32", "float16"):
+        trainer = fluid.Trainer(program, fluid.optimizer.Adam(3e-3), precision=precision)
+        trainer.train(train, 3)
+        found.append(float(trainer.test(test)["acc"]))
+        dtypes = {str(v.dtype) for v in jax.tree.leaves((trainer.params, trainer.session.scope.slots))}
+        assert dtypes <= {"float32", "int32"}
+    assert found[0] > 0.8 and found[1] == pytest.approx(found[0], abs=0.03)
+
+
+def test_what_overflows_is_left_out_and_halves_the_scale():
+    def program():
+        x, y = layers.data("x", shape=[4]), layers.data("y", shape=[1])
+        kept = layers.create_state([], name="kept")
+        kept.update(kept.value + 1)
+        loss = layers.mean(layers.square(layers.fc(x, size=1) - y)) * 0.01
+        fluid.optimizer.Adam(0.1).minimize(loss)
+        return loss
+
+    session = fluid.Session(program, precision="float16")
+    session.run(feed=FEED)
+    before = arrays_of(session, ("scale", "finite", "@step"))
+    norm, scale = session.run(feed=BIG, fetch=["grad_norm_0", "loss_scale_0"])
+    assert not np.isfinite(norm) and scale == loss_scale.START
+    after = arrays_of(session, ("scale", "finite", "@step"))
+    assert all(after[n].tobytes() == v.tobytes() for n, v in before.items()), "nothing else has changed"
+    assert scale_of(session) == loss_scale.START / 2 and int(session.scope.step) == 2
+    session.run(feed=FEED)
+    assert session.scope["kept"] == 2 and not np.array_equal(session.scope["fc_0.w_0"], before["fc_0.w_0"])
+
+
+def scales_by_hand(finite, patience):
+    """What the scale is before each step, from which of them had finite gradients."""
+    scale, count, found = loss_scale.START, 0, []
+    for good in finite:
+        found.append(scale)
+        count = count + 1 if good else 0
+        if not good:
+            scale = max(scale / 2, 1.0)
+        elif count == patience:
+            scale, count = min(scale * 2, loss_scale.MOST), 0
+    return found
+
+
+def test_the_scale_grows_after_so_many_finite_steps(monkeypatch):
+    monkeypatch.setattr(loss_scale, "PATIENCE", 3)
+    finite = [True] * 7 + [False] * 3 + [True] * 4 + [False] + [True] * 40
+    rule = loss_scale.skip_overflows(fluid.optimizer.SGD(0.1).rule())
+    params = {"w": jnp.ones(2), "b": jnp.ones(())}
+    state = rule.init(params)
+    update = jax.jit(rule.update)
+    scales = []
+    for i, good in enumerate(finite):
+        scales.append(float(state.scale))
+        bad = (jnp.nan, jnp.inf)[i % 2]
+        updates, state = update({"w": jnp.array([1.0, 1.0 if good else bad]), "b": jnp.float32(2.0)}, state, params)
+        np.testing.assert_allclose([updates["w"][0], updates["b"]], (-0.1, -0.2) if good else (0.0, 0.0))
+    assert scales == scales_by_hand(finite, 3) and max(scales) == loss_scale.MOST
+
+
+def test_gradients_that_are_fetched_are_those_of_the_loss():
+    sessions = [session_of(precision=precision) for precision in ("float32", "float16")]
+    names = ["w@GRAD", "x@GRAD", "fc_0.tmp_0@GRAD", "grad_norm_0"]
+    exact, half = (session.run(feed=FEED, fetch=names) for session in sessions)
+    for name, value in zip(names, exact, strict=True):
+        np.testing.assert_allclose(half[name], value, rtol=0.02, atol=2e-3, err_msg=name)
+        assert half[name].dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        fluid.optimizer.Adam(0.1, accumulate_steps=2),
+        fluid.optimizer.Lookahead(fluid.optimizer.Momentum(0.05), k=2),
+        fluid.optimizer.ExponentialMovingAverage(0.5).track(fluid.optimizer.Adam(0.1)),
+        fluid.optimizer.AdamW(lambda count: 0.1 * 0.9**count, grad_clip=fluid.clip.GradientClipByGlobalNorm(1.0)),
+    ],
+    ids=["accumulated", "lookahead", "averaged", "schedule"],
+)
+def test_an_update_that_is_left_out_is_as_if_its_step_had_not_been(optimizer):
+    with_overflow, without = session_of(optimizer), session_of(optimizer)
+    for step in range(5):
+        if step == 3:
+            with_overflow.run(feed=BIG)
+        for session in (with_overflow, without):
+            session.run(feed=FEED)
+    left_out = ("scale", "finite", "@step")
+    found, wanted = arrays_of(with_overflow, left_out), arrays_of(without, left_out)
+    assert scale_of(with_overflow) == scale_of(without) / 2
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_gradients_of_sequences_keep_their_lengths():
+    def program():
+        words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+        rows = layers.identity(layers.embedding(words, size=[9, 4], param_attr="table"), name="rows")
+        return minimized(layers.mean(layers.sequence_pool(rows, "sum")))
+
+    sessions = [fluid.Session(program, precision=precision) for precision in ("float32", "float16")]
+    exact, half = (s.run(feed={"words": [[1, 2, 3], [4]]}, fetch=["rows@GRAD"])[0] for s in sessions)
+    assert half.lengths.tolist() == [3, 1]
+    np.testing.assert_allclose(half.data, exact.data, rtol=1e-2)
+
+
+def minimized(loss):
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    return loss
+
+
+def test_the_average_is_found_inside():
+    ema = fluid.optimizer.ExponentialMovingAverage(0.5)
+    session = session_of(ema.track(fluid.optimizer.SGD(0.1)))
+    for _ in range(2):
+        session.run(feed=FEED)
+    assert set(ema.values(session)) == {"w", "b"}
+
+
+def test_each_minimize_has_a_scale_of_its_own():
+    def program():
+        x, y = layers.data("x", shape=[4]), layers.data("y", shape=[1])
+        first = layers.mean(layers.square(layers.fc(x, size=1, param_attr="w", bias_attr=False))) * 0.01
+        second = layers.mean(layers.square(layers.fc(y, size=1, param_attr="v", bias_attr=False))) * 0.01
+        fluid.optimizer.SGD(0.01).minimize(first, parameter_list=["w"])
+        fluid.optimizer.SGD(0.01).minimize(second, parameter_list=["v"])
+        return first + second
+
+    session = fluid.Session(program, precision="float16")
+    before = session.params()
+    session.run(feed=BIG)
+    scales = [float(v) for v in session.run(feed=FEED, fetch=["loss_scale_0", "loss_scale_1"])]
+    assert scales == [loss_scale.START / 2, loss_scale.START]
+    assert not np.array_equal(before["v"], session.scope["v"])
+
+
+def test_a_sparse_table_skips_too():
+    def program():
+        ids, factor = layers.data("ids", shape=[1], dtype="int64"), layers.data("factor", shape=[1])
+        rows = layers.embedding(ids, size=[10, 4], is_sparse=True, param_attr="table")
+        loss = layers.mean(layers.fc(rows, size=3, param_attr="w") * factor) * 0.1
+        fluid.optimizer.Adagrad(0.1).minimize(loss)
+        return loss
+
+    sessions = [fluid.Session(program, precision=p) for p in ("float32", "float16")]
+    assert sessions[1].rules["program"][0].tables == ("table",)
+    ids = [[1], [2], [1]]
+    before = np.asarray(sessions[1].scope["table"])
+    sessions[1].run(feed={"ids": ids, "factor": np.full((3, 1), 1e3)})
+    assert np.array_equal(before, sessions[1].scope["table"]) and scale_of(sessions[1]) == loss_scale.START / 2
+    for session in sessions:
+        session.run(feed={"ids": ids, "factor": np.ones((3, 1))})
+    np.testing.assert_allclose(sessions[1].scope["table"], sessions[0].scope["table"], atol=2e-3)
+    assert not np.array_equal(before, sessions[1].scope["table"])
+
+
+# Saved
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_the_scale_is_saved_and_a_resumed_training_ends_with_the_same_bits(tmp_path):
+    x = np.concatenate([X[:8], X[:8] * 20, X[8:], X[:8]])
+    data = fluid.reader.arrays((x, np.tile(Y[:8], (4, 1))), batch_size=8)
+
+    def make(folder):
+        config = fluid.CheckpointConfig(tmp_path / folder, step_interval=1)
+        return fluid.Trainer(linear(fluid.optimizer.Adam(0.1)), precision="float16", checkpoint_config=config)
+
+    def kill(event):
+        if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == (1, 2):
+            raise Killed
+
+    whole = make("whole")
+    whole.train(data, 3)
+    with pytest.raises(Killed):
+        make("cut").train(data, 3, event_handler=kill)
+    resumed = make("cut")
+    assert scale_of(resumed.session) == loss_scale.START / 2
+    resumed.train(data, 3)
+    found, wanted = arrays_of(resumed.session), arrays_of(whole.session)
+    assert found.keys() == wanted.keys() and all(found[n].tobytes() == v.tobytes() for n, v in wanted.items())
+
+
+# NaN
+
+
+def test_an_overflow_of_the_scale_is_no_alarm():
+    data = fluid.reader.arrays((np.concatenate([X, X * 20, X]), np.tile(Y, (3, 1))), batch_size=16)
+    trainer = fluid.Trainer(linear(fluid.optimizer.SGD(0.01)), precision="float16")
+    trainer.train(data, handlers=[fluid.handlers.TerminateOnNaN(report=True)])
+    assert scale_of(trainer.session) == loss_scale.START / 2
+
+
+def rooted():
+    x = layers.data("x", shape=[4])
+    return layers.mean(layers.sqrt(layers.square(layers.fc(x, size=2, bias_attr=False))))
+
+
+def test_a_gradient_that_is_nan_at_every_scale_is_not_hidden():
+    """At 0 sqrt has no slope: the scale falls to 1, and then the step is made, and seen."""
+    data = [[(np.zeros(4, "float32"),)] for _ in range(40)]
+    trainer = fluid.Trainer(rooted, fluid.optimizer.SGD(0.1), precision="float16")
+    with pytest.raises(errors.NonFiniteError, match=r"The loss is finite, and the gradient with respect to 'square_0"):
+        trainer.train(data, handlers=[fluid.handlers.TerminateOnNaN(report=True)])
+    assert int(trainer.session.scope.step) == np.log2(loss_scale.START) and scale_of(trainer.session) == 1
+
+
+def test_a_loss_that_is_nan_is_reported_at_once():
+    trainer = fluid.Trainer(linear(fluid.optimizer.SGD(0.1)), precision="float16")
+    with pytest.raises(errors.NonFiniteError, match="feed 'x'"):
+        trainer.train([(X * np.nan, Y)], handlers=[fluid.handlers.TerminateOnNaN(report=True)])
+
+
+# Elsewhere
+
+
+def test_a_step_of_ones_own_is_scaled_too():
+    def plain(step):
+        here = step.losses_and_gradients()
+        parameters, slots = step.update(here.gradients)
+        return parameters, slots, here
+
+    sessions = [session_of(fluid.optimizer.Adam(0.1), step=step) for step in (None, plain)]
+    for feed in (FEED, BIG, FEED):
+        for session in sessions:
+            session.run(feed=feed)
+    found, wanted = arrays_of(sessions[1]), arrays_of(sessions[0])
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+    assert scale_of(sessions[1]) == loss_scale.START / 2
+
+
+def test_only_float16_has_a_scale():
+    for precision in (None, "float32", "bfloat16"):
+        session = session_of(precision=precision)
+        assert not [n for n in session.state() if "scale" in n]
+        with pytest.raises(errors.UnknownNameError, match="loss_scale_0"):
+            session.run(feed=FEED, fetch=["loss_scale_0"])
+
+
+def test_gradient_monitor_logs_the_scale():
+    seen = []
+    trainer = fluid.Trainer(linear(fluid.optimizer.SGD(0.01)), precision="float16")
+    data = fluid.reader.arrays((np.concatenate([X, X * 20, X]), np.tile(Y, (3, 1))), batch_size=16)
+    trainer.train(
+        data,
+        handlers=[fluid.handlers.GradientMonitor()],
+        event_handler=lambda e: isinstance(e, fluid.MeasuredEvent) and seen.append(float(e.metrics["loss_scale_0"])),
+    )
+    assert seen == [loss_scale.START, loss_scale.START, loss_scale.START / 2]
+
+
+def test_inference_in_float16():
+    params = session_of().params()
+
+    def infer():
+        return layers.fc(layers.data("x", shape=[4]), size=1, param_attr="w", bias_attr="b")
+
+    exact, half = (fluid.Inferencer(infer, params=params, precision=p).infer({"x": X})[0] for p in (None, "float16"))
+    assert half.dtype == "float16"
+    np.testing.assert_allclose(half, exact, rtol=1e-2, atol=1e-2)
