@@ -1,4 +1,4 @@
-"""Functions that worker processes find by their names; `python tests/mapped.py` is a script that uses such processes."""
+"""Functions that worker processes find by name; `python tests/mapped.py` is a script that uses such processes."""
 
 import os
 import sys

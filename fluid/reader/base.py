@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from fluid import errors
+from fluid.reader import data_sets
 
 Rows = Generator[Any, None, None]
 Position = tuple[int, int]
@@ -234,10 +235,7 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
     """
     if isinstance(source, Reader):
         return source
-    if isinstance(source, Mapping):
-        raise errors.ArgumentTypeError(
-            f"{caller} needs a reader, found a dict; columns become one so: reader.arrays({{...}}, batch_size=32)"
-        )
+    data_sets.refuse(caller, source, rows=True)
     if isinstance(source, str | bytes) or not (
         callable(source) or hasattr(source, "__iter__") or hasattr(source, "__getitem__")
     ):

@@ -1,6 +1,6 @@
 """Whole data sets where minibatches or rows are wanted: what they are, and the call that makes minibatches of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,26 @@ def columns_of(frame: Any) -> dict[str, np.ndarray]:
     return {str(name): np.asarray(frame[name]) for name in frame.columns}
 
 
+def is_data(value: Any) -> bool:
+    """Whether a value is an array with rows, a column of a DataFrame, or a DataFrame.
+
+    Example:
+      >>> is_data(np.ones((3, 2))), is_data(np.float32(3)), is_data([1, 2])
+      (True, False, False)
+    """
+    return is_frame(value) or (hasattr(value, "dtype") and bool(getattr(value, "shape", ())))
+
+
+def spelled(names: Iterable[Any]) -> str:
+    """A dict of columns with these names, as one may write it in a call.
+
+    Example:
+      >>> spelled(["x", "y"])
+      "{'x': x, 'y': y}"
+    """
+    return "{" + ", ".join(f"{name!r}: {name}" for name in map(str, names)) + "}"
+
+
 def refuse(caller: str, value: Any, rows: bool) -> None:
     """Refuse a data set that would not be read as what it is.
 
@@ -37,13 +57,16 @@ def refuse(caller: str, value: Any, rows: bool) -> None:
     found = _described(value, rows)
     if found is None:
         return
-    what, spelled = found
-    call = f"fluid.reader.arrays({spelled}, batch_size=32, shuffle=True)"
-    fix = f"{call} is a reader of minibatches of it" if rows else f"say how many rows make one: reader={call}"
-    if rows and is_frame(value):
-        fix += "; frame.to_dict('records') is a list of its rows"
+    what, written = found
+    call = f"reader.arrays({written}, batch_size=32, shuffle=True)"
+    if not rows:
+        raise errors.ArgumentTypeError(
+            f"{caller} needs something that gives minibatches, found {what}; say how many rows make one: "
+            f"reader=fluid.{call}"
+        )
+    records = "; frame.to_dict('records') is a list of its rows" if is_frame(value) else ""
     raise errors.ArgumentTypeError(
-        f"{caller} needs {'rows' if rows else 'a reader, something that gives minibatches'}, found {what}; {fix}"
+        f"{caller} needs a reader of rows, found {what}; columns become a reader of minibatches so: {call}{records}"
     )
 
 
@@ -52,20 +75,19 @@ def _described(value: Any, rows: bool) -> tuple[str, str] | None:
     if is_frame(value):
         return "a DataFrame", "frame"
     if isinstance(value, Mapping):
-        return "a dict of columns", "{" + ", ".join(f"{name!r}: ..." for name in list(value)[:4]) + "}"
+        return "a dict of columns", spelled(list(value)[:4])
     if isinstance(value, tuple) and _are_columns(value, rows):
-        return "a tuple of arrays", "(x, y)" if len(value) == 2 else "(" + "x, " * len(value) + ")"
+        return "arrays, a tuple of them", "(x, y)" if len(value) == 2 else "(" + "x, " * len(value) + ")"
     if hasattr(value, "dtype") and not rows:
         return "arrays", "x"
     return None
 
 
 def _are_columns(values: tuple[Any, ...], rows: bool) -> bool:
-    """Whether the arrays of a tuple are columns; where rows are wanted, they may also be rows of one field."""
-    arrays = [v for v in values if hasattr(v, "dtype") or is_frame(v)]
+    """Whether the arrays of a tuple are columns; where rows are wanted, those of one shape may be rows of one field."""
     if not rows:
-        return bool(arrays)
-    shapes = [tuple(v.shape) for v in arrays]
-    lengths = {shape[:1] for shape in shapes}
-    different = len({(len(shape), str(getattr(v, "dtype", ""))) for shape, v in zip(shapes, arrays, strict=True)}) > 1
-    return len(arrays) == len(values) > 1 and len(lengths) == 1 and () not in lengths and different
+        return any(hasattr(v, "dtype") or is_frame(v) for v in values)
+    if len(values) < 2 or not all(is_data(v) for v in values):
+        return False
+    shapes = {tuple(v.shape) for v in values}
+    return len(shapes) > 1 and len({shape[0] for shape in shapes}) == 1

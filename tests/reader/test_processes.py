@@ -1,4 +1,4 @@
-"""Worker processes: they map as threads do, their exceptions arrive, and nothing of them is left, however a pass ends."""
+"""Worker processes: they map as threads do, their exceptions arrive, and nothing is left, however a pass ends."""
 
 import functools
 import gc
