@@ -16,6 +16,7 @@ from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
+from fluid.reader.values import NaNs
 from fluid.session.bound import BoundStep, Compilations
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
@@ -51,6 +52,7 @@ class Session:
         that would change them are refused.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
+      nans: warns of NaN in what is fed.
 
     Raises:
       FluidError: whatever mistake the programs' shapes show.
@@ -95,6 +97,7 @@ class Session:
         self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}
         self.guard = InterruptGuard()
+        self.nans = NaNs()
         self._closed = False
         self._ladders, self._max_compilations = buckets, max_compilations
         for function in program_functions:
@@ -183,6 +186,7 @@ class Session:
         request = Request(mode, names, given, replaced)
         step = self.step(found, request)
         feeds = step.buckets.pad({n: read_feed(found.feeds[n], feed[n]) for n in given})
+        self.nans.look(found.feeds, feeds)
         overrides = {n: as_array(feed[n]) for n in replaced}
         return step(self.take(feeds), self.take(overrides))
 
