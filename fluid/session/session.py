@@ -166,8 +166,7 @@ class Session:
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
             run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised). A
               training step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
-          mode: "train" updates parameters and states; "test" changes nothing. None for that of the session: for one
-            that you made, "train" when the program minimises; for a Trainer's, "test".
+          mode: "train" updates parameters and states, "test" changes nothing; None for the session's, in a Trainer "test".
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
@@ -181,12 +180,10 @@ class Session:
         feed = feed or {}
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
-        request = Request(mode, names, given, replaced)
-        step = self.step(found, request)
+        step = self.step(found, Request(mode, names, given, replaced))
         feeds = step.buckets.pad({n: read_feed(found.feeds[n], feed[n]) for n in given})
         self.nans.look(found.feeds, feeds)
-        overrides = {n: as_array(feed[n]) for n in replaced}
-        return step(self.take(feeds), self.take(overrides))
+        return step(self.take(feeds), self.take({n: as_array(feed[n]) for n in replaced}))
 
     def step(self, program: Program, request: Request) -> "BoundStep":
         """The compiled step for a request; the same one for equal requests."""
