@@ -39,7 +39,7 @@ class Session:
       buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
         what is fed.
       max_compilations: how many compilations of a step that choice may lead to.
-      mode: of runs that do not name one; None for "train" when the program minimises, else "test".
+      mode: of runs that do not name one; None for "train" when the program minimises, else "test". A Trainer's has "test".
       step: a function of a `fluid.TrainingStep` that computes a training step, instead of one gradient and one update.
 
     Attributes:
@@ -166,7 +166,7 @@ class Session:
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
             run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised). A
               training step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
-          mode: "train" updates parameters and states, "test" changes nothing; None for the session's, in a Trainer "test".
+          mode: "train" updates parameters and states, "test" changes nothing; None for that of the session.
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
