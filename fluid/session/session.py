@@ -39,7 +39,7 @@ class Session:
       buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
         what is fed.
       max_compilations: how many compilations of a step that choice may lead to.
-      mode: of runs that do not name one; None for "train" when the program minimises, else "test". A Trainer's has "test".
+      mode: of runs that do not name one; None for "train" when the program minimises, else "test". "test" in Trainers.
       step: a function of a `fluid.TrainingStep` that computes a training step, instead of one gradient and one update.
 
     Attributes:
