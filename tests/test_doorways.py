@@ -108,6 +108,13 @@ def test_train_with_arrays_names_the_call(trainer, x, y):
     assert int(trainer.session.scope.step) == 1
 
 
+def test_training_in_one_call_with_arrays_names_the_call():
+    with pytest.raises(errors.ArgumentTypeError, match="found arrays, one for each feed.*{'x': x, 'y': y}"):
+        fluid.train(train_program, X, Y)
+    with pytest.raises(errors.ArgumentTypeError, match="found arrays; say how many rows make one"):
+        fluid.train(train_program, X)
+
+
 @pytest.mark.parametrize("x", [X, X.tolist(), pandas.DataFrame(X), pandas.DataFrame({"x": list(X)})["x"].tolist()])
 def test_infer_takes_the_data_of_the_only_feed(inferencer, x):
     (expected,) = inferencer.infer({"x": X})

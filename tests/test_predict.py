@@ -171,6 +171,13 @@ def test_sequences_are_predicted_too():
             np.testing.assert_allclose(row, factor * table[words], rtol=1e-6)
 
 
+def test_an_exported_model_predicts(trainer, in_tmp):
+    trainer.save_inference_model("model.fluid", fetch=["guess"])
+    exported = fluid.Inferencer(param_path="model.fluid")
+    found = [r["guess"] for r in exported.predict(fluid.reader.arrays((Y, X), 8), feed_order={"x": 1})]
+    np.testing.assert_allclose(np.concatenate(found), expected(trainer), rtol=1e-5, atol=1e-6)
+
+
 def test_a_handler_predicts_while_training_goes_on(trainer):
     found = []
 

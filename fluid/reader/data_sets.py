@@ -64,7 +64,8 @@ def refuse(caller: str, value: Any, rows: bool) -> None:
             f"{caller} needs something that gives minibatches, found {what}; say how many rows make one: "
             f"reader=fluid.{call}"
         )
-    records = "; frame.to_dict('records') is a list of its rows" if is_frame(value) else ""
+    is_pandas = is_frame(value) and type(value).__module__.startswith("pandas")
+    records = "; frame.to_dict('records') is a list of its rows" if is_pandas else ""
     raise errors.ArgumentTypeError(
         f"{caller} needs a reader of rows, found {what}; columns become a reader of minibatches so: {call}{records}"
     )

@@ -204,7 +204,9 @@ def test_no_process_starts_before_the_first_row_is_wanted():
 
 
 @pytest.mark.parametrize(
-    "function", [lambda row: row, functools.partial(lambda row: row), threading.Lock().acquire], ids=str
+    "function",
+    [lambda row: row, functools.partial(lambda row: row), threading.Lock().acquire],
+    ids=["lambda", "partial", "method"],
 )
 def test_a_function_that_other_processes_cannot_find(function):
     with pytest.raises(
