@@ -53,6 +53,7 @@ class FeedSpec:
       column: position in a row when the reader's order differs from the order of declaration, else None.
       limits: `(low, high, also)` when a layer restricts the values of integer data to `low <= v < high` or `v == also`.
       site: the user's line that declared it.
+      allow_nan: whether NaN is data that the program expects.
     """
 
     name: str
@@ -62,6 +63,7 @@ class FeedSpec:
     column: int | None = None
     limits: tuple[int, int, int | None] | None = None
     site: str = ""
+    allow_nan: bool = False
 
     @functools.cached_property
     def held(self) -> np.dtype:

@@ -119,6 +119,10 @@ class BoundStep:
         """How often this step was compiled so far."""
         return len(self._shapes)
 
+    def needed_feeds(self) -> set[str]:
+        """The feeds that the results depend on, of those that the request does not give."""
+        return self._needed({}, {})
+
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
         """Run one step on the session's arrays and put the new ones in their place."""
         return self.and_also(feeds, overrides)[0]
@@ -241,6 +245,18 @@ class BoundStep:
                 )
 
     def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        needed = sorted(self._needed(feeds, overrides))
+        if needed:
+            spec = self._program.feeds[needed[0]]
+            raise errors.FeedError(
+                f"the program {self._program.name} needs the feed{'s' if len(needed) > 1 else ''} "
+                f"{', '.join(map(repr, needed))}, which nobody gave; {needed[0]!r} is declared at {spec.site}: "
+                f"feed={{{needed[0]!r}: array of {spec.dtype}, ...}}"
+            )
+        self._checked = True
+
+    def _needed(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
+        """The feeds that the results depend on, of those that the request does not give."""
         step = self._step
         kept = self._not_carried()
 
@@ -250,12 +266,4 @@ class BoundStep:
             return step.test(kept["arrays"], {**given, **stand_ins}, over, kept["root"], self._scope.step)
 
         stand_ins = self._stand_ins(feeds, overrides)
-        needed = sorted(set(stand_ins) - unneeded(results, stand_ins, dict(feeds), dict(overrides)))
-        if needed:
-            spec = self._program.feeds[needed[0]]
-            raise errors.FeedError(
-                f"the program {self._program.name} needs the feed{'s' if len(needed) > 1 else ''} "
-                f"{', '.join(map(repr, needed))}, which nobody gave; {needed[0]!r} is declared at {spec.site}: "
-                f"feed={{{needed[0]!r}: array of {spec.dtype}, ...}}"
-            )
-        self._checked = True
+        return set(stand_ins) - unneeded(results, stand_ins, dict(feeds), dict(overrides))

@@ -15,6 +15,7 @@ from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
+from fluid.reader.values import NaNs
 from fluid.session.bound import BoundStep, Compilations
 from fluid.session.freezing import Freezing
 from fluid.session.interrupts import InterruptGuard
@@ -38,7 +39,7 @@ class Session(SavesArrays):
       buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
         what is fed.
       max_compilations: how many compilations of a step that choice may lead to.
-      mode: of runs that do not name one; None for "train" when the program minimises, else "test".
+      mode: of runs that do not name one; None for "train" when the program minimises, else "test". "test" in Trainers.
       step: a function of a `fluid.TrainingStep` that computes a training step, instead of one gradient and one update.
 
     Attributes:
@@ -52,6 +53,7 @@ class Session(SavesArrays):
         that would change them are refused.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
+      nans: warns of NaN in what is fed.
 
     Raises:
       FluidError: whatever mistake the programs' shapes show.
@@ -93,6 +95,7 @@ class Session(SavesArrays):
         self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}
         self.guard = InterruptGuard()
+        self.nans = NaNs()
         self._closed = False
         self._ladders = buckets
         self._max_compilations = max_compilations
@@ -165,8 +168,7 @@ class Session(SavesArrays):
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
             run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised). A
               training step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
-          mode: "train" updates parameters and states; "test" changes nothing. None for that of the session: for one
-            that you made, "train" when the program minimises; for a Trainer's, "test".
+          mode: "train" updates parameters and states, "test" changes nothing; None for that of the session.
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
@@ -180,11 +182,10 @@ class Session(SavesArrays):
         feed = feed or {}
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
-        request = Request(mode, names, given, replaced)
-        step = self.step(found, request)
+        step = self.step(found, Request(mode, names, given, replaced))
         feeds = step.buckets.pad({n: read_feed(found.feeds[n], feed[n]) for n in given})
-        overrides = {n: as_array(feed[n]) for n in replaced}
-        return step(self.take(feeds), self.take(overrides))
+        self.nans.look(found.feeds, feeds)
+        return step(self.take(feeds), self.take({n: as_array(feed[n]) for n in replaced}))
 
     def step(self, program: Program, request: Request) -> "BoundStep":
         """The compiled step for a request; the same one for equal requests."""

@@ -129,8 +129,28 @@ class Handler:
         """After a handler announced values, such as those of a test."""
 
 
-Handlers = Sequence[Handler | EventHandler]
-"""What `trainer.train(handlers=...)` takes, the outermost first."""
+Handlers = Handler | EventHandler | Sequence[Handler | EventHandler]
+"""What `trainer.train(handlers=...)` takes: one, or several, the outermost first."""
+
+
+def listed(handlers: Handlers) -> list[Handler | EventHandler]:
+    """Handlers as a list, also a single one.
+
+    Raises:
+      ArgumentTypeError: it is neither a handler nor a sequence.
+
+    Example:
+      >>> listed(print), listed([print, print]) == [print, print]
+      ([<built-in function print>], True)
+    """
+    if isinstance(handlers, Handler) or callable(handlers):
+        return [handlers]
+    if isinstance(handlers, str) or not isinstance(handlers, Iterable):
+        raise errors.ArgumentTypeError(
+            f"handlers={handlers!r}: expected fluid.Handler objects or functions of one event: "
+            f"handlers=[fluid.handlers.TestEvery(test_reader)]"
+        )
+    return list(handlers)
 
 
 class Dispatcher:
@@ -149,7 +169,7 @@ class Dispatcher:
     Warns of methods whose names begin like those of events, and that no event calls.
     """
 
-    def __init__(self, handlers: Handlers, trainer: Any = None):
+    def __init__(self, handlers: Sequence[Handler | EventHandler], trainer: Any = None):
         self._handlers = [handler for handler in handlers if isinstance(handler, Handler)]
         for handler in self._handlers:
             handler.trainer = trainer

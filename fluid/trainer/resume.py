@@ -272,7 +272,8 @@ class Progress:
             warnings.warn(
                 f"the reader gives another order than before the interruption: minibatch {self.step - 1} of epoch "
                 f"{self.epoch} is not the one that was trained on, so that in this epoch examples may be repeated or "
-                f"left out. fluid.reader.shuffle(rows, buf_size, seed=0) has the same order in every run",
+                f"left out. fluid.reader.shuffle(rows, buf_size, seed=0) has the same order in every run, and "
+                f"fluid.reader.map(f, rows, seed=0) hands f(row, rng) the same random numbers",
                 errors.FluidWarning,
                 stacklevel=2,
             )

@@ -16,7 +16,6 @@ from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import Request, Results, Session, StepFunction
 from fluid.session.names import Fetch
-from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike, Rename
 from fluid.trainer import loop
 from fluid.trainer.calls import Calls
@@ -26,9 +25,10 @@ from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import Interval
 from fluid.trainer.events import EventHandler
-from fluid.trainer.handlers import Dispatcher, Handlers
+from fluid.trainer.handlers import Dispatcher, Handlers, listed
 from fluid.trainer.minimizing import trained_program
 from fluid.trainer.parameters import HasParameters
+from fluid.trainer.predicting import Predicting, check_data
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
@@ -36,7 +36,7 @@ from fluid.trainer.signals import Signals
 log = logging.getLogger("fluid")
 
 
-class Trainer(HasParameters, ShowsProgram):
+class Trainer(HasParameters, Predicting):
     """Trains a program function.
 
     Args:
@@ -165,7 +165,7 @@ class Trainer(HasParameters, ShowsProgram):
           event_handler: called with every event, see `fluid.trainer.events`.
           feed_order: which field of a row is which feed: a list of names, or a dict of name to position; None for the
             order in which the program declares its data.
-          handlers: Handler objects around the loop, outermost first.
+          handlers: Handler objects around the loop, outermost first; or one.
           progress: whether to show a progress bar; None shows it on a terminal and in a notebook.
           resume: False begins with epoch 0 from the parameters as they are, whatever was interrupted or saved; True
             continues with this reader, and is an error when there is nothing to continue; None does as said above.
@@ -186,12 +186,13 @@ class Trainer(HasParameters, ShowsProgram):
           Exception: whatever the reader or a handler raises, unchanged. After any error the parameters are those after
             the last completed step.
         """
+        reader = check_data("train", self.program.feeds, reader, num_epochs)
         num_epochs = whole_number("train", "num_epochs", num_epochs, least=0)
         if self._training:
             raise errors.ArgumentError(
                 "train() was called by a handler of train(); call trainer.stop() and train again"
             )
-        told = [*handlers, *([] if event_handler is None else [event_handler])]
+        told = [*listed(handlers), *([] if event_handler is None else [event_handler])]
         if not any(isinstance(handler, ProgressBar) for handler in told):
             told.insert(0, ProgressBar(show=progress))
         tests = Tests(test_reader, test_every, metrics, feed_order)
@@ -199,7 +200,7 @@ class Trainer(HasParameters, ShowsProgram):
         with contextlib.ExitStack() as shown:
             for bar in (handler for handler in told if isinstance(handler, ProgressBar)):
                 shown.enter_context(bar.listening())
-            self._call(_given(reader, "train"), num_epochs, feed_order, dispatcher, resume)
+            self._call(reader, num_epochs, feed_order, dispatcher, resume)
         return self.history
 
     def _call(
@@ -336,7 +337,7 @@ class Trainer(HasParameters, ShowsProgram):
           UnknownNameError: a metric reads what the program does not have.
           ArgumentError: a metric has the name of an output.
         """
-        return self._evaluate(_given(reader, "test"), feed_order, metrics or {})
+        return self._evaluate(check_data("test", self.program.feeds, reader, feed_order), feed_order, metrics or {})
 
     def _evaluate(self, reader: ReaderLike, order: FeedOrder, metrics: Metrics, rows: bool = True) -> Results:
         # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
@@ -382,9 +383,3 @@ class Trainer(HasParameters, ShowsProgram):
         With a `checkpoint_config`, the same program continues from here when it is run again.
         """
         self._stopping = True
-
-
-def _given(reader: ReaderLike | None, method: str) -> ReaderLike:
-    if reader is None:
-        raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
-    return reader

@@ -65,7 +65,8 @@ def poisoned(at):
 
 @pytest.mark.parametrize("at", [0, 5])
 def test_a_loss_that_is_not_finite_is_told_once(at):
-    with pytest.warns(errors.FluidWarning, match=r"the loss is nan in step \d+ .*TerminateOnNaN") as caught:
+    noticed = pytest.warns(errors.FluidWarning, match=f"feed 'x', sample 0, batch {at}: found NaN")
+    with pytest.warns(errors.FluidWarning, match=r"the loss is nan in step \d+ .*TerminateOnNaN") as caught, noticed:
         trainer(function=small).train(poisoned(at), num_epochs=4)
     assert len(caught) == 1 and caught[0].filename == __file__
 

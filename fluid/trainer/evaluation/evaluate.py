@@ -102,7 +102,9 @@ def converter(session: Session, feeder: Feeder, interrupts: Signals | None = Non
     def convert(minibatch: Any, index: int) -> Any:
         if interrupts is not None:
             interrupts.check()
-        return session.take(feeder.feed(minibatch, index))
+        feed = feeder.feed(minibatch, index)
+        session.nans.look(feeder.specs, feed, f"batch {index}")
+        return session.take(feed)
 
     return convert
 
