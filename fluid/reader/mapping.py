@@ -11,7 +11,6 @@ from fluid import errors
 from fluid.core import whole_number
 from fluid.reader.ahead import read_ahead
 from fluid.reader.base import Reader, ReaderLike, Rows, as_reader, as_readers, function, opened
-from fluid.reader.processes import Pool
 
 
 def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None) -> Reader:
@@ -107,7 +106,7 @@ def xmap(
     workers = _workers(process_num, processes)
     size = whole_number("reader.xmap", "buffer_size", 2 * workers if buffer_size is None else buffer_size)
     random = None if seed is None else _Generators("reader.xmap", seed, [rows])
-    call = mapper if processes is None else Pool("reader.xmap", mapper, workers).call
+    call = mapper if processes is None else _in_processes(mapper, workers)
 
     def iterate(epoch: int, start: int) -> Rows:
         def arguments() -> Rows:
@@ -174,6 +173,12 @@ def _seeded_maps(plan: Any) -> int:
     if isinstance(plan, Mapping):
         return ("map" in plan and "seed" in plan) + sum(_seeded_maps(part) for part in plan.values())
     return sum(_seeded_maps(part) for part in plan) if isinstance(plan, list) else 0
+
+
+def _in_processes(mapper: Callable[..., Any], count: int) -> Callable[..., Any]:
+    from fluid.reader.processes import Pool  # not everybody needs it, and Python's multiprocessing takes a while
+
+    return Pool("reader.xmap", mapper, count).call
 
 
 def _workers(threads: int | None, processes: int | None) -> int:

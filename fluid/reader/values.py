@@ -72,11 +72,13 @@ class NaNs:
           where: the place, "batch 7", or empty.
         """
         for name, value in feed.items():
+            if name in self._noticed or specs[name].allow_nan:
+                continue
             array = value if type(value) is np.ndarray else getattr(value, "data", None)
             if type(array) is not np.ndarray or class_of(array.dtype) not in ("float", "complex"):
                 continue
             # Squares are not negative, so that infinities cannot cancel: the sum is NaN when a number is.
-            if np.isnan(np.vdot(array, array)) and name not in self._noticed and not specs[name].allow_nan:
+            if np.isnan(np.vdot(array, array)):
                 self._tell(specs[name], value, where)
 
     def _tell(self, spec: FeedSpec, value: Any, where: str) -> None:

@@ -77,7 +77,8 @@ def test_allow_nan_turns_it_off():
 def test_infinities_are_no_nan():
     x = X.copy()
     x[0] = np.inf, -np.inf
-    NaNs().look({"x": FeedSpec("x", (None, 2), "float32")}, {"x": x, "huge": np.full(9, 3e38, "float32")})
+    specs = {name: FeedSpec(name, (None, 2), "float32") for name in ("x", "huge")}
+    NaNs().look(specs, {"x": x, "huge": np.full((9, 2), 3e38, "float32")})
 
 
 def test_what_is_on_a_device_is_not_waited_for():
