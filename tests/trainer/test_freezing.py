@@ -539,3 +539,20 @@ def test_one_of_two_minimizes_may_be_frozen_as_a_whole():
     assert all((after[n] != before[n]).any() for n in HEAD)
     with pytest.raises(errors.ArgumentError, match="nothing to train"):
         session.freeze("head/*")
+
+
+def test_frozen_outside_a_program_says_where_it_belongs():
+    with pytest.raises(errors.OutsideProgramError, match=r"fluid.frozen was called outside"), fluid.frozen():
+        pass
+
+
+def test_a_nan_report_is_that_of_the_step_with_what_is_frozen():
+    def program():
+        with fluid.name_scope("body"):
+            hidden = fluid.layers.batch_norm(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=5))
+        return loss_of(fluid.layers.fc(fluid.layers.log(hidden, name="logarithm"), size=1, name="out"))
+
+    trainer = fluid.Trainer(program, optimizer.SGD(0.1))
+    trainer.freeze("body/*")
+    with pytest.raises(FloatingPointError, match="logarithm"):
+        train(trainer, handlers=[fluid.handlers.TerminateOnNaN(report=True)])
