@@ -23,6 +23,7 @@ TIERS = [
     ["handlers"],
     ["inferencer", "io", "tuning"],
     ["__init__"],
+    ["static"],
     ["cli"],
     ["__main__"],
 ]
