@@ -119,14 +119,17 @@ def name_of(item: Fetched) -> str:
     return item.name if isinstance(item, Variable) else item
 
 
-class Fetch(np.ndarray):
-    """What is fetched: an array of one element is a number too, as it was before NumPy 2."""
+class Single(np.ndarray):
+    """A fetched array of one element, which is a number too, as it was before NumPy 2."""
 
     def __float__(self) -> float:
-        return float(np.asarray(self).reshape(-1)[0]) if self.size == 1 else super().__float__()
+        return float(np.asarray(self).item())
 
     def __int__(self) -> int:
-        return int(np.asarray(self).reshape(-1)[0]) if self.size == 1 else super().__int__()
+        return int(np.asarray(self).item())
+
+    def __repr__(self) -> str:
+        return repr(np.asarray(self))
 
 
 def _handed_out(name: str, value: Any, return_numpy: bool) -> Any:
@@ -139,7 +142,9 @@ def _handed_out(name: str, value: Any, return_numpy: bool) -> Any:
             )
         return LoDTensor.of(jax.tree.map(np.asarray, value))
     array = np.asarray(value)
-    return array.view(Fetch) if return_numpy else LoDTensor(array)
+    if not return_numpy:
+        return LoDTensor(array)
+    return array.view(Single) if array.size == 1 else array
 
 
 def _joined(feed: Feed) -> dict[str, Any]:

@@ -98,7 +98,8 @@ def load_vars(
       >>> import fluid.static as fluid
       >>> fluid.io.load_vars(fluid.Executor(fluid.CPUPlace()), "nowhere", fluid.Program(), vars=[])
       Traceback (most recent call last):
-      fluid.errors.ParameterFileError: cannot read 'nowhere/params.fluid': No such file or directory
+      fluid.errors.ParameterFileError: no parameter file at 'nowhere/params.fluid'; write one with \
+trainer.save_params('nowhere/params.fluid')
     """
     program = plain_program(main_program)
     scope = scope_of(executor, program)
