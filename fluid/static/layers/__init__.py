@@ -23,6 +23,7 @@ from fluid.static.layers.assign import (
     sums,
     zeros,
 )
+from fluid.static.layers.beam import beam_search, beam_search_decode, is_empty, lod_reset, sequence_expand
 from fluid.static.layers.control import IfElse, Switch, While
 from fluid.static.layers.data import create_py_reader_by_data, data, double_buffer, py_reader, read_file
 from fluid.static.layers.rates import (
@@ -49,6 +50,11 @@ __all__ = [
     "array_length",
     "array_read",
     "array_write",
+    "beam_search",
+    "beam_search_decode",
+    "is_empty",
+    "lod_reset",
+    "sequence_expand",
     "assign",
     "autoincreased_step_counter",
     "cosine_decay",

@@ -23,6 +23,7 @@ class ArrayVariable(Variable):
       least: how many arrays the user wants room for.
       writes: what writes it.
       element: what stands for each array with either stand-in for the batch size; empty before one is written.
+      first: what `element` was at first: a beam search has more rows.
 
     Example:
       >>> import fluid.static as fluid
@@ -35,6 +36,7 @@ class ArrayVariable(Variable):
     least = 0
     writes: tuple[Write, ...] = ()
     element: tuple[Any, ...] = ()
+    first: tuple[Any, ...] = ()
 
     @property
     def room(self) -> int:
@@ -49,21 +51,25 @@ class ArrayVariable(Variable):
 
     @structs.setter
     def structs(self, both: tuple[Any, ...]) -> None:
-        del both
+        self.element = tuple(jax.ShapeDtypeStruct(array.data.shape[1:], array.data.dtype) for array in both)
+        self.first = self.first or self.element
 
     def empty(self) -> TensorArray:
-        """A TensorArray in which nothing is written, inside a run.
+        """A TensorArray in which nothing is written, inside a run."""
+        struct = at_present_batch(self.first)
+        return TensorArray(jnp.zeros((self.room, *struct.shape), struct.dtype), jnp.int32(0))
+
+    def check(self) -> None:
+        """Refuse an array of which nothing says how large it must be.
 
         Raises:
-          ProgramError: nothing says how large it must be.
+          ProgramError: it is one.
         """
-        if not self.room or not self.element:
+        if not self.least and any(write.last() is None for write in self.writes):
             raise errors.ProgramError(
-                f"how many arrays {self.name!r} must hold is not known: neither does a constant count them, nor a loop "
-                f"that ends at one; say so: layers.create_array(dtype, max_length=50)"
+                f"how many arrays {self.name!r} must hold is not known: no constant counts them, and no "
+                f"loop that ends at one; say so: layers.create_array(dtype, max_length=50)"
             )
-        struct = at_present_batch(self.element)
-        return TensorArray(jnp.zeros((self.room, *struct.shape), struct.dtype), jnp.int32(0))
 
 
 def create_array(dtype: Any, max_length: int = 0) -> ArrayVariable:
@@ -113,9 +119,11 @@ def array_write(x: Variable, i: Variable, array: ArrayVariable | None = None) ->
     """
     if array is None:
         array = create_array(x.dtype)
-    array.element = array.element or x.structs
     array.writes = (*array.writes, Write(i, i.constant, x.program.present_block))
-    x.program.apply(Written(array), (x, i), into=[array])
+    x.program.apply(_Written(array), (x, i), into=[array])
+    for block in x.program.present_block.open_blocks():
+        if block.beam is not None and x in block.beam.kept:
+            block.beam.written(array, i)
     return array
 
 
@@ -148,7 +156,7 @@ def array_length(array: ArrayVariable) -> Variable:
     return array.program.apply(layers.array_length, (array,))
 
 
-class Written:
+class _Written:
     """Writes into an array, inside a run.
 
     Args:
@@ -162,9 +170,11 @@ class Written:
     def __call__(self, x: Any, i: Any) -> TensorArray:
         """The TensorArray with one more array."""
         content = outer_environment("layers.array_write").find(self.array)
-        if content is None and core.current_frame("layers.array_write").discovering and not self.array.room:
-            content = TensorArray(jnp.zeros((1, *x.shape), x.dtype), jnp.int32(0))
-        return layers.array_write(x, i, self.array.empty() if content is None else content)
+        if isinstance(x, core.NestedSequenceBatch):  # what a search begins with: one step for each source
+            x = x.data[:, 0, 0]
+        if content is None:
+            content = TensorArray(jnp.zeros((max(self.array.room, 1), *x.shape), x.dtype), jnp.int32(0))
+        return layers.array_write(x, i, content)
 
 
 def at_present_batch(both: tuple[Any, ...]) -> Any:
@@ -173,12 +183,16 @@ def at_present_batch(both: tuple[Any, ...]) -> Any:
     Args:
       both: what stands for it with either stand-in for the batch size.
     """
+    return values.at_batch(both[0], both[1], BATCHES, present_batch())
+
+
+def present_batch() -> Any:
+    """The batch size of the run that is on."""
     frame = core.current_frame("static")
-    batch: Any = frame.placeholder_batch
-    if batch is None:
-        feeds = [frame.given.feeds[n] for n, s in frame.declared.feeds.items() if s.shape[:1] == (None,)]
-        batch = values.dense_of(feeds[0]).shape[0] if feeds else BATCHES[0]
-    return values.at_batch(both[0], both[1], BATCHES, batch)
+    if frame.placeholder_batch is not None:
+        return frame.placeholder_batch
+    feeds = [frame.given.feeds[n] for n, s in frame.declared.feeds.items() if s.shape[:1] == (None,)]
+    return values.dense_of(feeds[0]).shape[0] if feeds else BATCHES[0]
 
 
 def _stand_in(room: int, element: Any) -> Any:

@@ -37,7 +37,7 @@ def assign(input: Given, output: Variable | None = None, name: str | None = None
       (True, [6.0])
     """
     constant = input.constant if isinstance(input, Variable) else None
-    return _constant(_into(layers.assign, output, input, name=name), constant)
+    return _constant(into(layers.assign, output, input, name=name), constant)
 
 
 def increment(x: Variable, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
@@ -64,7 +64,7 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True, name: str 
     before = x.constant if isinstance(x, Variable) else None
     inside = isinstance(x, Variable) and x.made_in is not x.program.present_block
     after = None if before is None or (in_place and inside) else before + value
-    made = _into(layers.increment, x if in_place else None, x, value=value, in_place=False, name=name)
+    made = into(layers.increment, x if in_place else None, x, value=value, in_place=False, name=name)
     return _constant(made, after)
 
 
@@ -88,7 +88,7 @@ def sums(input: Any, out: Variable | None = None, name: str | None = None) -> An
       >>> fluid.Executor().run(main, fetch_list=[x])[0].tolist()
       [2.0]
     """
-    return _into(layers.sums, out, input, name=name)
+    return into(layers.sums, out, input, name=name)
 
 
 def fill_constant(
@@ -119,7 +119,7 @@ def fill_constant(
       'bool'
     """
     del force_cpu
-    made = _into(layers.fill_constant, out, list(shape), dtype, value, name=name)
+    made = into(layers.fill_constant, out, list(shape), dtype, value, name=name)
     return _constant(made, float(value) if out is None else None)
 
 
@@ -247,7 +247,7 @@ def _with_target(kind: str, keyword: str) -> Callable[..., Any]:
         if kind == "less_than" and rest and not isinstance(rest[0], Variable):
             rest = rest[1:]  # force_cpu stands there
         target = kwargs.pop(keyword, rest[0] if rest else None)
-        return _into(plain, target, x, *inputs, **kwargs)
+        return into(plain, target, x, *inputs, **kwargs)
 
     call.__name__ = call.__qualname__ = kind
     call.__doc__ = (
@@ -273,8 +273,8 @@ logical_xor = _with_target("logical_xor", "out")
 logical_not = _with_target("logical_not", "out")
 
 
-def _into(function: Callable[..., Any], target: Variable | None, *args: Any, **kwargs: Any) -> Any:
-    """Call a layer; its result becomes the value of a variable, if there is one to become it."""
+def into(function: Callable[..., Any], target: Variable | None, *args: Any, **kwargs: Any) -> Any:
+    """Write a call of a layer down; its result becomes the value of a variable, if there is one to become it."""
     if target is None:
         return recorded(function)(*args, **kwargs)
     target.program.apply(function, args, kwargs, into=[target])

@@ -1,14 +1,19 @@
 """Blocks that assign: While, Switch and IfElse, which become the loops and branches of `fluid.layers`."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from fluid import errors, layers
-from fluid.static.layers.arrays import ArrayVariable, at_present_batch
+from fluid.layers.control.tensor_array import TensorArray
+from fluid.static.layers.arrays import ArrayVariable, at_present_batch, present_batch
+from fluid.static.layers.beam import BeamVariable
 from fluid.static.layers.bounds import Entered, most_turns
+from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Environment, inside, outer_environment
 from fluid.static.tape.program import Program, default_main_program
 from fluid.static.tape.variable import Variable
@@ -89,6 +94,7 @@ class _Loop:
         self._cond = cond
         self._carried = carried
         self._most = most
+        self._by_row = {v for v in carried if block.beam is not None and _follows_batch(v)}
 
     def __call__(self) -> list[Any]:
         """What the variables hold behind the loop."""
@@ -98,10 +104,22 @@ class _Loop:
         def turn(*held: Any) -> list[Any]:
             return _run(self._block, outer, self._carried, held)
 
-        start = [_content(outer, variable) for variable in self._carried]
+        start = [self._start(outer, variable) for variable in self._carried]
         return layers.while_loop(
             lambda *held: held[place], turn, start, max_iterations=self._most or most_turns(self._block)
         )
+
+    def _start(self, outer: Environment, variable: Variable) -> Any:
+        """What a variable holds before the loop; with a row for each candidate where the block searches with beams."""
+        if isinstance(variable, BeamVariable):
+            return variable.start(present_batch())
+        content = _content(outer, variable)
+        if variable not in self._by_row:
+            return content
+        repeat = functools.partial(jnp.repeat, repeats=self._block.beam.size)
+        if isinstance(content, TensorArray):
+            return TensorArray(repeat(content.data, axis=1), content.length)
+        return jax.tree.map(lambda v: repeat(v, axis=0), content)
 
 
 class Switch:
@@ -286,6 +304,13 @@ def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Se
     return [environment[variable] for variable in carried]
 
 
+def _follows_batch(variable: Variable) -> bool:
+    """Whether a variable has a row for each source."""
+    both = variable.element if isinstance(variable, ArrayVariable) else variable.structs
+    sizes = {values.dense_of(struct).shape[:1] for struct in both}
+    return len(sizes) == 2
+
+
 def _content(environment: Environment, variable: Variable) -> Any:
     """What a variable holds before a block; zeros for one that the block is the first to assign."""
     found = environment.find(variable)
@@ -294,5 +319,5 @@ def _content(environment: Environment, variable: Variable) -> Any:
     if isinstance(variable, ArrayVariable):
         return variable.empty()
     if variable.structs and not variable.persistable and variable.made_in is not None and variable.unassigned:
-        return jax.tree.map(lambda s: jax.numpy.zeros(s.shape, s.dtype), at_present_batch(variable.structs))
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), at_present_batch(variable.structs))
     return variable.held()

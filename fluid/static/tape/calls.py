@@ -119,11 +119,15 @@ class Block:
     Args:
       outer: the block that it stands in; None for that of a program.
       loop: for that of a loop, what is known where it begins; see `layers.bounds`.
+
+    Attributes:
+      beam: for that of a loop in which `beam_search` stands, the variable of the search.
     """
 
     def __init__(self, outer: "Block | None" = None, loop: Any = None):
         self.outer = outer
         self.loop = loop
+        self.beam: Any = None
         self.calls: list[Call] = []
 
     def open_blocks(self) -> list["Block"]:

@@ -316,6 +316,8 @@ class Tape:
 
     def __call__(self) -> dict[str, Any]:
         """Run the calls; returns what the variables hold at the end, by name, the loss first."""
+        for variable in self._program.list_vars():
+            variable.check()
         environment = Block().run(self._calls)
         for variable in environment.written():
             if not variable.is_parameter:

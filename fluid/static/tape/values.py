@@ -6,13 +6,14 @@ import jax
 
 from fluid import core
 from fluid.layers.control.tensor_array import TensorArray
+from fluid.layers.structured.beam_rows import Beams
 
 SEQUENCES = (core.SequenceBatch, core.NestedSequenceBatch)
 
 
 def is_leaf(value: Any) -> bool:
     """Whether a value is held by one variable, although JAX would take it apart."""
-    return isinstance(value, (*SEQUENCES, TensorArray))
+    return isinstance(value, (*SEQUENCES, TensorArray, Beams))
 
 
 def is_value(value: Any) -> bool:

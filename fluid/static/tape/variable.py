@@ -80,6 +80,9 @@ class Variable:
         """The same numbers in another dtype."""
         return self.program.apply(layers.cast, (self, dtype))
 
+    def check(self) -> None:
+        """Refuse what is not whole, once all of the program is written down."""
+
     def held(self) -> Any:
         """What it holds before the program gives it a value, inside a run.
 
