@@ -1,6 +1,8 @@
 """The tape: calls of layers as they were written down, and what variables hold while it runs."""
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -40,8 +42,14 @@ class Environment:
         return None if self._outer is None else self._outer.find(variable)
 
     def read(self, tree: Any) -> Any:
-        """A tree of arguments with values in the places of the variables."""
-        return jax.tree.map(lambda leaf: self[leaf] if isinstance(leaf, Variable) else leaf, tree)
+        """A tree of arguments with values in the places of the variables, also of those that functions return."""
+
+        def value(leaf: Any) -> Any:
+            if isinstance(leaf, Variable):
+                return self[leaf]
+            return _with_values(leaf) if inspect.isfunction(leaf) else leaf
+
+        return jax.tree.map(value, tree)
 
     def written(self) -> list[Persistent]:
         """What outlives the run and was given a value in it."""
@@ -66,6 +74,16 @@ def inside(environment: Environment) -> Iterator[Environment]:
         _environment.reset(token)
 
 
+def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the user that a layer calls, whose result may have variables for values."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return outer_environment(function.__name__).read(function(*args, **kwargs))
+
+    return call
+
+
 @dataclass(eq=False)
 class Call:
     """One call of a layer.
@@ -77,6 +95,7 @@ class Call:
       outputs: the variables that hold its results, in order.
       counters: where the automatic names that it uses stood.
       nameless: which of the outputs the layer itself gives no name.
+      assigns: whether the outputs were there before, and are given another value.
       site: the user's line.
       blocks: those that it runs, for loops and branches.
     """
@@ -87,6 +106,7 @@ class Call:
     outputs: list[Variable] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     nameless: frozenset[int] = frozenset()
+    assigns: bool = False
     site: str = ""
     blocks: tuple["Block", ...] = ()
 
@@ -109,6 +129,8 @@ class Call:
             error.add_note(f"written down at {self.site}")
             raise
         for i, (variable, value) in enumerate(zip(self.outputs, values.leaves(result), strict=True)):
+            if isinstance(variable, Persistent) and not self.assigns:
+                continue  # a parameter that the layer itself returns
             named = core.record(variable.name, value) if i in self.nameless else value
             environment[variable] = _kept(frame, variable, named)
 
@@ -136,7 +158,7 @@ class Block:
 
     def assigned(self) -> list[Variable]:
         """The variables from outside that its calls give another value, in order."""
-        found = [v for call in self.calls for v in call.outputs if v.made_in is not self]
+        found = [v for call in self.calls if call.assigns for v in call.outputs if v.made_in is not self]
         return list(dict.fromkeys(found))
 
     def run(self, calls: Sequence[Call] | None = None) -> Environment:

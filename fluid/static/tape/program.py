@@ -153,7 +153,7 @@ class Program:
         environment = running()
         if environment is not None:
             return function(*environment.read(args), **environment.read(kwargs or {}))
-        call = Call(function, args, dict(kwargs or {}), site=core.user_site(), blocks=blocks)
+        call = Call(function, args, dict(kwargs or {}), assigns=into is not None, site=core.user_site(), blocks=blocks)
         return self._record(call, into)
 
     def new_variable(self, name: str | None, structs: tuple[Any, ...] = ()) -> Variable:
@@ -285,6 +285,8 @@ class Program:
         open_blocks = self._current.open_blocks()
         found = list(dict.fromkeys(call.variables()))
         for variable in found:
+            if variable.made_in is None and not isinstance(variable, Persistent):
+                variable.held()  # raises: no layer makes it
             if self.variables.get(variable.name) is not variable:
                 raise errors.ProgramError(
                     f"layers.{call.type}: {variable!r} belongs to another program; programs share parameters by name, "
@@ -323,9 +325,8 @@ class Tape:
             if not variable.is_parameter:
                 core.set_state(variable.name, environment[variable])
         first = self._program.first
-        order = [*([first] if first in self._variables else []), *self._variables]
-        changed = [v for v in environment.written() if v.is_parameter]
-        found = {v.name: environment.find(v) for v in (*order, *changed) if v is not None}
+        order = [*([first] if first is not None else []), *self._variables]
+        found = {v.name: environment.find(v) for v in (*order, *environment.written())}
         results = {n: v for n, v in found.items() if v is not None and values.is_value(v)}
         return results or {"nothing": jax.numpy.zeros([1])}
 
