@@ -241,7 +241,7 @@ def _with_target(kind: str, keyword: str) -> Callable[..., Any]:
 
     def call(x: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("force_cpu", None)
-        count = plain.__wrapped__.__code__.co_argcount - 2  # without x and name
+        count = 0 if kind == "logical_not" else 1  # inputs beside x
         inputs = list(args[:count])
         rest = list(args[count:])
         if kind == "less_than" and rest and not isinstance(rest[0], Variable):
