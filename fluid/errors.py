@@ -11,6 +11,7 @@
     |-- UnknownNameError     (KeyError)      no feed, parameter or value has that name
     |-- ParameterError       (ValueError)    parameters do not match the program
     |-- ReaderError          (ValueError)    a reader gives nothing, or gives what no reader gives
+    |-- EOFException         (EOFError)      a reader that feeds a program is at its end
     |-- ParameterFileError   (OSError)       a parameter file is missing or is something else
     |-- CheckpointError      (OSError)       a checkpoint folder is in use, damaged or gone
     |-- ArtifactError        (OSError)       an exported model cannot be written, read or run here
@@ -75,6 +76,10 @@ class ParameterError(FluidError, ValueError):
 
 class ReaderError(FluidError, ValueError):
     """A reader gives no data, or gives what is not a minibatch."""
+
+
+class EOFException(FluidError, EOFError):
+    """A reader that feeds a program of `fluid.static` is at its end; the name is Fluid's."""
 
 
 class ParameterFileError(FluidError, OSError):

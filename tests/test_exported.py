@@ -89,7 +89,7 @@ NAMES = {
         save_inference_model save_params save_persistables
     """,
     "fluid.errors": """
-        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError FeedError FeedTypeError
+        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError EOFException FeedError FeedTypeError
         FluidError FluidWarning NonFiniteError OutsideProgramError ParameterError ParameterFileError
         ProgramError ReaderError ShapeError UnknownNameError nearest
     """,

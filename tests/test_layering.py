@@ -24,6 +24,7 @@ TIERS = [
     ["handlers"],
     ["inferencer", "io", "tuning"],
     ["__init__"],
+    ["static"],
     ["cli"],
     ["__main__"],
 ]

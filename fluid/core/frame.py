@@ -98,13 +98,17 @@ class ParameterSpec:
 
 
 class Minimization(NamedTuple):
-    """What `optimizer.minimize(loss, parameter_list)` recorded; `value` is the loss as the program has it."""
+    """What `optimizer.minimize(loss, parameter_list)` recorded.
+
+    `value` is the loss as the program has it, `rate` the learning rate where the program computes it, a scalar.
+    """
 
     value: Any
     loss: Any
     optimizer: Any
     parameter_list: tuple[str, ...] | None
     no_grad_set: tuple[str, ...]
+    rate: Any = None
 
 
 class Probabilities(NamedTuple):
@@ -285,6 +289,11 @@ def running(frame: Frame) -> Iterator[Frame]:
         yield frame
     finally:
         _current.reset(token)
+
+
+def present_frame() -> Frame | None:
+    """The frame of the program function that is running, or None."""
+    return _current.get()
 
 
 def current_frame(caller: str) -> Frame:

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -44,6 +44,7 @@ class Applied:
       losses: one scalar for each `minimize`.
       parts: what each output contributes to its value over several minibatches, if that was asked for.
       lookups: for each table of which rows were taken, the ids of each time.
+      rates: for each `minimize` its learning rate, where the program computes it, or None.
     """
 
     outputs: list[Any]
@@ -52,6 +53,7 @@ class Applied:
     losses: list[Any]
     parts: list[Part]
     lookups: dict[str, list[Any]]
+    rates: list[Any] = field(default_factory=list)
 
 
 class Program:
@@ -266,6 +268,7 @@ class Program:
             states=frame.states,
             values={**given.feeds, **given.parameters, **frame.made.values},
             losses=[m.loss for m in frame.made.minimizations],
+            rates=[m.rate for m in frame.made.minimizations],
             parts=[part_of(frame, v, r, batch) for v, r in zip(outputs, self.reductions, strict=True)] if parts else [],
             lookups=frame.made.lookups,
         )

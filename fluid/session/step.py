@@ -161,12 +161,15 @@ class Step:
         slots = list(carry["slots"])
         measured: dict[str, Any] = {}
         for i, rule in enumerate(self.rules):
+            rate = rates[i] if applied.rates[i] is None else applied.rates[i]
+            if applied.rates[i] is not None and f"{RATE}_{i}" in self._asked:
+                measured[f"{RATE}_{i}"] = rate
             mine = gradients(i)
             dense = {n: mine["arrays"][n] for n in rule.parameters if n not in rule.tables}
             rows = {n: merge(applied.lookups[n], mine["rows"][n], arrays[n].shape[0]) for n in rule.tables}
             before = {n: parameters[n] for n in rule.parameters}
             still = {n: arrays[n] for n in rule.frozen}
-            changed, slots[i] = rule.update(rates[i], dense, rows, slots[i], {**before, **still})
+            changed, slots[i] = rule.update(rate, dense, rows, slots[i], {**before, **still})
             parameters |= changed
             if f"{GRAD_NORM}_{i}" in self._asked:
                 measured[f"{GRAD_NORM}_{i}"] = norm({**dense, **{n: found.values for n, found in rows.items()}})

@@ -51,7 +51,7 @@ def _inputs(jaxpr: Any, feeds: Mapping[str, Sequence[Any]], parameters: Mapping[
     names = [*feeds, *parameters]
     bits = {name: 1 << i for i, name in enumerate(names)}
     # What a variable is computed from, one bit for each feed and parameter: sets of all names would be slow.
-    made_of = {variable: bits[name] for name, found in feeds.items() for variable in found}
+    made_of = {variable: bits[name] for name, found in feeds.items() for variable in found if not is_literal(variable)}
     made_of |= {variable: bits[name] for name, variable in parameters.items()}
     waiting = {bits[name]: name for name in parameters}
     met: dict[str, int] = {}
