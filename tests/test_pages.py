@@ -9,9 +9,21 @@ import pytest
 from test_readme import blocks
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
-PAGES = ["data.md", "own-layers.md", "precision.md", "rates.md", "resume.md", "transfer.md"]
-# What a line prints, where the comment behind it gives that: a number, a list, or the head of a table.
-PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*)$", re.MULTILINE)
+PAGES = [
+    "compilation.md",
+    "data.md",
+    "debugging.md",
+    "handlers.md",
+    "not-there-yet.md",
+    "own-layers.md",
+    "precision.md",
+    "rates.md",
+    "resume.md",
+    "transfer.md",
+    "validation.md",
+]
+# What a line prints, where the comment behind it gives that: a number, a list, a truth value, or the head of a table.
+PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*|True|False)$", re.MULTILINE)
 
 IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 
