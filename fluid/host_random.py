@@ -32,7 +32,9 @@ def key_data(key: Any) -> np.ndarray | None:
         return None
     if str(jax.random.key_impl(key)) != "threefry2x32" or jnp.ndim(key):
         return None
-    return np.asarray(jax.random.key_data(key))
+    words = jax.random.key_data(key)
+    # While something is traced, so is what is made of a key that is known.
+    return None if isinstance(words, jax.core.Tracer) else np.asarray(words)
 
 
 def fold_in(key: Any, number: int) -> Any:

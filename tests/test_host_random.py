@@ -54,6 +54,12 @@ def test_initial_values_are_those_that_a_compiled_program_draws(name, dtype, sha
     np.testing.assert_array_equal(found.astype("float32"), np.asarray(drawn).astype("float32"))
 
 
+def test_a_known_key_in_a_function_that_is_traced():
+    key = jax.random.key(3)
+    folded = jax.jit(lambda: jax.random.key_data(host_random.fold_in(key, 9)))()
+    np.testing.assert_array_equal(folded, jax.random.key_data(jax.random.fold_in(key, 9)))
+
+
 def test_other_generators_are_left_to_jax():
     key = jax.random.key(0, impl="rbg")
     assert host_random.key_data(key) is None
