@@ -68,8 +68,8 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
             found += _matching(program, name, known)
         elif base in step_names(program):
             raise errors.UnknownNameError(
-                f"{base!r} is a value of a training step, and this run is in test mode, which has none; ask for it "
-                f'with mode="train", which trains, or from a handler that lists it in fetches()'
+                f'{base!r} is a value of training steps, and this run is none; write fetch=[{base!r}], mode="train", '
+                f"which trains one step; or let a handler list it in fetches()"
             )
         else:
             raise errors.UnknownNameError(

@@ -41,7 +41,7 @@ def fetch():
 
 
 @THEME.mistake(
-    "The learning rate is fetched where nothing is trained", errors.UnknownNameError, "learning_rate_0", "train"
+    "The learning rate is fetched where nothing is trained", errors.UnknownNameError, "learning_rate_0", 'mode="train"'
 )
 def rate_in_a_test():
     trainer = fluid.Trainer(regression, SGD)
