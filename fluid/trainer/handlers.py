@@ -274,7 +274,7 @@ def _check_announced(handlers: Sequence[Handler]) -> None:
     owners: dict[str, str] = {}
     for handler in handlers:
         kind = type(handler).__name__
-        for name in handler.measures():
+        for name in dict.fromkeys(handler.measures()):
             if name in owners:
                 raise errors.ArgumentError(
                     f"{owners[name]} and {kind} both announce {name!r}; give one another name, as in "

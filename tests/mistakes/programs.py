@@ -120,7 +120,7 @@ def data_without_name():
     fluid.Trainer(train_program, SGD)
 
 
-@THEME.mistake("The shape of a feed holds the batch size", errors.FeedError, "[8, 4]", "[batch, 8, 4]")
+@THEME.mistake("The shape of a feed holds the batch size", errors.FeedError, "'x'", "without a batch dimension")
 def batch_size_in_shape():
     def train_program():
         x = layers.data("x", shape=[8, 4])
