@@ -4,6 +4,7 @@
 #   make check   lint, format, types, layering
 #   make examples  every example at full strength, against the accuracy that it reaches
 #   make soak    what takes too long for every day: 20 kills, every byte of a checkpoint flipped
+#   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make bench   fluid beside hand-written JAX
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,7 +20,7 @@ XLA_FLAG := import jaxlib.version as v; print("--xla_cpu_use_fusion_emitters=fal
 COMPILE_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$($(BIN)/python -c '$(XLA_FLAG)')"
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
-.PHONY: demo test check quick examples format bench soak clean setup
+.PHONY: demo test check quick examples format mistakes bench soak clean setup
 
 setup: $(STAMP)
 
@@ -63,6 +64,9 @@ soak: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+mistakes: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m mistakes
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py

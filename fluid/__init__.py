@@ -21,6 +21,7 @@ from fluid.input import embedding, one_hot
 from fluid.lazy import __getattr__ as __getattr__
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from fluid.looking import draw, summary
+from fluid.missing import __getattr__ as __getattr__
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch

@@ -90,8 +90,8 @@ NAMES = {
     """,
     "fluid.errors": """
         ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError EOFException FeedError FeedTypeError
-        FluidError FluidWarning NonFiniteError OutsideProgramError ParameterError ParameterFileError
-        ProgramError ReaderError ShapeError UnknownNameError nearest
+        FluidError FluidWarning MissingNameError NonFiniteError OutsideProgramError ParameterError ParameterFileError
+        ProgramError ReaderError ShapeError UnknownNameError missing_name nearest
     """,
 }
 

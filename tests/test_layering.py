@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 TIERS = [
     ["errors", "lazy", "formatting", "host_random"],
     ["naming"],
-    ["core"],
+    ["core", "missing"],
     ["lod_tensor", "place", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
     ["layers", "optimizer", "reader", "storage", "metrics"],

@@ -1,6 +1,6 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
-from fluid.core.arguments import is_size, one_of, whole_number
+from fluid.core.arguments import fitting, is_size, misfit_of, one_of, whole_number
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -28,6 +28,7 @@ from fluid.core.stages import Staged, Stages
 from fluid.core.variables import (
     create_parameter,
     create_state,
+    doubt,
     expect_probabilities,
     fold_name,
     frozen,
@@ -68,8 +69,10 @@ __all__ = [
     "create_parameter",
     "create_state",
     "current_frame",
+    "doubt",
     "expect_probabilities",
     "filled",
+    "fitting",
     "fold_name",
     "frozen",
     "inner_frame",
@@ -78,6 +81,7 @@ __all__ = [
     "leave",
     "limit_feed",
     "look_up",
+    "misfit_of",
     "name_scope",
     "one_of",
     "perturbed",

@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import jaxprs_in_params
 
@@ -92,6 +94,30 @@ def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[st
             if all(list(v.aval.shape).count(batch) < 2 for v in equation.invars):
                 found[user_line(equation)] = None
     return list(found)
+
+
+def unsteady(jaxpr: Any, constants: Sequence[Any], others: Sequence[Any]) -> list[str]:
+    """The user's lines that use an array which is another one when the program is traced again.
+
+    Args:
+      jaxpr: the equations of one trace.
+      constants: the arrays that the trace took from outside, in the order of its constant variables.
+      others: those of another trace.
+    """
+    if len(constants) != len(others):
+        return []
+    differing = {
+        variable
+        for variable, first, second in zip(jaxpr.constvars, constants, others, strict=True)
+        if _is_array(first) and _is_array(second) and first.shape == second.shape and not np.array_equal(first, second)
+    }
+    used = (e for e in jaxpr.eqns if any(not is_literal(v) and v in differing for v in e.invars))
+    return list(dict.fromkeys(user_line(equation) for equation in used))
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a constant is an array of several numbers; single ones may stand for the batch size."""
+    return not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.size > 1
 
 
 def ends_in_a_product(jaxpr: Any, variable: Any) -> bool:

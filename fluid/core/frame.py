@@ -179,6 +179,7 @@ class Made:
       lookups: for each table of which rows were taken, the ids of each time.
       minimizations: what `optimizer.minimize` recorded, in order.
       probabilities: what layers take for probabilities without knowing what they are.
+      doubts: what layers take for a mistake, although it can be computed, as sentences.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -186,6 +187,7 @@ class Made:
     lookups: dict[str, list[Any]] = field(default_factory=dict)
     minimizations: list[Minimization] = field(default_factory=list)
     probabilities: list[Probabilities] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Program: a program function, discovered once, and the two pure functions that it is: `init` and `apply`."""
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,14 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.discovery import Discovery, check_losses, discover, flatten_outputs, warn_of_likely_mistakes
+from fluid.core.discovery import (
+    Discovery,
+    check_losses,
+    discover,
+    flatten_outputs,
+    warn_of_likely_mistakes,
+    warn_of_random_constants,
+)
 from fluid.core.equations import last_values
 from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch, stand_in
@@ -119,8 +127,9 @@ class Program:
         if not callable(function):
             raise errors.ArgumentTypeError(
                 f"a program is a function that calls layers and returns a value, found {type(function).__name__}; "
-                f"hand over the function itself, not its result: fluid.Session(program)"
+                f"hand over the function itself, not its result: fluid.Session(program), with def program(): ..."
             )
+        _check_takes_nothing(function)
         if precision not in (None, "float32", "bfloat16", "float16"):
             raise errors.ArgumentError(f'precision={precision!r}: expected None, "float32", "bfloat16" or "float16"')
         self.function = function
@@ -149,7 +158,7 @@ class Program:
         self.aliases = found.aliases
         check_losses(self.name, found, [m.parameters for m in self.minimizes])
         warn_of_likely_mistakes(self.name, found, _BATCHES[0])
-        self._mark_batch_dimensions()
+        self._mark_batch_dimensions(found)
         self._noted = [
             rule or (Reduction("rows") if _has_rows(value, array) else None)
             for rule, value, array in zip(found.reductions, found.outputs, self.outputs, strict=True)
@@ -292,7 +301,7 @@ class Program:
         made = {name: stand_in(spec, batch, steps=(3, 5)) for name, spec in self.feeds.items()}
         return {n: jnp.zeros(self.sample_shapes[n], v.dtype) if n in self.sample_shapes else v for n, v in made.items()}
 
-    def _mark_batch_dimensions(self) -> None:
+    def _mark_batch_dimensions(self, found: Discovery) -> None:
         # A function that works for one batch size only is legal; its dimensions stay as they are.
         if self.sample_shapes or all(None not in spec.shape for spec in self.feeds.values()):
             return
@@ -300,6 +309,7 @@ class Program:
             other = self._discover(_BATCHES[1])
         except Exception:
             return
+        warn_of_random_constants(self.name, found, other, lambda: self._discover(_BATCHES[0]))
         values = other.frame.made.values
         self.outputs = [_merge(a, _array(b)) for a, b in zip(self.outputs, other.outputs, strict=True)]
         self.values = {n: _merge(a, _array(values[n])) for n, a in self.values.items() if n in values}
@@ -307,6 +317,26 @@ class Program:
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
         wanted = self.parameters if names is None else names
         return tuple(n for n in wanted if self.parameters[n].trainable and n not in excluded)
+
+
+def _check_takes_nothing(function: Callable[..., Any]) -> None:
+    """Refuse a function that waits for arguments: nobody gives it any."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in callables have none
+        return
+    waiting = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if waiting:
+        raise errors.ProgramError(
+            f"the program function {_name_of(function)} takes {', '.join(waiting)}; fluid calls it without arguments. "
+            f"Data is declared inside, {waiting[0]} = fluid.layers.data({waiting[0]!r}, shape=[...]); settings are "
+            f"given by functools.partial(program, {waiting[0]}=...)"
+        )
 
 
 def _key_name(spec: ParameterSpec) -> str:

@@ -36,10 +36,14 @@ def layer(function: F) -> F:
             with jax.named_scope(name):
                 return function(*args, **kwargs)
         except Exception as error:
-            if not any(note.startswith("in the layer") for note in getattr(error, "__notes__", ())):
+            misfit = core.misfit_of(function, f"layers.{name}", args, kwargs) if isinstance(error, TypeError) else None
+            told = misfit or error
+            if not any(note.startswith("in the layer") for note in getattr(told, "__notes__", ())):
                 scope = frame.scoped(name)
-                error.add_note(f"in the layer {scope}, called at {core.user_site()}")
-            raise
+                told.add_note(f"in the layer {scope}, called at {core.user_site()}")
+            if misfit is None:
+                raise
+            raise misfit from None
 
     return wrapper  # type: ignore[return-value]
 
@@ -317,7 +321,13 @@ def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
 
     Raises:
       ArgumentError: there is no such axis.
+      ArgumentTypeError: it is a value.
     """
+    if isinstance(axis, jax.Array):
+        raise errors.ArgumentTypeError(
+            f"{argument}= is the number of a dimension, found {describe(axis)}; several values are given as a list: "
+            f"concat([x, y], {argument}=1)"
+        )
     extra = row_dims(value) - 1
     dims = dense(value).ndim - extra
     if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -dims <= axis < dims:

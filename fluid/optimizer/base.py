@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import jax.numpy as jnp
 
@@ -62,6 +62,14 @@ class Minimizer:
       >>> isinstance(Optax(optax.sgd(0.1)), Minimizer)
       True
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse arguments that the class does not have, such as `lr=`, with those that it has."""
+        if args or kwargs:  # copies are made without
+            misfit = core.misfit_of(cls.__init__, f"fluid.optimizer.{cls.__name__}", (None, *args), kwargs)
+            if misfit is not None:
+                raise misfit
+        return super().__new__(cls)
 
     @property
     def parameter_list(self) -> Sequence[Any] | None:
@@ -216,6 +224,22 @@ class Optimizer(Minimizer):
                 f"write fluid.optimizer.{kind}(learning_rate=0.001)"
             )
         whole_number(kind, "accumulate_steps", self.accumulate_steps)
+        if self.grad_clip is not None and not hasattr(self.grad_clip, "transformation"):
+            raise errors.ArgumentTypeError(
+                f"{kind}(grad_clip={self.grad_clip!r}): expected a clip, as in "
+                f"grad_clip=fluid.clip.GradientClipByGlobalNorm(1.0)"
+            )
+        if self.regularization is not None and not hasattr(self.regularization, "gradient"):
+            raise errors.ArgumentTypeError(
+                f"{kind}(regularization={self.regularization!r}): expected a decay, as in "
+                f"regularization=fluid.regularizer.L2Decay(1e-4)"
+            )
+        for name in ("beta1", "beta2"):  # of those that have them
+            decay = getattr(self, name, 0.0)
+            if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 <= float(decay) < 1:
+                raise errors.ArgumentError(
+                    f"{kind}({name}={decay!r}): expected a decay from 0 to below 1, as in {name}=0.9"
+                )
 
     @property
     def declared_rate(self) -> Rate | None:

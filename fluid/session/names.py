@@ -1,7 +1,7 @@
 """The names that a user gives: of values to fetch, to replace, and to differentiate with respect to."""
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -77,6 +77,39 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
                 f"the program {program.name} has no value {base!r}. {errors.nearest(base, known)}{_absent(program)}"
             )
     return tuple(found)
+
+
+def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:
+    """What a user gives as a feed.
+
+    Raises:
+      ArgumentTypeError: it is no dict.
+    """
+    if isinstance(feed, Mapping):
+        return feed
+    names = ", ".join(f"{name!r}: array" for name in program.feeds)
+    raise errors.ArgumentTypeError(
+        f"feed is a dict of arrays by name, found {type(feed).__name__}; session.run(program, feed={{{names}}})"
+    )
+
+
+def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
+    """The error for a program that a session does not have, or that is not said where it has several.
+
+    Args:
+      program: what was given: a name, a function, or None.
+      known: the names of its programs.
+    """
+    if program is None:
+        shown = " or ".join(map(repr, known)) or "none yet: session.add(function)"
+        return errors.ArgumentTypeError(
+            f"which program is not said: session.run(program, feed), where program is its function or its name, {shown}"
+        )
+    shown = program if isinstance(program, str) else getattr(program, "__name__", repr(program))
+    return errors.UnknownNameError(
+        f"this session has no program {shown!r}. {errors.nearest(str(shown), known)} "
+        f"Hand program functions over at the start: fluid.Session(f, g)"
+    )
 
 
 def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

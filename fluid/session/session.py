@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
 from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
@@ -19,7 +18,7 @@ from fluid.reader.values import NaNs
 from fluid.session.bound import BoundStep, Compilations
 from fluid.session.freezing import Freezing
 from fluid.session.interrupts import InterruptGuard
-from fluid.session.names import Fetch, as_array, check_fetch, split_names
+from fluid.session.names import Fetch, as_array, check_feed, check_fetch, no_program, split_names
 from fluid.session.own_step import StepFunction, check_function, check_tables
 from fluid.session.rates import Rates
 from fluid.session.results import Results
@@ -179,7 +178,7 @@ class Session(SavesArrays):
         self._check_open()
         found = self._program(program)
         mode = checked_mode(mode or self._mode or (TRAIN if found.minimizes else TEST))
-        feed = feed or {}
+        feed = {} if feed is None else check_feed(found, feed)
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
         step = self.step(found, Request(mode, names, given, replaced))
@@ -280,11 +279,7 @@ class Session(SavesArrays):
             original = getattr(known.function, "__wrapped__", known.function)
             if program is known or program == name or (callable(program) and program in (known.function, original)):
                 return known
-        shown = program if isinstance(program, str) else getattr(program, "__name__", repr(program))
-        raise errors.UnknownNameError(
-            f"this session has no program {shown!r}. {errors.nearest(str(shown), self.programs)} "
-            f"Hand program functions over at the start: fluid.Session(f, g)"
-        )
+        raise no_program(program, self.programs)
 
 
 def _own(value: Any) -> Any:

@@ -1,12 +1,11 @@
 """Handlers: objects and functions around the training loop that are told of its events."""
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
-from fluid.core import TRAIN, Program
+from fluid.core import TRAIN, Program, warn
 from fluid.session import Results, check_fetch
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -165,6 +164,7 @@ class Dispatcher:
 
     Raises:
       ArgumentTypeError: one is neither, or cannot be called with one event.
+      ArgumentError: two handlers announce values of one name.
 
     Warns of methods whose names begin like those of events, and that no event calls.
     """
@@ -181,6 +181,7 @@ class Dispatcher:
         self._order: dict[type, list[Callable[[Any], Any]]] = {
             kind: [methods[kind] for methods in self._in_order_of(kind) if kind in methods] for kind in _METHODS
         }
+        _check_announced(self._handlers)
         self._trainer = trainer
         self._entered = 0  # how many handlers the beginning has reached
         self.done = 0
@@ -264,9 +265,11 @@ def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], A
             check_signature(method, f"the method {kind.__name__}.{method.__name__}", "(self, event)")
         return methods
     if isinstance(handler, type) or not callable(handler):
+        write = "event_handler=on_event, with def on_event(event): ..."
+        if isinstance(handler, type) and issubclass(handler, Handler):
+            write = f"handlers=[{handler.__name__}(...)], an object of the class"
         raise errors.ArgumentTypeError(
-            f"a handler is a function of one event or a fluid.Handler object, found {handler!r}; "
-            f"write event_handler=on_event, with def on_event(event): ..."
+            f"a handler is a function of one event or a fluid.Handler object, found {handler!r}; write {write}"
         )
     check_signature(handler, f"the event handler {getattr(handler, '__name__', type(handler).__name__)}", "(event)")
     return dict.fromkeys(_METHODS, handler)
@@ -296,15 +299,27 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
         ) from error
 
 
+def _check_announced(handlers: Sequence[Handler]) -> None:
+    """Refuse two handlers that announce values of one name: who follows it would take both for the same."""
+    owners: dict[str, str] = {}
+    for handler in handlers:
+        kind = type(handler).__name__
+        for name in dict.fromkeys(handler.measures()):
+            if name in owners:
+                raise errors.ArgumentError(
+                    f"{owners[name]} and {kind} both announce {name!r}; give one another name, as in "
+                    f'fluid.handlers.TestEvery(reader, name="train"), or leave one out'
+                )
+            owners[name] = kind
+
+
 def _check_names(kind: type) -> None:
     """Warn of methods that look as if they were meant to be called with events, and never will be."""
     bases = kind.__mro__[: kind.__mro__.index(Handler)]
     own = {name for base in bases for name, value in vars(base).items() if callable(value)} - set(vars(Handler))
     for name in sorted(own):
         if name.startswith(("begin_", "end_", "on_")):
-            warnings.warn(
+            warn(
                 f"{kind.__name__} has a method {name!r}, which no event calls; events call "
-                f"{', '.join(_METHODS.values())}. Rename it, to _{name} if it is a method of your own",
-                errors.FluidWarning,
-                stacklevel=4,  # where train was called
+                f"{', '.join(_METHODS.values())}. Rename it, to _{name} if it is a method of your own"
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, one_of, whole_number
+from fluid.core import TEST, TRAIN, fitting, one_of, whole_number
 from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
@@ -82,6 +82,7 @@ class Trainer(HasParameters, Predicting):
       True
     """
 
+    @fitting("fluid.Trainer")
     def __init__(
         self,
         program_func: Callable[[], Any] | None = None,
@@ -133,6 +134,7 @@ class Trainer(HasParameters, Predicting):
         """What the last call of `train` has measured so far; also of one that was interrupted."""
         return self._validation.history
 
+    @fitting("trainer.train")
     def train(
         self,
         reader: ReaderLike | None = None,

@@ -94,6 +94,8 @@ class Validation:
 class _BestOfCall(SaveBest):
     """Goes back to the best parameters of one call of `train`, also when that is interrupted and continued."""
 
+    asked_by = "train(restore_best=...)"
+
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Forget what an earlier call has measured."""
         if not event.resumed:

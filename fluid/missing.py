@@ -1,0 +1,30 @@
+"""Names that Fluid and other libraries have, and what takes their place here."""
+
+import sys
+
+from fluid import errors
+
+_INSTEAD = {
+    "DataLoader": "fluid.reader.arrays((x, y), batch_size=32), or a DataLoader of torch as it is",
+    "Executor": "fluid.Session(program): session.run(program, feed={...}, fetch=[...]); parameters are there at once",
+    "Model": "fluid.Trainer(program, optimizer), where program is a function that calls layers",
+    "Module": "a function that calls layers: fluid.Trainer(program, optimizer)",
+    "ParallelExecutor": "fluid.Session(program) or fluid.Trainer(program, optimizer)",
+    "Sequential": "a function that calls one layer after another: fluid.Trainer(program, optimizer)",
+    "callbacks": "fluid.handlers",
+    "contrib": "fluid.Trainer and fluid.Inferencer",
+    "datasets": "fluid.reader.arrays, with arrays of your own",
+    "default_main_program": "the program function itself: fluid.Session(program)",
+    "default_startup_program": "nothing: a Session or Trainer has the initial parameters from the start",
+    "dygraph": "a program function; values are there when fluid.Session(program).run(...) returns",
+    "global_scope": "session.scope of a fluid.Session, or trainer.session.scope",
+    "nn": "fluid.layers",
+    "optim": "fluid.optimizer",
+    "optimizers": "fluid.optimizer",
+    "program_guard": "a function for each program: fluid.Session(first, second)",
+}
+
+
+def __getattr__(name: str) -> None:
+    known = vars(sys.modules["fluid"]).get("__all__", ())  # not there yet while it is imported
+    raise errors.missing_name("module 'fluid'", name, known, _INSTEAD)
