@@ -18,7 +18,6 @@ from fluid import (
 from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope
 from fluid.inferencer import Inferencer
 from fluid.input import embedding, one_hot
-from fluid.lazy import __getattr__ as __getattr__
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from fluid.looking import draw, summary
 from fluid.missing import __getattr__ as __getattr__

@@ -50,6 +50,11 @@ def test_machine_translation(in_tmp):
     assert right > 0.95 > 1000 * by_guessing
 
 
+def test_seq2seq_2018(in_tmp):
+    right, by_guessing = load("seq2seq_2018").main()
+    assert right > 0.95 > 1000 * by_guessing
+
+
 def test_language_model(in_tmp):
     bits, counted, _ = load("language_model").main()
     assert bits < 0.9 * counted["pairs"] < counted["single characters"]

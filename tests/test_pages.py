@@ -19,6 +19,7 @@ PAGES = [
     "precision.md",
     "rates.md",
     "resume.md",
+    "static.md",
     "transfer.md",
     "validation.md",
 ]
