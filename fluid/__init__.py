@@ -20,7 +20,7 @@ from fluid.inferencer import Inferencer
 from fluid.input import embedding, one_hot
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from fluid.looking import draw, summary
-from fluid.missing import __getattr__ as __getattr__
+from fluid.missing import of_fluid as __getattr__  # noqa: F401
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch

@@ -8,6 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
+from fluid.missing import SpelledElsewhere
 from fluid.place import Place
 from fluid.reader import data_sets
 from fluid.reader.adapters import minibatches
@@ -16,7 +17,6 @@ from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import read_feed
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import BoundStep, Request, Results, Session
-from fluid.session.elsewhere import SpelledElsewhere
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.prediction import needed_feeds, on_host, stream
 from fluid.session.shown import ShowsProgram

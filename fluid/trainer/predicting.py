@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 
 from fluid import errors
 from fluid.core import TEST
+from fluid.missing import SpelledElsewhere
 from fluid.reader import data_sets
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import Request, Results, check_fetch
-from fluid.session.elsewhere import SpelledElsewhere
 from fluid.session.names import Fetch
 from fluid.session.prediction import needed_feeds, on_host, stream
 from fluid.session.shown import ShowsProgram

@@ -7,7 +7,8 @@ from fluid import errors, lazy
 
 _INSTEAD = {
     "DataLoader": "fluid.reader.arrays((x, y), batch_size=32), or a DataLoader of torch as it is",
-    "Executor": "fluid.static.Executor, or fluid.Session(program): session.run(program, feed={...}, fetch=[...]); parameters are there at once",
+    "Executor": "fluid.static.Executor; or fluid.Session(program), whose run takes feed= and fetch=, and which has "
+    "the parameters at once",
     "Model": "fluid.Trainer(program, optimizer), where program is a function that calls layers",
     "Module": "a function that calls layers: fluid.Trainer(program, optimizer)",
     "ParallelExecutor": "fluid.Session(program) or fluid.Trainer(program, optimizer)",
@@ -26,7 +27,7 @@ _INSTEAD = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def of_fluid(name: str) -> Any:
     """A room of `fluid` that is loaded on use, or what takes the place of a name that is not there."""
     if name in lazy.ROOMS:
         return lazy.room(name)
