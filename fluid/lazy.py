@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 # Rooms that `import fluid` does not load.
-_ROOMS = ("static",)
+ROOMS = ("static",)
 
 
 class _Lazy:
@@ -23,8 +23,6 @@ else:
     optax = _Lazy("optax")
 
 
-def __getattr__(name: str) -> Any:
-    """The attribute of `fluid` for a room that is loaded on use."""
-    if name in _ROOMS:
-        return importlib.import_module(f"fluid.{name}")
-    raise AttributeError(f"module 'fluid' has no attribute {name!r}", name=name)
+def room(name: str) -> Any:
+    """A room of fluid that is loaded on use."""
+    return importlib.import_module(f"fluid.{name}")

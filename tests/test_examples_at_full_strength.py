@@ -66,7 +66,7 @@ def test_ctc_digits(in_tmp):
 
 def test_label_semantic_roles(in_tmp):
     f1, counted = load("label_semantic_roles").main()
-    assert f1 > 0.9 > 2 * counted
+    assert f1 > 0.8 > 2 * counted
 
 
 def test_detect_shapes(in_tmp):
