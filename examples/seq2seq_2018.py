@@ -2,8 +2,8 @@
 
 "four thousand and seventeen" becomes "4017". Every layer is called outside of a function and written into a program;
 the decoder is a block that assigns to variables. What differs from a program of 2018 are the imports, and `fluid.batch`
-and `fluid.reader` for `paddle.batch` and `paddle.reader`. `machine_translation.py` has such a model as program
-functions. The numbers to test are none of those to learn from. Run `python examples/seq2seq_2018.py`.
+and `fluid.reader` for `paddle.batch` and `paddle.reader`. `machine_translation.py` has such a model as functions.
+The numbers to test are none of those to learn from. Run `python examples/seq2seq_2018.py`.
 """
 
 import argparse

@@ -13,7 +13,8 @@ from fluid.static.tape.variable import Variable
 def data(
     name: str,
     shape: Sequence[int | None],
-    append_batch_size: bool | str = True,
+    *given: Any,
+    append_batch_size: bool = True,
     dtype: str = "float32",
     lod_level: int = 0,
     type: Any = None,
@@ -25,6 +26,8 @@ def data(
     Args:
       name: under which data is fed.
       shape: of one example; with `append_batch_size=False`, or when a size is -1, of all of them.
+      given: `append_batch_size, dtype, lod_level` in the order of Fluid, or `dtype, lod_level, append_batch_size` in
+        that of `fluid.layers.data`.
       append_batch_size: whether a batch dimension is put before `shape`.
       dtype: "float32", "int64" and so on.
       lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences.
@@ -42,10 +45,12 @@ def data(
       Variable(words: int32[-1, 1])
     """
     del type, stop_gradient
-    if isinstance(append_batch_size, str):  # the third argument of fluid.layers.data is the dtype
-        dtype = append_batch_size
-        append_batch_size = True
-    return recorded(layers.data)(name, list(shape), dtype, lod_level, bool(append_batch_size), column)
+    order = ("append_batch_size", "dtype", "lod_level")
+    if given and not isinstance(given[0], bool):
+        order = ("dtype", "lod_level", "append_batch_size")
+    options = {"append_batch_size": append_batch_size, "dtype": dtype, "lod_level": lod_level}
+    options |= dict(zip(order, given, strict=False))
+    return recorded(layers.data)(name, list(shape), column=column, **options)
 
 
 def whole_data(name: str, shape: Sequence[int | None], dtype: str = "float32", lod_level: int = 0) -> Any:
@@ -63,7 +68,7 @@ def whole_data(name: str, shape: Sequence[int | None], dtype: str = "float32", l
       ...     fluid.data("x", shape=[None, 4])
       Variable(x: float32[-1, 4])
     """
-    return data(name, shape, False, dtype, lod_level)
+    return data(name, shape, append_batch_size=False, dtype=dtype, lod_level=lod_level)
 
 
 def py_reader(

@@ -21,23 +21,31 @@ def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if in_a_function():
             return schedule(*args, **kwargs)
-        counter = autoincreased_step_counter(_COUNTER, begin=0, step=1)
-        return counter.program.apply(_rate, (_Schedule(schedule), counter, args, kwargs))
+        # As in Fluid, whose saved counters may be loaded.
+        counter = autoincreased_step_counter(_COUNTER, begin=int(schedule is lr.noam_decay), step=1)
+        begin = int(counter.spec.initializer.value) + 1
+        return counter.program.apply(_rate, (_Schedule(schedule, begin), counter, args, kwargs))
 
     return call
 
 
 class _Schedule:
-    """What makes a schedule, as a leaf among the arguments of a call."""
+    """What makes a schedule, as a leaf among the arguments of a call.
 
-    def __init__(self, make: Callable[..., Any]):
+    Args:
+      make: a function of `fluid.lr`.
+      begin: where the counter stands in the first run.
+    """
+
+    def __init__(self, make: Callable[..., Any], begin: int):
         self.make = make
+        self.begin = begin
 
 
 def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
     """The rate of the update that the counter stands for, `[1]`."""
     given, named = jax.tree.map(lambda v: _constant_rate(v) if isinstance(v, jax.Array) else v, (args, kwargs))
-    return layers.assign(schedule.make(*given, **named)(counter.reshape(())))
+    return layers.assign(schedule.make(*given, **named)(counter.reshape(()) - schedule.begin))
 
 
 def _constant_rate(value: Any) -> Callable[[Any], Any]:
