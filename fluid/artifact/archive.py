@@ -78,7 +78,8 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
     except _DAMAGE as error:
         raise errors.ArtifactError(
             f"{str(target)!r} is no exported model, or is damaged: {error}; expected a file that "
-            f"trainer.save_inference_model wrote"
+            f"trainer.save_inference_model wrote. One of trainer.save_params holds no program, which must be given "
+            f"too: fluid.Inferencer(program, param_path={str(path)!r})"
         ) from error
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from fluid import errors
+
 
 class SpelledElsewhere:
     """Its subclasses list such names; all other attributes, also those that are not there, are as they would be.
@@ -15,7 +17,7 @@ class SpelledElsewhere:
       ...     _spelled = {"load": "reader.read(path)"}
       >>> Reader().load
       Traceback (most recent call last):
-      AttributeError: 'Reader' object has no attribute 'load'; write reader.read(path)
+      fluid.errors.MissingNameError: 'Reader' object has no attribute 'load'; write reader.read(path)
       >>> hasattr(Reader(), "load")
       False
     """
@@ -27,5 +29,7 @@ class SpelledElsewhere:
         def __getattr__(self, name: str) -> Any:
             kind = type(self)
             if name in kind._spelled:
-                raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}; write {kind._spelled[name]}")
+                raise errors.MissingNameError(
+                    f"{kind.__name__!r} object has no attribute {name!r}; write {kind._spelled[name]}"
+                )
             return object.__getattribute__(self, name)  # raises what was raised before, also inside of a property

@@ -135,6 +135,8 @@ def _wrong_shape(
         fix = f"The sizes are there in another order: np.transpose the data to {sizes}"
     elif len(shape) == 2 and len(want) == 1:
         fix = f"Declare layers.data({spec.name!r}, shape=[{shape[1]}]), or give rows of {want[0]} values"
+        if want == ["1"] and class_of(spec.dtype) == "int":
+            fix = f"If these are one-hot rows, give the classes: value.argmax(axis=1). {fix}"
     else:
         fix = f"Declare layers.data({spec.name!r}, shape={list(shape[1:])}), or reshape each row to {sizes}"
     return complaint(spec, where, sample, f"a row of shape {list(shape[1:])}", fix, f"rows of shape {sizes}")

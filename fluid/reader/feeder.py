@@ -178,7 +178,8 @@ class Feeder:
         if any(samples) and False not in samples:
             raise errors.FeedError(
                 f"{_at(where)}found one row, {', '.join(map(repr, self._read))} without a batch dimension, expected a "
-                f"minibatch. Say how many rows make one: reader=fluid.reader.batch(reader, batch_size=32)"
+                f"minibatch. Say how many rows make one: reader=fluid.reader.batch(reader, batch_size=32). If it is a "
+                f"minibatch, its size does not belong to the declared shapes: layers.data(name, shape) is for one row"
             ) from error
 
     def _check_aligned(self, fed: Mapping[str, Any], where: str) -> None:

@@ -114,9 +114,10 @@ def load_file(path: PathLike) -> Loaded:
     """Read all that a file says of its arrays; see `load_arrays`."""
     target = _file(path)
     if not target.is_file():
-        raise errors.ParameterFileError(
-            f"no parameter file at {str(target)!r}; write one with trainer.save_params({str(path)!r})"
-        )
+        message = f"no parameter file at {str(target)!r}; write one with trainer.save_params({str(path)!r})"
+        if target.parent.is_dir() and target != pathlib.Path(path):
+            message += f". Is it a folder of checkpoints? fluid.Inferencer(program, checkpoint={str(path)!r})"
+        raise errors.ParameterFileError(message)
     if safetensors.is_safetensors(target):
         arrays, notes = safetensors.load(target)
         return Loaded(arrays, notes.get("kind", "parameters"), _foreign_origins(notes.get("origins")))
@@ -134,7 +135,8 @@ def load_file(path: PathLike) -> Loaded:
     except _DAMAGES as error:
         raise errors.ParameterFileError(
             f"{str(target)!r} is no parameter file of fluid, or is damaged: {error}; "
-            f"expected a file that trainer.save_params wrote (format {FORMAT}, version {VERSION})"
+            f"expected a file that trainer.save_params wrote (format {FORMAT}, version {VERSION}); parameters of other "
+            f"libraries are read from files that end in .safetensors"
         ) from error
 
 

@@ -33,7 +33,7 @@ def test_what_never_was_has_no_advice():
         (lambda: layers.Dense, r"use layers\.fc"),
         (lambda: fluid.optimizer.AdaM, "Did you mean 'Adam'"),
         (lambda: fluid.optimizer.RMSprop, "use fluid.optimizer.RMSProp"),
-        (lambda: fluid.Executor, "use fluid.Session"),
+        (lambda: fluid.Executor, r"fluid\.Session\(program\)"),
         (lambda: fluid.traner, "Did you mean 'trainer'"),
     ],
 )

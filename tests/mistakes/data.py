@@ -37,7 +37,7 @@ def labels_as_text():
     fluid.Trainer(classification, SGD).train(fluid.reader.arrays({"x": X, "label": labels}, batch_size=8))
 
 
-@THEME.mistake("Labels are one-hot", errors.FeedError, "'label'", "[3]")
+@THEME.mistake("Labels are one-hot", errors.FeedError, "'label'", "[3]", "argmax")
 def one_hot():
     labels = np.eye(3, dtype="int64")[LABELS]
     fluid.Trainer(classification, SGD).train(fluid.reader.arrays({"x": X, "label": labels}, batch_size=8))
@@ -78,3 +78,10 @@ def tested_with_other_columns():
     trainer = fluid.Trainer(classification, SGD)
     trainer.train(LABELED)
     trainer.test(READER)
+
+
+@THEME.mistake("NaN in the data, without a handler that looks for it", errors.FluidWarning, "'x'", "allow_nan=True")
+def nan_without_handler():
+    spoiled = X.copy()
+    spoiled[3, 2] = np.nan
+    fluid.Trainer(regression, SGD).train(fluid.reader.arrays({"x": spoiled, "y": Y}, batch_size=8))

@@ -57,7 +57,7 @@ def other_lengths():
     inferencer.infer({"x": X, "y": Y[:8]})
 
 
-@THEME.mistake("A folder of checkpoints as a file of parameters", errors.FluidError, "checkpoints")
+@THEME.mistake("A folder of checkpoints as a file of parameters", errors.ParameterFileError, "checkpoint='checkpoints'")
 def checkpoint_folder():
     config = fluid.CheckpointConfig("checkpoints")
     fluid.Trainer(classification, SGD, checkpoint_config=config).train(LABELED)
@@ -68,3 +68,15 @@ def checkpoint_folder():
 def fetch():
     inferencer = fluid.Inferencer(classifier, params=fluid.Trainer(classification, SGD).params)
     inferencer.infer({"x": X}, fetch=["fc_0.output"])
+
+
+@THEME.mistake("An Inferencer is trained", errors.MissingNameError, "'fit'", "fluid.Trainer(")
+def fit():
+    inferencer = fluid.Inferencer(classifier, params=fluid.Trainer(classification, SGD).params)
+    inferencer.fit(LABELED)
+
+
+@THEME.mistake("An array for a program of several feeds", errors.ArgumentTypeError, "ndarray", "'y'")
+def array_for_two_feeds():
+    inferencer = fluid.Inferencer(regression, params=fluid.Trainer(regression, SGD).params)
+    inferencer.infer(X)

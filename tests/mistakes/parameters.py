@@ -19,7 +19,7 @@ def other_file():
     fluid.Trainer(regression, SGD, param_path="notes.txt")
 
 
-@THEME.mistake("The file was written by another library", errors.ParameterFileError, "net.pt", "trainer.save_params")
+@THEME.mistake("The file was written by another library", errors.ParameterFileError, "net.pt", ".safetensors")
 def pickle():
     with open("net.pt", "wb") as file:
         file.write(b"\x80\x05.")
@@ -66,7 +66,47 @@ def export_name():
     fluid.Trainer(regression, SGD).save_inference_model("line.fluid", fetch=["prediction"])
 
 
-@THEME.mistake("Parameters are loaded where an exported model is", errors.FluidError, "line.params")
+@THEME.mistake(
+    "Parameters are loaded where an exported model is",
+    errors.ArtifactError,
+    "line.params",
+    "fluid.Inferencer(program, param_path=",
+)
 def parameters_as_model():
     fluid.Trainer(regression, SGD).save_params("line.params")
     fluid.Inferencer(param_path="line.params")
+
+
+@THEME.mistake("No names to save", errors.FluidError, "names")
+def save_no_names():
+    fluid.Trainer(regression, SGD).save_params("net.params", names=[])
+
+
+@THEME.mistake("A file that shares no name with the net", errors.ParameterError, "head.w_0", "fc_0.w_0")
+def no_name_in_common():
+    def train_program():
+        x = layers.data("x", shape=[4])
+        return layers.mean(layers.fc(x, size=1, name="head"))
+
+    fluid.Trainer(train_program, SGD).save_params("head.params")
+    fluid.Trainer(regression, SGD).session.load_params("head.params", strict=False)
+
+
+@THEME.mistake("A layer takes the parameters of another one that had its name", errors.ParameterError, "fc_0.w_0")
+def another_layer():
+    def train_program():
+        x = layers.data("x", shape=[4])
+        hidden = layers.fc(x, size=4, act="tanh")
+        return layers.mean(layers.fc(hidden, size=4))
+
+    def second_half():
+        hidden = layers.data("hidden", shape=[4])
+        return layers.fc(hidden, size=4)
+
+    fluid.Trainer(train_program, SGD).save_params("net.params")
+    fluid.Inferencer(second_half, param_path="net.params")
+
+
+@THEME.mistake("Parameters to freeze that are not there", errors.UnknownNameError, "backbone/")
+def freeze():
+    fluid.Trainer(regression, SGD).freeze("backbone/*")

@@ -120,7 +120,9 @@ def data_without_name():
     fluid.Trainer(train_program, SGD)
 
 
-@THEME.mistake("The shape of a feed holds the batch size", errors.FeedError, "'x'", "without a batch dimension")
+@THEME.mistake(
+    "The shape of a feed holds the batch size", errors.FeedError, "'x'", "does not belong to the declared shapes"
+)
 def batch_size_in_shape():
     def train_program():
         x = layers.data("x", shape=[8, 4])

@@ -16,7 +16,7 @@ def exhausted():
     fluid.Trainer(regression, SGD).train(rows(), num_epochs=2)
 
 
-@THEME.mistake("Rows that are not put into minibatches", errors.FeedError, "without a batch dimension")
+@THEME.mistake("Rows that are not put into minibatches", errors.FeedError, "one row", "fluid.reader.batch(reader")
 def rows_without_batches():
     def rows():
         for x, y in zip(X, Y, strict=True):
@@ -25,7 +25,9 @@ def rows_without_batches():
     fluid.Trainer(regression, SGD).train(rows)
 
 
-@THEME.mistake("A list of dicts that are not put into minibatches", errors.FeedError, "without a batch dimension")
+@THEME.mistake(
+    "A list of dicts that are not put into minibatches", errors.FeedError, "one row", "fluid.reader.batch(reader"
+)
 def dicts_without_batches():
     rows = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
     fluid.Trainer(regression, SGD).train(rows)

@@ -1,7 +1,7 @@
 """Mistakes in calls of a Trainer."""
 
 from fluid import errors
-from mistakes.common import LABELED, READER, SGD, X, classification, fluid, layers, np, regression
+from mistakes.common import LABELED, READER, SGD, X, Y, classification, fluid, layers, np, regression
 from mistakes.theme import Theme
 
 THEME = Theme("Training and testing")
@@ -109,3 +109,13 @@ def training_the_average():
     trainer = fluid.Trainer(train_program)
     with average.apply(trainer):
         trainer.train(READER)
+
+
+@THEME.mistake("`fit`, as in Keras", errors.MissingNameError, "'fit'", "trainer.train(")
+def fit():
+    fluid.Trainer(regression, SGD).fit(READER, epochs=5)
+
+
+@THEME.mistake("Data and labels side by side, as in Keras", errors.ArgumentTypeError, "fluid.reader.arrays")
+def data_and_labels():
+    fluid.Trainer(regression, SGD).train(X, Y)
