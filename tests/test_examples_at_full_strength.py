@@ -72,3 +72,8 @@ def test_label_semantic_roles(in_tmp):
 def test_detect_shapes(in_tmp):
     reached, by_guessing = load("detect_shapes").main()
     assert reached > 0.6 > 80 * by_guessing
+
+
+def test_seq2seq_2018(in_tmp):
+    right, by_guessing = load("seq2seq_2018").main()
+    assert right > 0.9 > 1000 * by_guessing
