@@ -58,6 +58,7 @@ EXAMPLE_PROGRAMS = {
     "machine_translation": lambda module: module.make_programs(8)[1],
     "language_model": lambda module: module.make_programs(50, 1, 8, 12)[1],
     "ctc_digits": lambda module: module.inference_program,
+    "detect_shapes": lambda module: module.inference_program,
 }
 
 
