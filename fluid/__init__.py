@@ -23,6 +23,7 @@ from fluid.looking import draw, summary
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
+from fluid.serving import serve
 from fluid.session import Results, Session, TrainingStep
 from fluid.trainer import (
     BeginEpochEvent,
@@ -89,6 +90,7 @@ __all__ = [
     "place",
     "reader",
     "regularizer",
+    "serve",
     "summary",
     "train",
     "trainer",

@@ -1,5 +1,6 @@
 """Inferencer: computes the outputs of a program function from data."""
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from fluid import errors
 from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
 from fluid.place import Place
 from fluid.reader.buckets import Buckets, Ladders
-from fluid.reader.columns import read_feed
+from fluid.reader.columns import batch_size, read_feed
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.shown import ShowsProgram
@@ -40,15 +41,20 @@ class Inferencer(ShowsProgram):
         never depends on those before it.
       rename: names in the file to names of the program, see `fluid.io.load_params`.
       entry: which entry point of an exported model that has several.
+      url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
+        that is above: "http://host:8000", or of one of its models, "http://host:8000/v2/models/digits".
+      token: what that server asks for, or None.
 
     Attributes:
-      program: the discovered Program.
-      session: the Session underneath.
+      program: the discovered Program; a model behind a URL has none here.
+      session: the Session underneath; nor this.
+      remote: the model behind the URL, or None.
 
     Raises:
       ParameterFileError: there is no such file, or it holds something else.
       ParameterError: parameters are missing or misshapen.
       ArtifactError: the exported model is missing, damaged, of a newer version, or made for other devices.
+      RemoteError: the server does not answer, or refuses.
 
     Example:
       >>> import fluid, numpy as np
@@ -72,7 +78,19 @@ class Inferencer(ShowsProgram):
         buckets: Ladders = None,
         rename: Rename = None,
         entry: str | None = None,
+        url: str | None = None,
+        token: str | None = None,
     ):
+        self.remote = None
+        if url is not None:
+            if any(given is not None for given in (infer_func, param_path, params, place, precision, rename, entry)):
+                raise errors.ArgumentTypeError(
+                    'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
+                )
+            from fluid.remote import RemoteModel  # not everybody needs it
+
+            self.remote = RemoteModel(url, token)
+            return
         sources = [source for source in (param_path, params) if source is not None]
         if len(sources) != 1:
             raise errors.ArgumentTypeError(
@@ -110,7 +128,10 @@ class Inferencer(ShowsProgram):
         Raises:
           FeedError: data does not fit.
           UnknownNameError: the program has no such feed or value.
+          RemoteError: the server behind the URL does not answer, or refuses.
         """
+        if self.remote is not None:
+            return self.remote.infer(feed, fetch, return_numpy)
         key = tuple(feed) if fetch is None else (*feed, None, *([fetch] if isinstance(fetch, str) else fetch))
         plan = self._plans.get(key)
         if plan is None:
@@ -129,6 +150,12 @@ class Inferencer(ShowsProgram):
         else:
             values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.place(v) for v in values]
         return Results(values, plan.names)
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self.remote is None else f"Inferencer({self.remote.name} at {self.remote.url})"
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() if self.remote is None else html.escape(repr(self))
 
     def _plan(self, feed: Mapping[str, Any], fetch: Fetch | None) -> "_Plan":
         """Decide how calls with these names are answered."""
@@ -186,7 +213,7 @@ class _Plan:
 
     def run_padded(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Sequence[Any]:
         """Run a batch padded to the next power of two, unless padding changes the results."""
-        size = _batch_size(feeds, overrides)
+        size = batch_size({**feeds, **overrides})
         room = self._room(size)
         if room == size:
             return self.step.raw(feeds, overrides)
@@ -205,7 +232,7 @@ class _Plan:
         return min((room for room in self._sizes if room >= size), default=size)
 
     def _run(self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]) -> list[Any]:
-        size = _batch_size(feeds, overrides)
+        size = batch_size({**feeds, **overrides})
         feeds, overrides = jax.tree.map(lambda x: pad(x, room - size), (feeds, overrides))
         # Results are cut on the host: on the device each size would be a compilation of its own.
         return [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in self.step.raw(feeds, overrides)]
@@ -228,18 +255,6 @@ def _saved_by_the_original(path: Any) -> Any:
     from fluid import original  # not everybody needs it
 
     return original.load_inference_model(path).program if original.is_inference_model(path) else None
-
-
-def _batch_size(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
-    sizes = [value.shape[0] for value in feeds.values()]
-    if overrides:
-        sizes += [value.shape[0] for value in overrides.values()]
-    if sizes.count(sizes[0]) != len(sizes):
-        shown = {name: value.shape[0] for name, value in {**feeds, **overrides}.items()}
-        raise errors.FeedError(f"the feeds have different batch sizes: {shown}; give as many rows of each")
-    if sizes[0] == 0:
-        raise errors.FeedError("the batch is empty; give at least one row")
-    return sizes[0]
 
 
 def _repeat_last(value: Any, count: int) -> Any:

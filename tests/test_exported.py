@@ -48,7 +48,7 @@ NAMES = {
     "fluid.errors": """
         ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError FeedError FeedTypeError
         FluidError FluidWarning NonFiniteError OutsideProgramError ParameterError ParameterFileError
-        ProgramError ReaderError ShapeError UnknownNameError nearest
+        ProgramError ProtocolError ReaderError RemoteError ShapeError UnknownNameError nearest
     """,
 }
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 LAZY = (
-    "flatbuffers safetensors matplotlib sklearn scipy orbax tqdm torch IPython grain datasets tensorboard google"
+    "flatbuffers safetensors matplotlib sklearn scipy orbax tqdm torch IPython grain datasets tensorboard google starlette uvicorn"
 ).split()
 
 
