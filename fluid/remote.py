@@ -2,8 +2,8 @@
 
 import http.client
 import json
-import threading
 import urllib.parse
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,7 +50,8 @@ class RemoteModel:
         self._secure = found.scheme == "https"
         self._address = (found.hostname, found.port)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._local = threading.local()
+        self._kept: list[http.client.HTTPConnection] = []
+        weakref.finalize(self, _close, self._kept)
         self.url = url
         base, model, rest = found.path.rstrip("/").partition(f"{_MODELS}/")
         self._path = f"{base}{model}{rest}" if model else f"{base}{_MODELS}/{self._only_model(base)}"
@@ -146,25 +147,31 @@ class RemoteModel:
         headers: Mapping[str, str] = {},  # noqa: B006
     ) -> tuple[int, Mapping[str, str], bytes]:
         """One request and its answer; once more when a connection that was kept has been closed meanwhile."""
-        kept = getattr(self._local, "connection", None)
-        for connection in [kept, self._connect()] if kept is not None else [self._connect()]:
-            self._local.connection = connection
+        while True:
+            is_kept = bool(self._kept)
+            connection = self._kept.pop() if is_kept else self._connect()
             try:
                 connection.request(method, path, body, {**self._headers, **headers})
                 answer = connection.getresponse()
-                return answer.status, dict(answer.headers.items()), answer.read()
+                found = answer.status, dict(answer.headers.items()), answer.read()
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                self._local.connection = None
-                if connection is not kept or isinstance(error, TimeoutError):
-                    raise errors.RemoteError(
-                        f"{self.url} does not answer: {error!r}; is the server running? python -m fluid serve MODEL"
-                    ) from error
-        raise AssertionError("the last connection either answers or fails")
+                if is_kept and not isinstance(error, TimeoutError):
+                    continue
+                raise errors.RemoteError(
+                    f"{self.url} does not answer: {error!r}; is the server running? python -m fluid serve MODEL"
+                ) from error
+            self._kept.append(connection)
+            return found
 
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         return kind(*self._address, timeout=_TIMEOUT)
+
+
+def _close(connections: list[http.client.HTTPConnection]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _told(answer: bytes) -> tuple[str, str | None]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.protocol import tensors
-from fluid.protocol.tensors import Tensor
+from fluid.protocol.tensors import Tensor, short
 
 HEADER_LENGTH = "inference-header-content-length"
 
@@ -175,16 +175,16 @@ def _read_tensors(found: Sequence[Any], rest: memoryview) -> list[Tensor]:
     read: dict[str, Tensor] = {}
     for each in found:
         name, datatype, shape = tensors.checked_header(each)
-        size = _parameters(each, f"tensor {name!r}").get("binary_data_size")
+        size = _parameters(each, f"tensor {short(name)}").get("binary_data_size")
         if name in read:
-            raise errors.ProtocolError(f"the tensor {name!r} is there twice")
+            raise errors.ProtocolError(f"the tensor {short(name)} is there twice")
         if size is None:
             read[name] = tensors.from_json(name, datatype, shape, each.get("data"))
             continue
         if type(size) is not int or not 0 <= size <= len(rest) or "data" in each:
             raise errors.ProtocolError(
-                f"tensor {name!r}: binary_data_size is {size!r}, and {len(rest)} bytes are left behind the JSON; a "
-                f"tensor has data or binary_data_size"
+                f"tensor {short(name)}: binary_data_size is {short(size)}, and {len(rest)} bytes are left behind "
+                f"the JSON; a tensor has data or binary_data_size"
             )
         read[name] = tensors.from_bytes(name, datatype, shape, rest[:size])
         rest = rest[size:]
@@ -196,7 +196,7 @@ def _read_tensors(found: Sequence[Any], rest: memoryview) -> list[Tensor]:
 def _wanted(found: Any, binary: bool) -> Wanted:
     if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
         raise errors.ProtocolError('an entry of "outputs" is an object with a name')
-    parameters = _parameters(found, f"output {found['name']!r}")
+    parameters = _parameters(found, f"output {short(found['name'])}")
     return Wanted(found["name"], _flag(parameters, "binary_data", binary))
 
 

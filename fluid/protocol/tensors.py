@@ -1,6 +1,7 @@
 """Tensors of the Open Inference Protocol: a name, a datatype, a shape, and numbers as JSON or as bytes."""
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,11 @@ class Tensor:
     data: Any
 
 
+def short(value: Any) -> str:
+    """A value as it is shown in a message, however large it is."""
+    return reprlib.repr(value)
+
+
 def datatype_of(dtype: Any) -> str:
     """The name that the protocol has for a dtype.
 
@@ -65,13 +71,13 @@ def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
       ProtocolError: one of them is missing or makes no sense.
     """
     if not isinstance(found, Mapping):
-        raise errors.ProtocolError(f"expected a tensor, an object with name, shape and datatype, found {_short(found)}")
+        raise errors.ProtocolError(f"expected a tensor, an object with name, shape and datatype, found {short(found)}")
     name, datatype, shape = found.get("name"), found.get("datatype"), found.get("shape")
     if not isinstance(name, str) or not name:
-        raise errors.ProtocolError(f"a tensor needs a name, found {_short(name)}")
-    if datatype not in DTYPES:
+        raise errors.ProtocolError(f"a tensor needs a name, found {short(name)}")
+    if not isinstance(datatype, str) or datatype not in DTYPES:
         raise errors.ProtocolError(
-            f"tensor {_short(name)}: found the datatype {_short(datatype)}, expected one of {', '.join(DTYPES)}"
+            f"tensor {short(name)}: found the datatype {short(datatype)}, expected one of {', '.join(DTYPES)}"
         )
     if (
         not isinstance(shape, list)
@@ -79,7 +85,7 @@ def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
         or not all(type(size) is int and size >= ANY for size in shape)
     ):
         raise errors.ProtocolError(
-            f"tensor {_short(name)}: found the shape {_short(shape)}, expected a list of at most {_MOST_DIMENSIONS} "
+            f"tensor {short(name)}: found the shape {short(shape)}, expected a list of at most {_MOST_DIMENSIONS} "
             f"sizes, as in [1, 28, 28]"
         )
     return name, datatype, tuple(shape)
@@ -104,23 +110,23 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
       [[1, 2, 3], [4]]
     """
     if not isinstance(data, list):
-        raise errors.ProtocolError(f"tensor {_short(name)}: expected its data as a list, found {_short(data)}")
+        raise errors.ProtocolError(f"tensor {short(name)}: expected its data as a list, found {short(data)}")
     if ANY in shape:
         if len(data) != shape[0] and shape[0] != ANY:
-            raise errors.ProtocolError(f"tensor {_short(name)}: found {len(data)} rows, and the shape {list(shape)}")
+            raise errors.ProtocolError(f"tensor {short(name)}: found {len(data)} rows, and the shape {list(shape)}")
         return Tensor(name, data)
     try:
         array = np.asarray(data)
     except ValueError:
         raise errors.ProtocolError(
-            f"tensor {_short(name)}: its rows differ in length; for rows of any length the shape has -1 there, as in "
+            f"tensor {short(name)}: its rows differ in length; for rows of any length the shape has -1 there, as in "
             f"[{shape[0] if shape else 1}, -1]"
         ) from None
     if array.size and array.dtype.kind not in _KINDS[_kind(DTYPES[datatype])]:
-        raise errors.ProtocolError(f"tensor {_short(name)}: its data is not of the datatype {datatype}")
+        raise errors.ProtocolError(f"tensor {short(name)}: its data is not of the datatype {datatype}")
     if array.ndim != 1 and array.shape != tuple(shape):
         raise errors.ProtocolError(
-            f"tensor {_short(name)}: found data of shape {list(array.shape)}, and the shape {list(shape)}"
+            f"tensor {short(name)}: found data of shape {list(array.shape)}, and the shape {list(shape)}"
         )
     return Tensor(name, _shaped(name, _within(name, array, datatype), shape))
 
@@ -134,16 +140,16 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview)
     dtype = DTYPES[datatype]
     if ANY in shape:
         raise errors.ProtocolError(
-            f"tensor {_short(name)}: found the shape {list(shape)}, expected no -1 in a binary tensor; send padded "
-            f"data and beside it {name + '.lengths'!r}"
+            f"tensor {short(name)}: found the shape {list(shape)}, expected no -1 in a binary tensor; send padded "
+            f"data and beside it {short(name + '.lengths')}"
         )
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise errors.ProtocolError(
-            f"tensor {_short(name)}: found {len(data)} bytes, expected {math.prod(shape) * dtype.itemsize} for "
+            f"tensor {short(name)}: found {len(data)} bytes, expected {math.prod(shape) * dtype.itemsize} for "
             f"{datatype} {list(shape)}"
         )
     if dtype == np.bool_ and len(data) and np.frombuffer(data, np.uint8).max() > 1:
-        raise errors.ProtocolError(f"tensor {_short(name)}: a BOOL is a byte 0 or 1")
+        raise errors.ProtocolError(f"tensor {short(name)}: a BOOL is a byte 0 or 1")
     return Tensor(name, _shaped(name, np.frombuffer(data, dtype), shape))
 
 
@@ -182,28 +188,20 @@ def _within(name: str, array: np.ndarray, datatype: str) -> np.ndarray:
     if _kind(dtype) in "iu" and array.size:
         limits = np.iinfo(dtype)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
-            raise errors.ProtocolError(f"tensor {_short(name)}: a number is too large for {datatype}")
+            raise errors.ProtocolError(f"tensor {short(name)}: a number is too large for {datatype}")
     with np.errstate(over="ignore"):
         found = array.astype(dtype)
     if _kind(dtype) == "f" and not np.isfinite(found).all():
         raise errors.ProtocolError(
-            f"tensor {_short(name)}: a number is too large for {datatype}; what is not finite is sent as a binary "
-            f"tensor"
+            f"tensor {short(name)}: a number is too large for {datatype}; what is not finite is sent as a binary tensor"
         )
     return found
 
 
 def _shaped(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     if array.size != math.prod(shape):
-        raise errors.ProtocolError(f"tensor {_short(name)}: found {array.size} numbers, and the shape {list(shape)}")
+        raise errors.ProtocolError(f"tensor {short(name)}: found {array.size} numbers, and the shape {list(shape)}")
     try:
         return array.reshape(tuple(shape))
     except ValueError:  # no numbers at all, and sizes beyond what NumPy counts to
-        raise errors.ProtocolError(
-            f"tensor {_short(name)}: found the shape {list(shape)}, which is too large"
-        ) from None
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+        raise errors.ProtocolError(f"tensor {short(name)}: found the shape {list(shape)}, which is too large") from None
