@@ -2,6 +2,7 @@
 #   make demo    train the convolutional net on handwritten digits, and show some predictions
 #   make test    check, then the whole test suite
 #   make check   lint, format, types, layering
+#   make examples  every example at full strength, against the accuracy that it reaches
 #   make soak    what takes too long for every day: 20 kills, every byte of a checkpoint flipped
 #   make bench   fluid beside hand-written JAX
 PYTHON ?= python3
@@ -16,7 +17,7 @@ XLA_FLAG := import jaxlib.version as v; print("--xla_cpu_use_fusion_emitters=fal
 COMPILE_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$($(BIN)/python -c '$(XLA_FLAG)')"
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
-.PHONY: demo test check quick format bench soak clean setup
+.PHONY: demo test check quick examples format bench soak clean setup
 
 setup: $(STAMP)
 
@@ -39,8 +40,11 @@ check: $(STAMP)
 test: check quick
 	$(PYTEST) -m slow || test $$? -eq 5  # 5: PYTEST_ARGS leaves none of them
 
+examples: $(STAMP)
+	$(PYTEST) -m full
+
 quick: $(STAMP)
-	$(COMPILE_QUICKLY) $(PYTEST) -m "not slow" || test $$? -eq 5
+	$(COMPILE_QUICKLY) $(PYTEST) -m "not slow and not full" || test $$? -eq 5
 
 soak: $(STAMP)
 	FLUID_KILLS=20 FLUID_STRIDE=1 $(BIN)/python -m pytest -q tests/trainer/test_kill.py tests/trainer/test_faults.py

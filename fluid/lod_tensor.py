@@ -36,7 +36,8 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Sequence[Sequence[int]], pl
     del place
     steps = data
     if isinstance(data, list):
-        steps, found = data, []
+        steps = data
+        found = []
         for _ in recursive_seq_lens:
             steps, lengths = _opened(steps)
             found.append(lengths)

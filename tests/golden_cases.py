@@ -47,9 +47,6 @@ _OTHER = {
 }
 OTHER_NUMBERS = {case: reason for reason, cases in _OTHER.items() for case in cases.split()}
 
-# Families of cases for which the layers are being written.
-LATER = {"detection", "names", "integers"}
-
 # Cases that cannot run here at all.
 IMPOSSIBLE = {
     "index/where": "the shape of its result depends on data, which a compiled program cannot have",
@@ -130,7 +127,7 @@ class Case:
 
 def cases():
     """List all cases."""
-    return [Case(spec) for spec in index()["cases"] if spec["family"] not in LATER]
+    return [Case(spec) for spec in index()["cases"]]
 
 
 def find(name):

@@ -80,6 +80,7 @@ from fluid.layers.image.resize import (
     resize_trilinear,
 )
 from fluid.layers.image.shuffle import pixel_shuffle, shuffle_channel, space_to_depth, temporal_shift
+from fluid.layers.loss.auc import auc
 from fluid.layers.loss.classification import (
     bpr_loss,
     dice_loss,
@@ -88,7 +89,7 @@ from fluid.layers.loss.classification import (
     teacher_student_sigmoid_loss,
 )
 from fluid.layers.loss.cross_entropy import cross_entropy, sigmoid_cross_entropy_with_logits, softmax_with_cross_entropy
-from fluid.layers.loss.metrics import accuracy, auc, mean_iou, metric, precision, recall
+from fluid.layers.loss.metrics import accuracy, mean_iou, metric, precision, recall
 from fluid.layers.loss.regression import (
     huber_loss,
     kldiv_loss,

@@ -61,7 +61,8 @@ def look(target: Any, sizes: Sizes) -> list[Looked]:
 
 def step_cost(looked: Looked, sizes: Sizes, counter: Counter) -> Cost | None:
     """What one training step of a program costs; None when it minimises nothing."""
-    program, rules = looked.program, looked.rules
+    program = looked.program
+    rules = looked.rules
     if not rules:
         return None
     step = Step(program, rules, Request(TRAIN, None, tuple(program.feeds)))

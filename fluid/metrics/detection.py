@@ -57,8 +57,11 @@ class DetectionMAP(MetricBase):
             )
         if ap_version not in ("integral", "11point"):
             raise errors.ArgumentError(f'DetectionMAP(ap_version={ap_version!r}): expected "integral" or "11point"')
-        self._classes, self._background = class_num, background_label
-        self._overlap, self._difficult_too, self._version = overlap_threshold, evaluate_difficult, ap_version
+        self._classes = class_num
+        self._background = background_label
+        self._overlap = overlap_threshold
+        self._difficult_too = evaluate_difficult
+        self._version = ap_version
         super().__init__(name)
 
     def reset(self) -> None:
@@ -127,7 +130,8 @@ class DetectionMAP(MetricBase):
 
     def _precision(self, label: int) -> float:
         """The average precision of a class."""
-        scores, right = np.array(self._scores.get(label, [])), np.array(self._right.get(label, []), bool)
+        scores = np.array(self._scores.get(label, []))
+        right = np.array(self._right.get(label, []), bool)
         hits = np.cumsum(right[np.argsort(-scores, kind="stable")])
         precision = hits / np.arange(1, len(hits) + 1)
         recall = hits / self._objects[label]

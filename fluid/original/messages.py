@@ -21,7 +21,9 @@ DTYPES = {
     20: "uint8",
     21: "int8",
 }
-LOD_TENSOR, FEED_LIST, FETCH_LIST = 7, 9, 10
+LOD_TENSOR = 7
+FEED_LIST = 9
+FETCH_LIST = 10
 # The field of `Attribute` that holds a value of each type.
 ATTRIBUTE_FIELDS = {
     0: "i",

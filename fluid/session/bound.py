@@ -183,7 +183,8 @@ class BoundStep:
 
     def _record_compilation(self, feeds: Mapping[str, Any]) -> None:
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
-        name, mode = self._program.name, self._step.request.mode
+        name = self._program.name
+        mode = self._step.request.mode
         same = [c for c in self._compilations if (c.program, c.mode) == (name, mode)]
         reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
         if self._shapes:

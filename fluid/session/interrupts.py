@@ -51,7 +51,9 @@ class InterruptGuard:
 
     def __exit__(self, *exception: Any) -> None:
         self._busy = False
-        arrived, self._arrived, previous = self._arrived, None, self._previous
+        arrived = self._arrived
+        self._arrived = None
+        previous = self._previous
         if self._alone:
             self._let_go()
         if arrived is not None:
@@ -72,7 +74,8 @@ class InterruptGuard:
     def _let_go(self) -> None:
         # Interrupted here, it goes on holding, which does no harm: signals between steps are passed on.
         signal.signal(signal.SIGINT, self._previous)
-        self._previous, self._alone = None, False
+        self._previous = None
+        self._alone = False
 
     def _receive(self, number: int, frame: Any) -> None:
         if self._busy:

@@ -81,7 +81,7 @@ class TrainingStep:
       ...     parameters, slots = step.update(gradients)
       ...     return parameters, slots, here
       >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(1.0), step=halved)
-      >>> trainer.train(fluid.reader.arrays((np.ones((4, 2), "float32"),), batch_size=4))
+      >>> history = trainer.train(fluid.reader.arrays((np.ones((4, 2), "float32"),), batch_size=4))
       >>> trainer.params["fc_0.b_0"].tolist()
       [-0.5]
     """
@@ -192,6 +192,19 @@ class TrainingStep:
                 f"{len(self._machinery.rules) - 1}, as in step.update(gradients, which=0)"
             )
         return self._machinery.rules[which]
+
+
+def check_function(step: Any) -> None:
+    """Refuse a step of one's own that is no function.
+
+    Raises:
+      ArgumentTypeError: it is something else, and not None.
+    """
+    if step is not None and not callable(step):
+        raise errors.ArgumentTypeError(
+            f"step={step!r}: expected a function of one fluid.TrainingStep: def step(s): ...; the compiled step of a "
+            f"request is session.step(program, request)"
+        )
 
 
 def check_tables(rules: Sequence[Rule]) -> None:

@@ -19,11 +19,11 @@ from fluid.reader.columns import read_feed
 from fluid.session.bound import BoundStep, Compilations
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
-from fluid.session.own_step import StepFunction, check_tables
+from fluid.session.own_step import StepFunction, check_function, check_tables
 from fluid.session.rates import Rates
 from fluid.session.results import Results
 from fluid.session.rules import Rule, rules_of
-from fluid.session.step import Request
+from fluid.session.step import Request, checked_mode
 from fluid.storage import PathLike
 
 
@@ -77,12 +77,8 @@ class Session:
         mode: str | None = None,
         step: StepFunction | None = None,
     ):
-        if step is not None and not callable(step):
-            raise errors.ArgumentTypeError(
-                f"step={step!r}: expected a function of one fluid.TrainingStep: def step(s): ...; the compiled step of "
-                f"a request is session.step(program, request)"
-            )
-        self._mode = None if mode is None else _checked_mode(mode)
+        check_function(step)
+        self._mode = None if mode is None else checked_mode(mode)
         self.device = device_of(place)
         self.precision = precision
         self._sharding = jax.sharding.SingleDeviceSharding(self.device)
@@ -96,7 +92,8 @@ class Session:
         self._steps: dict[tuple[str, Request], BoundStep] = {}
         self.guard = InterruptGuard()
         self._closed = False
-        self._ladders, self._max_compilations = buckets, max_compilations
+        self._ladders = buckets
+        self._max_compilations = max_compilations
         for function in program_functions:
             self.add(function)
         if program_functions:
@@ -132,7 +129,8 @@ class Session:
           The Program; its name is the function's, numbered when that is taken.
         """
         program = function if isinstance(function, Program) else Program(function, precision=self.precision)
-        name, count = program.name, 0
+        name = program.name
+        count = 0
         while program.name in self.programs:
             count += 1
             program.name = f"{name}_{count}"
@@ -176,7 +174,7 @@ class Session:
         """
         self._check_open()
         found = self._program(program)
-        mode = _checked_mode(mode or self._mode or (TRAIN if found.minimizes else TEST))
+        mode = checked_mode(mode or self._mode or (TRAIN if found.minimizes else TEST))
         feed = feed or {}
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
@@ -391,12 +389,6 @@ class Session:
             f"this session has no program {shown!r}. {errors.nearest(str(shown), self.programs)} "
             f"Hand program functions over at the start: fluid.Session(f, g)"
         )
-
-
-def _checked_mode(mode: str) -> str:
-    if mode not in (TRAIN, TEST):
-        raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
-    return mode
 
 
 def _slot_name(path: Any) -> str:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core import TRAIN, Applied, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TEST, TRAIN, Applied, NestedSequenceBatch, Program, SequenceBatch
 from fluid.core.equations import last_values
 from fluid.optimizer.loss_scale import scale_of, was_skipped
 from fluid.session.names import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_line
@@ -39,6 +39,17 @@ class Request:
     overrides: tuple[str, ...] = ()
     parts: bool = False
     also: tuple[str, ...] = ()
+
+
+def checked_mode(mode: str) -> str:
+    """The same mode.
+
+    Raises:
+      ArgumentError: there is no such mode.
+    """
+    if mode not in (TRAIN, TEST):
+        raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
+    return mode
 
 
 class _Done(NamedTuple):
@@ -306,7 +317,8 @@ class Step:
         found = gradients(mine[0] if mine else 0)
         if name in found["arrays"]:
             return found["arrays"][name]
-        gradient, value = found["nudges"][name], values[name]
+        gradient = found["nudges"][name]
+        value = values[name]
         # Lengths have no gradient; those of the value say which steps of it are real.
         return gradient if gradient is _data(gradient) else value.with_data(gradient.data)
 

@@ -5,9 +5,33 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.core import current_frame
+from fluid.core import Program, current_frame
 from fluid.optimizer import as_optimizer
 from fluid.optimizer.base import Minimizer, OptimizerLike
+
+
+def trained_program(
+    function: Callable[[], Any] | None, optimizer: OptimizerLike | None, precision: str | None
+) -> Program:
+    """The Program that a Trainer trains.
+
+    Args:
+      function: as for `minimizing`, or None.
+      optimizer: as for `minimizing`; None for a function that minimises something itself.
+      precision: see `fluid.Program`.
+
+    Raises:
+      ArgumentTypeError: there is no function, or nothing that minimises.
+    """
+    if function is None:
+        raise errors.ArgumentTypeError("a Trainer needs a program function: fluid.Trainer(train_program, optimizer)")
+    program = Program(function if optimizer is None else minimizing(function, optimizer), precision=precision)
+    if not program.minimizes:
+        raise errors.ArgumentTypeError(
+            "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
+            "or a program function that calls optimizer.minimize(loss)"
+        )
+    return program
 
 
 def minimizing(function: Callable[[], Any], optimizer: OptimizerLike) -> Callable[[], Any]:

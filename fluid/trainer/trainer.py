@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, Program, one_of, whole_number
+from fluid.core import TEST, TRAIN, one_of, whole_number
 from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
@@ -27,7 +27,7 @@ from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import Interval
 from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Dispatcher, Handlers
-from fluid.trainer.minimizing import minimizing
+from fluid.trainer.minimizing import trained_program
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.signals import Signals
 
@@ -92,16 +92,7 @@ class Trainer(ShowsProgram):
     ):
         function = one_of("program_func", program_func, "train_func", train_func)
         optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
-        if function is None:
-            raise errors.ArgumentTypeError(
-                "a Trainer needs a program function: fluid.Trainer(train_program, optimizer)"
-            )
-        program = Program(function if optimizer is None else minimizing(function, optimizer), precision=precision)
-        if not program.minimizes:
-            raise errors.ArgumentTypeError(
-                "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
-                "or a program function that calls optimizer.minimize(loss)"
-            )
+        program = trained_program(function, optimizer, precision)
         self.session = Session(
             program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, mode=TEST, step=step
         )
@@ -115,10 +106,6 @@ class Trainer(ShowsProgram):
         self._signals = Signals()
         self._checkpoints: Checkpoints | None = None
         if checkpoint_config is not None:
-            if not isinstance(checkpoint_config, CheckpointConfig):
-                raise errors.ArgumentTypeError(
-                    f"checkpoint_config={checkpoint_config!r}: expected fluid.CheckpointConfig('checkpoints')"
-                )
             self._checkpoints = Checkpoints(checkpoint_config, self.session, program)
         self._calls = Calls(self._checkpoints)
         self._validation = Validation(self, self._checkpoints)

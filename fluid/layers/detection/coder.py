@@ -121,7 +121,8 @@ def box_decoder_and_assign(
     this = Layer("box_decoder_and_assign", name)
     (_, offsets, scores), restore = as_rows(this, prior_box, target_box, box_score)
     prior = boxes_of(this, prior_box, "prior_box", 2).reshape(-1, 4)
-    count, classes = prior.shape[0], scores.shape[-1]
+    count = prior.shape[0]
+    classes = scores.shape[-1]
     if scores.ndim != 2 or offsets.shape != (count, classes * 4) or scores.shape[0] != count:
         raise errors.ShapeError(
             f"{this.name}: prior_box {describe(prior_box)}, target_box {describe(target_box)} and box_score "
@@ -148,7 +149,8 @@ def encode(boxes: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float
 
 def decode(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
     """Decode offsets from prior boxes as boxes `[..., 4]`; the shapes broadcast."""
-    near, (x, y, width, height) = center_form(prior, pixel), jnp.moveaxis(offsets * variance, -1, 0)
+    near = center_form(prior, pixel)
+    (x, y, width, height) = jnp.moveaxis(offsets * variance, -1, 0)
     centre = x * near.width + near.x, y * near.height + near.y
     return corner_form(CenterForm(*centre, jnp.exp(width) * near.width, jnp.exp(height) * near.height), pixel)
 

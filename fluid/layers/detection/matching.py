@@ -118,7 +118,8 @@ def target_assign(
             f"expected a sequence batch [batch, objects, 1 or predictions, k] and [batch, predictions]"
         )
     batch, predictions = rows.shape
-    images, places = jnp.arange(batch)[:, None], jnp.arange(predictions) % values.shape[2]
+    images = jnp.arange(batch)[:, None]
+    places = jnp.arange(predictions) % values.shape[2]
     if values.shape[1] == 0:  # there is nothing to take, and nothing is matched
         values = jnp.zeros((batch, 1, *values.shape[2:]), values.dtype)
     taken = values.at[images, jnp.maximum(rows, 0), places].get(mode="fill", wrap_negative_indices=False)

@@ -146,7 +146,8 @@ def density_prior_box(
         )
     grid = _grid(this, input, image, steps, offset)
     step = int(sum(grid.steps) / 2)
-    moves, shapes = [], []
+    moves = []
+    shapes = []
     for size, density in zip(sizes, map(int, counts), strict=True):
         apart = step // density
         places = [(apart - step) / 2 + i * apart for i in range(density)]

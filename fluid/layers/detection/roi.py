@@ -259,14 +259,17 @@ def _weighted(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Ar
 
 def _covered(start: jax.Array, length: jax.Array, bins: int, size: int) -> jax.Array:
     """The pixels in each bin, bool `[bins, size]`, where bins are equal parts of `length` pixels from `start` on."""
-    number, pixel = jnp.arange(bins), jnp.arange(size)
+    number = jnp.arange(bins)
+    pixel = jnp.arange(size)
     first, end = number * length // bins, -(-(number + 1) * length // bins)
     return (pixel >= (start + first)[:, None]) & (pixel < (start + end)[:, None])
 
 
 def _touched(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
     """The pixels in each bin, bool `[bins, size]`, where bins are equal parts of an interval."""
-    width, number, pixel = jnp.maximum(end - start, 0.1) / bins, jnp.arange(bins), jnp.arange(size)
+    width = jnp.maximum(end - start, 0.1) / bins
+    number = jnp.arange(bins)
+    pixel = jnp.arange(size)
     first, last = jnp.floor(number * width + start), jnp.ceil((number + 1) * width + start)
     return (pixel >= first[:, None]) & (pixel < last[:, None])
 
@@ -299,7 +302,8 @@ def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples:
       size: the number of pixels.
       samples: the number of points in each bin; None for the length of a bin in pixels, rounded up.
     """
-    width, pixel = length / bins, jnp.arange(size)
+    width = length / bins
+    pixel = jnp.arange(size)
     count = jnp.ceil(width) if samples is None else jnp.asarray(samples, width.dtype)
     first = start + jnp.arange(bins) * width + width / count / 2
     if samples is None:
@@ -307,7 +311,8 @@ def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples:
         step = jnp.where(count > 1, width / count, 1)
         number = jnp.floor((pixel - 1 - first[:, None]) / step)[..., None] + jnp.arange(6)
     else:
-        step, number = width / count, jnp.broadcast_to(jnp.arange(samples), (bins, size, samples))
+        step = width / count
+        number = jnp.broadcast_to(jnp.arange(samples), (bins, size, samples))
     place = first[:, None, None] + number * step
     near = jnp.maximum(1 - jnp.abs(jnp.clip(place, 0, size - 1) - pixel[:, None]), 0)
     counted = (number >= 0) & (number < count) & (place >= -1) & (place <= size)

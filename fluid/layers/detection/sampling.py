@@ -110,7 +110,8 @@ def rpn_target_assign(
     places = positive_first(chosen, others, count)
     lengths = counts(chosen, chosen | others)
     targets = encode(of_owner(objects.boxes, found.objects), anchors, jnp.ones(4, anchors.dtype), 1.0)
-    first, everything = places[:, :most, None], places[..., None]
+    first = places[:, :most, None]
+    everything = places[..., None]
     results = [
         (jnp.take_along_axis(logits, everything, axis=1), lengths[1]),
         (jnp.take_along_axis(offsets, first, axis=1), lengths[0]),

@@ -178,7 +178,8 @@ def candidates(
 
 def _by_class(this: Layer, bboxes: core.Value, scores: core.Value) -> tuple[jax.Array, jax.Array]:
     """Boxes `[batch, 1 or classes, boxes, 4]` and scores `[batch, classes, boxes]`, minus infinity for padding."""
-    boxes, chances = exact(bboxes), exact(scores)
+    boxes = exact(bboxes)
+    chances = exact(scores)
     if isinstance(bboxes, core.SequenceBatch) and isinstance(scores, core.SequenceBatch):
         if boxes.ndim == 4 and boxes.shape[:-1] == chances.shape and boxes.shape[-1] == 4:
             chances = jnp.where(scores.mask[..., None], chances, -jnp.inf)

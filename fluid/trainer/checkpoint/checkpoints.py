@@ -140,6 +140,10 @@ class Checkpoints(CheckpointHooks):
     """
 
     def __init__(self, config: CheckpointConfig, session: Session, program: Program):
+        if not isinstance(config, CheckpointConfig):
+            raise errors.ArgumentTypeError(
+                f"checkpoint_config={config!r}: expected fluid.CheckpointConfig('checkpoints')"
+            )
         self.config = config
         self._session = session
         self._program = program

@@ -14,7 +14,9 @@ _CELL = "padding: 0.15em 0.9em 0.15em 0; text-align: right; white-space: nowrap;
 _HEAD = f"{_CELL}; font-weight: 600; border-bottom: 1px solid rgba(128, 128, 128, 0.5)"
 _BAR = "height: 4px; border-radius: 2px"
 _TRACK = f"{_BAR}; max-width: 40em; margin: 0.3em 0 0.5em; background: rgba(128, 128, 128, 0.25)"
-_RUNNING, _GOOD, _BAD = "#3b82c4", "#3a9d5d", "#d0493c"
+_RUNNING = "#3b82c4"
+_GOOD = "#3a9d5d"
+_BAD = "#d0493c"
 
 
 class _Row(NamedTuple):

@@ -1,0 +1,69 @@
+"""Every example as it is shown, with the numbers that it says it reaches; `make examples` runs these."""
+
+import pytest
+from test_examples import EXAMPLES, load
+
+pytestmark = pytest.mark.full
+
+
+def test_every_example_is_run_here_as_it_is_shown():
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert names == {name.removeprefix("test_") for name in globals() if name.removeprefix("test_") in names}
+
+
+def test_fit_a_line(in_tmp):
+    errors = load("fit_a_line").main()
+    assert errors["fluid"] < 0.7 * errors["always the mean"]
+    assert errors["fluid"] < 1.02 * errors["least squares"]
+
+
+def test_recognize_digits(in_tmp):
+    accuracy, by_guessing = load("recognize_digits").main()
+    assert accuracy >= 0.98 > 9 * by_guessing
+
+
+@pytest.mark.parametrize(("net", "least"), [("vgg", 0.8), ("resnet", 0.8)])
+def test_image_classification(net, least, in_tmp):
+    accuracy, by_guessing = load("image_classification").main(net=net)
+    assert accuracy > least > 6 * by_guessing
+
+
+def test_word2vec(in_tmp):
+    net, by_counting = load("word2vec").main()
+    assert net[0] < 0.6 * by_counting[0], "perplexity"
+    assert net[1] > 1.7 * by_counting[1], "accuracy"
+
+
+def test_recommender_system(in_tmp):
+    errors = load("recommender_system").main()
+    assert errors["fluid"] < 0.75 * errors["the movie's mean"] < errors["always the mean"]
+
+
+@pytest.mark.parametrize(("net", "least"), [("conv", 0.95), ("lstm", 0.95), ("rnn", 0.95)])
+def test_understand_sentiment(net, least, in_tmp):
+    accuracy, by_counting, majority = load("understand_sentiment").main(net=net)
+    assert accuracy > least > 1.2 * by_counting > majority
+
+
+def test_machine_translation(in_tmp):
+    right, by_guessing = load("machine_translation").main()
+    assert right > 0.95 > 1000 * by_guessing
+
+
+def test_language_model(in_tmp):
+    bits, counted, _ = load("language_model").main()
+    assert bits < 0.9 * counted["pairs"] < counted["single characters"]
+
+
+def test_ctc_digits(in_tmp):
+    assert load("ctc_digits").main() < 0.1, "reading nothing at all gives 1"
+
+
+def test_label_semantic_roles(in_tmp):
+    f1, counted = load("label_semantic_roles").main()
+    assert f1 > 0.9 > 2 * counted
+
+
+def test_detect_shapes(in_tmp):
+    reached, by_guessing = load("detect_shapes").main()
+    assert reached > 0.6 > 80 * by_guessing
