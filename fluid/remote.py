@@ -87,7 +87,7 @@ class RemoteModel:
         response = protocol.read_response(answer, None if found is None else int(found))
         results = protocol.from_tensors(response.outputs, {o.name: o.lod_level for o in signature.outputs})
         ready = [_given_back(protocol.padded_as_before(results[name]), return_numpy) for name in names]
-        return Results(ready, names if signature.named or fetch is not None else None)
+        return Results(ready, tuple(names) if signature.named or fetch is not None else None)
 
     def _checked_names(self, feed: Mapping[str, Any]) -> Mapping[str, FeedSpec]:
         specs = self.signature.feeds

@@ -59,6 +59,11 @@ class App:
         """Whether every model answers."""
         return self.models.ready and not self.draining
 
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of all requests that are being read or waiting."""
+        return self._bodies.pending
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, as ASGI has it."""
         if scope["type"] == "lifespan":

@@ -14,11 +14,14 @@ class Bodies:
 
     Args:
       settings: the limits.
+
+    Attributes:
+      pending: bytes of all requests that are being read or waiting.
     """
 
     def __init__(self, settings: Settings):
         self._settings = settings
-        self._pending = 0
+        self.pending = 0
 
     @contextlib.contextmanager
     def counted(self) -> Iterator["Pending"]:
@@ -27,7 +30,7 @@ class Bodies:
         try:
             yield pending
         finally:
-            self._pending -= pending.size
+            self.pending -= pending.size
 
     async def read(self, request: Any, pending: "Pending") -> bytes:
         """The body of a request.
@@ -64,8 +67,8 @@ class Bodies:
 
     def add(self, size: int) -> None:
         """Count bytes that are in memory."""
-        self._pending += size
-        if self._pending > self._settings.max_pending:
+        self.pending += size
+        if self.pending > self._settings.max_pending:
             raise Refusal(503, "too many requests at once; try again later")
 
     def _check(self, size: int) -> None:

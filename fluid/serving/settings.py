@@ -20,7 +20,8 @@ class Settings:
       batch_sizes: to which numbers of rows batches are padded, each a compilation; None for powers of two.
       buckets: to how many steps sequences are padded, each a compilation. The last is the longest that is accepted.
       outer_buckets: the same for the sequences in a row of nested sequences, one for each of `buckets`.
-      max_shapes: how many shapes may be compiled later, for feeds with other sizes that are not fixed.
+      max_shapes: how many shapes of rows may be compiled later, each for every number of rows, for feeds with other
+        sizes that are not fixed.
       max_queue: how many requests may wait for a model; more are answered with 503.
       timeout: seconds from a whole request to its answer; then it is answered with 504.
       read_timeout: seconds that a client has for sending a request; then it is answered with 408.

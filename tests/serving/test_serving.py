@@ -209,7 +209,7 @@ def test_bad_feeds_are_the_same_errors(server, files, feed):
 
 def test_what_a_remote_inferencer_is_not_given(server):
     remote = fluid.Inferencer(url=f"{server.url}/v2/models/sentiment/versions/1")
-    assert remote.infer({"words": WORDS}, fetch="score").names == ["score"]
+    assert remote.infer({"words": WORDS}, fetch="score").names == ("score",)
     with pytest.raises(errors.UnknownNameError, match="Did you mean 'score'"):
         remote.infer({"words": WORDS}, fetch=["scores"])
     with pytest.raises(errors.FeedError, match="at most 16"):
