@@ -77,11 +77,20 @@ class Record:
 
     Args:
       scope: the ASGI scope of the request.
+
+    Attributes:
+      infers: whether a model was asked, and not only about it.
+      status: of the answer.
+      received: bytes of the body.
+      sent: bytes of the answer.
+      model: its name, where there is such a model.
+      version: of the model.
     """
 
     def __init__(self, scope: Any):
         self._scope = scope
         self._start = time.perf_counter()
+        self.infers = False
         self.status = 0
         self.received = 0
         self.sent = 0

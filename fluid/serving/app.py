@@ -73,7 +73,8 @@ class App:
             try:
                 await self._router(scope, receive, _recorded(send, record))
             finally:
-                self.metrics.answered(record.model, record.version, record.status, record.seconds)
+                if record.infers:
+                    self.metrics.answered(record.model, record.version, record.status, record.seconds)
                 record.write()
 
     def _routes(self) -> Any:
@@ -128,6 +129,7 @@ class App:
 
     async def _infer(self, request: Any) -> Reply:
         record: Record = request.scope["record"]
+        record.infers = True
         with self._bodies.counted() as pending:
             version = self._find(request)
             if not version.ready:

@@ -29,7 +29,7 @@ class Metrics:
         self._registry = client.CollectorRegistry()
         self._requests = client.Counter(
             "fluid_requests",
-            "Requests for a model, by status.",
+            "Requests to infer, by status.",
             ["model", "version", "status"],
             registry=self._registry,
         )

@@ -15,6 +15,7 @@ from fluid.serving.access import check_address
 from fluid.serving.settings import Settings
 
 LOG = logging.getLogger("fluid.serving")
+_BACKLOG = 2048
 Models = Mapping[str, Any] | str | os.PathLike[str]
 
 
@@ -230,6 +231,7 @@ def _listening(host: str, port: int) -> socket.socket:
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(address)
+            found.listen(_BACKLOG)  # who asks from now on is answered, though maybe later
         except OSError:
             found.close()
             raise
