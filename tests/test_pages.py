@@ -7,7 +7,7 @@ import pytest
 from test_readme import blocks
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
-PAGES = ["own-layers.md", "precision.md", "rates.md"]
+PAGES = ["deploy.md", "own-layers.md", "precision.md", "rates.md", "serving.md"]
 # What a line prints, where the comment behind it gives that: a number, a list, or the head of a table.
 PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*)$", re.MULTILINE)
 

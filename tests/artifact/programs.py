@@ -34,6 +34,8 @@ FIXED = {
     "optimizer/*": "a feed is as large as the parameter that it is multiplied by",
     "decay_clip/*": "a feed is as large as the parameter that it is multiplied by",
     "schedule/*_in_*": "a feed is as large as the parameter that it is multiplied by",
+    "detection/box_coder_decode*": "there are as many rows of boxes as of images by chance",
+    "detection/generate_proposals_default": "the anchors have as many rows as there are images by chance",
     "matrix/matmul_transposed_alpha": "what it transposes has the batch for an inner size",
     "shape/split_sections": "it cuts the batch into parts of given sizes",
     "shape/reshape_infer": "it gives the batch another size",
@@ -60,6 +62,8 @@ EXAMPLE_PROGRAMS = {
     "language_model": lambda module: module.make_programs(50, 1, 8, 12)[1],
     "ctc_digits": lambda module: module.inference_program,
     "detect_shapes": lambda module: module.inference_program,
+    "serve_digits": lambda module: module.inference_program,
+    "run_a_2018_model": lambda module: module.load().program,
 }
 
 
