@@ -17,6 +17,7 @@ from fluid.serving.settings import Settings
 
 LOG = logging.getLogger("fluid.serving")
 _SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+_SOON = 0.02  # seconds
 # What tells nothing about a model, and is asked by whoever restarts a server.
 _OPEN = {"/", "/page.js", "/page.css", "/v2/health/live", "/v2/health/ready"}
 
@@ -94,6 +95,9 @@ class App:
         version = model + "/versions/{version}"
         return Router(
             [
+                *[
+                    route(path + "/infer", self._infer, "POST") for path in (model, version)
+                ],  # the one that has to be quick
                 route("/", page.html),
                 route("/page.js", page.script),
                 route("/page.css", page.style),
@@ -104,7 +108,6 @@ class App:
                 route("/v2/models", self._list),
                 *[route(path, self._describe) for path in (model, version)],
                 *[route(path + "/ready", self._is_model_ready) for path in (model, version)],
-                *[route(path + "/infer", self._infer, "POST") for path in (model, version)],
                 route("/{path:path}", self._nothing),
             ],
             redirect_slashes=False,
@@ -171,16 +174,16 @@ class App:
     async def _result(self, request: Any, version: Version, job: Job) -> Values:
         """The results of a job; it is forgotten when its time is over, or when its client goes away."""
         result = asyncio.wrap_future(job.future)
-        gone = asyncio.ensure_future(request.receive())
+        timeout = self._settings.timeout
         try:
-            await asyncio.wait({result, gone}, timeout=self._settings.timeout, return_when=asyncio.FIRST_COMPLETED)
-            if result.done() and not result.cancelled():
-                return result.result()
-            if gone.done():
+            # Most answers come before it is worth looking whether anybody still waits for them.
+            await asyncio.wait((result,), timeout=min(_SOON, timeout))
+            if not result.done() and await _is_gone(request, result, timeout - _SOON):
                 raise Refusal(400, "the client went away")
-            raise Refusal(504, f"no answer within {self._settings.timeout:g} seconds")
+            if not result.done() or result.cancelled():
+                raise Refusal(504, f"no answer within {timeout:g} seconds")
+            return result.result()
         finally:
-            gone.cancel()
             if not result.done():
                 version.batcher.cancel(job)
                 result.cancel()
@@ -250,6 +253,16 @@ class App:
         while self._reload_every is not None:
             await asyncio.sleep(self._reload_every)
             await asyncio.to_thread(self.models.reload)
+
+
+async def _is_gone(request: Any, result: asyncio.Future[Values], timeout: float) -> bool:
+    """Wait for a result, for some seconds at most; whether the client went away instead."""
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((result, gone), timeout=max(timeout, 0), return_when=asyncio.FIRST_COMPLETED)
+        return gone.done() and not result.done()
+    finally:
+        gone.cancel()
 
 
 def _answer(version: Version, asked: protocol.InferRequest, values: Values) -> Reply:

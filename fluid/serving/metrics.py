@@ -42,15 +42,23 @@ class Metrics:
             buckets=_ROWS, registry=self._registry,
         )  # fmt: skip
         self._registry.register(self)
+        self._known: dict[tuple[int | str, ...], Any] = {}
 
     def answered(self, model: str, version: str, status: int, seconds: float) -> None:
         """Count an answer. What no model is called is counted under an empty name, so that clients invent none."""
-        self._requests.labels(model, version, str(status)).inc()
-        self._seconds.labels(model, version).observe(seconds)
+        self._labelled(self._requests, model, version, str(status)).inc()
+        self._labelled(self._seconds, model, version).observe(seconds)
 
     def ran(self, model: str, version: str, rows: int) -> None:
         """Count a batch."""
-        self._rows.labels(model, version).observe(rows)
+        self._labelled(self._rows, model, version).observe(rows)
+
+    def _labelled(self, metric: Any, *labels: str) -> Any:
+        """A metric of a model; looking it up by its labels takes as long as counting does."""
+        key: tuple[int | str, ...] = (id(metric), *labels)
+        if key not in self._known:
+            self._known[key] = metric.labels(*labels)
+        return self._known[key]
 
     def text(self) -> tuple[bytes, str]:
         """All of them as Prometheus reads them, and the content type of that."""

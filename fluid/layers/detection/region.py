@@ -58,7 +58,9 @@ class Regions(NamedTuple):
         def image(features: jax.Array, boxes: jax.Array) -> jax.Array:
             parts = jnp.take(boxes, filled, axis=0, mode="clip").reshape(chunks, _AT_ONCE, 4)
             pooled = jax.lax.map(jax.vmap(lambda box: pool(features, box)), parts)
-            return jnp.take(pooled.reshape(chunks * _AT_ONCE, *pooled.shape[2:]), jnp.arange(count), axis=0, mode="clip")
+            return jnp.take(
+                pooled.reshape(chunks * _AT_ONCE, *pooled.shape[2:]), jnp.arange(count), axis=0, mode="clip"
+            )
 
         results = jax.vmap(image)(self.features, self.boxes)
         features, rois = self.given
