@@ -15,11 +15,12 @@ from fluid import (
     regularizer,
     trainer,
 )
-from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, name_scope
+from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope
 from fluid.inferencer import Inferencer
 from fluid.input import embedding, one_hot
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from fluid.looking import draw, summary
+from fluid.missing import of_fluid as __getattr__  # noqa: F401
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
@@ -78,6 +79,7 @@ __all__ = [
     "embedding",
     "errors",
     "find_learning_rate",
+    "frozen",
     "handlers",
     "initializer",
     "io",

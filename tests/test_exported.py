@@ -8,9 +8,9 @@ NAMES = {
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
         NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer TrainingStep
-        batch clip create_lod_tensor create_random_int_lodtensor draw embedding errors find_learning_rate handlers
-        initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer summary train
-        trainer
+        batch clip create_lod_tensor create_random_int_lodtensor draw embedding errors find_learning_rate frozen
+        handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer serve
+        summary train trainer
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell
@@ -76,8 +76,9 @@ NAMES = {
         names_of
     """,
     "fluid.handlers": """
-        CSVLogger Checkpoint EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot NonFiniteReport Profiler
-        ProgressBar ReduceLROnPlateau SaveBest TensorBoard TerminateOnNaN TestEvery Timer
+        CSVLogger Checkpoint EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot Logger MLflow
+        NonFiniteReport Profiler ProgressBar ReduceLROnPlateau SaveBest TensorBoard TerminateOnNaN TestEvery Timer WandB
+        every once
     """,
     "fluid.reader": """
         DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers shard
@@ -88,9 +89,9 @@ NAMES = {
         save_inference_model save_params save_persistables
     """,
     "fluid.errors": """
-        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError FeedError FeedTypeError
-        FluidError FluidWarning NonFiniteError OutsideProgramError ParameterError ParameterFileError
-        ProgramError ProtocolError ReaderError RemoteError ShapeError UnknownNameError nearest
+        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError EOFException FeedError FeedTypeError
+        FluidError FluidWarning MissingNameError NonFiniteError OutsideProgramError ParameterError ParameterFileError
+        ProgramError ProtocolError ReaderError RemoteError ShapeError UnknownNameError missing_name nearest
     """,
 }
 

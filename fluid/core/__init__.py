@@ -1,6 +1,6 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
-from fluid.core.arguments import is_size, one_of, whole_number
+from fluid.core.arguments import fitting, is_size, misfit_of, one_of, whole_number
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -11,12 +11,14 @@ from fluid.core.frame import (
     ParameterSpec,
     current_frame,
     name_scope,
+    present_frame,
     running,
     user_site,
     warn,
 )
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, stand_in
+from fluid.core.origins import Origin
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.reduction import Part, Reduced, Reduction
 from fluid.core.scope import Scope
@@ -26,8 +28,11 @@ from fluid.core.stages import Staged, Stages
 from fluid.core.variables import (
     create_parameter,
     create_state,
+    doubt,
     expect_probabilities,
     fold_name,
+    frozen,
+    is_frozen,
     limit_feed,
     look_up,
     perturbed,
@@ -49,6 +54,7 @@ __all__ = [
     "LoDTensor",
     "Minimize",
     "NestedSequenceBatch",
+    "Origin",
     "ParameterSpec",
     "Part",
     "Program",
@@ -63,17 +69,23 @@ __all__ = [
     "create_parameter",
     "create_state",
     "current_frame",
+    "doubt",
     "expect_probabilities",
     "filled",
+    "fitting",
     "fold_name",
+    "frozen",
     "inner_frame",
+    "is_frozen",
     "is_size",
     "leave",
     "limit_feed",
     "look_up",
+    "misfit_of",
     "name_scope",
     "one_of",
     "perturbed",
+    "present_frame",
     "random_key",
     "record",
     "record_minimize",

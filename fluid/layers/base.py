@@ -36,10 +36,14 @@ def layer(function: F) -> F:
             with jax.named_scope(name):
                 return function(*args, **kwargs)
         except Exception as error:
-            if not any(note.startswith("in the layer") for note in getattr(error, "__notes__", ())):
+            misfit = core.misfit_of(function, f"layers.{name}", args, kwargs) if isinstance(error, TypeError) else None
+            told = misfit or error
+            if not any(note.startswith("in the layer") for note in getattr(told, "__notes__", ())):
                 scope = frame.scoped(name)
-                error.add_note(f"in the layer {scope}, called at {core.user_site()}")
-            raise
+                told.add_note(f"in the layer {scope}, called at {core.user_site()}")
+            if misfit is None:
+                raise
+            raise misfit from None
 
     return wrapper  # type: ignore[return-value]
 
@@ -58,6 +62,8 @@ class Layer:
         if name is not None and (not isinstance(name, str) or not name):
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
+        # What automatic names of its parameters begin with; those that the user gives tell enough by themselves.
+        self.automatic_kind = kind if name is None else ""
 
     def here(self) -> "Layer":
         """The same layer in the frame that runs now, which may be the inside of a loop that was outside before."""
@@ -114,9 +120,16 @@ class Layer:
                 f"{self.name} cannot do without this parameter; param_attr=False is not possible"
             )
         name = settings.name or self.frame.unique(f"{self.name}.{suffix}")
-        initializer = settings.initializer or default
         return core.create_parameter(
-            name, shape, parameter_dtype(dtype), initializer, settings.trainable, settings, rows_only
+            name,
+            shape,
+            parameter_dtype(dtype),
+            settings.initializer or default,
+            settings.trainable,
+            settings,
+            rows_only,
+            kind="" if settings.name else self.automatic_kind,
+            layer=self.name,
         )
 
     def state(
@@ -124,7 +137,7 @@ class Layer:
     ) -> tuple[str, jax.Array]:
         """Create a state `NAME.SUFFIX_K`, or one with the given name; returns its name and its value."""
         name = name or self.frame.unique(f"{self.name}.{suffix}")
-        return name, core.create_state(name, shape, parameter_dtype(dtype), default)
+        return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.name)
 
     def output(self, value: Any) -> Any:
         """Record a result as `NAME.tmp_K`."""
@@ -308,7 +321,13 @@ def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
 
     Raises:
       ArgumentError: there is no such axis.
+      ArgumentTypeError: it is a value.
     """
+    if isinstance(axis, jax.Array):
+        raise errors.ArgumentTypeError(
+            f"{argument}= is the number of a dimension, found {describe(axis)}; several values are given as a list: "
+            f"concat([x, y], {argument}=1)"
+        )
     extra = row_dims(value) - 1
     dims = dense(value).ndim - extra
     if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -dims <= axis < dims:

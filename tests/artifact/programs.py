@@ -46,6 +46,9 @@ FIXED = {
 # ... except for these, which match and have rows.
 OPEN = ["optimizer/sparse_*"]
 
+# Examples without a program that could be exported, and why.
+NOT_DEPLOYED = {"seq2seq_2018": "its programs are written down, and saved by the Executor as in 2018"}
+
 # What becomes of an example: its file, and the program in it that is deployed.
 EXAMPLE_PROGRAMS = {
     "fit_a_line": lambda module: module.inference_program,

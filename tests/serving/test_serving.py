@@ -220,6 +220,9 @@ def test_what_a_remote_inferencer_is_not_given(server):
         fluid.Inferencer(url=f"{server.url}/v2/models/x")
     with pytest.raises(errors.ArgumentError, match="expected that of a server"):
         fluid.Inferencer(url="digits.fluid")
+    assert remote.infer(WORDS)["score"].shape == (3, 3)  # there is one feed
+    with pytest.raises(errors.ArgumentTypeError, match="for each minibatch"):
+        remote.predict([{"words": WORDS}])
     with pytest.raises(errors.ArgumentTypeError, match="takes nothing else"):
         fluid.Inferencer(digits, url=server.url)
 
