@@ -77,3 +77,13 @@ def test_detect_shapes(in_tmp):
 def test_seq2seq_2018(in_tmp):
     right, by_guessing = load("seq2seq_2018").main()
     assert right > 0.9 > 1000 * by_guessing
+
+
+def test_serve_digits(in_tmp):
+    accuracy, status = load("serve_digits").main()
+    assert accuracy > 0.95 and status == 0
+
+
+def test_run_a_2018_model(in_tmp):
+    here, served, before, after = load("run_a_2018_model").main()
+    assert here < 1e-5 > served and after < before / 2
