@@ -74,11 +74,6 @@ def test_detect_shapes(in_tmp):
     assert reached > 0.6 > 80 * by_guessing
 
 
-def test_seq2seq_2018(in_tmp):
-    right, by_guessing = load("seq2seq_2018").main()
-    assert right > 0.9 > 1000 * by_guessing
-
-
 def test_serve_digits(in_tmp):
     accuracy, status = load("serve_digits").main()
     assert accuracy > 0.95 and status == 0
