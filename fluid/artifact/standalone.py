@@ -27,10 +27,11 @@ FORMAT, VERSION, SUMS = "fluid-artifact", 1, "SHA256SUMS"
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The manifest and all entries, or a ValueError when one is not what was written. Who wrote it, nothing says."""
-    with zipfile.ZipFile(path) as archive:
+    # One open file: by its path, its size could be that of another one, which has just taken its place.
+    with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
         infos = archive.infolist()
         stored = all(i.compress_type == zipfile.ZIP_STORED and i.file_size == i.compress_size for i in infos)
-        if not stored or sum(i.file_size for i in infos) > os.path.getsize(path):
+        if not stored or sum(i.file_size for i in infos) > os.fstat(file.fileno()).st_size:
             raise ValueError("its entries are not stored as they were written")
         entries = {info.filename: archive.read(info) for info in infos}
     sums = dict(line.split("  ", 1)[::-1] for line in entries.pop(SUMS).decode().splitlines())
