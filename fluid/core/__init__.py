@@ -10,6 +10,7 @@ from fluid.core.frame import (
     Frame,
     ParameterSpec,
     current_frame,
+    doubt,
     name_scope,
     present_frame,
     running,
@@ -28,7 +29,6 @@ from fluid.core.stages import Staged, Stages
 from fluid.core.variables import (
     create_parameter,
     create_state,
-    doubt,
     expect_probabilities,
     fold_name,
     frozen,

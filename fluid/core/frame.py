@@ -346,6 +346,17 @@ def warn(message: str) -> None:
     warnings.warn(message, errors.FluidWarning, stacklevel=level)
 
 
+def doubt(message: str) -> None:
+    """Note what is most likely a mistake, so that discovery warns of it, once.
+
+    Args:
+      message: what was found and what to write; the user's line is put in front.
+    """
+    frame = current_frame("core.doubt")
+    if frame.discovering:
+        frame.made.doubts.append(f"{user_site()}: {message}")
+
+
 @contextlib.contextmanager
 def name_scope(prefix: str) -> Iterator[None]:
     """Prefix the names of layers created inside; counters start afresh for each new prefix.

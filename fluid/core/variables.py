@@ -249,17 +249,6 @@ def expect_probabilities(layer: str, value: Any) -> None:
         frame.made.probabilities.append(Probabilities(layer, user_site(), value))
 
 
-def doubt(message: str) -> None:
-    """Note what is most likely a mistake, so that discovery warns of it, once.
-
-    Args:
-      message: what was found and what to write; the user's line is put in front.
-    """
-    frame = current_frame("core.doubt")
-    if frame.discovering:
-        frame.made.doubts.append(f"{user_site()}: {message}")
-
-
 def record_minimize(
     loss: Any, optimizer: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
 ) -> Any:
