@@ -17,6 +17,9 @@ class Gradient(Variable):
     Args:
       of: the variable.
 
+    Attributes:
+      of: the same.
+
     Example:
       >>> import fluid.static as fluid
       >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
@@ -27,6 +30,7 @@ class Gradient(Variable):
 
     def __init__(self, of: Variable):
         super().__init__(of.program, of.name + GRAD, of.structs)
+        self.of = of
 
     def held(self) -> Any:
         """Raise ProgramError: layers cannot read it."""
