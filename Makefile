@@ -3,7 +3,7 @@
 #   make test    check, then the whole test suite
 #   make check   lint, format, types, layering
 #   make examples  every example at full strength, against the accuracy that it reaches
-#   make soak    what takes too long for every day: 20 kills, every byte of a checkpoint flipped
+#   make soak    what takes too long for every day: 20 kills, every byte of a checkpoint flipped, 10,000 bad requests
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make bench   fluid beside hand-written JAX
 PYTHON ?= python3
@@ -59,7 +59,8 @@ quick: $(STAMP)
 	$(COMPILE_QUICKLY) $(PYTEST) -m "not slow and not full" || test $$? -eq 5
 
 soak: $(STAMP)
-	FLUID_KILLS=20 FLUID_STRIDE=1 $(BIN)/python -m pytest -q tests/trainer/test_kill.py tests/trainer/test_faults.py
+	FLUID_KILLS=20 FLUID_STRIDE=1 FLUID_REQUESTS=10000 $(BIN)/python -m pytest -q tests/trainer/test_kill.py \
+	    tests/trainer/test_faults.py tests/serving/test_fuzz.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

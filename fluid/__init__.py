@@ -24,6 +24,7 @@ from fluid.missing import of_fluid as __getattr__  # noqa: F401
 from fluid.param_attr import ParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
+from fluid.serving import serve
 from fluid.session import Results, Session, TrainingStep
 from fluid.trainer import (
     BeginEpochEvent,
@@ -91,6 +92,7 @@ __all__ = [
     "place",
     "reader",
     "regularizer",
+    "serve",
     "summary",
     "train",
     "trainer",

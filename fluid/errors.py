@@ -16,6 +16,8 @@
     |-- ParameterFileError   (OSError)       a parameter file is missing or is something else
     |-- CheckpointError      (OSError)       a checkpoint folder is in use, damaged or gone
     |-- ArtifactError        (OSError)       an exported model cannot be written, read or run here
+    |-- ProtocolError        (ValueError)    a message is not one of the Open Inference Protocol
+    |-- RemoteError          (ConnectionError)  a server does not answer, or refuses
     |-- NonFiniteError       (FloatingPointError)  training came to an infinity or a NaN
     `-- DeviceError          (RuntimeError)  a device that is not there was asked for
 
@@ -97,6 +99,14 @@ class CheckpointError(FluidError, OSError):
 
 class ArtifactError(FluidError, OSError):
     """An exported model cannot be written, is missing, damaged or of a newer version, or cannot run on this device."""
+
+
+class ProtocolError(FluidError, ValueError):
+    """A message between a server and a client is not one of the Open Inference Protocol."""
+
+
+class RemoteError(FluidError, ConnectionError):
+    """A server does not answer, or refuses a request that a client sent."""
 
 
 class NonFiniteError(FluidError, FloatingPointError):

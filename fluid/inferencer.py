@@ -1,5 +1,6 @@
 """Inferencer: computes the outputs of a program function from data."""
 
+import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from fluid.reader import data_sets
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import Buckets, Ladders
-from fluid.reader.columns import read_feed
+from fluid.reader.columns import batch_size, read_feed
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
@@ -50,16 +51,21 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         whole.
       strict: False takes arrays that have the right names and shapes although they seem to belong to other layers, as
         after the program was written anew, and logs them. Parameters must not be missing in any case.
+      url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
+        that is above: "http://host:8000", or of one of its models, "http://host:8000/v2/models/digits".
+      token: what that server asks for, or None.
 
     Attributes:
-      program: the discovered Program.
-      session: the Session underneath.
+      program: the discovered Program; a model behind a URL has none here.
+      session: the Session underneath; nor this.
+      remote: the model behind the URL, or None.
 
     Raises:
       ParameterFileError: there is no such file, or it holds something else.
       ParameterError: parameters are missing or misshapen, or belong to other layers than those of their names here.
       CheckpointError: there is no such folder of checkpoints, or none in it is whole.
       ArtifactError: the exported model is missing, damaged, of a newer version, or made for other devices.
+      RemoteError: the server does not answer, or refuses.
 
     Example:
       >>> import fluid, numpy as np
@@ -96,7 +102,20 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         *,
         checkpoint: PathLike | None = None,
         strict: bool = True,
+        url: str | None = None,
+        token: str | None = None,
     ):
+        self.remote = None
+        if url is not None:
+            others = (infer_func, param_path, params, place, precision, rename, entry, checkpoint)
+            if any(given is not None for given in others):
+                raise errors.ArgumentTypeError(
+                    'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
+                )
+            from fluid.remote import RemoteModel  # not everybody needs it
+
+            self.remote = RemoteModel(url, token)
+            return
         if sum(source is not None for source in (param_path, params, checkpoint)) != 1:
             raise errors.ArgumentTypeError(
                 "an Inferencer needs parameters, from one source: "
@@ -138,9 +157,12 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         Raises:
           FeedError: data does not fit.
           UnknownNameError: the program has no such feed or value.
+          RemoteError: the server behind the URL does not answer, or refuses.
         """
         if type(feed) is not dict and not isinstance(feed, Mapping):
             feed = self._named(feed)
+        if self.remote is not None:
+            return self.remote.infer(feed, fetch, return_numpy)
         key = tuple(feed) if fetch is None else (*feed, None, *([fetch] if isinstance(fetch, str) else fetch))
         plan = self._plans.get(key)
         if plan is None:
@@ -159,6 +181,12 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         else:
             values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.place(v) for v in values]
         return Results(values, plan.names)
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self.remote is None else f"Inferencer({self.remote.name} at {self.remote.url})"
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() if self.remote is None else html.escape(repr(self))
 
     def predict(
         self, reader: ReaderLike, fetch: Fetch | None = None, feed_order: FeedOrder = None
@@ -197,6 +225,11 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
                 "predict needs a reader, found data; all of it at once: inferencer.infer(data); by minibatches: "
                 "inferencer.predict(fluid.reader.arrays(data, batch_size=256))"
             )
+        if self.remote is not None:
+            raise errors.ArgumentTypeError(
+                "predict runs where the model is; ask a server for each minibatch: "
+                "[inferencer.infer(minibatch) for minibatch in reader()]"
+            )
         source = minibatches(reader)
         names = None if fetch is None else check_fetch(self.program, fetch)
         needed = needed_feeds(self.session, self.program, names)
@@ -211,7 +244,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
 
     def _named(self, data: Any) -> Mapping[str, Any]:
         """Data by the name of its feed: what stands for the only feed, or the columns of a DataFrame."""
-        feeds = self.program.feeds
+        feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         columns = data_sets.columns_of(data) if data_sets.is_frame(data) else None
         if columns is not None and (len(feeds) > 1 or feeds.keys() <= columns.keys()):
             return columns
@@ -282,7 +315,7 @@ class _Plan:
         Returns:
           A function that gives the values, and waits for them where they are to be cut.
         """
-        size = _batch_size(feeds, overrides) if self.padded else 0
+        size = batch_size({**feeds, **overrides}) if self.padded else 0
         room = self._room(size) if size else 0
         if room == size:
             values = self.step.raw(feeds, overrides)
@@ -305,7 +338,7 @@ class _Plan:
     def _begin(
         self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]
     ) -> Callable[[], Sequence[Any]]:
-        size = _batch_size(feeds, overrides)
+        size = batch_size({**feeds, **overrides})
         feeds, overrides = jax.tree.map(lambda x: pad(x, room - size), (feeds, overrides))
         values = self.step.raw(feeds, overrides)
         # Results are cut on the host: on the device each size would be a compilation of its own.
@@ -331,18 +364,6 @@ def _saved_by_the_original(path: Any) -> Any:
     from fluid import original  # not everybody needs it
 
     return original.load_inference_model(path).program if original.is_inference_model(path) else None
-
-
-def _batch_size(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
-    sizes = [value.shape[0] for value in feeds.values()]
-    if overrides:
-        sizes += [value.shape[0] for value in overrides.values()]
-    if sizes.count(sizes[0]) != len(sizes):
-        shown = {name: value.shape[0] for name, value in {**feeds, **overrides}.items()}
-        raise errors.FeedError(f"the feeds have different batch sizes: {shown}; give as many rows of each")
-    if sizes[0] == 0:
-        raise errors.FeedError("the batch is empty; give at least one row")
-    return sizes[0]
 
 
 def _repeat_last(value: Any, count: int) -> Any:

@@ -27,6 +27,7 @@ def test_every_example_is_tested_here():
         "language_model.py",
     }
     tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py", "seq2seq_2018.py"}
+    tested |= {"serve_digits.py", "run_a_2018_model.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -188,6 +189,17 @@ def test_detect_shapes(in_tmp, capsys):
     assert reached > 0.4 > 50 * by_guessing
     said = capsys.readouterr().out
     assert "generated images" in said and f"mean average precision {reached:.3f}; " in said
+
+
+def test_serve_digits(in_tmp, capsys):
+    accuracy, status = load("serve_digits").main(num_epochs=2, path=str(in_tmp / "digits.fluid"))
+    assert accuracy > 0.8 and status == 0
+    assert f"accuracy {accuracy:.4f}" in capsys.readouterr().out
+
+
+def test_run_a_2018_model(in_tmp):
+    here, served, before, after = load("run_a_2018_model").main(path=str(in_tmp / "old.fluid"))
+    assert here < 1e-5 > served and after < before / 2
 
 
 @pytest.mark.slow

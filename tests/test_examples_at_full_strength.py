@@ -72,3 +72,13 @@ def test_label_semantic_roles(in_tmp):
 def test_detect_shapes(in_tmp):
     reached, by_guessing = load("detect_shapes").main()
     assert reached > 0.6 > 80 * by_guessing
+
+
+def test_serve_digits(in_tmp):
+    accuracy, status = load("serve_digits").main()
+    assert accuracy > 0.95 and status == 0
+
+
+def test_run_a_2018_model(in_tmp):
+    here, served, before, after = load("run_a_2018_model").main()
+    assert here < 1e-5 > served and after < before / 2

@@ -9,8 +9,8 @@ NAMES = {
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
         NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer TrainingStep
         batch clip create_lod_tensor create_random_int_lodtensor draw embedding errors find_learning_rate frozen
-        handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer summary
-        train trainer
+        handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer serve
+        summary train trainer
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell
@@ -91,7 +91,7 @@ NAMES = {
     "fluid.errors": """
         ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError EOFException FeedError FeedTypeError
         FluidError FluidWarning MissingNameError NonFiniteError OutsideProgramError ParameterError ParameterFileError
-        ProgramError ReaderError ShapeError UnknownNameError missing_name nearest
+        ProgramError ProtocolError ReaderError RemoteError ShapeError UnknownNameError missing_name nearest
     """,
     "fluid.static": """
         BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram DataFeeder ExecutionStrategy Executor

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 LAZY = (
-    "flatbuffers safetensors matplotlib sklearn scipy orbax tqdm torch IPython grain datasets tensorboard google"
+    "flatbuffers safetensors matplotlib sklearn scipy orbax tqdm torch IPython grain datasets tensorboard google "
+    "starlette uvicorn httptools prometheus_client"
 ).split()
 
 

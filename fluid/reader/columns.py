@@ -1,5 +1,6 @@
 """Checks one field of a minibatch against its declaration, and gives it the declared dtype and shape."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -76,6 +77,28 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
     if array.shape[:1] == (0,) and spec.shape[:1] == (None,):
         raise empty(spec, where)
     return _reshaped(spec, typed(spec, array, where, value), spec.shape, where)
+
+
+def batch_size(values: Mapping[str, Any]) -> int:
+    """The number of rows, which all values of a batch have.
+
+    Args:
+      values: arrays and sequences by name.
+
+    Raises:
+      FeedError: they have different numbers of rows, or none.
+
+    Example:
+      >>> batch_size({"x": np.zeros((3, 2)), "y": np.zeros((3, 1))})
+      3
+    """
+    sizes = [value.shape[0] for value in values.values()]
+    if sizes.count(sizes[0]) != len(sizes):
+        shown = {name: value.shape[0] for name, value in values.items()}
+        raise errors.FeedError(f"the feeds have different batch sizes: {shown}; give as many rows of each")
+    if sizes[0] == 0:
+        raise errors.FeedError("the batch is empty; give at least one row")
+    return int(sizes[0])
 
 
 def is_sample(spec: FeedSpec, value: Any) -> bool | None:

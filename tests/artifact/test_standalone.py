@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -66,6 +67,12 @@ def python(tmp_path_factory):
     return folder / "bin" / "python"
 
 
+def run(python, *arguments, folder, text=None):
+    """Run the interpreter in a folder, with nothing from elsewhere on its path."""
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([python, *arguments], cwd=folder, input=text, capture_output=True, text=True, env=outside)
+
+
 def extracted(path, folder):
     """The reader, as a file."""
     with zipfile.ZipFile(path) as archive:
@@ -95,9 +102,7 @@ def test_it_answers_with_the_same_bits_where_there_is_no_fluid(python, tmp_path)
         questions.append([str(path), entry, feeds])
         wanted.append([bits for feed in feeds for bits in fresh.bits(inferencer.infer(feed))])
     extracted(path, tmp_path)
-    done = subprocess.run(
-        [python, "-c", PROGRAM], cwd=tmp_path, input=json.dumps(questions), capture_output=True, text=True
-    )
+    done = run(python, "-c", PROGRAM, folder=tmp_path, text=json.dumps(questions))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == wanted
 
@@ -106,13 +111,13 @@ def test_it_says_what_is_in_a_file(python, tmp_path):
     path = tmp_path / "digits.fluid"
     fluid.io.save_inference_model(path, digits, params_of(digits))
     extracted(path, tmp_path)
-    done = subprocess.run([python, "standalone.py", path], cwd=tmp_path, capture_output=True, text=True)
+    done = run(python, "standalone.py", path, folder=tmp_path)
     assert done.returncode == 0 and done.stdout.startswith("predict") and "'name': 'image'" in done.stdout
     _, entries = standalone.read(path)
     with zipfile.ZipFile(path) as archive:
         sums = archive.read("SHA256SUMS")
     path.write_bytes(a_zip(**entries | {"manifest.json": b"{}"}, SHA256SUMS=sums))
-    done = subprocess.run([python, "standalone.py", path], cwd=tmp_path, capture_output=True, text=True)
+    done = run(python, "standalone.py", path, folder=tmp_path)
     assert done.returncode == 1 and "is not what was written" in done.stderr
 
 

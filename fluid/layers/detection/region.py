@@ -50,10 +50,17 @@ class Regions(NamedTuple):
           `[batch, regions, channels', pooled height, pooled width]`, a SequenceBatch if the regions are one.
         """
         count = self.boxes.shape[1]
-        at_once = _AT_ONCE if isinstance(count, int) and count > _AT_ONCE else None
+        chunks = -(-count // _AT_ONCE)
+        # The last chunk is filled up with the last region: a program that is exported does not know how many there are,
+        # and must sum in the same order as one that does.
+        filled = jnp.arange(chunks * _AT_ONCE)
 
         def image(features: jax.Array, boxes: jax.Array) -> jax.Array:
-            return jax.lax.map(lambda box: pool(features, box), boxes, batch_size=at_once)
+            parts = jnp.take(boxes, filled, axis=0, mode="clip").reshape(chunks, _AT_ONCE, 4)
+            pooled = jax.lax.map(jax.vmap(lambda box: pool(features, box)), parts)
+            return jnp.take(
+                pooled.reshape(chunks * _AT_ONCE, *pooled.shape[2:]), jnp.arange(count), axis=0, mode="clip"
+            )
 
         results = jax.vmap(image)(self.features, self.boxes)
         features, rois = self.given

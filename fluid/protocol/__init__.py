@@ -1,0 +1,33 @@
+"""The Open Inference Protocol, version 2, as messages over HTTP: what a server and its clients have in common."""
+
+from fluid.protocol.messages import (
+    HEADER_LENGTH,
+    InferRequest,
+    InferResponse,
+    Wanted,
+    read_json,
+    read_request,
+    read_response,
+    write_request,
+    write_response,
+)
+from fluid.protocol.signature import Output, Signature, from_tensors, padded_as_before, to_tensors
+from fluid.protocol.tensors import Tensor
+
+__all__ = [
+    "HEADER_LENGTH",
+    "InferRequest",
+    "InferResponse",
+    "Output",
+    "Signature",
+    "Tensor",
+    "Wanted",
+    "from_tensors",
+    "padded_as_before",
+    "read_json",
+    "read_request",
+    "read_response",
+    "to_tensors",
+    "write_request",
+    "write_response",
+]

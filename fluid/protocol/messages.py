@@ -1,0 +1,240 @@
+"""Requests and answers of the Open Inference Protocol, version 2, over HTTP: to bytes and back."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fluid import errors
+from fluid.protocol import tensors
+from fluid.protocol.tensors import Tensor, short
+
+HEADER_LENGTH = "inference-header-content-length"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A result that a request asks for: its name, and whether its numbers are to come as bytes."""
+
+    name: str
+    binary: bool
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """What a client asks.
+
+    Attributes:
+      inputs: the tensors that are fed.
+      outputs: the results that are wanted, or None for all.
+      id: which the answer repeats, or None.
+      binary: whether results come as bytes, where nothing else is said of one.
+    """
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Wanted] | None = None
+    id: str | None = None
+    binary: bool = False
+
+
+@dataclass(frozen=True)
+class InferResponse:
+    """What a server answers.
+
+    Attributes:
+      model: its name.
+      version: of the model.
+      outputs: the results.
+      id: of the request, or None.
+      binary: names of the results that come as bytes.
+    """
+
+    model: str
+    version: str
+    outputs: Sequence[Tensor]
+    id: str | None = None
+    binary: frozenset[str] = field(default_factory=frozenset)
+
+
+def read_json(text: bytes) -> dict[str, Any]:
+    """An object of strict JSON: UTF-8, no name twice, no NaN, not nested too deeply.
+
+    Raises:
+      ProtocolError: it is something else.
+
+    Example:
+      >>> read_json(b'{"a": 1, "a": 2}')
+      Traceback (most recent call last):
+      fluid.errors.ProtocolError: no JSON: the name 'a' stands twice in one object
+    """
+    try:
+        found = json.loads(text.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
+    except RecursionError:
+        raise errors.ProtocolError("no JSON: it is nested too deeply") from None
+    except ValueError as error:  # bad UTF-8, bad JSON, a number of thousands of digits
+        raise errors.ProtocolError(f"no JSON: {str(error)[:200]}") from None
+    if not isinstance(found, dict):
+        raise errors.ProtocolError(f"expected a JSON object, found {type(found).__name__}")
+    return found
+
+
+def read_request(body: bytes, header_length: int | None = None, most_inputs: int = 64) -> InferRequest:
+    """The request in a body.
+
+    Args:
+      body: of the HTTP request.
+      header_length: how many bytes of it are JSON; None for all.
+      most_inputs: how many tensors there may be.
+
+    Raises:
+      ProtocolError: it is no request.
+    """
+    header, rest = _split(body, header_length)
+    found = read_json(header)
+    parameters = _parameters(found, "the request")
+    inputs = _listed(found, "inputs", most_inputs)
+    if not inputs:
+        raise errors.ProtocolError('a request has "inputs": a list of tensors, found none')
+    outputs = _listed(found, "outputs", most_inputs)
+    binary = _flag(parameters, "binary_data_output")
+    identity = found.get("id")
+    if identity is not None and not isinstance(identity, str):
+        raise errors.ProtocolError("the id of a request is a string")
+    return InferRequest(
+        _read_tensors(inputs, rest),
+        None if outputs is None else [_wanted(o, binary) for o in outputs],
+        identity,
+        binary,
+    )
+
+
+def write_request(request: InferRequest) -> tuple[bytes, int]:
+    """A request as a body, its tensors as bytes; and how many bytes of it are JSON."""
+    header: dict[str, Any] = {"parameters": {"binary_data_output": request.binary}}
+    if request.id is not None:
+        header["id"] = request.id
+    if request.outputs is not None:
+        header["outputs"] = [{"name": o.name, "parameters": {"binary_data": o.binary}} for o in request.outputs]
+    return _joined(header, "inputs", request.inputs, {t.name for t in request.inputs})
+
+
+def read_response(body: bytes, header_length: int | None = None) -> InferResponse:
+    """The answer in a body; see `read_request`.
+
+    Raises:
+      ProtocolError: it is no answer.
+    """
+    header, rest = _split(body, header_length)
+    found = read_json(header)
+    outputs = _listed(found, "outputs", None)
+    if outputs is None:
+        raise errors.ProtocolError('an answer has "outputs": a list of tensors, found none')
+    name, version = str(found.get("model_name", "")), str(found.get("model_version", ""))
+    return InferResponse(name, version, _read_tensors(outputs, rest), found.get("id"))
+
+
+def write_response(response: InferResponse) -> tuple[bytes, int | None]:
+    """An answer as a body; and how many bytes of it are JSON, None for all."""
+    header: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
+    if response.id is not None:
+        header["id"] = response.id
+    body, length = _joined(header, "outputs", response.outputs, response.binary)
+    return body, length if response.binary else None
+
+
+def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: Any) -> tuple[bytes, int]:
+    described, chunks = [], []
+    for tensor in values:
+        array = np.asarray(tensor.data)
+        told: dict[str, Any] = {
+            "name": tensor.name, "datatype": tensors.datatype_of(array.dtype), "shape": list(array.shape),
+        }  # fmt: skip
+        if tensor.name in binary:
+            chunks.append(tensors.to_bytes(array))
+            told["parameters"] = {"binary_data_size": len(chunks[-1])}
+        else:
+            told["data"] = tensors.to_json(array)
+        described.append(told)
+    text = json.dumps({**header, key: described}, allow_nan=False, separators=(",", ":")).encode()
+    return b"".join([text, *chunks]), len(text)
+
+
+def _split(body: bytes, header_length: int | None) -> tuple[bytes, memoryview]:
+    if header_length is None:
+        return body, memoryview(b"")
+    if not 0 <= header_length <= len(body):
+        raise errors.ProtocolError(
+            f"{HEADER_LENGTH} is {header_length}, and the body has {len(body)} bytes; it counts those of the JSON"
+        )
+    return body[:header_length], memoryview(body)[header_length:]
+
+
+def _read_tensors(found: Sequence[Any], rest: memoryview) -> list[Tensor]:
+    read: dict[str, Tensor] = {}
+    for each in found:
+        name, datatype, shape = tensors.checked_header(each)
+        size = _parameters(each, f"tensor {short(name)}").get("binary_data_size")
+        if name in read:
+            raise errors.ProtocolError(f"the tensor {short(name)} is there twice")
+        if size is None:
+            read[name] = tensors.from_json(name, datatype, shape, each.get("data"))
+            continue
+        if type(size) is not int or not 0 <= size <= len(rest) or "data" in each:
+            raise errors.ProtocolError(
+                f"tensor {short(name)}: binary_data_size is {short(size)}, and {len(rest)} bytes are left behind "
+                f"the JSON; a tensor has data or binary_data_size"
+            )
+        read[name] = tensors.from_bytes(name, datatype, shape, rest[:size])
+        rest = rest[size:]
+    if len(rest):
+        raise errors.ProtocolError(f"{len(rest)} bytes are left behind the last binary tensor")
+    return list(read.values())
+
+
+def _wanted(found: Any, binary: bool) -> Wanted:
+    if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
+        raise errors.ProtocolError('an entry of "outputs" is an object with a name')
+    parameters = _parameters(found, f"output {short(found['name'])}")
+    return Wanted(found["name"], _flag(parameters, "binary_data", binary))
+
+
+def _listed(found: Mapping[str, Any], key: str, most: int | None) -> list[Any] | None:
+    values = found.get(key)
+    if values is None:
+        return None
+    if not isinstance(values, list):
+        raise errors.ProtocolError(f'"{key}" is a list of tensors, found {type(values).__name__}')
+    if most is not None and len(values) > most:
+        raise errors.ProtocolError(f'"{key}" has {len(values)} tensors, expected at most {most}')
+    return values
+
+
+def _parameters(found: Mapping[str, Any], of: str) -> Mapping[str, Any]:
+    parameters = found.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, Mapping):
+        raise errors.ProtocolError(f"the parameters of {of} are an object")
+    return parameters
+
+
+def _flag(parameters: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise errors.ProtocolError(f"the parameter {name} is true or false")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice[:60]!r} stands twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON; what is not finite is sent as a binary tensor")

@@ -1,0 +1,191 @@
+"""What the metadata of a served model says: its feeds and results, sequences among them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch
+from fluid.protocol.tensors import ANY, DTYPES, Tensor, datatype_of
+from fluid.reader.buckets import padded_time
+
+# A sequence is padded data, and beside it a tensor for the lengths of each level.
+_LENGTHS = (".lengths", ".inner_lengths")
+
+
+@dataclass(frozen=True)
+class Output:
+    """One result of a served model.
+
+    Attributes:
+      name: of its tensor.
+      shape: None stands for a size that follows the batch; without the time steps of sequences.
+      dtype: of its array.
+      lod_level: 0 for arrays, 1 for sequences, 2 for sequences of sequences.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+    lod_level: int = 0
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a served model takes and gives.
+
+    Attributes:
+      feeds: the declarations by name.
+      outputs: in order.
+      named: whether the program named its outputs.
+    """
+
+    feeds: Mapping[str, FeedSpec]
+    outputs: Sequence[Output]
+    named: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """The part of the metadata that tells it."""
+        inputs = [part for spec in self.feeds.values() for part in _described(spec, _limits(spec))]
+        outputs = [part for output in self.outputs for part in _described(output, {})]
+        return {"inputs": inputs, "outputs": outputs, "parameters": {"named": self.named}}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], site: str) -> "Signature":
+        """What `to_json` returned; `site` says where it comes from.
+
+        Raises:
+          ProtocolError: it is something else.
+        """
+        try:
+            feeds = [_feed(tensor, site) for tensor in _values(found["inputs"])]
+            outputs = [Output(*_read(tensor)) for tensor in _values(found["outputs"])]
+            return cls({f.name: f for f in feeds}, outputs, bool(found.get("parameters", {}).get("named", True)))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise errors.ProtocolError(f"the metadata of {site} makes no sense: {error!r}") from error
+
+
+def to_tensors(values: Mapping[str, Any]) -> list[Tensor]:
+    """Feeds or results as tensors; sequences as data that is padded to the longest, and lengths.
+
+    Args:
+      values: by name: arrays, SequenceBatches, NestedSequenceBatches, on the host.
+
+    Example:
+      >>> [(t.name, t.data.tolist()) for t in to_tensors({"s": SequenceBatch.from_rows([[1, 2], [3]], time=8)})]
+      [('s', [[1, 2], [3, 0]]), ('s.lengths', [2, 1])]
+    """
+    found = []
+    for name, value in values.items():
+        lengths = _lengths_of(value)
+        if not lengths:
+            found.append(Tensor(name, np.asarray(value)))
+            continue
+        longest = [int(n.max(initial=0)) for n in lengths]
+        data = np.asarray(value.data)
+        found.append(Tensor(name, data[(slice(None), *map(slice, longest))]))
+        found.append(Tensor(name + _LENGTHS[0], lengths[0]))
+        if len(lengths) == 2:
+            found.append(Tensor(name + _LENGTHS[1], lengths[1][:, : longest[0]]))
+    return found
+
+
+def from_tensors(tensors: Sequence[Tensor], levels: Mapping[str, int]) -> dict[str, Any]:
+    """What `to_tensors` took apart: values by name.
+
+    Args:
+      tensors: of a message.
+      levels: the lod level of each value that may be there.
+
+    Returns:
+      Arrays, SequenceBatches, NestedSequenceBatches; rows as lists where the message had such, and arrays where it had
+      no lengths. Nothing is checked beyond that the lengths are whole numbers.
+
+    Raises:
+      ProtocolError: there are lengths without data, or a tensor that nothing is called like.
+    """
+    given = {tensor.name: tensor.data for tensor in tensors}
+    values = {}
+    for name in [name for name in levels if name in given]:
+        data = given.pop(name)
+        ends = [name + ending for ending in _LENGTHS[: levels[name]]]
+        lengths = [_whole(end, given.pop(end)) for end in ends if end in given]
+        if lengths and (len(lengths) != levels[name] or not isinstance(data, np.ndarray)):
+            raise errors.ProtocolError(
+                f"the sequences {name!r} come as rows, or padded with {' and '.join(map(repr, ends))}"
+            )
+        values[name] = data if not lengths else _BATCHES[len(lengths)](data, *lengths)
+    if given:
+        name = next(iter(given))
+        known = [n + ending for n, level in levels.items() for ending in ("", *_LENGTHS[:level])]
+        raise errors.ProtocolError(f"there is no tensor {name[:60]!r} here. {errors.nearest(name[:60], known)}")
+    return values
+
+
+def padded_as_before(value: Any) -> Any:
+    """Sequences that came trimmed to the longest, padded to powers of two as an Inferencer pads them."""
+    if not isinstance(value, SequenceBatch | NestedSequenceBatch):
+        return value
+    rooms = [padded_time(size) for size in value.shape[1 : 1 + len(_lengths_of(value))]]
+    data = _extended(value.data, rooms)
+    if isinstance(value, SequenceBatch):
+        return SequenceBatch(data, value.lengths)
+    return NestedSequenceBatch(data, value.lengths, _extended(value.inner_lengths, rooms[:1]))
+
+
+_BATCHES = {1: SequenceBatch, 2: NestedSequenceBatch}
+
+
+def _extended(array: np.ndarray, rooms: Sequence[int]) -> np.ndarray:
+    missing = [(0, room - size) for room, size in zip(rooms, array.shape[1:], strict=False)]
+    return np.pad(array, [(0, 0), *missing, *[(0, 0)] * (array.ndim - 1 - len(missing))])
+
+
+def _lengths_of(value: Any) -> list[np.ndarray]:
+    """The lengths of a value, by level; none for an array."""
+    names = ("lengths", "inner_lengths")[: {SequenceBatch: 1, NestedSequenceBatch: 2}.get(type(value), 0)]
+    return [np.asarray(getattr(value, name)) for name in names]
+
+
+def _whole(name: str, value: Any) -> np.ndarray:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
+        raise errors.ProtocolError(f"the tensor {name!r} holds lengths: whole numbers")
+    # Larger ones are too large anyway, and stay so.
+    return np.clip(value, -1, np.iinfo(np.int32).max).astype(np.int32)
+
+
+def _described(spec: FeedSpec | Output, told: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tensors of one value in the metadata."""
+    level = spec.lod_level
+    shape = [ANY if size is None else size for size in spec.shape]
+    shape[1:1] = [ANY] * level
+    if level:
+        told = {**told, "lod_level": level}
+    main = {"name": spec.name, "datatype": datatype_of(spec.dtype), "shape": shape}
+    lengths = [
+        {"name": spec.name + end, "datatype": "INT32", "shape": [ANY] * (1 + i), "parameters": {"of": spec.name}}
+        for i, end in enumerate(_LENGTHS[:level])
+    ]
+    return [{**main, "parameters": told} if told else main, *lengths]
+
+
+def _limits(spec: FeedSpec) -> dict[str, Any]:
+    return {} if spec.limits is None else {"limits": list(spec.limits)}
+
+
+def _values(found: Sequence[Any]) -> list[Any]:
+    return [tensor for tensor in found if "of" not in tensor.get("parameters", {})]
+
+
+def _read(tensor: Mapping[str, Any]) -> tuple[str, tuple[int | None, ...], str, int]:
+    """Name, shape, dtype and lod level of a value in the metadata."""
+    level = tensor.get("parameters", {}).get("lod_level", 0)
+    shape = [None if size == ANY else size for size in tensor["shape"]]
+    return tensor["name"], (*shape[:1], *shape[1 + level :]), str(DTYPES[tensor["datatype"]]), level
+
+
+def _feed(tensor: Mapping[str, Any], site: str) -> FeedSpec:
+    limits = tensor.get("parameters", {}).get("limits")
+    return FeedSpec(*_read(tensor), limits=None if limits is None else tuple(limits), site=site)

@@ -1,0 +1,207 @@
+"""Tensors of the Open Inference Protocol: a name, a datatype, a shape, and numbers as JSON or as bytes."""
+
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+
+# Little-endian, as the protocol has it.
+DTYPES = {
+    "BOOL": np.dtype("bool"),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "BF16": np.dtype(jnp.bfloat16),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# What JSON may hold for a kind of datatype, by the kind that NumPy finds in it.
+_KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "fiu"}
+_MOST_DIMENSIONS = 32
+ANY = -1  # a size that differs from row to row
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a message.
+
+    Attributes:
+      name: of a feed or of a result.
+      data: an array; or nested lists, when the rows differ in length.
+    """
+
+    name: str
+    data: Any
+
+
+def short(value: Any) -> str:
+    """A value as it is shown in a message, however large it is."""
+    return reprlib.repr(value)
+
+
+def datatype_of(dtype: Any) -> str:
+    """The name that the protocol has for a dtype.
+
+    Raises:
+      ProtocolError: it has none.
+    """
+    name = _NAMES.get(np.dtype(dtype).newbyteorder("=")) or _NAMES.get(np.dtype(dtype))
+    if name is None:
+        raise errors.ProtocolError(f"the Open Inference Protocol has no datatype for {np.dtype(dtype)}")
+    return name
+
+
+def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
+    """Name, datatype and shape of a tensor of a message.
+
+    Raises:
+      ProtocolError: one of them is missing or makes no sense.
+    """
+    if not isinstance(found, Mapping):
+        raise errors.ProtocolError(f"expected a tensor, an object with name, shape and datatype, found {short(found)}")
+    name, datatype, shape = found.get("name"), found.get("datatype"), found.get("shape")
+    if not isinstance(name, str) or not name:
+        raise errors.ProtocolError(f"a tensor needs a name, found {short(name)}")
+    if not isinstance(datatype, str) or datatype not in DTYPES:
+        raise errors.ProtocolError(
+            f"tensor {short(name)}: found the datatype {short(datatype)}, expected one of {', '.join(DTYPES)}"
+        )
+    if (
+        not isinstance(shape, list)
+        or len(shape) > _MOST_DIMENSIONS
+        or not all(type(size) is int and size >= ANY for size in shape)
+    ):
+        raise errors.ProtocolError(
+            f"tensor {short(name)}: found the shape {short(shape)}, expected a list of at most {_MOST_DIMENSIONS} "
+            f"sizes, as in [1, 28, 28]"
+        )
+    return name, datatype, tuple(shape)
+
+
+def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tensor:
+    """A tensor whose numbers are in a JSON message, flat or nested.
+
+    Args:
+      name: of the tensor.
+      datatype: as the message has it.
+      shape: as the message has it; with -1 where rows differ in length, and then the data is nested.
+      data: what JSON had.
+
+    Raises:
+      ProtocolError: data, datatype and shape do not fit together.
+
+    Example:
+      >>> from_json("x", "FP32", [2, 2], [1, 2, 3, 4]).data.tolist()
+      [[1.0, 2.0], [3.0, 4.0]]
+      >>> from_json("words", "INT64", [2, -1], [[1, 2, 3], [4]]).data
+      [[1, 2, 3], [4]]
+    """
+    if not isinstance(data, list):
+        raise errors.ProtocolError(f"tensor {short(name)}: expected its data as a list, found {short(data)}")
+    if ANY in shape:
+        if len(data) != shape[0] and shape[0] != ANY:
+            raise errors.ProtocolError(f"tensor {short(name)}: found {len(data)} rows, and the shape {list(shape)}")
+        return Tensor(name, data)
+    try:
+        array = np.asarray(data)
+    except ValueError:
+        raise errors.ProtocolError(
+            f"tensor {short(name)}: its rows differ in length; for rows of any length the shape has -1 there, as in "
+            f"[{shape[0] if shape else 1}, -1]"
+        ) from None
+    if array.size and array.dtype.kind not in _KINDS[_kind(DTYPES[datatype])]:
+        raise errors.ProtocolError(f"tensor {short(name)}: its data is not of the datatype {datatype}")
+    if array.ndim != 1 and array.shape != tuple(shape):
+        raise errors.ProtocolError(
+            f"tensor {short(name)}: found data of shape {list(array.shape)}, and the shape {list(shape)}"
+        )
+    return Tensor(name, _shaped(name, _within(name, array, datatype), shape))
+
+
+def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> Tensor:
+    """A tensor whose numbers follow the JSON of a message, little-endian and in row-major order.
+
+    Raises:
+      ProtocolError: there are more or fewer bytes than the shape needs.
+    """
+    dtype = DTYPES[datatype]
+    if ANY in shape:
+        raise errors.ProtocolError(
+            f"tensor {short(name)}: found the shape {list(shape)}, expected no -1 in a binary tensor; send padded "
+            f"data and beside it {short(name + '.lengths')}"
+        )
+    if len(data) != math.prod(shape) * dtype.itemsize:
+        raise errors.ProtocolError(
+            f"tensor {short(name)}: found {len(data)} bytes, expected {math.prod(shape) * dtype.itemsize} for "
+            f"{datatype} {list(shape)}"
+        )
+    if dtype == np.bool_ and len(data) and np.frombuffer(data, np.uint8).max() > 1:
+        raise errors.ProtocolError(f"tensor {short(name)}: a BOOL is a byte 0 or 1")
+    return Tensor(name, _shaped(name, np.frombuffer(data, dtype), shape))
+
+
+def to_json(array: np.ndarray) -> list[Any]:
+    """The numbers of an array, flat. What JSON has no number for is written as "NaN", "Infinity" or "-Infinity".
+
+    Example:
+      >>> to_json(np.array([[1.5, np.inf], [np.nan, 2.0]]))
+      [1.5, 'Infinity', 'NaN', 2.0]
+    """
+    flat = array.reshape(-1)
+    if _kind(array.dtype) != "f":
+        return list(flat.tolist())
+    flat = flat.astype(np.float64) if array.dtype.kind != "f" else flat
+    if np.isfinite(flat).all():
+        return list(flat.tolist())
+    return [value if math.isfinite(value) else _NOT_FINITE.get(value, "NaN") for value in flat.tolist()]
+
+
+def to_bytes(array: np.ndarray) -> bytes:
+    """The numbers of an array, little-endian and in row-major order."""
+    return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+_NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
+def _kind(dtype: np.dtype) -> str:
+    """Kind of a dtype, as NumPy has it; "f" for bfloat16 too."""
+    return "f" if jnp.issubdtype(dtype, jnp.floating) else dtype.kind
+
+
+def _within(name: str, array: np.ndarray, datatype: str) -> np.ndarray:
+    """An array that JSON gave, as its datatype."""
+    dtype = DTYPES[datatype]
+    if _kind(dtype) in "iu" and array.size:
+        limits = np.iinfo(dtype)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            raise errors.ProtocolError(f"tensor {short(name)}: a number is too large for {datatype}")
+    with np.errstate(over="ignore"):
+        found = array.astype(dtype)
+    if _kind(dtype) == "f" and not np.isfinite(found).all():
+        raise errors.ProtocolError(
+            f"tensor {short(name)}: a number is too large for {datatype}; what is not finite is sent as a binary tensor"
+        )
+    return found
+
+
+def _shaped(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    if array.size != math.prod(shape):
+        raise errors.ProtocolError(f"tensor {short(name)}: found {array.size} numbers, and the shape {list(shape)}")
+    try:
+        return array.reshape(tuple(shape))
+    except ValueError:  # no numbers at all, and sizes beyond what NumPy counts to
+        raise errors.ProtocolError(f"tensor {short(name)}: found the shape {list(shape)}, which is too large") from None

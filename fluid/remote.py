@@ -1,0 +1,191 @@
+"""RemoteModel: a model behind a server that speaks the Open Inference Protocol, such as `python -m fluid serve`."""
+
+import http.client
+import json
+import urllib.parse
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors, protocol
+from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
+from fluid.reader.columns import batch_size, check_feed
+from fluid.session import Results
+
+_TIMEOUT = 60.0  # seconds
+_MODELS = "/v2/models"
+# What a server may call the errors of `infer`, and what they are here.
+_KINDS = {kind.__name__: kind for kind in (errors.FeedError, errors.FeedTypeError, errors.UnknownNameError)}
+
+
+class RemoteModel:
+    """A model behind a server: the same `infer` as that of an Inferencer, over HTTP.
+
+    Feeds are checked here, against what the server says of the model, so that a bad one is the same error as for an
+    Inferencer that has the model. Several threads may ask at once.
+
+    Args:
+      url: of the server, when it has one model; or of a model, "http://host:8000/v2/models/digits", to which
+        "/versions/2" may be added.
+      token: what the server was told to ask for, or None.
+
+    Attributes:
+      url: as it was given.
+      name: of the model.
+      signature: what it takes and gives.
+
+    Raises:
+      ArgumentError: that is no URL.
+      UnknownNameError: there is no such model, or the URL names none of several.
+      RemoteError: the server does not answer, or refuses.
+    """
+
+    def __init__(self, url: str, token: str | None = None):
+        found = urllib.parse.urlsplit(url)
+        if found.scheme not in ("http", "https") or not found.hostname:
+            raise errors.ArgumentError(f"url={url!r}: expected that of a server: http://127.0.0.1:8000")
+        self._secure = found.scheme == "https"
+        self._address = (found.hostname, found.port)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._kept: list[http.client.HTTPConnection] = []
+        weakref.finalize(self, _close, self._kept)
+        self.url = url
+        base, model, rest = found.path.rstrip("/").partition(f"{_MODELS}/")
+        self._path = f"{base}{model}{rest}" if model else f"{base}{_MODELS}/{self._only_model(base)}"
+        told = self._get(self._path)
+        self.name = str(told.get("name"))
+        self.signature = protocol.Signature.from_json(told, url)
+
+    def infer(
+        self, feed: Mapping[str, Any], fetch: str | Sequence[str] | None = None, return_numpy: bool = True
+    ) -> Results:
+        """Ask for the outputs; see `Inferencer.infer`.
+
+        Raises:
+          FeedError: data does not fit.
+          UnknownNameError: the model has no such feed or output.
+          RemoteError: the server does not answer, or refuses.
+        """
+        signature = self.signature
+        names = self._checked_fetch(fetch)
+        values = {name: check_feed(spec, feed[name]) for name, spec in self._checked_names(feed).items()}
+        if values:
+            batch_size(values)
+        request = protocol.InferRequest(
+            protocol.to_tensors(values), [protocol.Wanted(n, True) for n in names], binary=True
+        )
+        body, length = protocol.write_request(request)
+        status, headers, answer = self._exchange(
+            "POST", f"{self._path}/infer", body, {protocol.HEADER_LENGTH: str(length)}
+        )
+        if status != 200:
+            raise self._refusal(status, answer)
+        found = {name.lower(): value for name, value in headers.items()}.get(protocol.HEADER_LENGTH)
+        response = protocol.read_response(answer, None if found is None else int(found))
+        results = protocol.from_tensors(response.outputs, {o.name: o.lod_level for o in signature.outputs})
+        ready = [_given_back(protocol.padded_as_before(results[name]), return_numpy) for name in names]
+        return Results(ready, tuple(names) if signature.named or fetch is not None else None)
+
+    def _checked_names(self, feed: Mapping[str, Any]) -> Mapping[str, FeedSpec]:
+        specs = self.signature.feeds
+        for name in feed:
+            if name not in specs:
+                raise errors.UnknownNameError(
+                    f"the model {self.name} has no feed {name!r}. {errors.nearest(name, specs)}"
+                )
+        missing = [name for name in specs if name not in feed]
+        if missing:
+            raise errors.FeedError(
+                f"the model {self.name} needs the feed{'s' if len(missing) > 1 else ''} "
+                f"{', '.join(map(repr, missing))}, which nobody gave: feed={{{missing[0]!r}: array of "
+                f"{specs[missing[0]].dtype}, ...}}"
+            )
+        return specs
+
+    def _checked_fetch(self, fetch: str | Sequence[str] | None) -> list[str]:
+        known = [output.name for output in self.signature.outputs]
+        names = known if fetch is None else [fetch] if isinstance(fetch, str) else list(fetch)
+        for name in names:
+            if name not in known:
+                raise errors.UnknownNameError(
+                    f"the model {self.name} gives no {name!r}; what can be fetched is what was exported. "
+                    f"{errors.nearest(name, known)}"
+                )
+        return names
+
+    def _only_model(self, base: str) -> str:
+        names = self._get(f"{base}{_MODELS}").get("models", [])
+        if len(names) == 1:
+            return urllib.parse.quote(str(names[0]), safe="")
+        raise errors.UnknownNameError(
+            f"{self.url} serves {', '.join(map(repr, names)) or 'no model'}; name one: "
+            f"{self.url.rstrip('/')}{_MODELS}/{names[0] if names else 'NAME'}"
+        )
+
+    def _get(self, path: str) -> dict[str, Any]:
+        status, _, answer = self._exchange("GET", path)
+        if status == 404:
+            raise errors.UnknownNameError(f"{self.url}: {_told(answer)[0]}")
+        if status != 200:
+            raise self._refusal(status, answer)
+        return protocol.read_json(answer)
+
+    def _refusal(self, status: int, answer: bytes) -> errors.FluidError:
+        message, kind = _told(answer)
+        if kind in _KINDS:
+            return _KINDS[kind](message)
+        return errors.RemoteError(f"{self.url} answered {status}: {message}")
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = {},  # noqa: B006
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """One request and its answer; once more when a connection that was kept has been closed meanwhile."""
+        while True:
+            is_kept = bool(self._kept)
+            connection = self._kept.pop() if is_kept else self._connect()
+            try:
+                connection.request(method, path, body, {**self._headers, **headers})
+                answer = connection.getresponse()
+                found = answer.status, dict(answer.headers.items()), answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if is_kept and not isinstance(error, TimeoutError):
+                    continue
+                raise errors.RemoteError(
+                    f"{self.url} does not answer: {error!r}; is the server running? python -m fluid serve MODEL"
+                ) from error
+            self._kept.append(connection)
+            return found
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        return kind(*self._address, timeout=_TIMEOUT)
+
+
+def _close(connections: list[http.client.HTTPConnection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+def _told(answer: bytes) -> tuple[str, str | None]:
+    """What a refusal says, and which kind of error it names."""
+    try:
+        found = json.loads(answer)
+        return str(found["error"]), found.get("kind")
+    except (ValueError, TypeError, KeyError):
+        return answer[:200].decode("utf-8", "replace"), None
+
+
+def _given_back(value: Any, as_numpy: bool) -> Any:
+    if as_numpy:
+        return value
+    if isinstance(value, SequenceBatch | NestedSequenceBatch):
+        return LoDTensor.of(value)
+    return jax.tree.map(jnp.asarray, value)

@@ -1,0 +1,6 @@
+"""Models behind HTTP: the Open Inference Protocol, dynamic batching, versions, metrics, a page."""
+
+from fluid.serving.server import Server, create_app, serve
+from fluid.serving.settings import Settings
+
+__all__ = ["Server", "Settings", "create_app", "serve"]

@@ -1,0 +1,317 @@
+"""App: the ASGI application, with the paths of the Open Inference Protocol, metrics and a page."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from fluid import errors, protocol
+from fluid.serving import page
+from fluid.serving.access import Access, Record
+from fluid.serving.batching import Closed, Job, QueueFull, Values
+from fluid.serving.bodies import Bodies
+from fluid.serving.metrics import Metrics
+from fluid.serving.models import Models, Version
+from fluid.serving.replies import Refusal, Reply, refused, said
+from fluid.serving.settings import Settings
+
+LOG = logging.getLogger("fluid.serving")
+_SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+_SOON = 0.02  # seconds
+# What tells nothing about a model, and is asked by whoever restarts a server.
+_OPEN = {"/", "/page.js", "/page.css", "/v2/health/live", "/v2/health/ready"}
+
+
+class App:
+    """Serves models over HTTP, by the Open Inference Protocol.
+
+    Args:
+      models: by name, as for `fluid.serve`.
+      settings: how to batch, and the limits.
+      access: who may ask.
+      place: a device, see `fluid.place.device_of`.
+      reload_every: seconds between looks for new versions; None for none.
+
+    Attributes:
+      models: the models.
+      draining: whether the server is about to end; then it is not ready.
+      failure: why the models cannot be compiled, or None.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Any],
+        settings: Settings,
+        access: Access,
+        place: Any = None,
+        reload_every: float | None = None,
+    ):
+        self.metrics = Metrics(self._gauges)
+        self.models = Models(models, settings, self.metrics, place)
+        self.draining = False
+        self.failure: Exception | None = None
+        self._settings, self._access, self._reload_every = settings, access, reload_every
+        self._bodies = Bodies(settings)
+        self._router = self._routes()
+        self._work: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model answers."""
+        return self.models.ready and not self.draining
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of all requests that are being read or waiting."""
+        return self._bodies.pending
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request, as ASGI has it."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            record = scope["record"] = Record(scope)
+            try:
+                await self._router(scope, receive, _recorded(send, record))
+            finally:
+                if record.infers:
+                    self.metrics.answered(record.model, record.version, record.status, record.seconds)
+                record.write()
+
+    def _routes(self) -> Any:
+        from starlette.responses import Response
+        from starlette.routing import Route, Router
+
+        def route(path: str, endpoint: Callable[[Any], Awaitable[Reply]], method: str = "GET") -> Any:
+            async def answer(request: Any) -> Any:
+                reply = await self._reply(endpoint, request, method)
+                response = Response(reply.body, reply.status, media_type=reply.content_type)
+                response.headers.update({**_SAFE, **reply.headers})
+                return response
+
+            return Route(path, answer, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+
+        model = "/v2/models/{model}"
+        version = model + "/versions/{version}"
+        return Router(
+            [
+                *[
+                    route(path + "/infer", self._infer, "POST") for path in (model, version)
+                ],  # the one that has to be quick
+                route("/", page.html),
+                route("/page.js", page.script),
+                route("/page.css", page.style),
+                route("/metrics", self._read_metrics),
+                route("/v2", self._server),
+                route("/v2/health/live", self._is_live),
+                route("/v2/health/ready", self._is_ready),
+                route("/v2/models", self._list),
+                *[route(path, self._describe) for path in (model, version)],
+                *[route(path + "/ready", self._is_model_ready) for path in (model, version)],
+                route("/{path:path}", self._nothing),
+            ],
+            redirect_slashes=False,
+        )
+
+    async def _reply(self, endpoint: Callable[[Any], Awaitable[Reply]], request: Any, method: str) -> Reply:
+        """The answer of an endpoint, or the error that it raised."""
+        try:
+            path, headers = request.url.path, request.headers
+            if not self._access.knows(headers.get("host")):
+                raise Refusal(403, "the server has no such name; it listens for this machine only")
+            if path not in _OPEN and not self._access.allows(headers.get("authorization")):
+                raise Refusal(401, "this server asks for a token: Authorization: Bearer TOKEN")
+            if endpoint != self._nothing and request.method != method:
+                raise Refusal(405, f"the method of this path is {method}")
+            return await endpoint(request)
+        except errors.FluidError as error:
+            return refused(error)
+        except Exception:  # of ours or of the model; what it says is for the log
+            LOG.exception("a request failed")
+            return refused(Refusal(500, "the model failed on this request"))
+
+    async def _infer(self, request: Any) -> Reply:
+        record: Record = request.scope["record"]
+        record.infers = True
+        with self._bodies.counted() as pending:
+            version = self._find(request)
+            if not version.ready:
+                raise Refusal(503, f"the model {version.model!r} is not ready yet")
+            body = await self._bodies.read(request, pending)
+            record.received = len(body)
+            asked = protocol.read_request(body, self._header_length(request, body), self._settings.max_inputs)
+            version, job = self._submitted(request, version, asked)
+            values = await self._result(request, version, job)
+            record.version = version.version
+            return _answer(version, asked, values)
+
+    def _header_length(self, request: Any, body: bytes) -> int | None:
+        """How many bytes of a request are JSON; None for all."""
+        given = request.headers.get(protocol.HEADER_LENGTH)
+        if given is not None and not (given.isascii() and given.isdigit() and len(given) < 18):
+            raise Refusal(400, f"the header {protocol.HEADER_LENGTH} is a number")
+        length = None if given is None else int(given)
+        if (len(body) if length is None else length) > self._settings.max_json:
+            raise Refusal(413, f"a request may have {self._settings.max_json} bytes of JSON; send binary tensors")
+        return length
+
+    def _submitted(self, request: Any, version: Version, asked: protocol.InferRequest) -> tuple[Version, Job]:
+        """The job of a request, in the queue of its model."""
+        levels = {name: spec.lod_level for name, spec in version.runner.signature.feeds.items()}
+        _check_outputs(version, asked)
+        job = version.runner.job(protocol.from_tensors(asked.inputs, levels), self._settings.timeout)
+        try:
+            version.batcher.submit(job)
+        except QueueFull:
+            raise Refusal(503, "too many requests are waiting; try again later") from None
+        except Closed:
+            newer = self._find(request)
+            if newer is version:
+                raise Refusal(503, f"the model {version.model!r} is not served any more") from None
+            return self._submitted(request, newer, asked)
+        return version, job
+
+    async def _result(self, request: Any, version: Version, job: Job) -> Values:
+        """The results of a job; it is forgotten when its time is over, or when its client goes away."""
+        result = asyncio.wrap_future(job.future)
+        timeout = self._settings.timeout
+        try:
+            # Most answers come before it is worth looking whether anybody still waits for them.
+            await asyncio.wait((result,), timeout=min(_SOON, timeout))
+            if not result.done() and await _is_gone(request, result, timeout - _SOON):
+                raise Refusal(400, "the client went away")
+            if not result.done() or result.cancelled():
+                raise Refusal(504, f"no answer within {timeout:g} seconds")
+            return result.result()
+        finally:
+            if not result.done():
+                version.batcher.cancel(job)
+                result.cancel()
+
+    def _find(self, request: Any) -> Version:
+        params = request.path_params
+        version = self.models.find(params["model"], params.get("version"))
+        record: Record = request.scope["record"]
+        record.model, record.version = version.model, version.version
+        return version
+
+    async def _describe(self, request: Any) -> Reply:
+        version = self._find(request)
+        told = {
+            "name": version.model,
+            "versions": self.models.versions(version.model),
+            "platform": "fluid_stablehlo",
+            **version.runner.signature.to_json(),
+        }
+        return said(told)
+
+    async def _is_model_ready(self, request: Any) -> Reply:
+        version = self._find(request)
+        return said({"name": version.model, "ready": version.ready}, 200 if version.ready else 503)
+
+    async def _list(self, request: Any) -> Reply:
+        return said({"models": self.models.names()})
+
+    async def _server(self, request: Any) -> Reply:
+        return said({"name": "fluid", "version": _version(), "extensions": ["binary_tensor_data"]})
+
+    async def _is_live(self, request: Any) -> Reply:
+        return said({"live": True})
+
+    async def _is_ready(self, request: Any) -> Reply:
+        return said({"ready": self.ready}, 200 if self.ready else 503)
+
+    async def _read_metrics(self, request: Any) -> Reply:
+        body, content_type = self.metrics.text()
+        return Reply(body, content_type=content_type)
+
+    async def _nothing(self, request: Any) -> Reply:
+        raise Refusal(404, "there is nothing here; the paths are those of the Open Inference Protocol: /v2/models")
+
+    def _gauges(self) -> list[tuple[str, str, int, int]]:
+        return [(v.model, v.version, v.batcher.waiting, v.runner.compilations) for v in self.models]
+
+    async def _live(self, receive: Any, send: Any) -> None:
+        """From start to end of the server, as ASGI has it."""
+        await receive()
+        self._work = asyncio.create_task(self._prepare())
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self.draining = True
+        self._work.cancel()
+        await asyncio.to_thread(self.models.close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _prepare(self) -> None:
+        """Compile the models, and then look for new versions."""
+        try:
+            await asyncio.to_thread(self.models.warm_up)
+        except Exception as error:
+            LOG.exception("a model cannot be compiled; the server will not become ready")
+            self.failure = error
+            return
+        while self._reload_every is not None:
+            await asyncio.sleep(self._reload_every)
+            await asyncio.to_thread(self.models.reload)
+
+
+async def _is_gone(request: Any, result: asyncio.Future[Values], timeout: float) -> bool:
+    """Wait for a result, for some seconds at most; whether the client went away instead."""
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((result, gone), timeout=max(timeout, 0), return_when=asyncio.FIRST_COMPLETED)
+        return gone.done() and not result.done()
+    finally:
+        gone.cancel()
+
+
+def _answer(version: Version, asked: protocol.InferRequest, values: Values) -> Reply:
+    """The results as a message."""
+    wanted = asked.outputs
+    if wanted is None:
+        wanted = [protocol.Wanted(name, asked.binary) for name in values]
+    tensors = []
+    binary: set[str] = set()
+    for output in wanted:
+        parts = protocol.to_tensors({output.name: values[output.name]})
+        tensors += parts
+        binary |= {part.name for part in parts if output.binary}
+    response = protocol.InferResponse(version.model, version.version, tensors, asked.id, frozenset(binary))
+    body, length = protocol.write_response(response)
+    if length is None:
+        return Reply(body)
+    return Reply(body, content_type="application/octet-stream", headers={protocol.HEADER_LENGTH: str(length)})
+
+
+def _check_outputs(version: Version, asked: protocol.InferRequest) -> None:
+    known = [output.name for output in version.runner.signature.outputs]
+    names = [wanted.name for wanted in asked.outputs or ()]
+    for name in names:
+        if name not in known:
+            raise errors.ProtocolError(
+                f"the model {version.model!r} has no output {name[:60]!r}. {errors.nearest(name[:60], known)}"
+            )
+    if len(set(names)) != len(names):
+        raise errors.ProtocolError("an output is asked for twice")
+
+
+def _recorded(send: Any, record: Record) -> Any:
+    """`send`, with what it sends written down."""
+
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            record.status = message["status"]
+        else:
+            record.sent += len(message.get("body", b""))
+        await send(message)
+
+    return sending
+
+
+def _version() -> str:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("fluid-jax")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

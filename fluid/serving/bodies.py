@@ -1,0 +1,89 @@
+"""Bodies of requests: read within limits of size, time and memory."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from fluid.serving.replies import Refusal
+from fluid.serving.settings import Settings
+
+
+class Bodies:
+    """Reads bodies, and counts how much memory all of them take.
+
+    Args:
+      settings: the limits.
+
+    Attributes:
+      pending: bytes of all requests that are being read or waiting.
+    """
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self.pending = 0
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator["Pending"]:
+        """The memory of one request, given back in the end."""
+        pending = Pending(self)
+        try:
+            yield pending
+        finally:
+            self.pending -= pending.size
+
+    async def read(self, request: Any, pending: "Pending") -> bytes:
+        """The body of a request.
+
+        Raises:
+          Refusal: 413 for too much, 415 for compressed bytes, 408 for too slow, 400 for a client that goes away.
+        """
+        headers = request.headers
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise Refusal(415, "compressed bodies are not taken; send it as it is")
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or len(length) > 18:
+            raise Refusal(400, "the header Content-Length is a number")
+        self._check(int(length))
+        try:
+            async with asyncio.timeout(self._settings.read_timeout):
+                return await self._received(request, pending)
+        except TimeoutError:
+            raise Refusal(408, f"the request took longer than {self._settings.read_timeout:g} seconds") from None
+
+    async def _received(self, request: Any, pending: "Pending") -> bytes:
+        chunks = []
+        more = True
+        while more:
+            message = await request.receive()
+            if message["type"] != "http.request":
+                raise Refusal(400, "the client went away in the middle of its request")
+            chunk = message.get("body", b"")
+            more = message.get("more_body", False)
+            pending.add(len(chunk))
+            self._check(pending.size)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def add(self, size: int) -> None:
+        """Count bytes that are in memory."""
+        self.pending += size
+        if self.pending > self._settings.max_pending:
+            raise Refusal(503, "too many requests at once; try again later")
+
+    def _check(self, size: int) -> None:
+        if size > self._settings.max_body:
+            raise Refusal(413, f"a request may have {self._settings.max_body} bytes")
+
+
+class Pending:
+    """How many bytes of one request are in memory."""
+
+    def __init__(self, bodies: Bodies):
+        self._bodies = bodies
+        self.size = 0
+
+    def add(self, size: int) -> None:
+        """Count some more."""
+        self.size += size
+        self._bodies.add(size)

@@ -1,0 +1,184 @@
+"""Runner: one version of a model, compiled for all its shapes, which runs requests together."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch
+from fluid.protocol import Output, Signature
+from fluid.reader.columns import batch_size, read_feed
+from fluid.serving.batching import Job, Values
+from fluid.serving.settings import Settings
+from fluid.serving.shapes import Shapes, cut, joined, made_up
+from fluid.session import Request, Session
+
+_LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
+# Batches of other sizes sum in another order; what is further apart than that depends on the number of rows.
+_NEAR = 1e-2
+
+
+class Runner:
+    """Runs a program on the rows of several requests at once.
+
+    Args:
+      session: which has the arrays.
+      program: the model.
+      settings: the sizes to compile it for.
+      name: of the model, for messages.
+
+    Attributes:
+      signature: what it takes and gives; known after `warm_up`.
+      together: whether rows of different requests may be in one batch; known after `warm_up`.
+    """
+
+    def __init__(self, session: Session, program: Program, settings: Settings, name: str):
+        self.session = session
+        self._step = session.step(program, Request(TEST, None, tuple(program.feeds)))
+        site = f"the model {name}"
+        # A message must not tell where the file of a model is.
+        self._specs = {
+            n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, site=site) for n, s in program.feeds.items()
+        }
+        self._program, self._settings = program, settings
+        self._shapes = Shapes(program, settings)
+        self._names = _names_of(program)
+        self._keys: set[Any] = set()
+        self._warm = 0
+        self.signature = Signature(self._specs, (), program.output_names is not None)
+        self.together = False
+
+    @property
+    def max_rows(self) -> int:
+        """How many rows run together."""
+        return self._shapes.rows[-1]
+
+    @property
+    def compilations(self) -> int:
+        """How often it was compiled."""
+        return self._step.compiled
+
+    def warm_up(self) -> None:
+        """Compile every shape, see what comes out, and whether rows are independent of each other."""
+        random = np.random.default_rng(0)
+        sizes = self._shapes.rows if self._has_rows() else (1,)
+        for index, rung in enumerate(self._shapes.rungs):
+            for size in sizes:
+                feeds = made_up(self._specs, size, rung, random)
+                self._keys.add(self._shapes.key(index, feeds))
+                values = self._run(feeds)
+        self.signature = Signature(self._specs, self._outputs(values), self._program.output_names is not None)
+        self.together = self._has_rows() and not self._program.random and self._is_independent(random)
+        self._warm = len(self._keys)
+
+    def job(self, values: Mapping[str, Any], timeout: float) -> Job:
+        """Check what a request feeds.
+
+        Raises:
+          FeedError: data does not fit, or is more than is served.
+          UnknownNameError: a feed is missing.
+        """
+        missing = [name for name in self._specs if name not in values]
+        if missing:
+            raise errors.FeedError(
+                f"the inputs {', '.join(map(repr, missing))} are missing; expected {', '.join(map(repr, self._specs))}"
+            )
+        checked = {name: read_feed(spec, values[name]) for name, spec in self._specs.items()}
+        rung = self._shapes.rung(checked)
+        rows = batch_size(checked) if self._has_rows() else 1
+        self._check_rows(rows)
+        checked = self._shapes.padded(rung, checked)
+        key = self._shapes.key(rung, checked)
+        self._check_key(key)
+        return Job(checked, rows, key if self.together else None, time.monotonic() + timeout)
+
+    def run(self, jobs: Sequence[Job]) -> list[Values]:
+        """The results of jobs of the same shape, by name."""
+        if not self.together:
+            return [dict(zip(self._names, self._run(job.values), strict=True)) for job in jobs]
+        rows = sum(job.rows for job in jobs)
+        values = self._run(joined([job.values for job in jobs], self._shapes.room(rows)))
+        ends = np.cumsum([job.rows for job in jobs]).tolist()
+        return [
+            {name: cut(value, end - job.rows, end) for name, value in zip(self._names, values, strict=True)}
+            for job, end in zip(jobs, ends, strict=True)
+        ]
+
+    def _run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        return [jax.tree.map(np.asarray, value) for value in self._step.raw(feeds)]
+
+    def _has_rows(self) -> bool:
+        """Whether all feeds and outputs have the batch for their first dimension."""
+        specs = self._specs.values()
+        return bool(specs) and all(spec.shape[:1] == (None,) for spec in specs)
+
+    def _check_rows(self, rows: int) -> None:
+        sizes = self._shapes.rows
+        if rows > sizes[-1]:
+            raise errors.FeedError(f"found {rows} rows, expected at most {sizes[-1]}; send them in several requests")
+        if not self.together and self._has_rows() and rows not in sizes:
+            raise errors.FeedError(
+                f"found {rows} rows, expected one of {', '.join(map(str, sizes))}: the rows of this model depend on "
+                f"each other, so that none can be added"
+            )
+
+    def _check_key(self, key: Any) -> None:
+        """Compile no more shapes than were allowed."""
+        if key in self._keys:
+            return
+        if len(self._keys) - self._warm >= self._settings.max_shapes:
+            raise errors.FeedError(
+                f"no more than {self._settings.max_shapes} shapes are compiled for inputs whose sizes are not fixed, "
+                f"and this would be another one; pad the inputs, or serve the model with a larger max_shapes"
+            )
+        self._keys.add(key)
+
+    def _outputs(self, values: Sequence[Any]) -> list[Output]:
+        found = []
+        for name, array, value in zip(self._names, self._program.outputs, values, strict=True):
+            level = _LEVELS.get(type(value), 0)
+            shape = (*array.shape[:1], *array.shape[1 + level :])
+            found.append(Output(name, shape, str(np.dtype(value.dtype)), level))
+        return found
+
+    def _is_independent(self, random: np.random.Generator) -> bool:
+        """Whether a row has the same results whatever the other rows are, and however many there are."""
+        if any(output.shape[:1] != (None,) for output in self.signature.outputs):
+            return False
+        small, *_ = sizes = [size for size in self._shapes.rows if size > 1] or [0]
+        if not small:
+            return True  # there never is another row
+        rung = self._shapes.rungs[0]
+        mine = made_up(self._specs, 1, rung, random)
+        others = [made_up(self._specs, small - 1, rung, random) for _ in range(3)]
+        found = [cut_all(self._run(joined([mine, other], small)), 1) for other in others]
+        most = cut_all(self._run(joined([mine, others[0]], sizes[-1])), 1)
+        return all(_same(found[0], each) for each in found) and _near(found[0], most)
+
+
+def cut_all(values: Sequence[Any], rows: int) -> list[Any]:
+    """The first rows of all results."""
+    return [cut(value, 0, rows) for value in values]
+
+
+def _names_of(program: Program) -> list[str]:
+    """A name for each output: what the program calls it, else the named value that it is, else its number."""
+    if program.output_names is not None:
+        return list(program.output_names)
+    return [f"output_{i}" for i in range(len(program.outputs))]
+
+
+def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
+
+
+def _near(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    pairs = [
+        (np.asarray(a, np.float64), np.asarray(b, np.float64))
+        for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    ]
+    return all(np.allclose(a, b, _NEAR, _NEAR * (np.abs(a).max(initial=0) + 1e-6), equal_nan=True) for a, b in pairs)

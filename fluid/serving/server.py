@@ -1,0 +1,242 @@
+"""Server: an App behind uvicorn, in a thread of a program or for a whole process."""
+
+import logging
+import os
+import pathlib
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fluid import errors
+from fluid.place import Place
+from fluid.serving.access import check_address
+from fluid.serving.settings import Settings
+
+LOG = logging.getLogger("fluid.serving")
+_BACKLOG = 2048
+Models = Mapping[str, Any] | str | os.PathLike[str]
+
+
+class Server:
+    """Models behind HTTP. Made by `fluid.serve`, which starts it; closes at the end of a `with` block.
+
+    Args:
+      models, host, port, token, allow_anonymous, place, reload_every, settings: see `fluid.serve`.
+
+    Attributes:
+      app: the ASGI application.
+      url: where it is reached.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        token: str | None = None,
+        allow_anonymous: bool = False,
+        place: Place = None,
+        reload_every: float | None = None,
+        settings: Settings | None = None,
+    ):
+        access = check_address(host, token, allow_anonymous)
+        self._settings = settings or Settings()
+        self._socket = _listening(host, port)
+        try:
+            self.app = _application(_named(models), self._settings, access, place, reload_every)
+            self._server = self._made()
+        except BaseException:
+            self._socket.close()
+            raise
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
+        self._thread: threading.Thread | None = None
+
+    def run(self) -> None:
+        """Serve until SIGTERM or Ctrl-C: then no longer be ready, answer what was asked, and return."""
+        LOG.info("serving %s at %s", ", ".join(self.app.models.names()), self.url)
+        self._server.run([self._socket])
+
+    def start(self) -> None:
+        """Serve in a thread; returns when every model is ready.
+
+        Raises:
+          RemoteError: the server ended instead.
+        """
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="fluid-server", daemon=True
+        )
+        self._thread.start()
+        while not self.app.ready:
+            if not self._thread.is_alive() or self.app.failure is not None:
+                self.close()
+                raise errors.RemoteError(f"the server at {self.url} did not start: {self.app.failure}")
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Answer what was asked, and end."""
+        self._drain()
+        if self._thread is not None:
+            self._thread.join()
+        self._socket.close()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Server({', '.join(self.app.models.names())} at {self.url})"
+
+    def _drain(self, *signalled: Any) -> None:
+        self.app.draining = True
+        if self._server.should_exit and signalled:
+            self._server.force_exit = True  # the second time
+        self._server.should_exit = True
+
+    def _made(self) -> Any:
+        import uvicorn
+
+        from fluid.serving.guard import guarded
+
+        config = uvicorn.Config(
+            self.app,
+            http=guarded(self._settings),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=self._settings.max_connections,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=max(1, round(self._settings.drain)),
+        )
+        drain = self._drain
+
+        class DrainingServer(uvicorn.Server):
+            def handle_exit(self, sig: int, frame: Any) -> None:
+                # By itself uvicorn sends the signal again when it has ended, and the exit status would not be 0.
+                drain(sig)
+
+        return DrainingServer(config)
+
+
+def serve(
+    models: Models,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    token: str | None = None,
+    allow_anonymous: bool = False,
+    place: Place = None,
+    reload_every: float | None = None,
+    **settings: Any,
+) -> Server:
+    """Serve models over HTTP, by the Open Inference Protocol (version 2), in a thread of this program.
+
+    Args:
+      models: by name: files of `trainer.save_inference_model`, folders of their versions, `digits/3/model.fluid`, or
+        Inferencers; or one file, which is called as it is.
+      host: the address to listen on. One that other machines reach needs a token.
+      port: 0 for any that is free.
+      token: what clients have to send as `Authorization: Bearer TOKEN`.
+      allow_anonymous: listen on any address without a token.
+      place: a device, see `fluid.place.device_of`.
+      reload_every: seconds between looks for new versions in folders; None for none.
+      settings: see `fluid.serving.Settings`: max_batch, max_delay_ms, buckets, timeout, max_body and others.
+
+    Returns:
+      The Server, when all models are compiled: `with fluid.serve(...) as server`, `server.url`, `server.close()`.
+
+    Raises:
+      ArtifactError: a file is missing or damaged.
+      ArgumentError: a setting makes no sense, the port is taken, or everybody could ask and nobody said that they may.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+      >>> params = {"fc_0.w_0": np.ones((2, 1), "float32"), "fc_0.b_0": np.zeros(1, "float32")}
+      >>> fluid.io.save_inference_model("line.fluid", program, params)
+      >>> with fluid.serve("line.fluid", port=0, max_batch=2) as server:
+      ...     fluid.Inferencer(url=server.url).infer({"x": [[1, 2]]})[0].tolist()
+      [[3.0]]
+    """
+    server = Server(models, host, port, token, allow_anonymous, place, reload_every, checked_settings(settings))
+    server.start()
+    return server
+
+
+def create_app(
+    models: Models,
+    *,
+    token: str | None = None,
+    place: Place = None,
+    reload_every: float | None = None,
+    **settings: Any,
+) -> Any:
+    """The ASGI application of `fluid.serve`, for those who bring a server of their own: `uvicorn module:app`.
+
+    Limits of connections and of heads of requests are then those of that server.
+
+    Args:
+      models, token, place, reload_every, settings: see `fluid.serve`.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.data("x", shape=[2]) * 2
+      >>> app = create_app({"double": fluid.Inferencer(program, params={})}, max_batch=4)
+      >>> app.models.names(), app.ready
+      (['double'], False)
+    """
+    from fluid.serving.access import Access
+
+    return _application(_named(models), checked_settings(settings), Access(token), place, reload_every)
+
+
+def checked_settings(given: Mapping[str, Any]) -> Settings:
+    """Settings from keyword arguments.
+
+    Raises:
+      ArgumentTypeError: there is no such setting.
+      ArgumentError: one makes no sense.
+    """
+    known = Settings.__dataclass_fields__
+    for name in given:
+        if name not in known:
+            raise errors.ArgumentTypeError(f"there is no setting {name!r}. {errors.nearest(name, known)}")
+    return Settings(**given)
+
+
+def _application(models: Mapping[str, Any], settings: Settings, access: Any, place: Place, every: float | None) -> Any:
+    from fluid.serving.app import App  # which needs asyncio
+
+    return App(models, settings, access, place, every)
+
+
+def _named(models: Models) -> Mapping[str, Any]:
+    """The models by name; one file is called as it is, without its ending."""
+    return models if isinstance(models, Mapping) else {pathlib.Path(models).stem: models}
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+            found.listen(_BACKLOG)  # who asks from now on is answered, though maybe later
+        except OSError:
+            found.close()
+            raise
+        return found
+    except (OSError, OverflowError) as error:
+        raise errors.ArgumentError(
+            f"cannot listen on {host}:{port}: {error}; choose another port, or 0 for any that is free"
+        ) from error

@@ -1,0 +1,126 @@
+"""The queue of a model: who runs with whom, who waits, and who is turned away."""
+
+import concurrent.futures
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluid.serving.batching import Batcher, Closed, Job, QueueFull
+
+
+class Recorder:
+    """A model that doubles, and remembers its batches."""
+
+    def __init__(self):
+        self.batches = []
+        self.go_on = threading.Event()
+        self.running = threading.Event()
+
+    def run(self, jobs):
+        self.running.set()
+        self.go_on.wait()
+        self.batches.append([job.values["x"] for job in jobs])
+        return [{"y": 2 * job.values["x"]} for job in jobs]
+
+
+def a_job(x, rows=1, shape="a", deadline=60.0):
+    return Job({"x": x}, rows, shape, time.monotonic() + deadline)
+
+
+def queued(jobs, **options):
+    """Run jobs that came while the first one ran; the batches behind it."""
+    recorder = Recorder()
+    batcher = Batcher(recorder.run, **options)
+    batcher.submit(a_job(0))
+    recorder.running.wait()
+    for job in jobs:
+        batcher.submit(job)
+    recorder.go_on.set()
+    batcher.close()
+    return recorder.batches[1:]
+
+
+def test_what_waits_runs_together_up_to_the_limit():
+    assert queued([a_job(i) for i in range(1, 8)], max_rows=3) == [[1, 2, 3], [4, 5, 6], [7]]
+    assert queued([a_job(1, rows=2), a_job(2, rows=2), a_job(3)], max_rows=3) == [[1, 3], [2]]
+
+
+def test_other_shapes_run_in_their_turn_and_some_alone():
+    jobs = [a_job(1), a_job(2, shape="b"), a_job(3), a_job(4, shape=None), a_job(5, shape=None), a_job(6, shape="b")]
+    assert queued(jobs, max_rows=8) == [[1, 3], [2, 6], [4], [5]]
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["a", "b", None])), max_size=12), st.integers(4, 9))
+def test_every_job_is_answered_once_and_no_batch_is_too_large(kinds, most):
+    jobs = [a_job(i, rows, shape) for i, (rows, shape) in enumerate(kinds, 1)]
+    batches = queued(jobs, max_rows=most)
+    assert sorted(x for batch in batches for x in batch) == list(range(1, len(jobs) + 1))
+    assert [job.future.result() for job in jobs] == [{"y": 2 * i} for i in range(1, len(jobs) + 1)]
+    by_number = dict(enumerate(jobs, 1))
+    for batch in batches:
+        members = [by_number[x] for x in batch]
+        assert sum(job.rows for job in members) <= most
+        assert len({job.shape for job in members}) == 1 and (len(members) == 1 or members[0].shape is not None)
+    firsts = [batch[0] for batch in batches]
+    assert firsts == sorted(firsts), "who came first runs first"
+
+
+def test_the_queue_is_bounded():
+    recorder = Recorder()
+    batcher = Batcher(recorder.run, max_rows=4, max_jobs=2)
+    batcher.submit(a_job(0))
+    recorder.running.wait()
+    for x in (1, 2):
+        batcher.submit(a_job(x))
+    with pytest.raises(QueueFull):
+        batcher.submit(a_job(3))
+    assert batcher.waiting == 2
+    recorder.go_on.set()
+    batcher.close()
+    with pytest.raises(Closed):
+        batcher.submit(a_job(4))
+
+
+def test_nobody_waits_for_what_was_cancelled_or_is_too_late():
+    recorder = Recorder()
+    batcher = Batcher(recorder.run, max_rows=4)
+    batcher.submit(a_job(0))
+    recorder.running.wait()
+    late, cancelled, good = a_job(1, deadline=-1), a_job(2), a_job(3)
+    for job in (late, cancelled, good):
+        batcher.submit(job)
+    batcher.cancel(cancelled)
+    assert batcher.waiting == 2
+    recorder.go_on.set()
+    assert good.future.result() == {"y": 6}
+    assert late.future.cancelled() and cancelled.future.cancelled()
+    only_late = a_job(4, deadline=-1)
+    batcher.submit(only_late)
+    with pytest.raises(concurrent.futures.CancelledError):
+        only_late.future.result()
+    alive = a_job(5)
+    batcher.submit(alive)
+    assert alive.future.result() == {"y": 10}
+    batcher.close()
+    assert recorder.batches == [[0], [3], [5]]
+
+
+def test_a_model_that_fails_tells_those_who_asked_and_goes_on():
+    failures = []
+
+    def run(jobs):
+        if jobs[0].values["x"] == 1:
+            raise FloatingPointError("broken")
+        return [{"y": 0}] * len(jobs)
+
+    batcher = Batcher(run, max_rows=1, failed=failures.append)
+    bad, good = a_job(1), a_job(2)
+    batcher.submit(bad)
+    batcher.submit(good)
+    with pytest.raises(FloatingPointError):
+        bad.future.result()
+    assert good.future.result() == {"y": 0} and [str(f) for f in failures] == ["broken"]
+    batcher.close()

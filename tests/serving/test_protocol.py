@@ -1,0 +1,154 @@
+"""Messages of the Open Inference Protocol: there and back, and everything else is refused."""
+
+import json
+
+import hypothesis.extra.numpy as some
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluid import errors, protocol
+from fluid.core import NestedSequenceBatch, SequenceBatch
+from fluid.protocol import tensors
+
+DTYPES = st.sampled_from([dtype for name, dtype in tensors.DTYPES.items() if name != "BF16"])
+ARRAYS = DTYPES.flatmap(lambda d: some.arrays(d, some.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=5), ARRAYS, min_size=1, max_size=3), st.booleans())
+def test_requests_come_back(values, binary):
+    found = [protocol.Tensor(name, array) for name, array in values.items()]
+    body, length = protocol.write_request(protocol.InferRequest(found, [protocol.Wanted("y", True)], "7", binary))
+    got = protocol.read_request(body, length)
+    assert (got.id, got.binary, got.outputs) == ("7", binary, [protocol.Wanted("y", True)])
+    for tensor in got.inputs:
+        want = values[tensor.name]
+        assert tensor.data.dtype == want.dtype and tensor.data.shape == want.shape
+        assert tensor.data.tobytes() == want.tobytes()
+
+
+@given(ARRAYS, st.booleans())
+def test_answers_come_back(array, binary):
+    names = frozenset({"y"} if binary else ())
+    response = protocol.InferResponse("m", "3", [protocol.Tensor("y", array)], None, names)
+    body, length = protocol.write_response(response)
+    assert (length is not None) == binary
+    finite = array.dtype.kind != "f" or np.isfinite(array).all()
+    if not binary and not finite:
+        data = json.loads(body)["outputs"][0]["data"]
+        assert [float(x) for x in data] == pytest.approx(array.ravel().tolist(), nan_ok=True)
+        return
+    got = protocol.read_response(body, length)
+    assert (got.model, got.version) == ("m", "3")
+    assert got.outputs[0].data.tobytes() == array.tobytes() and got.outputs[0].data.shape == array.shape
+
+
+def test_half_precision_of_both_kinds():
+    values = {"b": np.array([1.5, -2.0], tensors.DTYPES["BF16"]), "h": np.array([0.25], "float16")}
+    body, length = protocol.write_request(protocol.InferRequest(protocol.to_tensors(values)))
+    got = {t.name: t.data for t in protocol.read_request(body, length).inputs}
+    assert got["b"].dtype == values["b"].dtype and got["b"].tolist() == [1.5, -2.0] and got["h"].tolist() == [0.25]
+    assert tensors.to_json(values["b"]) == [1.5, -2.0]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=4))
+def test_sequences_come_back(rows):
+    batch = SequenceBatch.from_rows([np.array(row, "int32") for row in rows], time=16)
+    parts = protocol.to_tensors({"s": batch})
+    assert [t.name for t in parts] == ["s", "s.lengths"] and parts[0].data.shape[1] == max(map(len, rows))
+    (got,) = protocol.from_tensors(parts, {"s": 1}).values()
+    assert [row.tolist() for row in got.rows()] == rows
+    assert protocol.padded_as_before(got).shape[1] in (4, 8, 16)
+
+
+@given(st.lists(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=3), min_size=1, max_size=3))
+def test_nested_sequences_come_back(rows):
+    batch = NestedSequenceBatch.from_rows([[np.array(s, "int32") for s in row] for row in rows])
+    parts = protocol.to_tensors({"s": batch})
+    assert [t.name for t in parts] == ["s", "s.lengths", "s.inner_lengths"]
+    (got,) = protocol.from_tensors(parts, {"s": 2}).values()
+    assert [[s.tolist() for s in row] for row in protocol.padded_as_before(got).rows()] == rows
+
+
+GOOD = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"name": 3}, "needs a name"), ({"name": ""}, "needs a name"), ({"datatype": "BYTES"}, "expected one of BOOL"),
+        ({"datatype": []}, "expected one of BOOL"), ({"shape": "2"}, "a list of at most 32 sizes"),
+        ({"shape": [2.0]}, "a list of at most 32"), ({"shape": [True]}, "a list of at most 32"),
+        ({"shape": [-2]}, "a list of at most 32"), ({"shape": [1] * 33}, "a list of at most 32"),
+        ({"shape": [3]}, r"2 numbers, and the shape \[3\]"), ({"shape": [1 << 62, 1 << 62]}, "2 numbers"),
+        ({"shape": [0, 1 << 62, 1 << 62], "data": []}, "too large"), ({"data": None}, "as a list"),
+        ({"data": {"0": 1}}, "as a list"), ({"data": [1, [2]]}, "differ in length"), ({"data": ["1", "2"]}, "not of"),
+        ({"data": [None, 1]}, "not of the"), ({"data": [{}, 1]}, "not of the"), ({"data": [1, 1 << 80]}, "not of the"),
+        ({"datatype": "INT32", "data": [1.5, 2]}, "not of the datatype INT32"),
+        ({"datatype": "INT8", "data": [1, 300]}, "too large for INT8"),
+        ({"datatype": "UINT8", "data": [-1, 0]}, "too large for UINT8"), ({"datatype": "BOOL", "data": [1, 0]}, "BOOL"),
+        ({"data": [1e300, 1]}, "too large for FP32"), ({"parameters": []}, "are an object"),
+        ({"parameters": {"binary_data_size": 8}}, "data or binary_data_size"), ({"shape": [3, -1]}, "2 rows"),
+    ],
+)  # fmt: skip
+def test_tensors_that_make_no_sense(change, match):
+    with pytest.raises(errors.ProtocolError, match=match):
+        protocol.read_request(json.dumps({"inputs": [GOOD | change]}).encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("[]", "expected a JSON object"), ("{}", "a list of tensors"), ('{"inputs": 3}', "is a list of tensors"),
+        ('{"inputs": []}', "found none"), ('{"inputs": [3]}', "expected a tensor"), ('{"inputs": [{}], "id": 3}', "id"),
+        ('{"inputs": [{}], "parameters": {"binary_data_output": 1}}', "true or false"),
+        ('{"inputs": [{}], "outputs": [{}]}', "needs a name"),
+    ],
+)  # fmt: skip
+def test_requests_that_make_no_sense(text, match):
+    with pytest.raises(errors.ProtocolError, match=match):
+        protocol.read_request(text.encode())
+
+
+def test_the_same_tensor_twice_and_too_many():
+    with pytest.raises(errors.ProtocolError, match="there twice"):
+        protocol.read_request(json.dumps({"inputs": [GOOD, GOOD]}).encode())
+    many = [GOOD | {"name": str(i)} for i in range(5)]
+    with pytest.raises(errors.ProtocolError, match="5 tensors, expected at most 4"):
+        protocol.read_request(json.dumps({"inputs": many}).encode(), most_inputs=4)
+
+
+def binary(size, shape, body, datatype="FP32"):
+    tensor = {"name": "x", "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": size}}
+    header = json.dumps({"inputs": [tensor]}).encode()
+    return header + body, len(header)
+
+
+@pytest.mark.parametrize(
+    ("message", "match"),
+    [
+        (binary(8, [2], b"1234"), "4 bytes are left"), (binary(4, [2], b"1234"), "4 bytes, expected 8"),
+        (binary(-1, [2], b""), "left behind"), (binary("8", [2], bytes(8)), "left behind"),
+        (binary(8, [-1], bytes(8)), "no -1"), (binary(4, [1], bytes(8)), "4 bytes are left behind the last"),
+        (binary(2, [2], b"\0\2", "BOOL"), "byte 0 or 1"), (binary(0, [0, 1 << 62, 1 << 62], b""), "too large"),
+        ((b"{}", 3), "the body has 2 bytes"),
+    ],
+)  # fmt: skip
+def test_bytes_that_do_not_fit(message, match):
+    with pytest.raises(errors.ProtocolError, match=match):
+        protocol.read_request(*message)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"s": [[1]], "t": [1]}, "no tensor 't' here"), ({"s.lengths": np.array([1])}, "no tensor 's.lengths'"),
+        ({"s": np.zeros((1, 2)), "s.lengths": np.array([1.5])}, "whole numbers"),
+        ({"s": [[1]], "s.lengths": np.array([1])}, "as rows, or padded"),
+        ({"n": np.zeros((1, 1, 1)), "n.lengths": np.array([1])}, "as rows, or padded"),
+    ],
+)  # fmt: skip
+def test_sequences_that_make_no_sense(given, match):
+    with pytest.raises(errors.ProtocolError, match=match):
+        protocol.from_tensors([protocol.Tensor(n, v) for n, v in given.items()], {"s": 1, "n": 2})
