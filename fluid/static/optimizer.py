@@ -62,7 +62,7 @@ class Recorded:
         names = None if parameter_list is None else _names(parameter_list)
         excluded = _names(no_grad_set or ())
         program.apply(minimized, (chosen, loss, names, excluded, _rate_of(self)))
-        return [], pairs_of(program, parameter_list, excluded)
+        return [], pairs_of(loss, parameter_list, excluded)
 
     def backward(
         self,
@@ -87,8 +87,7 @@ class Recorded:
                 "apply_gradients takes the pairs that optimizer.backward(loss) returned, all or some of them; to clip "
                 "gradients use fluid.clip.set_gradient_clip(...), to decay parameters regularization="
             )
-        loss = params_grads[0][0].program.first
-        self.minimize(loss, parameter_list=[parameter for parameter, _ in params_grads])
+        self.minimize(params_grads[0][1].loss, parameter_list=[parameter for parameter, _ in params_grads])
         return []
 
 

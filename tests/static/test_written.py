@@ -127,8 +127,59 @@ def test_gradients_are_fetched():
         exe = fluid.Executor(fluid.CPUPlace())
         (found,) = exe.run(main, feed={"x": X}, fetch_list=[gradient])
         np.testing.assert_allclose(found, 6 * X, rtol=1e-5)
+        (pair,) = fluid.backward.append_backward(layers.mean(layers.fc(x, size=1, bias_attr=False)))
         with pytest.raises(fluid.errors.ProgramError, match="can be fetched"):
-            layers.scale(gradient, 2.0)
+            layers.scale(pair[1], 2.0)
+
+
+def test_gradients_of_several_losses_are_not_mixed_up():
+    with fresh() as (main, startup):
+        h = layers.fc(layers.data("x", shape=[3]), size=1, param_attr="w", bias_attr=False)
+        losses = [layers.mean(h), layers.mean(layers.square(h))]
+        w = main.global_block().var("w")
+        first, second = (fluid.gradients(loss, w)[0] for loss in losses)
+        ((_, stale),) = fluid.backward.append_backward(losses[0])
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        value = scope_value("w")
+        found = exe.run(main, feed={"x": X}, fetch_list=[first, second, stale])
+        wanted = [X.mean(0)[:, None], 2 * X.T @ (X @ value) / len(X)]
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+        np.testing.assert_allclose(found[1], wanted[1], rtol=1e-5)
+        np.testing.assert_allclose(found[2], wanted[0], rtol=1e-5)
+        fluid.optimizer.SGD(0.1).minimize(losses[1])
+        with pytest.raises(fluid.errors.ProgramError, match="of another loss"):
+            exe.run(main, feed={"x": X}, fetch_list=[stale])
+
+
+def test_a_penalty_of_gradients():
+    """What is minimised depends on the gradient of a net with respect to its input."""
+    import jax
+    import jax.numpy as jnp
+
+    with fresh() as (main, startup):
+        x = layers.data("x", shape=[3])
+        scaled = x * 2.0
+        h = layers.fc(scaled, size=4, act="tanh", param_attr="u", bias_attr=False)
+        score = layers.fc(h, size=1, param_attr="v", bias_attr=False)
+        (slope,) = fluid.gradients(score, scaled)
+        norm = layers.sqrt(layers.reduce_sum(layers.square(slope), dim=1))
+        penalty = layers.mean(layers.square(norm - 1.0))
+        fluid.optimizer.SGD(0.1).minimize(penalty)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        before = {name: scope_value(name) for name in ("u", "v")}
+        (found,) = exe.run(main, feed={"x": X}, fetch_list=[penalty])
+        after = {name: scope_value(name) for name in ("u", "v")}
+
+    def wanted(weights):
+        slopes = jax.grad(lambda rows: jnp.sum(jnp.tanh(rows @ weights["u"]) @ weights["v"]))(2 * X)
+        return jnp.mean((jnp.sqrt(jnp.sum(slopes**2, 1)) - 1) ** 2)
+
+    np.testing.assert_allclose(found, [wanted(before)], rtol=1e-5)
+    moved = jax.grad(wanted)(before)
+    for name, value in before.items():
+        np.testing.assert_allclose(after[name], value - 0.1 * moved[name], rtol=1e-4, atol=1e-6)
 
 
 def test_gradients_end_where_the_user_says():

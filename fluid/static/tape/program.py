@@ -221,6 +221,16 @@ class Program:
             calls[i] = replace(calls[i], args=(change(calls[i].args[0]), *calls[i].args[1:]))
         self._changes += 1
 
+    @property
+    def inside_block(self) -> bool:
+        """Whether the inside of a loop or branch is being written."""
+        return self._current is not self._global
+
+    def differentiated(self, name: str) -> Variable | None:
+        """The loss whose gradient with respect to a parameter can be fetched: what changes it, or else `first`."""
+        losses = [call.args[1] for call in self._global.calls if call.function is minimized and _changes(call, name)]
+        return losses[0] if losses else self.first
+
     def write_behind(self, block: Block) -> None:
         """Append what was written into an inner block to the present one."""
         for variable in self.variables.values():
@@ -322,6 +332,12 @@ class Program:
             return [v for v in (*found, *captured) if not isinstance(v, Persistent)]
         every = [v for v in self.variables.values() if v.structs and not isinstance(v, Persistent)]
         return [v for v in every if v.made_in in open_blocks]
+
+
+def _changes(call: Call, name: str) -> bool:
+    """Whether what is minimised by a call changes a parameter."""
+    names, excluded = call.args[2:4]
+    return (names is None or name in names) and name not in excluded
 
 
 _DEFAULTS = (Program(), Program())
