@@ -16,6 +16,13 @@ MODULES = [
     "fluid.reader",
     "fluid.io",
     "fluid.errors",
+    "fluid.static",
+    "fluid.static.backward",
+    "fluid.static.clip",
+    "fluid.static.core",
+    "fluid.static.framework",
+    "fluid.static.io",
+    "fluid.static.unique_name",
 ]
 
 

@@ -93,6 +93,34 @@ NAMES = {
         FluidError FluidWarning MissingNameError NonFiniteError OutsideProgramError ParameterError ParameterFileError
         ProgramError ProtocolError ReaderError RemoteError ShapeError UnknownNameError missing_name nearest
     """,
+    "fluid.static": """
+        BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram DataFeeder ExecutionStrategy Executor
+        Inferencer LoDTensor ParallelExecutor ParamAttr Program Scope Trainer Variable append_backward backward
+        batch clip core cpu_places create_lod_tensor create_random_int_lodtensor cuda_places data
+        default_main_program default_startup_program embedding errors framework global_scope gradients
+        in_dygraph_mode initializer io is_compiled_with_cuda layers memory_optimize metrics name_scope nets
+        one_hot optimizer program_guard reader regularizer release_memory scope_guard unique_name
+    """,
+    "fluid.static.backward": """
+        append_backward calc_gradient gradients
+    """,
+    "fluid.static.clip": """
+        GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue set_gradient_clip
+    """,
+    "fluid.static.core": """
+        CPUPlace CUDAPlace EOFException LoDTensor Scope get_cuda_device_count is_compiled_with_cuda
+    """,
+    "fluid.static.framework": """
+        Parameter Program Variable cpu_places cuda_places default_main_program default_startup_program
+        in_dygraph_mode memory_optimize name_scope program_guard release_memory
+    """,
+    "fluid.static.io": """
+        DataLoader PyReader load_fluid_params load_inference_model load_params load_persistables load_vars
+        save_inference_model save_params save_persistables save_vars
+    """,
+    "fluid.static.unique_name": """
+        counters generate guard switch
+    """,
 }
 
 

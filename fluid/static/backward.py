@@ -3,9 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fluid import errors, layers
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.layers.base import dense
 from fluid.session.names import GRAD
+from fluid.static import unique_name
+from fluid.static.tape import values
+from fluid.static.tape.calls import Environment, inside, outer_environment
 from fluid.static.tape.program import Program
+from fluid.static.tape.snapshot import minimized
 from fluid.static.tape.variable import Persistent, Variable
 
 __all__ = ["append_backward", "calc_gradient", "gradients"]
@@ -16,6 +24,11 @@ class Gradient(Variable):
 
     Args:
       of: the variable.
+      loss: whose gradient it is.
+
+    Attributes:
+      of: the same.
+      loss: the same.
 
     Example:
       >>> import fluid.static as fluid
@@ -25,14 +38,16 @@ class Gradient(Variable):
       ['fc_0.w_0@GRAD', 'fc_0.b_0@GRAD']
     """
 
-    def __init__(self, of: Variable):
+    def __init__(self, of: Variable, loss: Variable | None):
         super().__init__(of.program, of.name + GRAD, of.structs)
+        self.of = of
+        self.loss = loss
 
     def held(self) -> Any:
         """Raise ProgramError: layers cannot read it."""
         raise errors.ProgramError(
-            f"{self.name!r} can be fetched, and no layer can read it; clip gradients with "
-            f"fluid.clip.set_gradient_clip(...), and let optimizer.minimize(loss) apply them"
+            f"{self.name!r} can be fetched, and no layer can read it; use fluid.gradients(loss, parameter), or clip "
+            f"gradients with fluid.clip.set_gradient_clip(...), and let optimizer.minimize(loss) apply them"
         )
 
 
@@ -62,7 +77,7 @@ def append_backward(
     """
     del callbacks
     loss.program.first = loss
-    return pairs_of(loss.program, parameter_list, [_name(item) for item in no_grad_set or ()])
+    return pairs_of(loss, parameter_list, [_name(item) for item in no_grad_set or ()])
 
 
 def gradients(
@@ -70,54 +85,100 @@ def gradients(
     inputs: Variable | Sequence[Variable],
     target_gradients: Any = None,
     no_grad_set: Sequence[Variable | str] | None = None,
-) -> list[Gradient]:
-    """The gradients of a sum of variables with respect to others, to be fetched.
+) -> list[Variable]:
+    """The gradients of the sum of all elements of variables with respect to others; layers can read them.
 
     Args:
-      targets: a variable of one float, or several of any shape, whose elements are summed.
+      targets: one or several float variables.
       inputs: variables or parameters.
       target_gradients: not supported; multiply the targets before.
       no_grad_set: accepted for programs written for Fluid, but has no effect: set `stop_gradient` of the variables.
 
     Returns:
-      One for each of the inputs.
+      A variable for each of the inputs.
 
     Raises:
       ArgumentError: `target_gradients` is given.
+      ProgramError: it stands in the block of a loop or branch.
 
     Example:
       >>> import fluid.static as fluid
       >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
       ...     x = fluid.layers.data("x", shape=[2])
       ...     fluid.gradients(fluid.layers.reduce_sum(x * x), x)
-      [Variable(x@GRAD: float32[-1, 2])]
+      [Variable(x@GRAD_0: float32[-1, 2])]
     """
     del no_grad_set
     if target_gradients is not None:
         raise errors.ArgumentError("gradients(target_gradients=) is not here; multiply: fluid.gradients(y * weight, x)")
     several = _listed(targets)
+    given = _listed(inputs)
     program = several[0].program
-    sums = [program.apply(layers.reduce_sum, (target,)) for target in several]
-    program.first = sums[0] if len(sums) == 1 else program.apply(layers.sums, (sums,))
-    return [Gradient(v) for v in _listed(inputs)]
+    made = [program.new_variable(unique_name.generate(f"{v.name}{GRAD}")) for v in given]
+    program.apply(_Differentiated(program, several, given), into=made)
+    return list(made)
+
+
+class _Differentiated:
+    """Computes gradients inside a run: the calls until now are made once more, as a function of the inputs.
+
+    Args:
+      program: where it is written.
+      targets: variables, whose sum is differentiated.
+      inputs: variables, with respect to which it is.
+    """
+
+    def __init__(self, program: Program, targets: Sequence[Variable], inputs: Sequence[Variable]):
+        if program.inside_block:
+            raise errors.ProgramError("fluid.gradients stands in a block; call it behind the loop or branch")
+        self._targets = targets
+        self._inputs = inputs
+        # What makes an input is not made again.
+        self._calls = [
+            call for call in program.ops if call.function is not minimized and not set(call.outputs) & set(inputs)
+        ]
+        self.captures = tuple(program.list_vars())
+
+    def __call__(self) -> list[Any]:
+        """The gradients."""
+        outer = outer_environment("fluid.gradients")
+        held = [outer[v] for v in self._inputs]
+        found = jax.grad(self._total)([values.dense_of(value) for value in held], held, outer)
+        return [g if g is values.dense_of(g) else v.with_data(g) for g, v in zip(found, held, strict=True)]
+
+    def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
+        """The sum of the targets, where the inputs hold this data."""
+        given = [v.with_data(d) if v is not values.dense_of(v) else d for v, d in zip(held, data, strict=True)]
+        pairs = list(zip(self._inputs, given, strict=True))
+        frame = core.current_frame("fluid.gradients")
+        child = core.inner_frame(frame)
+        parameters = {v.name: value for v, value in pairs if isinstance(v, Persistent)}
+        child.given.parameters = {**child.given.parameters, **parameters}
+        with core.running(child), inside(Environment(outer)) as environment:
+            for variable, value in pairs:
+                environment[variable] = value
+            for call in self._calls:
+                call.run(environment)
+            return sum(jnp.sum(dense(environment[target])) for target in self._targets)
 
 
 calc_gradient = gradients
 
 
 def pairs_of(
-    program: Program, parameters: Sequence[Variable | str] | None, excluded: Sequence[str]
+    loss: Variable, parameters: Sequence[Variable | str] | None, excluded: Sequence[str]
 ) -> list[tuple[Variable, Gradient]]:
     """Pairs of each parameter and its gradient.
 
     Args:
-      program: the program.
+      loss: whose gradients they are.
       parameters: those that are meant, by default all that are trainable.
       excluded: names of those to leave out.
     """
+    program: Program = loss.program
     every: Sequence[Persistent] = [v for v in program.all_parameters() if v.trainable]
     wanted: list[Any] = list(every) if parameters is None else [program.var(_name(item)) for item in parameters]
-    return [(v, Gradient(v)) for v in wanted if v.name not in excluded]
+    return [(v, Gradient(v, loss)) for v in wanted if v.name not in excluded]
 
 
 def _listed(given: Variable | Sequence[Variable]) -> list[Variable]:

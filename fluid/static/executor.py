@@ -9,6 +9,7 @@ import numpy as np
 from fluid import errors
 from fluid.lod_tensor import LoDTensor
 from fluid.place import Place
+from fluid.static.backward import Gradient
 from fluid.static.scope import Scope, global_scope
 from fluid.static.tape import values
 from fluid.static.tape.program import Program, default_main_program
@@ -115,7 +116,16 @@ def plain_program(program: Any) -> Program:
 
 
 def name_of(item: Fetched) -> str:
-    """The name of a variable, or the name itself."""
+    """The name of a variable, or the name itself.
+
+    Raises:
+      ProgramError: it is a gradient of another loss than the one that the program differentiates.
+    """
+    if isinstance(item, Gradient) and item.program.differentiated(item.of.name) is not item.loss:
+        raise errors.ProgramError(
+            f"{item.name!r} is the gradient of another loss than the program minimises, or differentiates last; use "
+            f"fluid.gradients(loss, parameter), whose variables can be read and fetched for any number of losses"
+        )
     return item.name if isinstance(item, Variable) else item
 
 

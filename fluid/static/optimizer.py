@@ -1,14 +1,18 @@
-"""Optimizers whose `minimize` is written down, with the learning rate a number, a schedule, or a variable."""
+"""Optimizers whose `minimize` is written down, with the learning rate a number, a schedule, or a variable; averages."""
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
 
-from fluid import optimizer
+from fluid import errors, optimizer
+from fluid.optimizer.averages import Average
 from fluid.optimizer.parts import replaced
-from fluid.static.backward import pairs_of
-from fluid.static.tape.program import minimized
+from fluid.static.backward import Gradient, append_backward, pairs_of
+from fluid.static.scope import global_scope
+from fluid.static.tape.program import default_main_program
 from fluid.static.tape.recording import in_a_function
+from fluid.static.tape.snapshot import minimized
 from fluid.static.tape.variable import Variable
 
 __all__ = optimizer.__all__  # noqa: PLE0605
@@ -57,8 +61,73 @@ class Recorded:
             chosen = replaced(chosen, grad_clip=program.clip)
         names = None if parameter_list is None else _names(parameter_list)
         excluded = _names(no_grad_set or ())
-        program.apply(minimized, (chosen, loss, names, excluded, getattr(self, "rate", None)))
-        return [], pairs_of(program, parameter_list, excluded)
+        program.apply(minimized, (chosen, loss, names, excluded, _rate_of(self)))
+        return [], pairs_of(loss, parameter_list, excluded)
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Any = None,
+        parameter_list: Sequence[Any] | None = None,
+        no_grad_set: Sequence[Any] | None = None,
+        callbacks: Any = None,
+    ) -> list[tuple[Variable, Gradient]]:
+        """The first half of `minimize`: the pairs of each parameter and its gradient, for `apply_gradients`."""
+        del startup_program
+        return append_backward(loss, parameter_list, no_grad_set, callbacks)
+
+    def apply_gradients(self, params_grads: Sequence[tuple[Variable, Gradient]]) -> list[Any]:
+        """The second half: let this optimizer minimise the loss by changing these parameters.
+
+        Raises:
+          ProgramError: there are no such pairs, or a gradient is another one than `backward` returned.
+        """
+        if not params_grads or any(not isinstance(g, Gradient) or g.of is not p for p, g in params_grads):
+            raise errors.ProgramError(
+                "apply_gradients takes the pairs that optimizer.backward(loss) returned, all or some of them; to clip "
+                "gradients use fluid.clip.set_gradient_clip(...), to decay parameters regularization="
+            )
+        self.minimize(params_grads[0][1].loss, parameter_list=[parameter for parameter, _ in params_grads])
+        return []
+
+
+class RecordedAverage:
+    """What the averages of this module add to those of `fluid.optimizer`."""
+
+    def update(self) -> None:
+        """Keep this average of all parameters that the default main program minimises so far."""
+        if in_a_function():
+            Average.update(self)  # type: ignore[arg-type]
+        else:
+            default_main_program().replace_optimizers(lambda found: Average.track(self, found))  # type: ignore[arg-type]
+
+    def apply(self, executor: Any, need_restore: bool = True) -> contextlib.AbstractContextManager[None]:
+        """Replace the parameters of the global scope by their averages within a `with`."""
+        return Average.apply(self, _session_of(executor), need_restore)  # type: ignore[arg-type]
+
+    def restore(self, executor: Any) -> None:
+        """Put back what `apply(executor, need_restore=False)` replaced."""
+        Average.restore(self, _session_of(executor))  # type: ignore[arg-type]
+
+
+class RecordedModelAverage(RecordedAverage):
+    """A ModelAverage, which in Fluid begins where it is made."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if not in_a_function():
+            self.update()
+
+
+def _session_of(executor: Any) -> Any:
+    """The Session behind an Executor; what is one already."""
+    return global_scope().session if hasattr(executor, "place") and hasattr(executor, "close") else executor
+
+
+def _rate_of(found: Any) -> Variable | None:
+    """The variable of a learning rate, of an optimizer or of the one inside of it."""
+    inner = getattr(found, "inner_optimizer", None)
+    return getattr(found, "rate", None) if inner is None else _rate_of(inner)
 
 
 def _names(items: Sequence[Any]) -> tuple[str, ...]:
@@ -68,9 +137,12 @@ def _names(items: Sequence[Any]) -> tuple[str, ...]:
 @functools.cache
 def _recorded(name: str) -> Any:
     base = getattr(optimizer, name)
-    if not isinstance(base, type) or not issubclass(base, optimizer.Minimizer) or base is optimizer.Minimizer:
+    if not isinstance(base, type) or base is optimizer.Minimizer:
         return base
-    return type(base.__name__, (Recorded, base), {"__doc__": base.__doc__, "__module__": __name__})
+    added: type = Recorded if issubclass(base, optimizer.Minimizer) else RecordedAverage
+    if base is optimizer.ModelAverage:
+        added = RecordedModelAverage
+    return type(base.__name__, (added, base), {"__doc__": base.__doc__, "__module__": __name__})
 
 
 def __getattr__(name: str) -> Any:

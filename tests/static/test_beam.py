@@ -126,3 +126,63 @@ def test_a_search_outside_a_loop_is_refused():
         array = pd.array_write(x, pd.zeros([1], "int64"))
         with pytest.raises(fluid.errors.ProgramError, match="no search was written"):
             pd.beam_search_decode(array, array, beam_size=2, end_id=1)
+
+
+def test_variables_that_a_search_assigns():
+    """A decoder as Transformers had it: what it remembers is assigned, so rows are repeated; sources do not meet."""
+    draw = np.random.default_rng(7)
+    encoded = draw.normal(size=(3, 4, WIDTH)).astype("float32")
+    beam_size = 3
+    with fresh() as (main, startup):
+        enc_output = pd.fc(pd.data("encoded", shape=[4, WIDTH]), size=WIDTH, num_flatten_dims=2, bias_attr=False)
+        max_len = pd.fill_constant(shape=[1], dtype="int64", value=5)
+        step_idx = pd.fill_constant(shape=[1], dtype="int64", value=0, force_cpu=True)
+        cond = pd.less_than(x=step_idx, y=max_len)
+        while_op = pd.While(cond)
+        ids = pd.array_write(pd.data("start", shape=[1], dtype="int64", lod_level=2), step_idx)
+        scores = pd.array_write(pd.data("scores", shape=[1], dtype="float32", lod_level=2), step_idx)
+        cache = pd.fill_constant_batch_size_like(enc_output, shape=[-1, WIDTH], dtype="float32", value=0.0)
+        with while_op.block():
+            pre_ids = pd.reshape(pd.array_read(array=ids, i=step_idx), (-1, 1, 1))
+            pre_scores = pd.array_read(array=scores, i=step_idx)
+            pre_enc_output = pd.sequence_expand(x=enc_output, y=pre_scores)
+            pre_cache = pd.sequence_expand(x=cache, y=pre_scores)
+            word = pd.reshape(pd.embedding(pre_ids, size=[WORDS, WIDTH]), [-1, WIDTH])
+            new_cache = pd.fc([word, pre_cache], size=WIDTH, act="tanh")
+            logits = pd.fc([new_cache, pd.reduce_mean(pre_enc_output, dim=1)], size=WORDS)
+            topk_scores, topk_indices = pd.topk(input=pd.softmax(logits), k=beam_size)
+            total = pd.elementwise_add(x=pd.log(topk_scores), y=pd.reshape(pre_scores, shape=[-1]), axis=0)
+            topk_indices = pd.lod_reset(topk_indices, pre_ids)
+            selected_ids, selected_scores = pd.beam_search(
+                pre_ids=pre_ids, pre_scores=pre_scores, ids=topk_indices, scores=total, beam_size=beam_size, end_id=END
+            )
+            pd.increment(x=step_idx, value=1.0, in_place=True)
+            pd.array_write(selected_ids, i=step_idx, array=ids)
+            pd.array_write(selected_scores, i=step_idx, array=scores)
+            pd.assign(new_cache, cache)
+            pd.assign(pre_enc_output, enc_output)
+            finish_cond = pd.logical_not(pd.is_empty(x=selected_ids))
+            pd.logical_and(x=pd.less_than(x=step_idx, y=max_len), y=finish_cond, out=cond)
+        finished = pd.beam_search_decode(ids, scores, beam_size=beam_size, end_id=END)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+
+        def sentences(sources):
+            lengths = [[1] * len(sources), [1] * len(sources)]
+            feed = {
+                "encoded": encoded[sources],
+                "start": fluid.create_lod_tensor(np.full((len(sources), 1), START, "int64"), lengths, None),
+                "scores": fluid.create_lod_tensor(np.zeros((len(sources), 1), "float32"), lengths, None),
+            }
+            found, totals = exe.run(main, feed=feed, fetch_list=list(finished), return_numpy=False)
+            outer, inner = found.lod()
+            words = np.array(found).ravel().tolist()
+            each = [
+                [words[inner[i] : inner[i + 1]] for i in range(a, b)]
+                for a, b in zip(outer[:-1], outer[1:], strict=True)
+            ]
+            return each, np.array(totals)
+
+        together, _ = sentences([0, 1, 2])
+        assert [sentences([i])[0][0] for i in range(3)] == together
+        assert len({str(each) for each in together}) == 3

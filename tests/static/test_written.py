@@ -127,8 +127,59 @@ def test_gradients_are_fetched():
         exe = fluid.Executor(fluid.CPUPlace())
         (found,) = exe.run(main, feed={"x": X}, fetch_list=[gradient])
         np.testing.assert_allclose(found, 6 * X, rtol=1e-5)
+        (pair,) = fluid.backward.append_backward(layers.mean(layers.fc(x, size=1, bias_attr=False)))
         with pytest.raises(fluid.errors.ProgramError, match="can be fetched"):
-            layers.scale(gradient, 2.0)
+            layers.scale(pair[1], 2.0)
+
+
+def test_gradients_of_several_losses_are_not_mixed_up():
+    with fresh() as (main, startup):
+        h = layers.fc(layers.data("x", shape=[3]), size=1, param_attr="w", bias_attr=False)
+        losses = [layers.mean(h), layers.mean(layers.square(h))]
+        w = main.global_block().var("w")
+        first, second = (fluid.gradients(loss, w)[0] for loss in losses)
+        ((_, stale),) = fluid.backward.append_backward(losses[0])
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        value = scope_value("w")
+        found = exe.run(main, feed={"x": X}, fetch_list=[first, second, stale])
+        wanted = [X.mean(0)[:, None], 2 * X.T @ (X @ value) / len(X)]
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+        np.testing.assert_allclose(found[1], wanted[1], rtol=1e-5)
+        np.testing.assert_allclose(found[2], wanted[0], rtol=1e-5)
+        fluid.optimizer.SGD(0.1).minimize(losses[1])
+        with pytest.raises(fluid.errors.ProgramError, match="of another loss"):
+            exe.run(main, feed={"x": X}, fetch_list=[stale])
+
+
+def test_a_penalty_of_gradients():
+    """What is minimised depends on the gradient of a net with respect to its input."""
+    import jax
+    import jax.numpy as jnp
+
+    with fresh() as (main, startup):
+        x = layers.data("x", shape=[3])
+        scaled = x * 2.0
+        h = layers.fc(scaled, size=4, act="tanh", param_attr="u", bias_attr=False)
+        score = layers.fc(h, size=1, param_attr="v", bias_attr=False)
+        (slope,) = fluid.gradients(score, scaled)
+        norm = layers.sqrt(layers.reduce_sum(layers.square(slope), dim=1))
+        penalty = layers.mean(layers.square(norm - 1.0))
+        fluid.optimizer.SGD(0.1).minimize(penalty)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        before = {name: scope_value(name) for name in ("u", "v")}
+        (found,) = exe.run(main, feed={"x": X}, fetch_list=[penalty])
+        after = {name: scope_value(name) for name in ("u", "v")}
+
+    def wanted(weights):
+        slopes = jax.grad(lambda rows: jnp.sum(jnp.tanh(rows @ weights["u"]) @ weights["v"]))(2 * X)
+        return jnp.mean((jnp.sqrt(jnp.sum(slopes**2, 1)) - 1) ** 2)
+
+    np.testing.assert_allclose(found, [wanted(before)], rtol=1e-5)
+    moved = jax.grad(wanted)(before)
+    for name, value in before.items():
+        np.testing.assert_allclose(after[name], value - 0.1 * moved[name], rtol=1e-4, atol=1e-6)
 
 
 def test_gradients_end_where_the_user_says():
@@ -274,3 +325,68 @@ def test_some_values_are_saved(in_tmp):
         assert scope_value("fc_0.b_0").tolist() == [0.0]
         with pytest.raises(fluid.errors.ParameterError, match="missing: fc_0.w_0"):
             fluid.io.load_vars(exe, "saved", main, vars=["fc_0.w_0"])
+
+
+def test_the_two_halves_of_minimize():
+    def losses(halves):
+        with fresh() as (main, startup):
+            loss = layers.mean(layers.square(layers.fc(layers.data("x", shape=[3]), size=1)))
+            optimizer = fluid.optimizer.Adam(0.1)
+            if halves:
+                pairs = optimizer.backward(loss)
+                optimizer.apply_gradients([pair for pair in pairs if pair[0].name == "fc_0.w_0"])
+                with pytest.raises(fluid.errors.ProgramError, match="set_gradient_clip"):
+                    optimizer.apply_gradients([(pairs[0][0], pairs[1][1])])
+            else:
+                optimizer.minimize(loss, parameter_list=["fc_0.w_0"])
+            exe = fluid.Executor(fluid.CPUPlace())
+            exe.run(startup)
+            return [float(exe.run(main, feed={"x": X}, fetch_list=[loss])[0]) for _ in range(3)]
+
+    assert losses(halves=True) == losses(halves=False)
+
+
+def test_averages_of_parameters():
+    with fresh() as (main, startup):
+        loss = layers.reduce_sum(layers.fc(layers.data("x", shape=[3]), size=1, bias_attr=False))
+        fluid.optimizer.SGD(1.0).minimize(loss)
+        ema = fluid.optimizer.ExponentialMovingAverage(0.5)
+        ema.update()
+        model_average = fluid.optimizer.ModelAverage(1.0, min_average_window=10, max_average_window=10)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        seen = []
+        for _ in range(3):
+            exe.run(main, feed={"x": X})
+            seen.append(scope_value("fc_0.w_0"))
+        with ema.apply(exe):
+            averaged = scope_value("fc_0.w_0")
+        with model_average.apply(exe, need_restore=False):
+            mean = scope_value("fc_0.w_0")
+        np.testing.assert_array_equal(scope_value("fc_0.w_0"), mean)
+        model_average.restore(exe)
+        np.testing.assert_array_equal(scope_value("fc_0.w_0"), seen[-1])
+    weights = [0.125, 0.25, 0.5]
+    wanted = sum(w * v for w, v in zip(weights, seen, strict=True)) / sum(weights)
+    np.testing.assert_allclose(averaged, wanted, rtol=1e-5)
+    np.testing.assert_allclose(mean, np.mean(seen, axis=0), rtol=1e-5)
+
+
+def test_an_average_of_what_is_not_minimised_is_refused():
+    with fresh(), pytest.raises(fluid.errors.ProgramError, match="first optimizer.minimize"):
+        fluid.optimizer.ExponentialMovingAverage(0.5).update()
+
+
+def test_a_computed_rate_inside_a_wrapper():
+    with fresh() as (main, startup):
+        loss = layers.reduce_sum(layers.fc(layers.data("x", shape=[3]), size=1, bias_attr=False))
+        rate = layers.piecewise_decay([1], [0.5, 0.0])
+        fluid.optimizer.Lookahead(fluid.optimizer.SGD(rate), alpha=0.5, k=10).minimize(loss)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        before = scope_value("fc_0.w_0")
+        exe.run(main, feed={"x": X})
+        after = scope_value("fc_0.w_0")
+        np.testing.assert_allclose(after, before - 0.5 * X.sum(0)[:, None], rtol=1e-5)
+        exe.run(main, feed={"x": X})
+        np.testing.assert_array_equal(scope_value("fc_0.w_0"), after)

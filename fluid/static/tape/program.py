@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from fluid import core, errors
 from fluid.static import unique_name
 from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Call, running
+from fluid.static.tape.snapshot import Tape, minimized
 from fluid.static.tape.trial import BATCHES, Trial
 from fluid.static.tape.variable import Persistent, Variable
 
@@ -52,6 +54,7 @@ class Program:
         self.readers: list[Any] = []
         self._global = Block()
         self._current = self._global
+        self._changes = 0
 
     def __call__(self) -> dict[str, Any]:
         """Run it as a program function: what all variables of its global block hold at the end, by name."""
@@ -199,6 +202,35 @@ class Program:
         finally:
             self._current = outer
 
+    def replace_optimizers(self, change: Callable[[Any], Any]) -> None:
+        """Let other optimizers minimise what is minimised.
+
+        Args:
+          change: from an optimizer to the one in its place.
+
+        Raises:
+          ProgramError: nothing is minimised yet.
+        """
+        calls = self._global.calls
+        places = [i for i, call in enumerate(calls) if call.function is minimized]
+        if not places:
+            raise errors.ProgramError(
+                "nothing is minimised of which to keep an average; first optimizer.minimize(loss)"
+            )
+        for i in places:
+            calls[i] = replace(calls[i], args=(change(calls[i].args[0]), *calls[i].args[1:]))
+        self._changes += 1
+
+    @property
+    def inside_block(self) -> bool:
+        """Whether the inside of a loop or branch is being written."""
+        return self._current is not self._global
+
+    def differentiated(self, name: str) -> Variable | None:
+        """The loss whose gradient with respect to a parameter can be fetched: what changes it, or else `first`."""
+        losses = [call.args[1] for call in self._global.calls if call.function is minimized and _changes(call, name)]
+        return losses[0] if losses else self.first
+
     def write_behind(self, block: Block) -> None:
         """Append what was written into an inner block to the present one."""
         for variable in self.variables.values():
@@ -232,7 +264,7 @@ class Program:
     @property
     def version(self) -> int:
         """How much was written down."""
-        return len(self._global.calls)
+        return len(self._global.calls) + self._changes
 
     def _record(self, call: Call, into: list[Variable] | None) -> Any:
         """Find out what a call returns, make variables of it, and append the call."""
@@ -302,49 +334,10 @@ class Program:
         return [v for v in every if v.made_in in open_blocks]
 
 
-class Tape:
-    """A program as it was at one time, as a program function.
-
-    Args:
-      program: the Program.
-      calls: those of its global block.
-      variables: what it returns.
-    """
-
-    def __init__(self, program: Program, calls: list[Call], variables: list[Variable]):
-        self._program = program
-        self._calls = calls
-        self._variables = variables
-
-    def __call__(self) -> dict[str, Any]:
-        """Run the calls; returns what the variables hold at the end, by name, the loss first."""
-        for variable in self._program.list_vars():
-            variable.check()
-        environment = Block().run(self._calls)
-        for variable in environment.written():
-            if not variable.is_parameter:
-                core.set_state(variable.name, environment[variable])
-        first = self._program.first
-        order = [*([first] if first is not None else []), *self._variables]
-        found = {v.name: environment.find(v) for v in (*order, *environment.written())}
-        results = {n: v for n, v in found.items() if v is not None and values.is_value(v)}
-        return results or {"nothing": jax.numpy.zeros([1])}
-
-
-def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: Any) -> None:
-    """Minimise a loss, in a run.
-
-    Args:
-      optimizer: of fluid.
-      loss: `[1]`.
-      parameters: names of the parameters to change, or None.
-      excluded: names of those to leave alone.
-      rate: the learning rate, where the program computes it, `[1]`, or None.
-    """
-    optimizer.minimize(loss, parameter_list=parameters, no_grad_set=excluded)
-    if rate is not None:
-        made = core.current_frame("optimizer.minimize").made.minimizations
-        made[-1] = made[-1]._replace(rate=jax.numpy.reshape(rate, ()))
+def _changes(call: Call, name: str) -> bool:
+    """Whether what is minimised by a call changes a parameter."""
+    names, excluded = call.args[2:4]
+    return (names is None or name in names) and name not in excluded
 
 
 _DEFAULTS = (Program(), Program())

@@ -1,0 +1,55 @@
+"""A program as it was at one time, and how it minimises."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fluid import core
+from fluid.static.tape import values
+from fluid.static.tape.calls import Block, Call
+from fluid.static.tape.variable import Variable
+
+
+class Tape:
+    """A program as it was at one time, as a program function.
+
+    Args:
+      program: the Program.
+      calls: those of its global block.
+      variables: what it returns.
+    """
+
+    def __init__(self, program: Any, calls: list[Call], variables: list[Variable]):
+        self._program = program
+        self._calls = calls
+        self._variables = variables
+
+    def __call__(self) -> dict[str, Any]:
+        """Run the calls; returns what the variables hold at the end, by name, the loss first."""
+        for variable in self._program.list_vars():
+            variable.check()
+        environment = Block().run(self._calls)
+        for variable in environment.written():
+            if not variable.is_parameter:
+                core.set_state(variable.name, environment[variable])
+        first = self._program.first
+        order = [*([first] if first is not None else []), *self._variables]
+        found = {v.name: environment.find(v) for v in (*order, *environment.written())}
+        results = {n: v for n, v in found.items() if v is not None and values.is_value(v)}
+        return results or {"nothing": jnp.zeros([1])}
+
+
+def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: Any) -> None:
+    """Minimise a loss, in a run.
+
+    Args:
+      optimizer: of fluid.
+      loss: `[1]`.
+      parameters: names of the parameters to change, or None.
+      excluded: names of those to leave alone.
+      rate: the learning rate, where the program computes it, `[1]`, or None.
+    """
+    optimizer.minimize(loss, parameter_list=parameters, no_grad_set=excluded)
+    if rate is not None:
+        made = core.current_frame("optimizer.minimize").made.minimizations
+        made[-1] = made[-1]._replace(rate=jnp.reshape(rate, ()))
