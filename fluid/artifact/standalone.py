@@ -27,7 +27,7 @@ FORMAT, VERSION, SUMS = "fluid-artifact", 1, "SHA256SUMS"
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The manifest and all entries, or a ValueError when one is not what was written. Who wrote it, nothing says."""
-    with open(path, "rb") as file, zipfile.ZipFile(file) as archive:  # by its path, the size may be that of a newer file
+    with open(path, "rb") as file, zipfile.ZipFile(file) as archive:  # the path may name a newer file by now
         infos = archive.infolist()
         stored = all(i.compress_type == zipfile.ZIP_STORED and i.file_size == i.compress_size for i in infos)
         if not stored or sum(i.file_size for i in infos) > os.fstat(file.fileno()).st_size:
