@@ -26,7 +26,7 @@ def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: st
 
     Args:
       x: any shape, or a SequenceBatch.
-      value: the number.
+      value: the number. Beside integers it is cut to a whole number first, as in Fluid.
       in_place: accepted for programs written for Fluid, but has no effect: values never change.
       name: instead of `increment_N`.
 
@@ -38,7 +38,10 @@ def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: st
       >>> print(fluid.Program(lambda: fluid.layers.increment(fluid.layers.data("x", shape=[3]))).outputs[0])
       float32[batch, 3]
     """
-    return Layer("increment", name).output(on_data(lambda v: (v + value).astype(v.dtype), x))
+    this = Layer("increment", name)
+    array = dense(x)
+    (value,) = _cut(this, array, value=value)
+    return this.output(like(x, (array + value).astype(array.dtype)))
 
 
 @layer
@@ -54,8 +57,9 @@ def scale(
 
     Args:
       x: any shape, or a SequenceBatch.
-      scale: the factor.
-      bias: the number that is added.
+      scale: the factor. Beside integers it is cut to a whole number first, as in Fluid; a FluidWarning says so where
+        that changes it.
+      bias: the number that is added; beside integers it is cut as well.
       bias_after_scale: whether the result is `scale * x + bias`, instead of `scale * (x + bias)`.
       act: name of an activation, or a function.
       name: instead of `scale_N`.
@@ -71,8 +75,8 @@ def scale(
       float32[batch, 3]
     """
     this = Layer("scale", name)
-    factor = scale if isinstance(scale, int | float) else dense(scale).reshape(())
     array = dense(x)
+    factor, bias = _cut(this, array, scale=scale, bias=bias)
     result = array * factor + bias if bias_after_scale else (array + bias) * factor
     return this.finish(like(x, result.astype(array.dtype)), act)
 
@@ -206,6 +210,21 @@ def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None
     """
     exponent = factor if isinstance(factor, int | float) else dense(factor).reshape(())
     return Layer("pow", name).output(like(x, filled(x, 1) ** exponent))
+
+
+def _cut(this: Layer, array: Any, **numbers: core.Value | float) -> list[Any]:
+    """Numbers, or values of one element, to compute with beside an array; beside integers they become whole ones."""
+    found = [n if isinstance(n, int | float) else dense(n).reshape(()) for n in numbers.values()]
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        return found
+    whole = [int(n) if isinstance(n, int | float) else n.astype(array.dtype) for n in found]
+    for name, given, cut in zip(numbers, found, whole, strict=True):
+        if isinstance(cut, int) and given != cut:
+            core.warn(
+                f"{this.name}: {name}={given!r} is cut to {cut} beside {array.dtype}, as Fluid does; for the exact "
+                f"result convert first: layers.cast(x, 'float32') (called at {core.user_site()})"
+            )
+    return whole
 
 
 def _total(this: Layer, given: Any) -> Any:
