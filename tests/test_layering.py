@@ -28,7 +28,7 @@ TIERS = [
 ]
 # The same within fluid.layers: modules that stand by themselves, then families, each a folder.
 LAYERS = [
-    ["functional", "no_effect"],
+    ["assigning", "functional", "no_effect"],
     ["base"],
     ["checks"],
     ["data", "embedding", "fc", "module", "missing", "own"],

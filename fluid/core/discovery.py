@@ -74,6 +74,8 @@ def discover(
         try:
             with running(frame):
                 outputs, names = flatten_outputs(name, function())
+                for output in outputs:
+                    frame.check_not_changed(output)
         except Exception as error:
             notes.extend(getattr(error, "__notes__", ()))
             raise

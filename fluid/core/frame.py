@@ -262,6 +262,28 @@ class Frame:
         known = self.annotations.get(id(value), {})
         self.note(result, **{name: known[name] for name in names if name in known})
 
+    def change_in_place(self, value: Any, call: str) -> None:
+        """Note that Fluid would have changed a value in place, so that whoever reads the old one is told.
+
+        Args:
+          value: what was changed.
+          call: how to keep the old value, an example.
+        """
+        self.note(value, changed=f"in place at {user_site()}; use what that call returned, or keep both: {call}")
+
+    def check_not_changed(self, value: Any) -> None:
+        """Check that a value is not one that Fluid would have changed in place by now.
+
+        Raises:
+          ProgramError: it is.
+        """
+        changed = self.fact(value, "changed")
+        if changed is not None:
+            raise errors.ProgramError(
+                f"a value is used that Fluid would have changed {changed}. The values of a program function never "
+                f"change; programs that assign to variables run in fluid.static"
+            )
+
 
 @contextlib.contextmanager
 def running(frame: Frame) -> Iterator[Frame]:

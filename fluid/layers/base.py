@@ -177,7 +177,11 @@ def filled(value: Any, fill: float) -> Any:
     Every layer reads its inputs by this function or by `dense`. A NaN in the padding of an input would otherwise reach
     parameters, since 0 times NaN is NaN, and a NaN in the gradient of the padding would reach what the input was
     computed from. Functions that have no value or no slope at 0 fill in another number.
+
+    Raises:
+      ProgramError: Fluid would have changed the value in place by now.
     """
+    core.current_frame("layers").check_not_changed(value)
     if is_sequence(value):
         return core.filled(value, fill)
     if isinstance(value, jax.Array):

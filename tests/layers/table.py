@@ -474,7 +474,7 @@ ROWS = [
         False, "float32"),
     Row("gaussian_random_batch_size_like", lambda x, **k: layers.gaussian_random_batch_size_like(x, [-1, 3], **k), X,
         False, "float32"),
-    Row("sampling_id", lambda x, **k: layers.sampling_id(x, dtype="int64", **k), {"x": simplex(4, 3)}, False, "int32",
+    Row("sampling_id", lambda x, **k: layers.sampling_id(x, **k), {"x": simplex(4, 3)}, False, "int32",
         wrong={"x": real(4)}),
     Row("cond", lambda x, y, **k: layers.cond(True, lambda: x * 2, lambda: y, **k), XY, wrong=MISMATCH),
     Row("case", lambda x, y, **k: layers.case([(False, lambda: x), (True, lambda: y)], **k), XY, wrong=MISMATCH),

@@ -5,33 +5,31 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, filled, layer, like, on_data, wide
+from fluid.layers.assigning import assigns
+from fluid.layers.base import Layer, dense, describe, filled, is_sequence, layer, like, on_data, wide
 from fluid.layers.functional import Activation
-from fluid.layers.no_effect import WRITES_NOTHING, Warned, no_effect
 
 
 @layer
-@no_effect(
-    in_place=Warned(
-        "values never change",
-        asks=lambda value, given: bool(value),
-        instead="use what is returned, as in i = layers.increment(i)",
-    )
-)
 def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
     """Add a number.
 
     Args:
       x: any shape, or a SequenceBatch.
       value: the number. Beside integers it is cut to a whole number first, as in Fluid.
-      in_place: accepted for programs written for Fluid, but has no effect: values never change.
+      in_place: whether Fluid stores the result in `x`. Values never change here, so that `x` must not be used after
+        that: go on with what is returned, as in `i = layers.increment(i)`.
       name: instead of `increment_N`.
 
     Returns:
       The same kind, shape and dtype as `x`.
+
+    Raises:
+      ProgramError: by layers that use `x` later, with `in_place=True`.
 
     Example:
       >>> import fluid
@@ -41,7 +39,10 @@ def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: st
     this = Layer("increment", name)
     array = dense(x)
     (value,) = _cut(this, array, value=value)
-    return this.output(like(x, (array + value).astype(array.dtype)))
+    result = this.output(like(x, (array + value).astype(array.dtype)))
+    if in_place and (is_sequence(x) or isinstance(x, jax.Array)):
+        this.frame.change_in_place(x, "j = layers.increment(i, in_place=False)")
+    return result
 
 
 @layer
@@ -82,19 +83,20 @@ def scale(
 
 
 @layer
-@no_effect(out=WRITES_NOTHING)
+@assigns(out="total = layers.sums([x, y])")
 def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None, name: str | None = None) -> Any:
     """The sum of several values.
 
     Args:
       input: a list of arrays, or of SequenceBatches, of one shape.
-      out: accepted for programs written for Fluid, but has no effect: values never change.
+      out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `sum_N`.
 
     Returns:
       The same kind and shape as each of them.
 
     Raises:
+      ArgumentError: `out` is given.
       ShapeError: the shapes differ.
 
     Example:

@@ -8,26 +8,38 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fluid import core, errors
+from fluid.layers.assigning import assigns
 from fluid.layers.base import Layer, array_of, dense, describe, layer, on_data
 from fluid.layers.checks import dtype_of, known_shape, shape_of
-from fluid.layers.no_effect import WRITES_NOTHING, no_effect
+from fluid.layers.no_effect import no_effect
 
 
 @layer
-def fill_constant(shape: Sequence[int], dtype: DTypeLike, value: float, name: str | None = None) -> jax.Array:
+@assigns(out="x = layers.fill_constant(shape, dtype, value)")
+@no_effect(force_cpu="XLA decides where values lie")
+def fill_constant(
+    shape: Sequence[int],
+    dtype: DTypeLike,
+    value: float,
+    force_cpu: bool = False,
+    out: core.Value | None = None,
+    name: str | None = None,
+) -> jax.Array:
     """An array whose elements all have one value.
 
     Args:
       shape: its shape.
       dtype: its dtype.
       value: the value of every element.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
+      out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `fill_constant_N`.
 
     Returns:
       An array of shape `shape`.
 
     Raises:
-      ArgumentError: a size is negative, or the dtype does not exist.
+      ArgumentError: a size is negative, the dtype does not exist, or `out` is given.
 
     Example:
       >>> import fluid
@@ -132,17 +144,20 @@ def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: 
 
 
 @layer
-@no_effect(out=WRITES_NOTHING)
+@assigns(out="y = layers.zeros_like(x)")
 def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
     """Zeros in the shape of another value.
 
     Args:
       x: any shape, or a SequenceBatch.
-      out: accepted for programs written for Fluid, but has no effect: values never change.
+      out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `zeros_like_N`.
 
     Returns:
       The same kind, shape and dtype as `x`.
+
+    Raises:
+      ArgumentError: `out` is given.
 
     Example:
       >>> import fluid
@@ -176,17 +191,20 @@ def fill_zeros_like(x: core.Value, name: str | None = None) -> Any:
 
 
 @layer
-@no_effect(out=WRITES_NOTHING)
+@assigns(out="y = layers.ones_like(x)")
 def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
     """Ones in the shape of another value.
 
     Args:
       x: any shape, or a SequenceBatch.
-      out: accepted for programs written for Fluid, but has no effect: values never change.
+      out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `ones_like_N`.
 
     Returns:
       The same kind, shape and dtype as `x`.
+
+    Raises:
+      ArgumentError: `out` is given.
 
     Example:
       >>> import fluid
