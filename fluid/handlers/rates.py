@@ -42,7 +42,7 @@ class ReduceLROnPlateau(Monitor):
       >>> reader = fluid.reader.arrays((np.zeros((8, 2), "float32"),), batch_size=4)
       >>> reducing = fluid.handlers.ReduceLROnPlateau("loss", factor=0.5, patience=2, mode="max")
       >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.5))
-      >>> trainer.train(reader, num_epochs=5, handlers=[reducing])  # the loss never grows
+      >>> history = trainer.train(reader, num_epochs=5, handlers=[reducing])  # the loss never grows
       >>> trainer.learning_rate  # lowered after the third and the fifth epoch
       0.125
     """

@@ -81,7 +81,7 @@ class TrainingStep:
       ...     parameters, slots = step.update(gradients)
       ...     return parameters, slots, here
       >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(1.0), step=halved)
-      >>> trainer.train(fluid.reader.arrays((np.ones((4, 2), "float32"),), batch_size=4))
+      >>> history = trainer.train(fluid.reader.arrays((np.ones((4, 2), "float32"),), batch_size=4))
       >>> trainer.params["fc_0.b_0"].tolist()
       [-0.5]
     """

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import math
+import pathlib
 import struct
 import threading
 import zlib
@@ -17,9 +18,17 @@ import fluid
 from fluid import errors
 from fluid import handlers as H
 
+HANDLERS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "handlers.md"
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(48, 4)).astype("float32")
 Y = (X @ [[1.0], [-2.0], [0.5], [3.0]] + 0.7).astype("float32")
+
+
+def test_every_handler_is_on_the_page():
+    text = HANDLERS.read_text(encoding="utf-8")
+    handlers = set(H.__all__) - {"Handler", "NonFiniteReport"}
+    assert [name for name in handlers if f"`{name}" not in text] == []
 
 
 def train_program():

@@ -53,6 +53,12 @@ operations = st.lists(
 )
 
 
+def test_every_decorator_is_among_the_operations():
+    used = {name for _, function in OPERATIONS.values() for name in function.__code__.co_names}
+    decorators = {name for name in reader.__all__ if name.islower() and not name.endswith("_readers")}
+    assert decorators - {"arrays"} <= used
+
+
 def build(size, steps):
     """Build a chain of readers over `size` rows, from new parts."""
     made = lambda: iter(range(size))  # noqa: E731

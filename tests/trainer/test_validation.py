@@ -411,6 +411,8 @@ MAKERS = {
     "LearningRateMonitor": lambda folder: H.LearningRateMonitor(),
     "TerminateOnNaN": lambda folder: H.TerminateOnNaN(every=3),
     "TestEvery": lambda folder: H.TestEvery(test_reader(), every=3),
+    "ReduceLROnPlateau": lambda folder: H.ReduceLROnPlateau("score", patience=2),
+    "GradientMonitor": lambda folder: H.GradientMonitor(),
     "Checkpoint": lambda folder: H.Checkpoint(every=3),
     "ProgressBar": lambda folder: fluid.ProgressBar(show=True),
 }
@@ -430,6 +432,11 @@ def seen_of(handler, folder, trainer):
     text = {p.name: p.read_bytes() for p in folder.glob("*.csv")}
     saved = {p.name: make(param_path=p).params["fc_0.w_0"].tolist() for p in folder.glob("*.params")}
     return told, int(trainer.session.scope.step), params, best, text, saved
+
+
+def test_every_handler_is_made_here():
+    tested = {name.split()[0] for name in MAKERS}
+    assert tested == set(H.__all__) - {"Handler", "NonFiniteReport", "every", "once"}
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, is_sequence, layer
 from fluid.layers.recurrent.cells import Cell
-from fluid.layers.recurrent.gated_cells import GRUCell, LSTMCell
 from fluid.layers.recurrent.rnn_cell import RNNCell
 from fluid.layers.recurrent.scan import numbered, unroll
 from fluid.layers.recurrent.steps import (
@@ -109,10 +108,10 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
     Returns:
       What is stepped over instead, and what to do with it in each step.
     """
-    # A subclass may do more than its base class does.
-    known = type(cell) in (GRUCell, LSTMCell) and not kwargs
-    if known and isinstance(x, jax.Array) and x.ndim == 3:
-        return cell.hoist(x)  # type: ignore[attr-defined]
+    # A subclass that says nothing of it may do more than its base class does.
+    hoist = vars(type(cell)).get("hoist")
+    if hoist is not None and not kwargs and isinstance(x, jax.Array) and x.ndim == 3:
+        return hoist(cell, x)
     return x, cell
 
 

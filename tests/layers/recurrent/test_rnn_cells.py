@@ -16,7 +16,14 @@ from fluid import errors, layers
 
 WIDTH, SIZE = 3, 2
 KINDS = {"gru": layers.GRUCell, "lstm": layers.LSTMCell}
+COUNTS = {"gru": (2, 1), "lstm": (1, 2)}  # weight matrices, with as many biases, and states
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def test_every_cell_is_tested_here():
+    public = [getattr(layers, name) for name in layers.__all__]
+    cells = {kind for kind in public if isinstance(kind, type) and issubclass(kind, layers.RNNCell)}
+    assert cells - {layers.RNNCell} == set(KINDS.values()) and COUNTS.keys() == STEPS.keys() == KINDS.keys()
 
 
 def sigmoid(x):
@@ -71,9 +78,10 @@ def looped(kind, reverse, time_major):
 
     def program():
         x, n = layers.data("x", [4, SIZE]), layers.data("n", [1], "int64")
-        states = [layers.data(name, [WIDTH]) for name in "hc"[: len(KINDS[kind](WIDTH).state_shape)]]
+        shapes = KINDS[kind](WIDTH).state_shape  # [WIDTH], or a list of several
+        states = [layers.data(name, [WIDTH]) for name in "hc"[: len(shapes)]]
         x = layers.transpose(x, [1, 0, 2]) if time_major else x
-        start = states[0] if kind == "gru" else states
+        start = states if isinstance(shapes[0], list) else states[0]
         outputs, last = layers.rnn(KINDS[kind](WIDTH), x, start, n, time_major, reverse)
         outputs = layers.transpose(outputs, [1, 0, 2]) if time_major else outputs
         return outputs, *jax.tree.leaves(last)
@@ -147,8 +155,9 @@ def test_settings_hold(kind, given, meant, inside):
 
     known = fluid.Program(program)
     arrays, w = parameters_of(known)
-    assert len(w) == (2 if kind == "gru" else 1) * (1 if given.get("bias_attr") is False else 2)
-    x, starts = real(3, 4, SIZE), [np.full((3, WIDTH), 0.3)] * (1 if kind == "gru" else 2)
+    weights, states = COUNTS[kind]
+    assert len(w) == weights * (1 if given.get("bias_attr") is False else 2)
+    x, starts = real(3, 4, SIZE), [np.full((3, WIDTH), 0.3)] * states
     want, _ = by_loop(functools.partial(STEPS[kind], w=w, **meant), x, starts, [4] * 3, False)
     np.testing.assert_allclose(run(program, {"x": x}, arrays=arrays).outputs[0], want, rtol=1e-4, atol=1e-6)
 
