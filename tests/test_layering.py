@@ -31,7 +31,7 @@ LAYERS = [
     ["assigning", "functional", "no_effect"],
     ["base"],
     ["checks"],
-    ["data", "embedding", "fc", "module", "missing", "own"],
+    ["data", "embedding", "fc", "module", "missing", "own", "py_func"],
     ["tensor", "activation"],
     ["sequence"],
     ["image"],

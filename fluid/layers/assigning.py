@@ -29,8 +29,8 @@ def assigns(**instead: str) -> Callable[[F], F]:
                 if given.get(name) is not None:
                     raise errors.ArgumentError(
                         f"{function.__qualname__}({name}=...) would change a value, and the values of a program "
-                        f"function never change; use what is returned: {call}. Programs that assign to variables run in "
-                        f"fluid.static"
+                        f"function never change; use what is returned: {call}. Programs that assign to variables run "
+                        f"in fluid.static"
                     )
             return function(*args, **kwargs)
 

@@ -217,6 +217,46 @@ def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = N
 
 
 @layer
+@assigns(out="y = layers.full_like(x, value)")
+@no_effect(device="XLA decides where values lie", stop_gradient="a constant has no gradient")
+def full_like(
+    input: core.Value,
+    fill_value: float,
+    out: core.Value | None = None,
+    dtype: DTypeLike | None = None,
+    device: str | None = None,
+    stop_gradient: bool = True,
+    name: str | None = None,
+) -> Any:
+    """One value for all elements, in the shape of another value.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      fill_value: the value of every element.
+      out: not possible in a program function, whose values never change: use what is returned.
+      dtype: of the result; that of the input by default.
+      device: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
+      stop_gradient: accepted for programs written for Fluid, but has no effect: a constant has no gradient.
+      name: instead of `full_like_N`.
+
+    Returns:
+      The same kind and shape as the input.
+
+    Raises:
+      ArgumentError: there is no such dtype, or `out` is given.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.full_like(fluid.layers.data("x", shape=[4]), 2.5)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    found = None if dtype is None else dtype_of("full_like", dtype)
+    return Layer("full_like", name).output(on_data(lambda v: jnp.full_like(v, fill_value, dtype=found), input))
+
+
+@layer
 def range(start: float, end: float, step: float, dtype: DTypeLike, name: str | None = None) -> jax.Array:
     """Evenly spaced numbers from `start` up to, but not including, `end`.
 
@@ -304,28 +344,31 @@ def eye(
 
 
 @layer
-def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax.Array:
-    """A matrix with a vector on its diagonal, and zeros elsewhere.
+def meshgrid(input: Sequence[core.Value], name: str | None = None) -> list[jax.Array]:
+    """The coordinates of all points of a grid.
 
     Args:
-      diagonal: `[n]`.
-      name: instead of `diag_N`.
+      input: the coordinates along each dimension, a list of vectors `[n_i]`.
+      name: instead of `meshgrid_N`.
 
     Returns:
-      `[n, n]`.
+      A list of as many arrays `[n_1, n_2, ...]`; the `i`-th has the `i`-th coordinate of each point.
 
     Raises:
-      ShapeError: the input is no vector.
+      ShapeError: an input is no vector, or there is none.
 
     Example:
       >>> import fluid
-      >>> print(fluid.Program(lambda: fluid.layers.diag([1.0, 2.0])).outputs[0])
-      float32[2, 2]
+      >>> def program():
+      ...     return fluid.layers.meshgrid([fluid.layers.range(0, 4, 1, "float32"), fluid.layers.ones([3], "float32")])
+      >>> print(*fluid.Program(program).outputs)
+      float32[4, 3] float32[4, 3]
     """
-    this = Layer("diag", name)
-    vector = array_of(this, diagonal)
-    if vector.ndim != 1:
+    this = Layer("meshgrid", name)
+    vectors = [array_of(this, v) for v in input]
+    if not vectors or any(v.ndim != 1 for v in vectors):
         raise errors.ShapeError(
-            f"{this.name}: {describe(diagonal)}; expected a vector, as from layers.reshape(x, [-1])"
+            f"{this.name}: {', '.join(map(describe, input)) or 'nothing'}; expected a list of vectors, as in "
+            f"meshgrid([layers.reshape(x, [-1]), layers.reshape(y, [-1])])"
         )
-    return this.output(jnp.diag(vector))
+    return [this.output(grid) for grid in jnp.meshgrid(*vectors, indexing="ij")]

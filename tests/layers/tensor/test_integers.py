@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers.run import feeds, output
 
@@ -27,6 +27,7 @@ WANTED = {
 
 
 @pytest.mark.parametrize("name", WANTED)
+@settings(max_examples=20)
 @given(x=st.lists(WHOLE, min_size=6, max_size=6), y=st.lists(DIVISOR, min_size=3, max_size=3))
 def test_quotients_and_remainders(name, x, y):
     x = np.reshape(x, (2, 3))
@@ -51,6 +52,7 @@ def test_floats_beside_integers_stay_floats():
         np.testing.assert_allclose(got, want)
 
 
+@settings(max_examples=20)
 @given(x=st.lists(WHOLE, min_size=4, max_size=4), factor=st.floats(-9, 9), bias=st.floats(-9, 9), last=st.booleans())
 def test_scale_cuts_its_numbers_first(x, factor, bias, last):
     x = np.reshape(x, (4, 1))
