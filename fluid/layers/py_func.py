@@ -47,7 +47,8 @@ def py_func(
       >>> import fluid, numpy as np
       >>> def program():
       ...     x = fluid.layers.data("x", shape=[2])
-      ...     return fluid.layers.py_func(np.sinh, x, out=x, backward_func=lambda x, y, slope: slope * np.cosh(x))
+      ...     y = fluid.layers.py_func(np.sinh, x, out=x, backward_func=lambda x, y, slope: slope * np.cosh(x))
+      ...     return fluid.layers.reduce_sum(y)
       >>> with fluid.Session(program) as session:
       ...     print(session.run(feed={"x": np.zeros((1, 2), "float32")}, fetch=["x@GRAD"], mode="test")[0])
       [[1. 1.]]
