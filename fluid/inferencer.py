@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, refuse_parallel
 from fluid.place import Place
 from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import read_feed
@@ -40,6 +40,7 @@ class Inferencer(ShowsProgram):
         never depends on those before it.
       rename: names in the file to names of the program, see `fluid.io.load_params`.
       entry: which entry point of an exported model that has several.
+      parallel: None or False; an Inferencer works on one device.
 
     Attributes:
       program: the discovered Program.
@@ -72,7 +73,9 @@ class Inferencer(ShowsProgram):
         buckets: Ladders = None,
         rename: Rename = None,
         entry: str | None = None,
+        parallel: bool | None = None,
     ):
+        refuse_parallel("Inferencer", parallel)
         sources = [source for source in (param_path, params) if source is not None]
         if len(sources) != 1:
             raise errors.ArgumentTypeError(

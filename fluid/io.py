@@ -9,6 +9,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import Program
+from fluid.missing import of_io as __getattr__  # noqa: F401
 from fluid.storage import PathLike, Rename, check_match, is_safetensors, load_arrays, renamed, save_arrays
 
 __all__ = [

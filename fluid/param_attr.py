@@ -19,6 +19,8 @@ class ParamAttr:
       regularizer: of `fluid.regularizer`; takes the place of the optimizer's.
       trainable: False to keep it as it is.
       gradient_clip: of `fluid.clip`, applied to this parameter's gradient before the optimizer's own clip.
+      do_model_average: accepted for programs written for Fluid, but has no effect: the average says which parameters it
+        takes, see `fluid.optimizer.ModelAverage`.
 
     Example:
       >>> ParamAttr(name="w", learning_rate=0.5).name
@@ -31,6 +33,7 @@ class ParamAttr:
     regularizer: Any = None
     trainable: bool = True
     gradient_clip: Any = None
+    do_model_average: bool = True
 
     def __post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):

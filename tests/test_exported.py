@@ -7,10 +7,10 @@ NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
-        NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer TrainingStep
-        batch clip create_lod_tensor create_random_int_lodtensor draw embedding errors find_learning_rate handlers
-        initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer summary train
-        trainer
+        NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer
+        TrainingStep average batch clip contrib core create_lod_tensor create_random_int_lodtensor data draw
+        embedding errors find_learning_rate handlers initializer io layers metrics name_scope nets one_hot
+        optimizer place reader regularizer summary train trainer unique_name
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell
@@ -72,11 +72,11 @@ NAMES = {
         L1Decay L1DecayRegularizer L2Decay L2DecayRegularizer
     """,
     "fluid.clip": """
-        GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue
+        GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue set_gradient_clip
     """,
     "fluid.metrics": """
-        Accuracy Auc ChunkEvaluator CompositeMetric DetectionMAP EditDistance MetricBase Metrics Precision Recall
-        names_of
+        Accuracy Auc ChunkEvaluator CompositeMetric DetectionMAP EditDistance MetricBase Metrics Precision
+        Recall WeightedAverage names_of
     """,
     "fluid.handlers": """
         CSVLogger Checkpoint EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot NonFiniteReport Profiler

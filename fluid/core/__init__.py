@@ -1,6 +1,6 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
-from fluid.core.arguments import is_size, one_of, whole_number
+from fluid.core.arguments import is_compiled_with_cuda, is_size, one_of, refuse_parallel, whole_number
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -11,6 +11,7 @@ from fluid.core.frame import (
     ParameterSpec,
     current_frame,
     name_scope,
+    record_gradient_clip,
     running,
     user_site,
     warn,
@@ -24,8 +25,11 @@ from fluid.core.sequence import SequenceBatch, filled, spread_mask
 from fluid.core.stack import Stack
 from fluid.core.stages import Staged, Stages
 from fluid.core.variables import (
+    Parameter,
+    clip_parameters,
     create_parameter,
     create_state,
+    described,
     expect_probabilities,
     fold_name,
     limit_feed,
@@ -49,6 +53,7 @@ __all__ = [
     "LoDTensor",
     "Minimize",
     "NestedSequenceBatch",
+    "Parameter",
     "ParameterSpec",
     "Part",
     "Program",
@@ -60,13 +65,16 @@ __all__ = [
     "Stages",
     "Stack",
     "Value",
+    "clip_parameters",
     "create_parameter",
     "create_state",
     "current_frame",
+    "described",
     "expect_probabilities",
     "filled",
     "fold_name",
     "inner_frame",
+    "is_compiled_with_cuda",
     "is_size",
     "leave",
     "limit_feed",
@@ -76,7 +84,9 @@ __all__ = [
     "perturbed",
     "random_key",
     "record",
+    "record_gradient_clip",
     "record_minimize",
+    "refuse_parallel",
     "running",
     "set_state",
     "spread_mask",

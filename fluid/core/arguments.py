@@ -1,4 +1,4 @@
-"""Checks of arguments that every room needs."""
+"""Checks that every room needs: of arguments, and of the machine."""
 
 import operator
 from typing import Any, cast
@@ -70,3 +70,30 @@ def is_size(value: Any) -> bool:
     if isinstance(value, int | np.integer):
         return not isinstance(value, bool)
     return bool(jax.export.is_symbolic_dim(value))
+
+
+def refuse_parallel(owner: str, parallel: Any) -> None:
+    """Check `parallel=`, which programs written for Fluid give: False and None change nothing.
+
+    Raises:
+      ArgumentError: it is True; the message says what to do.
+    """
+    if parallel not in (None, False):
+        raise errors.ArgumentError(
+            f"{owner}(parallel={parallel!r}): one process works on one device, with all cores of a CPU; leave parallel "
+            f"out. Batches that are too large for the device go in parts, "
+            f"fluid.optimizer.Adam(1e-3, accumulate_steps=4)"
+        )
+
+
+def is_compiled_with_cuda() -> bool:
+    """Whether JAX is installed with CUDA and sees a GPU, so that `place=fluid.CUDAPlace(0)` works.
+
+    Example:
+      >>> import fluid
+      >>> place = fluid.CUDAPlace(0) if fluid.core.is_compiled_with_cuda() else fluid.CPUPlace()
+    """
+    try:
+        return bool(jax.local_devices(backend="cuda"))
+    except RuntimeError:  # JAX knows no such backend
+        return False

@@ -165,6 +165,7 @@ class Made:
       lookups: for each table of which rows were taken, the ids of each time.
       minimizations: what `optimizer.minimize` recorded, in order.
       probabilities: what layers take for probabilities without knowing what they are.
+      gradient_clip: what `clip.set_gradient_clip` gave, for the `minimize` calls that follow.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -172,6 +173,7 @@ class Made:
     lookups: dict[str, list[Any]] = field(default_factory=dict)
     minimizations: list[Minimization] = field(default_factory=list)
     probabilities: list[Probabilities] = field(default_factory=list)
+    gradient_clip: Any = None
 
 
 @dataclass
@@ -194,6 +196,7 @@ class Frame:
     Attributes:
       mode: "train" or "test".
       precision: the dtype that the program computes in instead of float32; None for float32.
+      settings_only: whether this is no program function, but a function that returns an optimizer.
       placeholder_batch: while the program is discovered, the stand-in for the batch size; else None.
       inside_loop: whether this is the inside of a loop or branch, whose values are none outside it.
       labelling: whether named values in there carry their names in the equations, see `core.equations.label`.
@@ -206,6 +209,7 @@ class Frame:
 
     mode: str = TRAIN
     precision: str | None = None
+    settings_only: bool = False
     placeholder_batch: int | None = None
     inside_loop: bool = False
     labelling: bool = False
@@ -305,7 +309,7 @@ def current_frame(caller: str) -> Frame:
       OutsideProgramError: no program function is running.
     """
     frame = _current.get()
-    if frame is None:
+    if frame is None or frame.settings_only:
         short = caller.rpartition(".")[2]
         raise errors.OutsideProgramError(
             f"fluid.{caller} was called outside a program function; fluid runs the function itself, to trace it. "
@@ -341,6 +345,18 @@ def warn(message: str) -> None:
         frame = frame.f_back
         level += 1
     warnings.warn(message, errors.FluidWarning, stacklevel=level)
+
+
+def record_gradient_clip(clip: Any) -> None:
+    """Note a clip for the gradients of all parameters, in a program function or in a function of an optimizer.
+
+    Raises:
+      OutsideProgramError: neither is running.
+    """
+    frame = _current.get()
+    if frame is None or not frame.settings_only:
+        frame = current_frame("clip.set_gradient_clip")
+    frame.made.gradient_clip = clip
 
 
 @contextlib.contextmanager

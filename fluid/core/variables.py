@@ -4,7 +4,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,19 @@ from fluid.core.sequence import SequenceBatch, filled
 def fold_name(key: jax.Array, name: str) -> jax.Array:
     """The random key of a name: independent of every other name and of the order in which names appear."""
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+class Parameter(NamedTuple):
+    """A parameter, as functions such as `exclude_from_weight_decay_fn` and `need_clip` get it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def described(name: str, value: Any) -> Parameter:
+    """The description of the parameter with this name and value."""
+    return Parameter(name, tuple(value.shape), str(value.dtype))
 
 
 def create_parameter(
@@ -237,6 +250,22 @@ def record_minimize(
     return recorded[number] if number < len(recorded) else None
 
 
+def clip_parameters(clip: Any, parameter_list: Sequence[Any]) -> None:
+    """Let the gradients of some parameters be clipped, each by itself.
+
+    Args:
+      clip: opaque here.
+      parameter_list: names or values of the parameters.
+
+    Raises:
+      UnknownNameError: a name is not a parameter of the program.
+    """
+    frame = current_frame("clip.set_gradient_clip")
+    for name in _parameter_names(frame, parameter_list, "set_gradient_clip"):
+        spec = frame.declared.arrays[name]
+        frame.declared.arrays[name] = replace(spec, settings=replace(spec.settings, gradient_clip=clip))
+
+
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     try:
         sizes = tuple(int(d) for d in shape)
@@ -317,7 +346,7 @@ def _overridden(name: str, value: Any, given: Any) -> Any:
     return given.with_data(filled(given, 0)) if sequence else given
 
 
-def _parameter_names(frame: Frame, items: Sequence[Any]) -> tuple[str, ...]:
+def _parameter_names(frame: Frame, items: Sequence[Any], caller: str = "minimize") -> tuple[str, ...]:
     if isinstance(items, str):
         items = [items]
     names = []
@@ -327,7 +356,7 @@ def _parameter_names(frame: Frame, items: Sequence[Any]) -> tuple[str, ...]:
         if spec is None or spec.trainable is None:
             known = [n for n, s in frame.declared.arrays.items() if s.trainable is not None]
             raise errors.UnknownNameError(
-                f"minimize was given {name if name is not None else item!r}, which is no parameter of this program. "
+                f"{caller} was given {name if name is not None else item!r}, which is no parameter of this program. "
                 f"{errors.nearest(str(name), known)}"
             )
         names.append(str(name))

@@ -107,7 +107,6 @@ from fluid.layers.loss.regression import (
     square_error_cost,
 )
 from fluid.layers.loss.sampled import hsigmoid, nce, sampled_softmax_with_cross_entropy
-from fluid.layers.missing import __getattr__ as __getattr__
 from fluid.layers.module import module
 from fluid.layers.norm.batch_norm import batch_norm
 from fluid.layers.norm.data_norm import data_norm
@@ -242,6 +241,7 @@ from fluid.lr import (
     polynomial_decay,
     warmup_cosine,
 )
+from fluid.missing import of_layers as __getattr__  # noqa: F401
 
 # fmt: off
 __all__ = [

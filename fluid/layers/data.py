@@ -7,9 +7,14 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import layer
+from fluid.layers.no_effect import no_effect
 
 
 @layer
+@no_effect(
+    type="lod_level says what kind of value it is",
+    stop_gradient="the gradient of a feed is computed where it is fetched",
+)
 def data(
     name: str,
     shape: Sequence[int | None],
@@ -17,6 +22,8 @@ def data(
     lod_level: int = 0,
     append_batch_size: bool = True,
     column: int | None = None,
+    type: object = None,
+    stop_gradient: bool = True,
 ) -> Any:
     """Declare a feed, by which data enters a program.
 
@@ -30,6 +37,9 @@ def data(
         of sequences.
       append_batch_size: whether a batch dimension is put before `shape`.
       column: the position of this field in a row; by default the order of the declarations counts.
+      type: accepted for programs written for Fluid, but has no effect: lod_level says what kind of value it is.
+      stop_gradient: accepted for programs written for Fluid, but has no effect: the gradient of a feed is computed
+        where it is fetched.
 
     Returns:
       `[batch, *shape]`; or a SequenceBatch with data `[batch, time, *shape]`, or a NestedSequenceBatch with data

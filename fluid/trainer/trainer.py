@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, one_of, whole_number
+from fluid.core import TEST, TRAIN, one_of, refuse_parallel, whole_number
 from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
@@ -50,6 +50,7 @@ class Trainer(ShowsProgram):
       max_compilations: how many shapes may be chosen, each of which is a compilation.
       checkpoint_config: a CheckpointConfig: save while training, and continue from the newest checkpoint that is there.
       step: a function that computes a training step, see `fluid.TrainingStep`; by default one gradient and one update.
+      parallel: None or False; a Trainer works on one device.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
@@ -89,7 +90,9 @@ class Trainer(ShowsProgram):
         max_compilations: int = MAX_COMPILATIONS,
         checkpoint_config: CheckpointConfig | None = None,
         step: StepFunction | None = None,
+        parallel: bool | None = None,
     ):
+        refuse_parallel("Trainer", parallel)
         function = one_of("program_func", program_func, "train_func", train_func)
         optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
         program = trained_program(function, optimizer, precision)

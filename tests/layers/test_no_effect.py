@@ -33,6 +33,7 @@ def stepped(method):
 SEQUENCE = {"x": fluid.SequenceBatch(real(2, 3, 2), np.array([3, 1]))}
 BUILDS = {row.name: row for row in reversed(ROWS)} | {
     "fluid.embedding": Row("fluid.embedding", lambda x, **k: fluid.embedding(x, [7, 3], **k), {"x": whole(7, 4, 3)}),
+    "data": Row("data", lambda x, **k: x + layers.data("other", [3], **k), {"x": real(4, 3)}),
     "DynamicRNN.step_input": Row("DynamicRNN", stepped("step_input"), SEQUENCE),
     "DynamicRNN.memory": Row("DynamicRNN", stepped("memory"), SEQUENCE),
     "lstm": Row("lstm", lambda x, max_len=4: layers.lstm(x, *[np.zeros((1, 3, 2), "float32")] * 2, max_len, 2, 1)[0],
@@ -44,6 +45,7 @@ BUILDS = {row.name: row for row in reversed(ROWS)} | {
 # For each argument that a user may expect something of: a value that asks for it, and one that does not.
 WISHES = {
     ("auc", "topk"): (2, 1),
+    ("batch_norm", "fuse_with_relu"): (True, False),
     ("DynamicRNN.step_input", "level"): (1, 0),
     ("dynamic_lstm", "dtype"): ("float16", "float32"),
     ("dynamic_lstmp", "dtype"): ("bfloat16", "float32"),

@@ -51,6 +51,7 @@ def fill_constant(
 
 
 @layer
+@no_effect(force_cpu="XLA decides where values lie")
 def fill_constant_batch_size_like(
     input: core.Value,
     shape: Sequence[int],
@@ -59,6 +60,7 @@ def fill_constant_batch_size_like(
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
     name: str | None = None,
+    force_cpu: bool = False,
 ) -> jax.Array:
     """An array whose elements all have one value, with one size taken from another array, such as the batch.
 
@@ -70,6 +72,7 @@ def fill_constant_batch_size_like(
       input_dim_idx: which size of the input is taken.
       output_dim_idx: which size it replaces.
       name: instead of `fill_constant_batch_size_like_N`.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
 
     Returns:
       An array of shape `shape`, with that size replaced.
