@@ -25,7 +25,7 @@ from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lod
 from fluid.looking import draw, summary
 from fluid.metrics import average
 from fluid.missing import of_fluid as __getattr__  # noqa: F401
-from fluid.param_attr import ParamAttr
+from fluid.param_attr import ParamAttr, WeightNormParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
 from fluid.session import Results, Session, TrainingStep
@@ -74,6 +74,7 @@ __all__ = [
     "Session",
     "Trainer",
     "TrainingStep",
+    "WeightNormParamAttr",
     "average",
     "batch",
     "clip",

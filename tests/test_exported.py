@@ -8,9 +8,9 @@ NAMES = {
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
         NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer
-        TrainingStep average batch clip contrib core create_lod_tensor create_random_int_lodtensor data draw
-        embedding errors find_learning_rate handlers initializer io layers metrics name_scope nets one_hot
-        optimizer place reader regularizer summary train trainer unique_name
+        TrainingStep WeightNormParamAttr average batch clip contrib core create_lod_tensor
+        create_random_int_lodtensor data draw embedding errors find_learning_rate handlers initializer io layers
+        metrics name_scope nets one_hot optimizer place reader regularizer summary train trainer unique_name
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell

@@ -1,6 +1,7 @@
 """What every layer is made with: `@layer`, `Layer`, and functions that read the values it is given."""
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard, TypeVar
@@ -14,7 +15,7 @@ from fluid import core, errors
 from fluid.initializer import Constant, Xavier
 from fluid.layers import functional
 from fluid.layers.functional import Activation
-from fluid.param_attr import ParamSetting, to_attr
+from fluid.param_attr import ParamSetting, WeightNormParamAttr, to_attr
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -115,9 +116,36 @@ class Layer:
             )
         name = settings.name or self.frame.unique(f"{self.name}.{suffix}")
         initializer = settings.initializer or default
+        if isinstance(settings, WeightNormParamAttr):
+            return self._normalized(name, settings, shape, parameter_dtype(dtype), initializer, rows_only)
         return core.create_parameter(
             name, shape, parameter_dtype(dtype), initializer, settings.trainable, settings, rows_only
         )
+
+    def _normalized(
+        self,
+        name: str,
+        settings: WeightNormParamAttr,
+        shape: Sequence[int],
+        dtype: str,
+        initializer: Initializer,
+        rows_only: bool,
+    ) -> jax.Array:
+        """Create the two parts of a parameter, a length and a direction, and put them together."""
+        dim = settings.dim
+        if rows_only or (dim is not None and (isinstance(dim, bool) or dim not in range(-len(shape), len(shape)))):
+            raise errors.ArgumentError(
+                f"{self.name}: WeightNormParamAttr(dim={dim!r}) of a parameter of shape {list(shape)}"
+                f"{' whose rows are looked up' if rows_only else ''}; expected None or a dimension from 0 to "
+                f"{len(shape) - 1}, and is_sparse=False"
+            )
+        kept = range(len(shape))[dim] if dim is not None else None
+        axes = tuple(axis for axis in range(len(shape)) if axis != kept)
+        sizes = [size if axis == kept else 1 for axis, size in enumerate(shape)]
+        start = _NormOf(initializer, tuple(shape), axes, f"{name}_v")
+        length = core.create_parameter(f"{name}_g", sizes, dtype, start, settings.trainable, settings)
+        direction = core.create_parameter(f"{name}_v", shape, dtype, initializer, settings.trainable, settings)
+        return (direction * (length / _norm(wide(direction), axes))).astype(direction.dtype)
 
     def state(
         self, name: str | None, suffix: str, shape: Sequence[int], dtype: DTypeLike, default: Initializer
@@ -152,6 +180,25 @@ class Layer:
         if act == "softmax" and result is raw:  # an overridden value does not come from these logits
             self.frame.note(result, logits=value, logits_axis=-1)
         return result
+
+
+@dataclasses.dataclass(frozen=True)
+class _NormOf:
+    """The initial value of the lengths of a direction: its norm over some axes. Both are made from one random key."""
+
+    initializer: Initializer
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    key_name: str
+
+    def __call__(self, key: Any, shape: Sequence[int], dtype: Any) -> Any:
+        return _norm(self.initializer(key, self.shape, dtype), self.axes)
+
+
+def _norm(x: Any, axes: tuple[int, ...]) -> Any:
+    """The Euclidean norm along axes, which keep the size 1; 1 where it is 0."""
+    squares = jnp.sum(jnp.square(x), axis=axes, keepdims=True)
+    return jnp.sqrt(jnp.where(squares > 0, squares, 1))
 
 
 def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:

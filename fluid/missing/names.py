@@ -95,7 +95,6 @@ of_fluid = instead_of(
         "scope_guard": "a fluid.Session for each scope, or fluid.static",
         "set_flags": "settings of JAX, jax.config.update",
         "transpiler": "nothing: every program is compiled; fluid.Trainer for one device",
-        "WeightNormParamAttr": "fluid.layers.create_parameter for direction and length, whose product is the weight",
     },
 )
 
