@@ -1,5 +1,6 @@
 """Python functions that are called while a compiled program runs."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -127,7 +128,8 @@ def _on_host(
 
     @jax.custom_vjp
     def run(*arrays: Any) -> tuple[jax.Array, ...]:
-        return jax.pure_callback(lambda *v: ask(func, wanted, *v), tuple(wanted), *arrays, vmap_method="sequential")
+        answer = functools.partial(ask, func, wanted)
+        return jax.pure_callback(answer, tuple(wanted), *arrays, vmap_method="sequential")
 
     def forward(*arrays: Any) -> Any:
         results = run(*arrays)
@@ -140,7 +142,7 @@ def _on_host(
             found: Sequence[Any] = [jnp.zeros(s.shape, s.dtype) for s in looks]
         else:
             values = [v for v, keep in zip((*arrays, *results), kept, strict=True) if keep]
-            answer = lambda *v: ask(backward_func, looks, *v)  # noqa: E731
+            answer = functools.partial(ask, backward_func, looks)
             floats = [s for s in slopes if s.dtype != jax.dtypes.float0]
             found = jax.pure_callback(answer, tuple(looks), *values, *floats, vmap_method="sequential")
         return tuple(
