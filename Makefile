@@ -4,31 +4,43 @@
 #   make check   lint, format, types, layering
 #   make examples  every example at full strength, against the accuracy that it reaches
 #   make soak    what takes too long for every day: 20 kills, every byte of a checkpoint flipped
+#   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make bench   fluid beside hand-written JAX
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 WORKERS ?= 2
 PYTEST_ARGS ?=
+comma := ,
 # Most tests run a program once or twice, so how fast it compiles is all that counts. Those marked slow, which train,
 # run what users run. (XLA of later years has no such flag.)
 XLA_FLAG := import jaxlib.version as v; print("--xla_cpu_use_fusion_emitters=false" if v.__version_info__ < (0, 11) else "")
 COMPILE_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$($(BIN)/python -c '$(XLA_FLAG)')"
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
-.PHONY: demo test check quick examples format bench soak clean setup
+.PHONY: demo test check quick examples format mistakes bench soak clean setup
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+# $(call install,EXTRAS) installs fluid with some of its extras.
+define install
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "fluid needs Python 3.11 or newer, found %d.%d; say which to use: make PYTHON=/path/to/python3.11" % v[:2])'
 	@echo "setting up $(VENV) with $$($(PYTHON) --version) (once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev,bench]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[$(1)]'
 	@touch $@
+endef
 
-demo: $(STAMP)
+$(STAMP): pyproject.toml
+	$(call install,dev$(comma)bench)
+
+# The demo needs less; an environment that has everything serves it too.
+$(DEMO_STAMP): pyproject.toml
+	$(call install,demo)
+
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	$(BIN)/python examples/recognize_digits.py --net conv
 
 check: $(STAMP)
@@ -52,6 +64,9 @@ soak: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+mistakes: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m mistakes
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 import fluid
+from fluid.storage.folder import Folder
 from fluid.trainer.checkpoint import Checkpoints
-from fluid.trainer.checkpoint.folder import Folder
 
 MEGABYTES, LAYERS, STEPS = 200, 10, 40
 

@@ -18,7 +18,7 @@ from fluid import (
     trainer,
     unique_name,
 )
-from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, name_scope
+from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope
 from fluid.inferencer import Inferencer
 from fluid.input import data, embedding, one_hot
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
@@ -87,6 +87,7 @@ __all__ = [
     "embedding",
     "errors",
     "find_learning_rate",
+    "frozen",
     "handlers",
     "initializer",
     "io",

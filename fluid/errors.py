@@ -9,8 +9,10 @@
     |-- FeedError            (ValueError)    data does not fit what the program declares
     |   `-- FeedTypeError    (TypeError)     ... because of its dtype
     |-- UnknownNameError     (KeyError)      no feed, parameter or value has that name
+    |-- MissingNameError     (AttributeError)  a module or an object of fluid has nothing of that name
     |-- ParameterError       (ValueError)    parameters do not match the program
     |-- ReaderError          (ValueError)    a reader gives nothing, or gives what no reader gives
+    |-- EOFException         (EOFError)      a reader that feeds a program is at its end
     |-- ParameterFileError   (OSError)       a parameter file is missing or is something else
     |-- CheckpointError      (OSError)       a checkpoint folder is in use, damaged or gone
     |-- ArtifactError        (OSError)       an exported model cannot be written, read or run here
@@ -22,7 +24,7 @@ and the call that would have worked.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -69,12 +71,20 @@ class UnknownNameError(FluidError, KeyError):
         return str(self.args[0]) if self.args else ""  # KeyError would show the repr, quotes and all
 
 
+class MissingNameError(FluidError, AttributeError):
+    """A module or an object of fluid has nothing of that name."""
+
+
 class ParameterError(FluidError, ValueError):
     """Parameters do not match the program: one name with two shapes, or names missing, extra or misshapen."""
 
 
 class ReaderError(FluidError, ValueError):
     """A reader gives no data, or gives what is not a minibatch."""
+
+
+class EOFException(FluidError, EOFError):
+    """A reader that feeds a program of `fluid.static` is at its end; the name is Fluid's."""
 
 
 class ParameterFileError(FluidError, OSError):
@@ -129,3 +139,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return "There are none."
     shown = ", ".join(repr(n) for n in names[:12])
     return f"Known names: {shown}{', ...' if len(names) > 12 else ''}."
+
+
+def missing_name(owner: str, name: str, known: Iterable[str], instead: Mapping[str, str]) -> MissingNameError:
+    """The error for a name that a module or an object does not have.
+
+    Args:
+      owner: whose name it would be, such as "module 'fluid.layers'".
+      name: what was asked for.
+      known: the names there are.
+      instead: for names that other libraries have, or that earlier versions of Fluid had, what takes their place.
+
+    Example:
+      >>> raise missing_name("module 'fluid.layers'", "Dense", ["fc"], {"Dense": "layers.fc(x, size=10)"})
+      Traceback (most recent call last):
+        ...
+      fluid.errors.MissingNameError: module 'fluid.layers' has no attribute 'Dense'; use layers.fc(x, size=10)
+    """
+    advice = f"; use {instead[name]}" if name in instead else ""
+    if not advice and (close := difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)):
+        advice = f". Did you mean {close[0]!r}?"
+    return MissingNameError(f"{owner} has no attribute {name!r}{advice}", name=name)

@@ -1,25 +1,31 @@
 """Inferencer: computes the outputs of a program function from data."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, refuse_parallel
+from fluid.missing import SpelledElsewhere
 from fluid.place import Place
+from fluid.reader import data_sets
+from fluid.reader.adapters import minibatches
+from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import read_feed
+from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
+from fluid.session.prediction import needed_feeds, on_host, stream
 from fluid.session.shown import ShowsProgram
-from fluid.storage import PathLike, Rename
+from fluid.storage import PathLike, Rename, newest_checkpoint, source_of
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
-class Inferencer(ShowsProgram):
+class Inferencer(ShowsProgram, SpelledElsewhere):
     """Computes the outputs of a program function, or of an exported model, from data, in test mode.
 
     Batches are padded to the next power of two, so that many batch sizes need few compilations, and outputs are cut
@@ -40,6 +46,10 @@ class Inferencer(ShowsProgram):
         never depends on those before it.
       rename: names in the file to names of the program, see `fluid.io.load_params`.
       entry: which entry point of an exported model that has several.
+      checkpoint: the `checkpoint_dir` of a Trainer, instead of a file: the parameters of its newest checkpoint that is
+        whole.
+      strict: False takes arrays that have the right names and shapes although they seem to belong to other layers, as
+        after the program was written anew, and logs them. Parameters must not be missing in any case.
       parallel: None or False; an Inferencer works on one device.
 
     Attributes:
@@ -48,7 +58,8 @@ class Inferencer(ShowsProgram):
 
     Raises:
       ParameterFileError: there is no such file, or it holds something else.
-      ParameterError: parameters are missing or misshapen.
+      ParameterError: parameters are missing or misshapen, or belong to other layers than those of their names here.
+      CheckpointError: there is no such folder of checkpoints, or none in it is whole.
       ArtifactError: the exported model is missing, damaged, of a newer version, or made for other devices.
 
     Example:
@@ -62,6 +73,16 @@ class Inferencer(ShowsProgram):
       [[3.0], [7.0]]
     """
 
+    _spelled: ClassVar = {
+        "evaluate": "fluid.Trainer(train_program, optimizer).test(reader), of a program that returns a loss",
+        "fit": "fluid.Trainer(train_program, optimizer).train(reader, num_epochs=10)",
+        "params": "inferencer.session.params(), a dict of arrays by name",
+        "run": "inferencer.infer(feed)",
+        "save": "fluid.io.save_inference_model(path, infer_func, params)",
+        "summary": "fluid.summary(inferencer.program)",
+        "test": "fluid.Trainer(train_program, optimizer).test(reader), of a program that returns a loss",
+    }
+
     def __init__(
         self,
         infer_func: Callable[[], Any] | Program | None = None,
@@ -73,36 +94,43 @@ class Inferencer(ShowsProgram):
         buckets: Ladders = None,
         rename: Rename = None,
         entry: str | None = None,
+        *,
+        checkpoint: PathLike | None = None,
+        strict: bool = True,
         parallel: bool | None = None,
     ):
         refuse_parallel("Inferencer", parallel)
-        sources = [source for source in (param_path, params) if source is not None]
-        if len(sources) != 1:
+        if sum(source is not None for source in (param_path, params, checkpoint)) != 1:
             raise errors.ArgumentTypeError(
                 "an Inferencer needs parameters, from one source: "
-                'fluid.Inferencer(infer_func, param_path="digits.params") or (infer_func, params=trainer.params)'
+                'fluid.Inferencer(infer_func, param_path="digits.params"), (infer_func, params=trainer.params) or '
+                '(infer_func, checkpoint="checkpoints")'
             )
         if infer_func is None and (saved := _saved_by_the_original(param_path)) is not None:
             infer_func = saved
-            sources = [saved.params]
+            params = saved.params
         if infer_func is None:
-            self.session = Session(_exported(param_path, entry, place, precision, rename), place=place)
+            self.session = Session(_exported(param_path, entry, place, precision, rename, strict), place=place)
         else:
             self.session = Session(infer_func, place=place, precision=precision)
-            self.session.load_params(sources[0], strict=False, rename=rename)
+            given = param_path if params is None else params
+            source = source_of(given) if checkpoint is None else newest_checkpoint(checkpoint)
+            report = self.session.take_params(source.renamed(rename), allow_extra=True, strict=strict)
+            if report.doubtful:
+                report.tell()
         self.program = next(iter(self.session.programs.values()))
         self._bucket = bucket
         ladders = self.program.buckets if buckets is None else buckets
         self._buckets = Buckets(self.program.feeds, ladders, max_compilations=None)
         self._plans: dict[Any, _Plan] = {}
 
-    def infer(self, feed: Mapping[str, Any], fetch: Fetch | None = None, return_numpy: bool = True) -> Results:
+    def infer(self, feed: Mapping[str, Any] | Any, fetch: Fetch | None = None, return_numpy: bool = True) -> Results:
         """Run the program on data.
 
         Args:
           feed: by name: arrays or nested lists `[batch, ...]`; for sequences lists of rows, SequenceBatches or
             LoDTensors. Any other named value can be given as well, and replaces what the program computes; feeds that
-            are not needed then can be left out.
+            are not needed then can be left out. A program of one feed also takes the data of that feed alone.
           fetch: names of values to return instead of the outputs.
           return_numpy: False leaves arrays on the device, as JAX arrays, and returns sequences as LoDTensors.
 
@@ -114,6 +142,8 @@ class Inferencer(ShowsProgram):
           FeedError: data does not fit.
           UnknownNameError: the program has no such feed or value.
         """
+        if type(feed) is not dict and not isinstance(feed, Mapping):
+            feed = self._named(feed)
         key = tuple(feed) if fetch is None else (*feed, None, *([fetch] if isinstance(fetch, str) else fetch))
         plan = self._plans.get(key)
         if plan is None:
@@ -126,14 +156,76 @@ class Inferencer(ShowsProgram):
         if not return_numpy:  # the step may still run after this call, when the caller changes its arrays
             feeds = self.session.take(feeds)
             overrides = self.session.take(overrides)
-        values = plan.run_padded(feeds, overrides) if plan.padded else plan.step.raw(feeds, overrides)
+        values = plan.begin(feeds, overrides)()
         if return_numpy:
-            values = [jax.tree.map(np.asarray, v) if isinstance(v, _SEQUENCES) else np.asarray(v) for v in values]
+            values = on_host(values)
         else:
             values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.place(v) for v in values]
         return Results(values, plan.names)
 
-    def _plan(self, feed: Mapping[str, Any], fetch: Fetch | None) -> "_Plan":
+    def predict(
+        self, reader: ReaderLike, fetch: Fetch | None = None, feed_order: FeedOrder = None
+    ) -> Iterator[Results]:
+        """Run the program over one pass of a reader, and give the results of each minibatch.
+
+        Results come in the order of the reader and are not kept, so that memory is bounded however much data there is:
+        when those of a minibatch are given, one more has been read.
+
+        Args:
+          reader: minibatches, as for `Trainer.train`. Feeds that the results do not depend on may be there or not.
+          fetch: names of values to return instead of the outputs.
+          feed_order: which field of a row is which feed, as for `Trainer.train`. Columns of dicts that it does not name
+            are ignored, such as a label that the program does not declare.
+
+        Returns:
+          An iterator of Results, as `infer` returns them, one for each minibatch. Nothing is read before the first one
+          is asked for.
+
+        Raises:
+          ArgumentTypeError: that is no reader, but data for `infer`.
+          UnknownNameError: the program has no such value.
+          ReaderError: raised while reading: the reader gives nothing.
+          FeedError: raised while reading: data does not fit.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     return {"sum": fluid.layers.reduce_sum(fluid.layers.data("x", shape=[2]), dim=1)}
+          >>> data = fluid.reader.arrays(np.arange(6).reshape(3, 2), batch_size=2)
+          >>> [results["sum"].tolist() for results in fluid.Inferencer(program, params={}).predict(data)]
+          [[1.0, 5.0], [9.0]]
+        """
+        if data_sets.is_data(reader) or isinstance(reader, Mapping):
+            raise errors.ArgumentTypeError(
+                "predict needs a reader, found data; all of it at once: inferencer.infer(data); by minibatches: "
+                "inferencer.predict(fluid.reader.arrays(data, batch_size=256))"
+            )
+        source = minibatches(reader)
+        names = None if fetch is None else check_fetch(self.program, fetch)
+        needed = needed_feeds(self.session, self.program, names)
+        feeder = Feeder(self.program.feeds, feed_order, buckets=self._buckets, only=needed)
+        plan = self._plan(needed, fetch)
+
+        def begin(feed: Any) -> Callable[[], Results]:
+            values = plan.begin(feed, {})
+            return lambda: Results(on_host(values()), plan.names)
+
+        return stream(source, lambda minibatch, index: self.session.take(feeder.feed(minibatch, index)), begin)
+
+    def _named(self, data: Any) -> Mapping[str, Any]:
+        """Data by the name of its feed: what stands for the only feed, or the columns of a DataFrame."""
+        feeds = self.program.feeds
+        columns = data_sets.columns_of(data) if data_sets.is_frame(data) else None
+        if columns is not None and (len(feeds) > 1 or feeds.keys() <= columns.keys()):
+            return columns
+        if len(feeds) != 1 or data is None:
+            raise errors.ArgumentTypeError(
+                f"infer found {type(data).__name__}, expected data for {', '.join(map(repr, feeds)) or 'no feed'} by "
+                f"name: inferencer.infer({data_sets.spelled(feeds)})"
+            )
+        return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
+
+    def _plan(self, feed: Iterable[str], fetch: Fetch | None) -> "_Plan":
         """Decide how calls with these names are answered."""
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
@@ -187,19 +279,25 @@ class _Plan:
         self.ragged = any(spec.lod_level for _, spec in feeds)
         self._proven = False  # whether padding was shown to leave the results as they are
 
-    def run_padded(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Sequence[Any]:
-        """Run a batch padded to the next power of two, unless padding changes the results."""
-        size = _batch_size(feeds, overrides)
-        room = self._room(size)
+    def begin(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Callable[[], Sequence[Any]]:
+        """Start a batch, padded to the next power of two unless padding changes the results.
+
+        Returns:
+          A function that gives the values, and waits for them where they are to be cut.
+        """
+        size = _batch_size(feeds, overrides) if self.padded else 0
+        room = self._room(size) if size else 0
         if room == size:
-            return self.step.raw(feeds, overrides)
-        values = self._run(feeds, overrides, room, _repeat_last)
+            values = self.step.raw(feeds, overrides)
+            return lambda: values
+        padded = self._begin(feeds, overrides, room, _repeat_last)
         if not self._proven:
-            if not _equal(values, self._run(feeds, overrides, room, _add_zeros)):
+            if not _equal(padded(), self._begin(feeds, overrides, room, _add_zeros)()):
                 self.padded = False
-                return self.step.raw(feeds, overrides)
+                values = self.step.raw(feeds, overrides)
+                return lambda: values
             self._proven = True
-        return values
+        return padded
 
     def _room(self, size: int) -> int:
         """To how many rows a batch is padded."""
@@ -207,19 +305,24 @@ class _Plan:
             return 1 << (size - 1).bit_length()
         return min((room for room in self._sizes if room >= size), default=size)
 
-    def _run(self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]) -> list[Any]:
+    def _begin(
+        self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]
+    ) -> Callable[[], Sequence[Any]]:
         size = _batch_size(feeds, overrides)
         feeds, overrides = jax.tree.map(lambda x: pad(x, room - size), (feeds, overrides))
+        values = self.step.raw(feeds, overrides)
         # Results are cut on the host: on the device each size would be a compilation of its own.
-        return [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in self.step.raw(feeds, overrides)]
+        return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
 
 
-def _exported(path: Any, entry: str | None, place: Place, precision: str | None, rename: Rename) -> Program:
-    if path is None or precision is not None or rename is not None:
+def _exported(
+    path: Any, entry: str | None, place: Place, precision: str | None, rename: Rename, strict: bool
+) -> Program:
+    if path is None or precision is not None or rename is not None or not strict:
         raise errors.ArgumentTypeError(
             "without infer_func, an Inferencer runs an exported model as it is, "
-            'fluid.Inferencer(param_path="digits.fluid"); params= belongs to a function, precision= and rename= to '
-            "save_inference_model"
+            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint= and strict= belong to a function, '
+            "precision= and rename= to save_inference_model"
         )
     from fluid import artifact  # not everybody needs it
 

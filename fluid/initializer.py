@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import errors, host_random
 
 # How many elements are drawn at a time.
 _BLOCK = 1 << 20
@@ -63,7 +63,7 @@ class Uniform:
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Draw an array."""
-        return _draw("uniform", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.low, self.high)
+        return _drawn("uniform", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Normal:
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Draw an array."""
-        return _draw("normal", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
+        return _drawn("normal", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class TruncatedNormal:
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Draw an array."""
-        return _draw("truncated", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
+        return _drawn("truncated", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Xavier:
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Draw an array."""
         kind = "uniform" if self.uniform else "normal"
-        return _draw(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
+        return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class MSRA:
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Draw an array."""
         kind = "uniform" if self.uniform else "normal"
-        return _draw(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
+        return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
 
 @dataclass(frozen=True)
@@ -257,9 +257,8 @@ def _seeded(key: jax.Array, seed: int) -> jax.Array:
     return jax.random.key(seed) if seed else key
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2, 3))
-def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: Any, second: Any) -> jax.Array:
-    """Draw an array; a large one is drawn some rows at a time, since drawing takes several times its memory.
+def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: float, second: float) -> Any:
+    """Draw an array; what can be drawn at once is drawn on the host, since nothing is compiled for its shape there.
 
     Args:
       kind: "uniform", "normal" or "truncated".
@@ -269,9 +268,31 @@ def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: 
       first: the lower bound, or the mean.
       second: the upper bound, or the standard deviation.
     """
+    words = host_random.key_data(key)
+    count = math.prod(shape)
+    # XLA computes a number by itself in other instructions than one among many, which may round in another way.
+    if words is None or dtype.itemsize > 4 or count == 1 or (shape and shape[0] > _rows(shape)):
+        return _draw(kind, key, shape, dtype, first, second)
+    numbers = _from_bits(kind, host_random.padded_bits(words, count), dtype, first, second)
+    return np.asarray(numbers)[:count].reshape(shape)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _from_bits(kind: str, bits: jax.Array, dtype: Any, first: Any, second: Any) -> jax.Array:
+    """Make numbers of random bits `[count]`; arguments as for `_drawn`."""
+    key = host_random.key_of_bits(bits)
+    return _draw_block(kind, key, bits.shape, dtype, jnp.asarray(first, dtype), jnp.asarray(second, dtype))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: Any, second: Any) -> jax.Array:
+    """Draw an array; a large one is drawn some rows at a time, since drawing takes several times its memory.
+
+    Arguments as for `_drawn`.
+    """
     first = jnp.asarray(first, dtype)
     second = jnp.asarray(second, dtype)
-    rows = max(1, _BLOCK // max(1, math.prod(shape[1:])))
+    rows = _rows(shape)
     if not shape or shape[0] <= rows:
         return _draw_block(kind, key, shape, dtype, first, second)
 
@@ -281,6 +302,11 @@ def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: 
         return jax.lax.dynamic_update_slice_in_dim(table, block, number * rows, axis=0)
 
     return jax.lax.fori_loop(0, -(-shape[0] // rows), fill, jnp.zeros(shape, dtype))
+
+
+def _rows(shape: tuple[int, ...]) -> int:
+    """How many rows of an array are drawn at a time."""
+    return max(1, _BLOCK // max(1, math.prod(shape[1:])))
 
 
 def _draw_block(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: Any, second: Any) -> jax.Array:

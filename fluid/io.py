@@ -10,7 +10,17 @@ import numpy as np
 from fluid import errors
 from fluid.core import Program
 from fluid.missing import of_io as __getattr__  # noqa: F401
-from fluid.storage import PathLike, Rename, check_match, is_safetensors, load_arrays, renamed, save_arrays
+from fluid.naming import select
+from fluid.storage import (
+    LoadReport,
+    PathLike,
+    Rename,
+    check_match,
+    is_safetensors,
+    load_arrays,
+    save_arrays,
+    source_of,
+)
 
 __all__ = [
     "check_match",
@@ -34,7 +44,7 @@ def save_params(
     dirname: PathLike,
     main_program: Program | None = None,
     filename: str | None = None,
-    names: Sequence[str] | None = None,
+    names: str | Sequence[str] | None = None,
 ) -> None:
     """Write parameters and moving statistics of a Session or Trainer to a file.
 
@@ -43,9 +53,10 @@ def save_params(
       dirname: a folder; made when it is not there. Or a file, when it ends in ".safetensors".
       main_program: a Program of the Session: its parameters only. By default those of all its programs.
       filename: in the folder; `params.fluid` by default.
-      names: some of them; all by default.
+      names: names of some of them, and globs such as "backbone/*"; all by default.
 
     Raises:
+      ArgumentError: `names` is empty, or the Program has none of them.
       UnknownNameError: there is no such parameter.
       ParameterFileError: the file cannot be written.
 
@@ -56,9 +67,11 @@ def save_params(
       >>> sorted(fluid.io.load_arrays("saved")[0])
       ['fc_0.w_0']
     """
+    session = _session(executor)
     if main_program is not None:
-        names = [n for n in (*main_program.parameters, *main_program.states) if names is None or n in names]
-    _session(executor).save_params(_in_folder(dirname, filename, make=True), names)
+        chosen = None if names is None else select(names, session.scope.specs, "save_params")
+        names = [n for n in (*main_program.parameters, *main_program.states) if chosen is None or n in chosen]
+    session.save_params(_in_folder(dirname, filename, make=True), names)
 
 
 def load_params(
@@ -67,7 +80,9 @@ def load_params(
     main_program: Program | None = None,
     filename: str | None = None,
     rename: Rename = None,
-) -> None:
+    strict: bool = True,
+    skip: str | Sequence[str] = (),
+) -> LoadReport:
     """Read what `save_params` wrote into a Session or Trainer; optimizer slots stay as they are.
 
     Args:
@@ -77,28 +92,35 @@ def load_params(
       filename: in the folder; `params.fluid` by default.
       rename: names in the file to names of the program, with globs and `{n}` for numbers, as in
         `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
+      strict: False accepts what is missing, and what no program has, see `Session.load_params`.
+      skip: names and globs of what is not taken, whatever its shape is.
+
+    Returns:
+      A LoadReport: what was taken, what was left, and what is missing.
 
     Raises:
       ParameterFileError: there is no such file, or it holds something else.
-      ParameterError: a name, shape or dtype differs; nothing is changed then.
+      ParameterError: a name, shape, dtype or origin differs, or nothing would be taken; nothing is changed then.
+      UnknownNameError: something to skip is neither in the file nor in the program.
 
     Example:
       >>> import fluid
       >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
       >>> fluid.io.save_params(session, "saved")
       >>> fluid.io.load_params(session, "saved")
+      2 arrays taken from saved/params.fluid
     """
-    scope = _session(executor).scope
-    path = _in_folder(dirname, filename)
-    found = renamed(load_arrays(path)[0], rename, path)
-    if main_program is not None:
-        program = {**main_program.parameters, **main_program.states}
-        wanted = {n: (spec.shape, spec.dtype) for n, spec in program.items()}
-    else:  # the file may hold some of them only
-        wanted = {n: (spec.shape, spec.dtype) for n, spec in scope.specs.items() if n in found}
-    check_match(found, wanted, path, allow_extra=main_program is not None)
-    for name in wanted:
-        scope[name] = found[name]
+    report: LoadReport = _session(executor).take_params(
+        source_of(_in_folder(dirname, filename)).renamed(rename),
+        main_program,
+        skip,
+        allow_missing=main_program is None or not strict,  # the file may hold some of them only
+        allow_extra=main_program is not None or not strict,
+        strict=strict,
+    )
+    if not strict:
+        report.tell(may_be_extra=main_program is not None)
+    return report
 
 
 def save_persistables(

@@ -1,7 +1,10 @@
-"""optax, loaded when something of it is first used: a program that only infers never needs it."""
+"""What is loaded when it is first used: optax, which a program that only infers never needs, and rooms of fluid."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+# Rooms that `import fluid` does not load.
+ROOMS = ("static",)
 
 
 class _Lazy:
@@ -18,3 +21,8 @@ if TYPE_CHECKING:
     import optax as optax
 else:
     optax = _Lazy("optax")
+
+
+def room(name: str) -> Any:
+    """A room of fluid that is loaded on use."""
+    return importlib.import_module(f"fluid.{name}")

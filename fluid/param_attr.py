@@ -39,9 +39,10 @@ class ParamAttr:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise errors.ArgumentTypeError(f'ParamAttr(name=...) is a string such as "w", found {self.name!r}')
         if self.initializer is not None and not callable(self.initializer):
+            write = "Xavier()" if isinstance(self.initializer, str) else f"Constant({self.initializer!r})"
             raise errors.ArgumentTypeError(
                 f"an initializer is called with (key, shape, dtype), found {self.initializer!r}; "
-                f"for a constant write fluid.initializer.Constant({self.initializer!r})"
+                f"write initializer=fluid.initializer.{write}"
             )
 
 

@@ -26,7 +26,7 @@ def test_every_example_is_tested_here():
         "machine_translation.py",
         "language_model.py",
     }
-    tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py"}
+    tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py", "seq2seq_2018.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -173,6 +173,13 @@ def test_label_semantic_roles(in_tmp, capsys):
     assert f1 > 0.7 > 1.5 * counted
     said = capsys.readouterr().out
     assert "generated sentences" in said and "]verb" in said
+
+
+def test_seq2seq_2018(in_tmp, capsys):
+    right, by_guessing = load("seq2seq_2018").main(num_epochs=3, count=2500, dirname=str(in_tmp / "numbers.params"))
+    assert right > 0.6 > 1000 * by_guessing
+    said = capsys.readouterr().out
+    assert f"right to the last digit: {right:.3f}" in said and "generated numbers" in said
 
 
 def test_detect_shapes(in_tmp, capsys):

@@ -50,6 +50,11 @@ def test_machine_translation(in_tmp):
     assert right > 0.95 > 1000 * by_guessing
 
 
+def test_seq2seq_2018(in_tmp):
+    right, by_guessing = load("seq2seq_2018").main()
+    assert right > 0.95 > 1000 * by_guessing
+
+
 def test_language_model(in_tmp):
     bits, counted, _ = load("language_model").main()
     assert bits < 0.9 * counted["pairs"] < counted["single characters"]
@@ -61,7 +66,7 @@ def test_ctc_digits(in_tmp):
 
 def test_label_semantic_roles(in_tmp):
     f1, counted = load("label_semantic_roles").main()
-    assert f1 > 0.9 > 2 * counted
+    assert f1 > 0.8 > 2 * counted
 
 
 def test_detect_shapes(in_tmp):

@@ -9,8 +9,9 @@ NAMES = {
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
         NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer
         TrainingStep WeightNormParamAttr average batch clip contrib core create_lod_tensor
-        create_random_int_lodtensor data draw embedding errors find_learning_rate handlers initializer io layers
-        metrics name_scope nets one_hot optimizer place reader regularizer summary train trainer unique_name
+        create_random_int_lodtensor data draw embedding errors find_learning_rate frozen handlers initializer io
+        layers metrics name_scope nets one_hot optimizer place reader regularizer summary train trainer
+        unique_name
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell
@@ -79,8 +80,9 @@ NAMES = {
         Recall WeightedAverage names_of
     """,
     "fluid.handlers": """
-        CSVLogger Checkpoint EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot NonFiniteReport Profiler
-        ProgressBar ReduceLROnPlateau SaveBest TensorBoard TerminateOnNaN TestEvery Timer
+        CSVLogger Checkpoint EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot Logger MLflow
+        NonFiniteReport Profiler ProgressBar ReduceLROnPlateau SaveBest TensorBoard TerminateOnNaN TestEvery Timer WandB
+        every once
     """,
     "fluid.reader": """
         DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers shard
@@ -91,9 +93,9 @@ NAMES = {
         save_inference_model save_params save_persistables
     """,
     "fluid.errors": """
-        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError FeedError FeedTypeError
-        FluidError FluidWarning NonFiniteError OutsideProgramError ParameterError ParameterFileError
-        ProgramError ReaderError ShapeError UnknownNameError nearest
+        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError EOFException FeedError FeedTypeError
+        FluidError FluidWarning MissingNameError NonFiniteError OutsideProgramError ParameterError ParameterFileError
+        ProgramError ReaderError ShapeError UnknownNameError missing_name nearest
     """,
 }
 

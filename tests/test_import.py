@@ -38,6 +38,11 @@ def test_what_draws_and_counts_loads_on_use():
     assert python(code) == "fluid.looking fluid.looking.api"
 
 
+def test_programs_that_are_written_down_load_on_use():
+    code = "import sys, fluid; print('fluid.static' in sys.modules, fluid.static.Executor.__name__)"
+    assert python(code) == "False Executor"
+
+
 def test_no_device_is_initialised():
     """JAX refuses this setting once a device was touched."""
     code = "import fluid, jax; jax.config.update('jax_num_cpu_devices', 3); print(len(jax.devices('cpu')))"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import fluid
-from fluid import layers, missing
+from fluid import errors, layers, missing
 
 MODULES = {
     "fluid": missing.of_fluid,
@@ -27,9 +27,8 @@ def test_what_is_missing_says_what_to_use(module, name):
     for path in re.findall(r"\b(?:fluid|layers)\.[\w.]*\w", advice):
         value = fluid
         for part in path.removeprefix("fluid.").split("."):
-            # The face for programs that are written down comes on import, so that `import fluid` does not load it.
-            value = None if part == "static" else getattr(value, part)
-        assert callable(value) or inspect.ismodule(value) or value is None or isinstance(value, str), path
+            value = getattr(value, part)
+        assert callable(value) or inspect.ismodule(value) or isinstance(value, str), path
 
 
 def test_what_never_was_has_no_advice():
@@ -37,3 +36,25 @@ def test_what_never_was_has_no_advice():
         layers.convolution  # noqa: B018
     with pytest.raises(AttributeError, match="module 'fluid' has no attribute 'Convolution'$"):
         fluid.Convolution  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("ask", "advice"),
+    [
+        (lambda: layers.batchnorm, "Did you mean 'batch_norm'"),
+        (lambda: layers.Dense, r"use layers\.fc"),
+        (lambda: fluid.optimizer.AdaM, "Did you mean 'Adam'"),
+        (lambda: fluid.optimizer.RMSprop, "use fluid.optimizer.RMSProp"),
+        (lambda: fluid.Executor, "use fluid.static.Executor; or fluid.Session"),
+        (lambda: fluid.traner, "Did you mean 'trainer'"),
+    ],
+)
+def test_names_of_other_libraries_and_misspelled_ones(ask, advice):
+    with pytest.raises(errors.MissingNameError, match=f"no attribute .*{advice}"):
+        ask()
+
+
+@pytest.mark.parametrize("module", [fluid, layers, fluid.optimizer])
+def test_modules_can_still_be_asked_for_what_they_have(module):
+    assert not hasattr(module, "nothing_of_that_name") and getattr(module, "nothing_of_that_name", 1) == 1
+    assert not hasattr(module, "__wrapped__")

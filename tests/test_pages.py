@@ -2,25 +2,45 @@
 
 import pathlib
 import re
+import sys
 
+import other_libraries
 import pytest
 from test_readme import blocks
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
-PAGES = ["own-layers.md", "precision.md", "rates.md"]
-# What a line prints, where the comment behind it gives that: a number, a list, or the head of a table.
-PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*)$", re.MULTILINE)
+PAGES = [
+    "compilation.md",
+    "data.md",
+    "debugging.md",
+    "handlers.md",
+    "not-there-yet.md",
+    "own-layers.md",
+    "precision.md",
+    "rates.md",
+    "resume.md",
+    "static.md",
+    "transfer.md",
+    "validation.md",
+]
+# What a line prints, where the comment behind it gives that: a number, a list, a truth value, or the head of a table.
+PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*|True|False)$", re.MULTILINE)
+
+IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_the_page_runs(page, in_tmp, capsys):
+def test_every_block_of_the_page_runs(page, in_tmp, capsys, monkeypatch):
     text = (DOCS / page).read_text(encoding="utf-8")
     namespace = {"__name__": "__page__"}
     found = list(blocks(text))
     assert found
     for line, code in found:
-        exec(compile("\n" * line + code, str(DOCS / page), "exec"), namespace)
+        with monkeypatch.context() as patched:
+            for name, module in other_libraries.modules(IMPORTS.findall(code)).items():
+                patched.setitem(sys.modules, name, module)
+            exec(compile("\n" * line + code, str(DOCS / page), "exec"), namespace)
     printed = capsys.readouterr().out
     missing = [said for _, code in found for said in PRINTS.findall(code) if said not in printed]
     assert not missing

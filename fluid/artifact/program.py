@@ -79,6 +79,7 @@ class ExportedProgram(Program):
         row_perturbations: Mapping[str, list[Any]] | None = None,
         labelling: bool = False,
         parts: bool = False,
+        frozen: frozenset[str] = frozenset(),
     ) -> Applied:
         """Run the exported function that fits the sizes of the feeds; see `Program.apply`.
 

@@ -17,7 +17,7 @@ from fluid.artifact.sizes import BATCH_SIZES, STEPS, checked_sizes
 from fluid.artifact.source import Source, key_data
 from fluid.core import Program
 from fluid.session.names import Fetch
-from fluid.storage import PathLike, Rename, check_match, load_arrays, renamed
+from fluid.storage import PathLike, Rename, choose, source_of
 
 ProgramFunction = Callable[[], Any] | Program
 ENTRY = "predict"
@@ -83,16 +83,12 @@ def _with_arrays(
     sources: Mapping[str, Source], params: Mapping[str, Any] | PathLike, rename: Rename
 ) -> dict[str, _EntryPoint]:
     """Entry points with the arrays that they need."""
-    if isinstance(params, Mapping):
-        found, where = dict(params), "the given parameters"
-    else:
-        found, where = load_arrays(params)[0], str(params)
-    found = renamed(found, rename, where)
+    found = source_of(params).renamed(rename)
     points = {}
     for name, source in sources.items():
-        arrays = {n: np.asarray(found[n]) for n in source.arrays if n in found}
-        check_match(arrays, {n: (spec.shape, spec.dtype) for n, spec in source.arrays.items()}, where)
-        points[name] = _EntryPoint(source, source, arrays)
+        wanted = {n: (spec.shape, spec.dtype) for n, spec in source.arrays.items()}
+        report = choose(found, wanted, source.origins, allow_extra=True)
+        points[name] = _EntryPoint(source, source, {n: found.arrays[n] for n in report.taken})
     return points
 
 

@@ -32,6 +32,7 @@ class Source:
     Attributes:
       specs: what is fed, by name: feeds, and named values that are replaced.
       arrays: the parameters and states that the results depend on, ParameterSpec by name.
+      origins: where those with automatic names come from, by name.
       outputs: the results.
       random: whether they depend on a random key.
 
@@ -46,6 +47,7 @@ class Source:
         given, self._replaced = split_names(program, program.feeds if feed is None else feed)
         self._step = Step(program, [], Request(TEST, self._names, tuple(program.feeds), self._replaced))
         self._arrays = {**program.parameters, **program.states}
+        self.origins = program.origins
         stand_ins = self._stand_ins(_BATCHES[0])
         needed = self._needed(stand_ins)
         needed["feeds"] |= self._needed_for_sizes(needed["feeds"], stand_ins)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fluid import errors, io
 from fluid.formatting import scaled, text_table
-from fluid.trainer.checkpoint.folder import Folder
+from fluid.storage.folder import Folder
 
 
 def add(commands: Any) -> None:

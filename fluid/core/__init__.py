@@ -1,6 +1,14 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
-from fluid.core.arguments import is_compiled_with_cuda, is_size, one_of, refuse_parallel, whole_number
+from fluid.core.arguments import (
+    fitting,
+    is_compiled_with_cuda,
+    is_size,
+    misfit_of,
+    one_of,
+    refuse_parallel,
+    whole_number,
+)
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -11,33 +19,42 @@ from fluid.core.frame import (
     ParameterSpec,
     current_frame,
     name_scope,
-    record_gradient_clip,
+    present_frame,
     running,
     user_site,
     warn,
 )
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, stand_in
+from fluid.core.origins import Origin
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.reduction import Part, Reduced, Reduction
 from fluid.core.scope import Scope
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
 from fluid.core.stack import Stack
 from fluid.core.stages import Staged, Stages
-from fluid.core.variables import (
+from fluid.core.updates import (
     Parameter,
+    change_in_place,
+    check_not_changed,
     clip_parameters,
+    described,
+    record_gradient_clip,
+    record_minimize,
+)
+from fluid.core.variables import (
     create_parameter,
     create_state,
-    described,
+    doubt,
     expect_probabilities,
     fold_name,
+    frozen,
+    is_frozen,
     limit_feed,
     look_up,
     perturbed,
     random_key,
     record,
-    record_minimize,
     set_state,
     unrecorded,
 )
@@ -53,6 +70,7 @@ __all__ = [
     "LoDTensor",
     "Minimize",
     "NestedSequenceBatch",
+    "Origin",
     "Parameter",
     "ParameterSpec",
     "Part",
@@ -61,27 +79,35 @@ __all__ = [
     "Reduction",
     "Scope",
     "SequenceBatch",
+    "Stack",
     "Staged",
     "Stages",
-    "Stack",
     "Value",
+    "change_in_place",
+    "check_not_changed",
     "clip_parameters",
     "create_parameter",
     "create_state",
     "current_frame",
     "described",
+    "doubt",
     "expect_probabilities",
     "filled",
+    "fitting",
     "fold_name",
+    "frozen",
     "inner_frame",
     "is_compiled_with_cuda",
+    "is_frozen",
     "is_size",
     "leave",
     "limit_feed",
     "look_up",
+    "misfit_of",
     "name_scope",
     "one_of",
     "perturbed",
+    "present_frame",
     "random_key",
     "record",
     "record_gradient_clip",

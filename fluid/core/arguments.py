@@ -1,12 +1,45 @@
-"""Checks that every room needs: of arguments, and of the machine."""
+"""Checks that every room needs: of arguments, of whole calls, and of the machine."""
 
+import functools
+import inspect
 import operator
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 
 from fluid import errors
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# What arguments are called in Keras, PyTorch and optax, and what they are called here, the first that a function has.
+_SAME = {
+    "activation": ("act",),
+    "betas": ("beta1",),
+    "bias": ("bias_attr",),
+    "callbacks": ("handlers",),
+    "dim": ("axis", "dim"),
+    "drop_rate": ("dropout_prob",),
+    "embedding_dim": ("size",),
+    "epochs": ("num_epochs",),
+    "eps": ("epsilon",),
+    "filters": ("num_filters",),
+    "kernel_size": ("filter_size", "pool_size"),
+    "lr": ("learning_rate",),
+    "model": ("program_func",),
+    "nesterov": ("use_nesterov",),
+    "num_embeddings": ("size",),
+    "out_channels": ("num_filters",),
+    "out_features": ("size",),
+    "p": ("dropout_prob",),
+    "rate": ("dropout_prob",),
+    "strides": ("stride", "pool_stride"),
+    "units": ("size",),
+    "use_bias": ("bias_attr",),
+    "validation_data": ("test_reader",),
+    "weight_decay": ("regularization",),
+}
 
 
 def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | None = None) -> int:
@@ -70,6 +103,80 @@ def is_size(value: Any) -> bool:
     if isinstance(value, int | np.integer):
         return not isinstance(value, bool)
     return bool(jax.export.is_symbolic_dim(value))
+
+
+def fitting(name: str) -> Callable[[F], F]:
+    """Decorate a function so that a call whose arguments do not fit raises an ArgumentTypeError with the right ones.
+
+    Args:
+      name: of the function, as users write it, for the message.
+
+    Example:
+      >>> @fitting("double")
+      ... def double(number): return 2 * number
+      >>> double(3)
+      6
+      >>> double(nunber=3)
+      Traceback (most recent call last):
+        ...
+      fluid.errors.ArgumentTypeError: double() got an unexpected keyword argument 'nunber'. Did you mean 'number'? ...
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except TypeError as error:
+                misfit = misfit_of(function, name, args, kwargs)
+                if misfit is None or isinstance(error, errors.FluidError):
+                    raise
+            raise misfit
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def misfit_of(
+    function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> errors.ArgumentTypeError | None:
+    """The error that says why arguments do not fit a function; None when they do.
+
+    Args:
+      function: that was called.
+      name: of it, as users write it.
+      args: the positional arguments, with `self` for methods.
+      kwargs: the keyword arguments.
+    """
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+        return None
+    except TypeError as error:
+        reason = str(error)
+    parameters = {n: p for n, p in signature.parameters.items() if n != "self"}
+    taken = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = next((n for n in kwargs if n not in parameters and not takes_any), None)
+    advice = ""
+    if unknown is not None:
+        reason = f"got an unexpected keyword argument {unknown!r}"  # rather than what is missing because of it
+        same = next((n for n in _SAME.get(unknown, ()) if n in taken), None)
+        advice = f" Did you mean {same!r}?" if same else ""
+        if not same and taken and (near := errors.nearest(unknown, taken)).startswith("Did you mean"):
+            advice = f" {near}"
+    shown = ", ".join(n if p.default is p.empty else f"{n}={_shown(p.default)}" for n, p in parameters.items())
+    return errors.ArgumentTypeError(f"{name}() {_verb(reason)}.{advice} It takes {name}({shown})")
+
+
+def _verb(reason: str) -> str:
+    """What `Signature.bind` says, as the rest of a sentence about a function."""
+    return f"is {reason}" if reason.startswith("missing") else f"got {reason.removeprefix('got ')}"
+
+
+def _shown(default: Any) -> str:
+    return repr(default) if isinstance(default, int | float | str | None | tuple) else "..."
 
 
 def refuse_parallel(owner: str, parallel: Any) -> None:

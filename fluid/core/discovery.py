@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.equations import ends_in_a_product, squared_batches, with_slope
-from fluid.core.explain import in_own_words
+from fluid.core.equations import ends_in_a_product, squared_batches, unsteady, with_slope
+from fluid.core.explain import in_own_words, shape_text
 from fluid.core.frame import TRAIN, Frame, running, warn
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import SequenceBatch
+from fluid.core.updates import check_not_changed
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class Discovery:
       loss_output: which output is the loss, see `Program`.
       aliases: other names of named values, see `Program`.
       jaxpr: the equations of the run.
+      constants: the arrays from outside that they use.
       losses: the variable of each minimised loss.
+      feeds: the variables of each feed, by name.
       parameters: the variables of the parameters, by name; those that only loops and branches use are not among them.
       probabilities: the variables of `frame.made.probabilities`.
       reductions: for each output what layers have noted of it, or None.
@@ -39,7 +42,9 @@ class Discovery:
     loss_output: int
     aliases: dict[str, str]
     jaxpr: Any
+    constants: list[Any]
     losses: list[Any]
+    feeds: dict[str, list[Any]]
     parameters: dict[str, Any]
     probabilities: list[Any]
     reductions: list[Reduction | None]
@@ -65,43 +70,56 @@ def discover(
     aliases: dict[str, str] = {}
     loss_output = 0
     notes: list[str] = []
+    explained: errors.FluidError | None = None
     reductions: list[Reduction | None] = []
 
     def trace() -> Any:
-        nonlocal names, loss_output
+        nonlocal names, loss_output, explained
         frame.given.key = jax.random.key(0)
         frame.given.feeds = {feed: jnp.zeros(shape) for feed, shape in feeds.items()}
         try:
             with running(frame):
                 outputs, names = flatten_outputs(name, function())
                 for output in outputs:
-                    frame.check_not_changed(output)
+                    check_not_changed(frame, output)
         except Exception as error:
             notes.extend(getattr(error, "__notes__", ()))
+            explained = in_own_words(error, name, batch)  # before JAX removes frames of its own from the traceback
             raise
         aliases.update(_aliases(frame, outputs, names))
         loss_output = _loss_output(frame, outputs, names)
         reductions.extend(said_of(frame, value) for value in outputs)
         losses = [m.loss for m in frame.made.minimizations]
         parameters = {n: v for n, v in frame.given.parameters.items() if isinstance(v, jax.core.Tracer)}
-        return outputs, losses, parameters, [jnp.asarray(p.value) for p in frame.made.probabilities]
+        fed = {n: jax.tree.leaves(v) for n, v in frame.given.feeds.items()}
+        return outputs, losses, fed, parameters, [jnp.asarray(p.value) for p in frame.made.probabilities]
 
     try:
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
-        _check_leaks(name, closed.consts)
+        _check_leaks(name, closed.consts, batch)
     except Exception as error:
         error.__notes__ = notes  # without what JAX says of its own frames
-        explained = in_own_words(error, name)
         if explained is not None:
             explained.__notes__ = notes
             raise explained from None
         if not isinstance(error, errors.FluidError):
             error.add_note(f"while tracing the program {name}; in shapes, {batch} stands for the batch size")
         raise
-    _, losses, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
+    _, losses, fed, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
     outputs = shapes[0]
     return Discovery(
-        frame, outputs, names, loss_output, aliases, closed.jaxpr, losses, parameters, probabilities, reductions
+        frame=frame,
+        outputs=outputs,
+        output_names=names,
+        loss_output=loss_output,
+        aliases=aliases,
+        jaxpr=closed.jaxpr,
+        constants=closed.consts,
+        losses=losses,
+        feeds=fed,
+        parameters=parameters,
+        probabilities=probabilities,
+        reductions=reductions,
     )
 
 
@@ -187,6 +205,8 @@ def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
             f"the program {program} depends on that; give both one shape: layers.reshape(y, [-1, 1]), or declare "
             f"layers.data(..., shape=[1]). If every pair is meant, write x[:, None] - y[None, :]"
         )
+    for doubt in dict.fromkeys(found.frame.made.doubts):
+        warn(doubt)
     for expected, variable in zip(found.frame.made.probabilities, found.probabilities, strict=True):
         if ends_in_a_product(found.jaxpr, variable):
             warn(
@@ -196,12 +216,33 @@ def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
             )
 
 
-def _check_leaks(program: str, constants: Sequence[Any]) -> None:
-    """Refuse a program that works on what belongs to the inside of a loop, which is over when it is used."""
+def warn_of_random_constants(program: str, found: Discovery, other: Discovery, again: Callable[[], Discovery]) -> None:
+    """Warn of arrays that are drawn anew whenever the program is traced, and so never while it runs.
+
+    Args:
+      program: its name.
+      found: its discovery.
+      other: one with another batch size.
+      again: makes one with the same batch size, since an array may differ because of that.
+    """
+    if not unsteady(found.jaxpr, found.constants, other.constants):
+        return
+    for line in unsteady(found.jaxpr, found.constants, again().constants):
+        warn(
+            f"{line}: an array made by Python or NumPy is another one each time the program {program} is traced. It is "
+            f"drawn when a step is compiled and is then the same in every step; random numbers of each step come from "
+            f"layers.gaussian_random, layers.uniform_random, layers.dropout, or "
+            f'jax.random.normal(layers.random_key("noise"), shape)'
+        )
+
+
+def _check_leaks(program: str, constants: Sequence[Any], batch: int) -> None:
+    """Refuse a program that works on what belongs to the inside of a loop, or to another program, which is over."""
     for value in constants:
         if isinstance(value, jax.core.Tracer):
             raise errors.ProgramError(
-                f"the program {program} uses a value {value.dtype}{list(value.shape)} outside the loop or block that "
-                f"computes it; hand it out first: rnn.output(h) inside and h = rnn() behind it, or as a result of the "
-                f"function that layers.rnn was given"
+                f"the program {program} uses a value {value.dtype}{shape_text(value.shape, batch)} outside the loop or "
+                f"block, or the program, that computes it. Hand it out of a loop or block first: rnn.output(h) inside "
+                f"and h = rnn() behind it, or as a result of the function that layers.rnn was given. Programs share "
+                f"functions and parameters, never values: call the function that computes it in both"
             )

@@ -1,10 +1,13 @@
 """What the equations of a traced program show: what a loss depends on, and mistakes that shapes alone do not reveal."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import jaxprs_in_params
 
 from fluid.core.frame import is_library
 
@@ -93,6 +96,30 @@ def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[st
     return list(found)
 
 
+def unsteady(jaxpr: Any, constants: Sequence[Any], others: Sequence[Any]) -> list[str]:
+    """The user's lines that use an array which is another one when the program is traced again.
+
+    Args:
+      jaxpr: the equations of one trace.
+      constants: the arrays that the trace took from outside, in the order of its constant variables.
+      others: those of another trace.
+    """
+    if len(constants) != len(others):
+        return []
+    differing = {
+        variable
+        for variable, first, second in zip(jaxpr.constvars, constants, others, strict=True)
+        if _is_array(first) and _is_array(second) and first.shape == second.shape and not np.array_equal(first, second)
+    }
+    used = (e for e in jaxpr.eqns if any(not is_literal(v) and v in differing for v in e.invars))
+    return list(dict.fromkeys(user_line(equation) for equation in used))
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a constant is an array of several numbers; single ones may stand for the batch size."""
+    return not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.size > 1
+
+
 def ends_in_a_product(jaxpr: Any, variable: Any) -> bool:
     """Whether a value is a matrix product or a convolution, perhaps with a bias added: nothing bounds its numbers."""
     for equation, makers in _Makers(jaxpr).origins(variable):
@@ -121,6 +148,28 @@ def labelled(equation: Any) -> str | None:
     """The name that a label gives to its input; None for other equations."""
     name = equation.params.get("name", "") if equation.primitive.name == "name" else ""
     return name.removeprefix(_LABEL) if name.startswith(_LABEL) else None
+
+
+def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any]:
+    """The equations that results of a function depend on, in order.
+
+    Args:
+      jaxpr: the function.
+      targets: variables; all results by default.
+    """
+    live = {v for v in (jaxpr.outvars if targets is None else targets) if not is_literal(v)}
+    found = []
+    for equation in reversed(jaxpr.eqns):
+        if any(v in live for v in equation.outvars):
+            live |= {v for v in equation.invars if not is_literal(v)}
+            found.append(equation)
+    return found[::-1]
+
+
+def inner_jaxprs(equation: Any) -> Iterator[Any]:
+    """The functions that an equation calls: bodies, branches, conditions."""
+    for inner in jaxprs_in_params(equation.params):
+        yield getattr(inner, "jaxpr", inner)
 
 
 def user_line(equation: Any) -> str:

@@ -1,6 +1,9 @@
 """Errors of JAX and NumPy that a program function brings about, in the words of a program function."""
 
+import os
+import re
 import traceback
+from collections.abc import Sequence
 
 import jax
 
@@ -39,14 +42,38 @@ _NEEDS_NUMBERS: tuple[tuple[type[Exception], str, str], ...] = (
         'fetch=["fc_0"]). Sizes must be known in advance, as x.shape is.',
     ),
 )
+# What arrays of PyTorch and TensorFlow have and values of a program do not, and what to write instead.
+_INSTEAD = {
+    "backward": "fluid.Trainer(program, optimizer) computes gradients by itself; fetch one as NAME@GRAD",
+    "contiguous": "leave it out",
+    "cpu": "leave it out; fluid.Trainer(..., place=...) says where a program runs",
+    "cuda": "leave it out; fluid.Trainer(..., place=...) says where a program runs",
+    "detach": "jax.lax.stop_gradient(x)",
+    "double": 'layers.cast(x, "float64")',
+    "eval": "fluid.layers.Print(x) to see the numbers, or fetch=[...]",
+    "expand": "layers.expand(x, expand_times=[...])",
+    "float": 'layers.cast(x, "float32")',
+    "long": 'layers.cast(x, "int64")',
+    "masked_fill": "layers.where(mask, value, x)",
+    "numpy": "layers.Print(x) to see the numbers, or fetch=[...]",
+    "permute": "layers.transpose(x, perm=[...])",
+    "requires_grad": "parameters are what layers create; the gradient of any other value is fetched as NAME@GRAD",
+    "softmax": "layers.softmax(x)",
+    "to": 'layers.cast(x, "float32") for another dtype; fluid.Trainer(..., place=...) says where a program runs',
+    "unsqueeze": "layers.unsqueeze(x, axes=[...])",
+}
+# Errors of JAX about shapes, axes and indices that do not fit; others are left as they are.
+_ABOUT_SHAPES = re.compile("shape|dimension|broadcast|axis|indices", re.IGNORECASE)
+_JAX = os.path.dirname(jax.__file__) + os.sep
 
 
-def in_own_words(error: Exception, program: str) -> errors.FluidError | None:
+def in_own_words(error: Exception, program: str, batch: int) -> errors.FluidError | None:
     """The error that says what is wrong with a program function; None when the original says it best.
 
     Args:
       error: what was raised while the function was traced.
       program: its name.
+      batch: the stand-in for the batch size.
     """
     place = _place(error)
     if isinstance(error, errors.FluidError) or place is None:
@@ -66,7 +93,44 @@ def in_own_words(error: Exception, program: str) -> errors.FluidError | None:
             f"'average'), and so do operators; for jax.numpy use x.data, [batch, time, ...], with x.mask, [batch, "
             f"time], which says what is no padding"
         )
+    return _of_an_array(error, text, place, batch) if _raised_by_jax(error) else None
+
+
+def _of_an_array(error: Exception, text: str, place: str, batch: int) -> errors.FluidError | None:
+    """The error for what JAX refuses to do with an array; None for what is left as it is."""
+    if isinstance(error, ValueError) and text.startswith("The truth value of an array"):
+        return _needs_numbers(place, *_NEEDS_NUMBERS[0][1:])
+    if isinstance(error, AttributeError) and isinstance(error.obj, jax.Array):
+        instead = f"; instead: {_INSTEAD[error.name]}" if error.name in _INSTEAD else ""
+        return errors.ProgramError(
+            f"{place}: a value of a program is a jax.Array of shape {shape_text(error.obj.shape, batch)}, which has no "
+            f"attribute {error.name!r}{instead}"
+        )
+    if isinstance(error, TypeError) and text.startswith("JAX arrays are immutable"):
+        return errors.ProgramError(
+            f"{place}: values of a program never change. Make a new one: x = x.at[:, 0].set(0.0), or choose for each "
+            f"number with layers.where(condition, 0.0, x)"
+        )
+    if isinstance(error, TypeError) and text.startswith("_view()"):
+        return errors.ProgramError(
+            f"{place}: view() of a jax.Array reads it as another dtype; for another shape use layers.reshape(x, [...])"
+        )
+    if isinstance(error, TypeError | ValueError | IndexError) and _ABOUT_SHAPES.search(text):
+        shown = re.sub(rf"(?<=[\[(, ]){batch}(?=[,)\]])", "batch", text)
+        return errors.ShapeError(
+            f"{place}: {shown}. print(x.shape) shows the shape of a value, in which {batch} stands for the batch size; "
+            f"layers.reshape, layers.unsqueeze and layers.transpose change it"
+        )
     return None
+
+
+def _raised_by_jax(error: Exception) -> bool:
+    return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_JAX)
+
+
+def shape_text(sizes: Sequence[int], batch: int) -> str:
+    """A shape as messages show it: `[batch, 4]` for `[37, 4]`, where 37 stands for the batch size."""
+    return f"[{', '.join('batch' if size == batch else str(size) for size in sizes)}]"
 
 
 def _needs_numbers(place: str, what: str, instead: str) -> errors.ProgramError:

@@ -53,6 +53,7 @@ class FeedSpec:
       column: position in a row when the reader's order differs from the order of declaration, else None.
       limits: `(low, high, also)` when a layer restricts the values of integer data to `low <= v < high` or `v == also`.
       site: the user's line that declared it.
+      allow_nan: whether NaN is data that the program expects.
     """
 
     name: str
@@ -62,6 +63,7 @@ class FeedSpec:
     column: int | None = None
     limits: tuple[int, int, int | None] | None = None
     site: str = ""
+    allow_nan: bool = False
 
     @functools.cached_property
     def held(self) -> np.dtype:
@@ -78,6 +80,9 @@ class ParameterSpec:
       trainable: True or False for parameters; None for states, which layers write themselves.
       settings: the record that an optimizer reads (a ParamAttr); opaque here.
       site: the user's line that created it.
+      kind: of the layer whose automatic name it has, such as "fc"; empty where the user named it.
+      lines: of the user's that created it, see `core.origins`.
+      layer: the name of the layer that created it, such as "batch_norm_0"; empty where none did.
     """
 
     name: str
@@ -87,16 +92,23 @@ class ParameterSpec:
     trainable: bool | None
     settings: Any = None
     site: str = ""
+    kind: str = ""
+    lines: tuple[str, ...] = ()
+    layer: str = ""
 
 
 class Minimization(NamedTuple):
-    """What `optimizer.minimize(loss, parameter_list)` recorded; `value` is the loss as the program has it."""
+    """What `optimizer.minimize(loss, parameter_list)` recorded.
+
+    `value` is the loss as the program has it, `rate` the learning rate where the program computes it, a scalar.
+    """
 
     value: Any
     loss: Any
     optimizer: Any
     parameter_list: tuple[str, ...] | None
     no_grad_set: tuple[str, ...]
+    rate: Any = None
 
 
 class Probabilities(NamedTuple):
@@ -142,6 +154,7 @@ class Declared:
       bodies: what the first run of each loop or branch showed, see `core.body`.
       optimizers: of each `minimize`, as the discovery of the program recorded it; empty while it is discovered.
       used_whole: the parameters of which more is used than some rows.
+      only_frozen: the parameters that only `with fluid.frozen():` keeps from being trainable.
       uses_randomness: whether a layer draws random numbers.
     """
 
@@ -152,6 +165,7 @@ class Declared:
     bodies: dict[str, Any] = field(default_factory=dict)
     optimizers: tuple[Any, ...] = ()
     used_whole: set[str] = field(default_factory=set)
+    only_frozen: set[str] = field(default_factory=set)
     uses_randomness: bool = False
 
 
@@ -165,6 +179,7 @@ class Made:
       lookups: for each table of which rows were taken, the ids of each time.
       minimizations: what `optimizer.minimize` recorded, in order.
       probabilities: what layers take for probabilities without knowing what they are.
+      doubts: what layers take for a mistake, although it can be computed, as sentences.
       gradient_clip: what `clip.set_gradient_clip` gave, for the `minimize` calls that follow.
     """
 
@@ -173,6 +188,7 @@ class Made:
     lookups: dict[str, list[Any]] = field(default_factory=dict)
     minimizations: list[Minimization] = field(default_factory=list)
     probabilities: list[Probabilities] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
     gradient_clip: Any = None
 
 
@@ -200,6 +216,8 @@ class Frame:
       placeholder_batch: while the program is discovered, the stand-in for the batch size; else None.
       inside_loop: whether this is the inside of a loop or branch, whose values are none outside it.
       labelling: whether named values in there carry their names in the equations, see `core.equations.label`.
+      freezing: whether this is the inside of `with fluid.frozen():`.
+      frozen: names of the parameters and states that this run leaves as they are, although the program would not.
       given: what the run works on.
       declared: what it shows of the program.
       made: what it leaves behind.
@@ -213,6 +231,8 @@ class Frame:
     placeholder_batch: int | None = None
     inside_loop: bool = False
     labelling: bool = False
+    freezing: bool = False
+    frozen: frozenset[str] = frozenset()
     given: Given = field(default_factory=Given)
     declared: Declared = field(default_factory=Declared)
     made: Made = field(default_factory=Made)
@@ -266,28 +286,6 @@ class Frame:
         known = self.annotations.get(id(value), {})
         self.note(result, **{name: known[name] for name in names if name in known})
 
-    def change_in_place(self, value: Any, call: str) -> None:
-        """Note that Fluid would have changed a value in place, so that whoever reads the old one is told.
-
-        Args:
-          value: what was changed.
-          call: how to keep the old value, an example.
-        """
-        self.note(value, changed=f"in place at {user_site()}; use what that call returned, or keep both: {call}")
-
-    def check_not_changed(self, value: Any) -> None:
-        """Check that a value is not one that Fluid would have changed in place by now.
-
-        Raises:
-          ProgramError: it is.
-        """
-        changed = self.fact(value, "changed")
-        if changed is not None:
-            raise errors.ProgramError(
-                f"a value is used that Fluid would have changed {changed}. The values of a program function never "
-                f"change; programs that assign to variables run in fluid.static"
-            )
-
 
 @contextlib.contextmanager
 def running(frame: Frame) -> Iterator[Frame]:
@@ -299,6 +297,16 @@ def running(frame: Frame) -> Iterator[Frame]:
         _current.reset(token)
 
 
+def present_frame(settings: bool = False) -> Frame | None:
+    """The frame of the program function that is running, or None.
+
+    Args:
+      settings: whether that of a function that returns an optimizer counts, too.
+    """
+    frame = _current.get()
+    return None if frame is not None and frame.settings_only and not settings else frame
+
+
 def current_frame(caller: str) -> Frame:
     """The frame of the program function that is running.
 
@@ -308,8 +316,8 @@ def current_frame(caller: str) -> Frame:
     Raises:
       OutsideProgramError: no program function is running.
     """
-    frame = _current.get()
-    if frame is None or frame.settings_only:
+    frame = present_frame()
+    if frame is None:
         short = caller.rpartition(".")[2]
         raise errors.OutsideProgramError(
             f"fluid.{caller} was called outside a program function; fluid runs the function itself, to trace it. "
@@ -345,18 +353,6 @@ def warn(message: str) -> None:
         frame = frame.f_back
         level += 1
     warnings.warn(message, errors.FluidWarning, stacklevel=level)
-
-
-def record_gradient_clip(clip: Any) -> None:
-    """Note a clip for the gradients of all parameters, in a program function or in a function of an optimizer.
-
-    Raises:
-      OutsideProgramError: neither is running.
-    """
-    frame = _current.get()
-    if frame is None or not frame.settings_only:
-        frame = current_frame("clip.set_gradient_clip")
-    frame.made.gradient_clip = clip
 
 
 @contextlib.contextmanager

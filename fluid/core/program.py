@@ -1,19 +1,28 @@
 """Program: a program function, discovered once, and the two pure functions that it is: `init` and `apply`."""
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.discovery import Discovery, check_losses, discover, flatten_outputs, warn_of_likely_mistakes
+from fluid.core.discovery import (
+    Discovery,
+    check_losses,
+    discover,
+    flatten_outputs,
+    warn_of_likely_mistakes,
+    warn_of_random_constants,
+)
 from fluid.core.equations import last_values
 from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch, stand_in
+from fluid.core.origins import Origin, origins_of
 from fluid.core.printing import explained_prints
 from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_of
 from fluid.core.sequence import SequenceBatch
@@ -43,6 +52,7 @@ class Applied:
       losses: one scalar for each `minimize`.
       parts: what each output contributes to its value over several minibatches, if that was asked for.
       lookups: for each table of which rows were taken, the ids of each time.
+      rates: for each `minimize` its learning rate, where the program computes it, or None.
     """
 
     outputs: list[Any]
@@ -51,6 +61,7 @@ class Applied:
     losses: list[Any]
     parts: list[Part]
     lookups: dict[str, list[Any]]
+    rates: list[Any] = field(default_factory=list)
 
 
 class Program:
@@ -69,6 +80,7 @@ class Program:
       feeds: FeedSpec by name, in order of declaration.
       parameters: ParameterSpec by name, in order of creation.
       states: ParameterSpec by name, for moving averages and the like.
+      origins: where each parameter with an automatic name comes from.
       outputs: shape and dtype of each output; None stands for the batch.
       output_names: the keys when the function returned a dict, else None.
       loss_output: the position of the output that is minimised; or else of the one named "loss", or else 0.
@@ -100,6 +112,7 @@ class Program:
       float32[batch, 2] ['fc_0.w_0', 'fc_0.b_0'] ['fc_0.tmp_0', 'fc_0.tmp_1', 'fc_0.tmp_2']
     """
 
+    origins: Mapping[str, Origin] = {}
     exported = False
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
@@ -114,8 +127,9 @@ class Program:
         if not callable(function):
             raise errors.ArgumentTypeError(
                 f"a program is a function that calls layers and returns a value, found {type(function).__name__}; "
-                f"hand over the function itself, not its result: fluid.Session(program)"
+                f"hand over the function itself, not its result: fluid.Session(program), with def program(): ..."
             )
+        _check_takes_nothing(function)
         if precision not in (None, "float32", "bfloat16", "float16"):
             raise errors.ArgumentError(f'precision={precision!r}: expected None, "float32", "bfloat16" or "float16"')
         self.function = function
@@ -129,6 +143,7 @@ class Program:
         self.feeds: dict[str, FeedSpec] = frame.declared.feeds
         self.parameters = {n: s for n, s in frame.declared.arrays.items() if s.trainable is not None}
         self.states = {n: s for n, s in frame.declared.arrays.items() if s.trainable is None}
+        self.origins = origins_of(self.parameters, found.jaxpr, found.feeds, found.parameters)
         self.minimizes = [
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.made.minimizations
         ]
@@ -143,7 +158,7 @@ class Program:
         self.aliases = found.aliases
         check_losses(self.name, found, [m.parameters for m in self.minimizes])
         warn_of_likely_mistakes(self.name, found, _BATCHES[0])
-        self._mark_batch_dimensions()
+        self._mark_batch_dimensions(found)
         self._noted = [
             rule or (Reduction("rows") if _has_rows(value, array) else None)
             for rule, value, array in zip(found.reductions, found.outputs, self.outputs, strict=True)
@@ -230,6 +245,7 @@ class Program:
         row_perturbations: Mapping[str, list[Any]] | None = None,
         labelling: bool = False,
         parts: bool = False,
+        frozen: frozenset[str] = frozenset(),
     ) -> Applied:
         """Run the function on arrays: pure, so that it can be jitted and differentiated.
 
@@ -243,6 +259,7 @@ class Program:
           row_perturbations: values added to the rows of each look-up in a table, by name of the table.
           labelling: whether named values inside loops and branches carry their names in the equations.
           parts: whether to return what the outputs contribute to their values over several minibatches.
+          frozen: names of parameters and states that a training step leaves as they are.
         """
         given = Given(
             parameters={n: arrays[n] for n in self.parameters},
@@ -253,21 +270,24 @@ class Program:
             row_perturbations=dict(row_perturbations or {}),
             key=key,
         )
-        frame, outputs = self._run(given, mode, labelling)
+        frame, outputs = self._run(given, mode, labelling, frozen)
         batch = _batch_size(self.feeds, given.feeds)
         return Applied(
             outputs=outputs,
             states=frame.states,
             values={**given.feeds, **given.parameters, **frame.made.values},
             losses=[m.loss for m in frame.made.minimizations],
+            rates=[m.rate for m in frame.made.minimizations],
             parts=[part_of(frame, v, r, batch) for v, r in zip(outputs, self.reductions, strict=True)] if parts else [],
             lookups=frame.made.lookups,
         )
 
-    def _run(self, given: Given, mode: str, labelling: bool = False) -> tuple[Frame, list[Any]]:
+    def _run(
+        self, given: Given, mode: str, labelling: bool = False, frozen: frozenset[str] = frozenset()
+    ) -> tuple[Frame, list[Any]]:
         """Run the function; returns what the run read and wrote, and the outputs."""
         declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
-        frame = Frame(mode=mode, precision=self.precision, labelling=labelling, given=given, declared=declared)
+        frame = Frame(mode, self.precision, labelling=labelling, frozen=frozen, given=given, declared=declared)
         with running(frame):
             outputs, _ = flatten_outputs(self.name, self.function())
         return frame, outputs
@@ -281,7 +301,7 @@ class Program:
         made = {name: stand_in(spec, batch, steps=(3, 5)) for name, spec in self.feeds.items()}
         return {n: jnp.zeros(self.sample_shapes[n], v.dtype) if n in self.sample_shapes else v for n, v in made.items()}
 
-    def _mark_batch_dimensions(self) -> None:
+    def _mark_batch_dimensions(self, found: Discovery) -> None:
         # A function that works for one batch size only is legal; its dimensions stay as they are.
         if self.sample_shapes or all(None not in spec.shape for spec in self.feeds.values()):
             return
@@ -289,6 +309,7 @@ class Program:
             other = self._discover(_BATCHES[1])
         except Exception:
             return
+        warn_of_random_constants(self.name, found, other, lambda: self._discover(_BATCHES[0]))
         values = other.frame.made.values
         self.outputs = [_merge(a, _array(b)) for a, b in zip(self.outputs, other.outputs, strict=True)]
         self.values = {n: _merge(a, _array(values[n])) for n, a in self.values.items() if n in values}
@@ -296,6 +317,26 @@ class Program:
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
         wanted = self.parameters if names is None else names
         return tuple(n for n in wanted if self.parameters[n].trainable and n not in excluded)
+
+
+def _check_takes_nothing(function: Callable[..., Any]) -> None:
+    """Refuse a function that waits for arguments: nobody gives it any."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in callables have none
+        return
+    waiting = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if waiting:
+        raise errors.ProgramError(
+            f"the program function {_name_of(function)} takes {', '.join(waiting)}; fluid calls it without arguments. "
+            f"Data is declared inside, {waiting[0]} = fluid.layers.data({waiting[0]!r}, shape=[...]); settings are "
+            f"given by functools.partial(program, {waiting[0]}=...)"
+        )
 
 
 def _key_name(spec: ParameterSpec) -> str:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid.core.arguments import whole_number
 from fluid.core.frame import ParameterSpec
 
 
@@ -43,7 +44,7 @@ class Scope(MutableMapping[str, jax.Array]):
         self.arrays: dict[str, Any] = {}
         self.slots: dict[str, Any] = {}
         self.step: Any = place(np.int32(0))
-        self.root: Any = place(jax.random.key_data(jax.random.key(seed)))
+        self.root: Any = place(jax.random.key_data(jax.random.key(whole_number("Session", "seed", seed, least=0))))
 
     def declare(self, specs: Mapping[str, ParameterSpec], init: Callable[[], Mapping[str, Any]]) -> None:
         """Add the arrays of a program; those that another program brought already are shared.

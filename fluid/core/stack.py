@@ -105,8 +105,10 @@ class Stack(Body):
             shape = (count, *shape)
             initializer = Stacked(initializer, getattr(initializer, "key_name", spec.name))
         if spec.trainable is None:
-            return create_state(spec.name, shape, spec.dtype, initializer)
-        return create_parameter(spec.name, shape, spec.dtype, initializer, spec.trainable, spec.settings)
+            return create_state(spec.name, shape, spec.dtype, initializer, spec.layer)
+        return create_parameter(
+            spec.name, shape, spec.dtype, initializer, spec.trainable, spec.settings, kind=spec.kind, layer=spec.layer
+        )
 
     def _is_own(self, name: str) -> bool:
         return name.startswith(f"{self._scope}/")

@@ -4,35 +4,23 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
+from fluid import errors, host_random
 from fluid.core.equations import label
-from fluid.core.frame import TRAIN, Frame, Minimization, Naming, ParameterSpec, Probabilities, current_frame, user_site
+from fluid.core.frame import TRAIN, Frame, Naming, ParameterSpec, Probabilities, current_frame, user_site
 from fluid.core.nested import NestedSequenceBatch
+from fluid.core.origins import user_lines
 from fluid.core.sequence import SequenceBatch, filled
 
 
 def fold_name(key: jax.Array, name: str) -> jax.Array:
     """The random key of a name: independent of every other name and of the order in which names appear."""
-    return jax.random.fold_in(key, zlib.crc32(name.encode()))
-
-
-class Parameter(NamedTuple):
-    """A parameter, as functions such as `exclude_from_weight_decay_fn` and `need_clip` get it."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-
-def described(name: str, value: Any) -> Parameter:
-    """The description of the parameter with this name and value."""
-    return Parameter(name, tuple(value.shape), str(value.dtype))
+    return host_random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def create_parameter(
@@ -43,6 +31,8 @@ def create_parameter(
     trainable: bool = True,
     settings: Any = None,
     rows_only: bool = False,
+    kind: str = "",
+    layer: str = "",
 ) -> jax.Array:
     """The value of a named parameter, which is created if the program has not named it before.
 
@@ -54,6 +44,8 @@ def create_parameter(
       trainable: whether optimizers may change it.
       settings: what an optimizer shall know of it (a ParamAttr).
       rows_only: this use takes rows by `look_up` and nothing else, so that the update may follow the rows.
+      kind: of the layer, such as "fc", where the name is an automatic one.
+      layer: its name, such as "fc_0".
 
     Returns:
       The array, of that shape and dtype.
@@ -64,8 +56,10 @@ def create_parameter(
     frame = current_frame("layers.create_parameter")
     if not rows_only or frame.inside_loop:  # the rows that a loop takes are not known outside it
         frame.declared.used_whole.add(name)
-    spec = ParameterSpec(name, _sizes(name, shape), dtype, initializer, trainable, settings, user_site())
-    return _named_array(spec, whole=not rows_only)
+    lines = user_lines() if kind and frame.discovering else ()
+    sizes = _sizes(name, shape)
+    spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, user_site(), kind, lines, layer)
+    return _named_array(_as_frozen(frame, spec), whole=not rows_only)
 
 
 def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) -> jax.Array:
@@ -87,30 +81,69 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
         return rows
     known = frame.made.lookups.setdefault(name, [])
     if name in frame.given.row_perturbations:
-        rows = rows + frame.given.row_perturbations[name][len(known)]
+        added = frame.given.row_perturbations[name][len(known)]
+        rows = rows + (jax.lax.stop_gradient(added) if frame.freezing else added)
     real = (ids >= 0) & (ids < table.shape[0]) & (True if touched is None else touched)
-    if name in frame.given.overrides:  # then these are not rows of the parameter
+    if name in frame.given.overrides or frame.freezing:  # then no row of the parameter is to change by this use
         real = jnp.zeros_like(real)
     known.append(jnp.where(real, ids, table.shape[0]))  # behind the last row there is no row at all
     return rows
 
 
-def create_state(name: str, shape: Sequence[int], dtype: str, initializer: Callable[..., Any]) -> jax.Array:
+def create_state(
+    name: str, shape: Sequence[int], dtype: str, initializer: Callable[..., Any], layer: str = ""
+) -> jax.Array:
     """The value of a named state: an array that layers themselves change, such as a moving average.
 
     States are saved with the parameters and never given to an optimizer. Arguments and errors: see `create_parameter`.
     """
-    return _named_array(ParameterSpec(name, _sizes(name, shape), dtype, initializer, None, None, user_site()))
+    return _named_array(
+        ParameterSpec(name, _sizes(name, shape), dtype, initializer, None, None, user_site(), layer=layer)
+    )
+
+
+@contextlib.contextmanager
+def frozen() -> Iterator[None]:
+    """Keep what is computed inside from being trained: parameters are constants there, moving statistics stand still.
+
+    Layers that have moving statistics, such as batch_norm, normalise with them as in test mode. A parameter that is
+    used outside too, by its name, is trained by that use.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     with fluid.frozen():
+      ...         features = fluid.layers.batch_norm(fluid.layers.fc(x, size=3))
+      ...     loss = fluid.layers.mean(fluid.layers.fc(features, size=1, name="head"))
+      ...     fluid.optimizer.SGD(0.1).minimize(loss)
+      ...     return loss
+      >>> fluid.Program(program).minimizes[0].parameters
+      ('head.w_0', 'head.b_0')
+    """
+    frame = current_frame("frozen")
+    outer = frame.freezing
+    frame.freezing = True
+    try:
+        yield
+    finally:
+        frame.freezing = outer
+
+
+def is_frozen(state: str) -> bool:
+    """Whether a state stands still although the program is being trained: it, or the layer it belongs to, is frozen."""
+    frame = current_frame("frozen")
+    return frame.freezing or state in frame.frozen
 
 
 def set_state(name: str, value: jax.Array) -> None:
-    """Give a state its value for the next step. In test mode this does nothing: testing changes no Scope.
+    """Give a state its value for the next step, unless it is frozen. In test mode nothing happens: no Scope changes.
 
     Raises:
       ShapeError: the value has another shape than the state.
     """
     frame = current_frame("core.set_state")
-    if frame.mode == TRAIN:
+    if frame.mode == TRAIN and not is_frozen(name):
         before = frame.states[name]
         if jnp.shape(value) != before.shape:
             raise errors.ShapeError(
@@ -215,55 +248,15 @@ def expect_probabilities(layer: str, value: Any) -> None:
         frame.made.probabilities.append(Probabilities(layer, user_site(), value))
 
 
-def record_minimize(
-    loss: Any, optimizer: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
-) -> Any:
-    """Record that the optimizer shall minimise a loss by changing parameters; Session builds the update from it.
+def doubt(message: str) -> None:
+    """Note what is most likely a mistake, so that discovery warns of it, once.
 
     Args:
-      loss: a scalar of the running program.
-      optimizer: opaque here.
-      parameter_list: names or values of the parameters to change; every trainable one by default.
-      no_grad_set: names or values of parameters to leave alone.
-
-    Returns:
-      The optimizer that discovery has recorded here, which is the one that counts; None while it is on.
-
-    Raises:
-      ProgramError: the loss is no float scalar.
-      UnknownNameError: a name is not a parameter of the program.
+      message: what was found and what to write; the user's line is put in front.
     """
-    frame = current_frame("optimizer.minimize")
-    shape = jnp.shape(loss)
-    dtype = jnp.result_type(loss)
-    if shape not in ((), (1,)) or not jnp.issubdtype(dtype, jnp.floating):
-        found = ", ".join("batch" if d == frame.placeholder_batch else str(d) for d in shape)
-        raise errors.ProgramError(
-            f"the loss must be one float, found {dtype}[{found}]; reduce it first: "
-            f"loss = fluid.layers.mean(loss), and return it first"
-        )
-    names = None if parameter_list is None else _parameter_names(frame, parameter_list)
-    excluded = _parameter_names(frame, no_grad_set or ())
-    number = len(frame.made.minimizations)
-    frame.made.minimizations.append(Minimization(loss, jnp.reshape(loss, ()), optimizer, names, excluded))
-    recorded = frame.declared.optimizers
-    return recorded[number] if number < len(recorded) else None
-
-
-def clip_parameters(clip: Any, parameter_list: Sequence[Any]) -> None:
-    """Let the gradients of some parameters be clipped, each by itself.
-
-    Args:
-      clip: opaque here.
-      parameter_list: names or values of the parameters.
-
-    Raises:
-      UnknownNameError: a name is not a parameter of the program.
-    """
-    frame = current_frame("clip.set_gradient_clip")
-    for name in _parameter_names(frame, parameter_list, "set_gradient_clip"):
-        spec = frame.declared.arrays[name]
-        frame.declared.arrays[name] = replace(spec, settings=replace(spec.settings, gradient_clip=clip))
+    frame = current_frame("core.doubt")
+    if frame.discovering:
+        frame.made.doubts.append(f"{user_site()}: {message}")
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
@@ -277,6 +270,19 @@ def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
             f"declare every size but the batch in layers.data(shape=...)"
         )
     return sizes
+
+
+def _as_frozen(frame: Frame, spec: ParameterSpec) -> ParameterSpec:
+    """What `with fluid.frozen():` makes of the declaration of a parameter; it is trainable if it is used outside."""
+    arrays = frame.declared.arrays
+    only_frozen = frame.declared.only_frozen
+    if frame.freezing and spec.trainable and spec.name not in arrays:
+        only_frozen.add(spec.name)
+        return replace(spec, trainable=False)
+    if not frame.freezing and spec.trainable and spec.name in only_frozen and spec.name in arrays:
+        only_frozen.remove(spec.name)
+        arrays[spec.name] = replace(arrays[spec.name], trainable=True)
+    return spec
 
 
 def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
@@ -315,6 +321,7 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
         value = _overridden(spec.name, value, frame.given.overrides[spec.name])
     if spec.trainable is not None:
         value = frame.compute(value) if whole else value  # of a large table, only the rows in use are converted
+        value = jax.lax.stop_gradient(value) if frame.freezing else value
         frame.note(value, parameter=spec.name)
     return value
 
@@ -344,20 +351,3 @@ def _overridden(name: str, value: Any, given: Any) -> Any:
         )
     given = jax.tree.map(lambda v, g: jnp.asarray(g, v.dtype), value, given)
     return given.with_data(filled(given, 0)) if sequence else given
-
-
-def _parameter_names(frame: Frame, items: Sequence[Any], caller: str = "minimize") -> tuple[str, ...]:
-    if isinstance(items, str):
-        items = [items]
-    names = []
-    for item in items:
-        name = item if isinstance(item, str) else frame.fact(item, "parameter") or getattr(item, "name", None)
-        spec = frame.declared.arrays.get(name) if isinstance(name, str) else None
-        if spec is None or spec.trainable is None:
-            known = [n for n, s in frame.declared.arrays.items() if s.trainable is not None]
-            raise errors.UnknownNameError(
-                f"{caller} was given {name if name is not None else item!r}, which is no parameter of this program. "
-                f"{errors.nearest(str(name), known)}"
-            )
-        names.append(str(name))
-    return tuple(names)

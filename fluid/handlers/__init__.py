@@ -1,13 +1,16 @@
 """Handlers for `trainer.train(..., handlers=[...])`: tests, early stopping, logs, plots, timing, the NaN report."""
 
 from fluid.handlers.gradients import GradientMonitor
+from fluid.handlers.logger import Logger
 from fluid.handlers.monitors import Checkpoint, EarlyStopping, LearningRateMonitor
 from fluid.handlers.nan import TerminateOnNaN
 from fluid.handlers.nan_report import NonFiniteReport
+from fluid.handlers.periodic import every, once
 from fluid.handlers.plot import LivePlot
 from fluid.handlers.rates import ReduceLROnPlateau
 from fluid.handlers.records import CSVLogger, TensorBoard
 from fluid.handlers.timing import Profiler, Timer
+from fluid.handlers.tracking import MLflow, WandB
 from fluid.trainer import Handler, ProgressBar
 from fluid.trainer.evaluation.monitor import SaveBest
 from fluid.trainer.evaluation.testing import TestEvery
@@ -20,6 +23,8 @@ __all__ = [
     "Handler",
     "LearningRateMonitor",
     "LivePlot",
+    "Logger",
+    "MLflow",
     "NonFiniteReport",
     "Profiler",
     "ProgressBar",
@@ -29,4 +34,7 @@ __all__ = [
     "TerminateOnNaN",
     "TestEvery",
     "Timer",
+    "WandB",
+    "every",
+    "once",
 ]

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid.core import TRAIN, NestedSequenceBatch, Program, SequenceBatch, filled
+from fluid.handlers.nan_inside import Inside, first_inside
 from fluid.session import Request, Session
 from fluid.session.names import GRAD, rate_names
-from fluid.session.step import Step
+from fluid.session.step import Step, step_key
 
 # How often the step is done again, at most, to find rows where the value itself does not show them.
 _TRIALS = 64
@@ -40,6 +41,9 @@ class NonFiniteReport:
       found: how many infinities and NaNs there are, and where the first one is.
       rows: the rows of the minibatch that are the cause; empty when no single rows are.
       batch: number of rows of the minibatch.
+      outer: the named value outside, where the value is inside of a loop or a branch; else empty.
+      times: in which step of the loop the value was made, from 0; of loops inside of loops the outermost first. In
+        `layers.rnn`, `DynamicRNN` and `StaticRNN` this is the place in the sequence.
 
     Example:
       >>> report = NonFiniteReport(0, 7, "value", "log_0.tmp_0", "log_0", "net.py:3 in net", "1 of 8: -inf", (2,), 8)
@@ -60,6 +64,8 @@ class NonFiniteReport:
     found: str
     rows: tuple[int, ...] = ()
     batch: int = 0
+    outer: str = ""
+    times: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         opening, closing = _STORIES[self.kind]
@@ -67,6 +73,8 @@ class NonFiniteReport:
         lines = [f"step {self.step} of epoch {self.epoch} is not finite. {opening.format(name=self.name, layer=layer)}"]
         if self.site:
             lines.append(f"  {'declared' if self.kind == 'feed' else 'made'} at {self.site}")
+        if self.outer:
+            lines.append(f"  {self._where_inside()}")
         if self.found:
             lines.append(f"  holds {self.found}")
         if self.rows:
@@ -76,6 +84,13 @@ class NonFiniteReport:
         elif self.kind in ("value", "gradient"):
             lines.append("  because of no single row of the minibatch")
         return "\n".join([*lines, f"  {closing} The parameters are those before this step."])
+
+    def _where_inside(self) -> str:
+        if not self.times:
+            return f"in the branch that gives {self.outer!r}"
+        if len(self.times) == 1:
+            return f"in step {self.times[0]}, counted from 0, of the loop that gives {self.outer!r}"
+        return f"in the steps {list(self.times)}, the outermost first, of the loops that give {self.outer!r}"
 
 
 _STORIES = {
@@ -137,7 +152,7 @@ class _Replay:
         session = self.session
         request = Request(TRAIN, tuple(names), tuple(program.feeds))
         function = None if names else session.step_function
-        step = Step(program, session.rules[program.name], request, function)
+        step = Step(program, session.rules[program.name], request, function, session.freezing.names)
         carry = {"arrays": {n: before.arrays[n] for n in step.carried}, "slots": before.slots, "step": before.step}
         kept = {
             "arrays": {n: session.scope.arrays[n] for n in step.kept},
@@ -159,6 +174,22 @@ class _Replay:
             if not bad.all():  # otherwise one row may have spoilt the others, as in a batch norm
                 return tuple(np.flatnonzero(bad).tolist())
         return self._rows_by_trial(fetch)
+
+    def inside(self, name: str, value: Any) -> Inside | None:
+        """The value inside of a loop or a branch for which a named value is not finite, if there is one."""
+        program = self.program
+        scope = self.session.scope
+        every = {**scope.arrays, **self.before.arrays}
+        arrays = {n: every[n] for n in (*program.parameters, *program.states)}
+        key = step_key(scope.root if program.random else None, self.before.step)
+
+        def forward(arrays: Mapping[str, Any], feed: Mapping[str, Any]) -> dict[str, Any]:
+            return program.apply(arrays, feed, key=key, mode=TRAIN, labelling=True).values
+
+        closed, shapes = jax.make_jaxpr(forward, return_shape=True)(arrays, self.feed)
+        variables = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
+        rows = _bad_rows(value) if _is_batch(value, self.batch) else None
+        return first_inside(closed, jax.tree.leaves((arrays, self.feed)), jax.tree.leaves(variables[name])[0], rows)
 
     def _rows_by_trial(self, fetch: str) -> tuple[int, ...]:
         """Search by halves: a part of the rows, repeated to the size of the minibatch, that gives the value too."""
@@ -205,7 +236,16 @@ def _in_feeds(replay: _Replay) -> dict[str, Any] | None:
 def _in_values(replay: _Replay) -> dict[str, Any] | None:
     _, values = replay.fetching(replay.values)(replay.feed)
     first = next((name for name in replay.values if _spoilt(values[name])), None)
-    return None if first is None else _described(replay, "value", first, first, values[first])
+    if first is None:
+        return None
+    described = _described(replay, "value", first, first, values[first])
+    inside = replay.inside(first, values[first])
+    if inside is None:
+        return described
+    layer = inside.name.rpartition(".")[0] or None
+    site = replay.program.sites.get(inside.name, "")
+    named = {"name": inside.name, "layer": layer, "site": site, "found": _told(inside.value)}
+    return {**described, **named, "outer": first, "times": inside.times}
 
 
 def _in_gradients(replay: _Replay) -> dict[str, Any] | None:

@@ -1,6 +1,5 @@
 """Handlers that write what is measured to files."""
 
-import contextlib
 import csv
 import os
 import time
@@ -8,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.handlers.recorder import Recorder
+from fluid.handlers.logger import Logger
 from fluid.storage import PathLike
-from fluid.trainer import BeginTrainEvent, EndTrainEvent, MeasuredEvent
-from fluid.trainer.evaluation.values import Interval, by_name, known_values, number
+from fluid.trainer import BeginTrainEvent, MeasuredEvent
+from fluid.trainer.evaluation.values import Interval, by_name, known_values
 
 
-class CSVLogger(Recorder):
+class CSVLogger(Logger):
     """Writes a table with a row for each epoch, or for every so many steps.
 
     The columns are `epoch`, `step` (steps done, those before a resume included), the scalars of the program, as means
@@ -49,9 +48,8 @@ class CSVLogger(Recorder):
         self._announced: dict[str, Any] = {}
         self._file: Any = None
 
-    def begin_train(self, event: BeginTrainEvent) -> None:
+    def open(self, event: BeginTrainEvent) -> None:
         """Open the file."""
-        super().begin_train(event)
         self._columns = ["epoch", "step", *known_values(self)]
         twice = [name for name in self._columns if self._columns.count(name) > 1]
         if twice:
@@ -67,19 +65,22 @@ class CSVLogger(Recorder):
         os.replace(partial, self._path)
         self._file = open(self._path, "a", newline="", encoding="utf-8")
 
+    def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        """Write a row, which is in the file when this returns."""
+        row = {"epoch": epoch, "step": step, **{name: f"{value:.9g}" for name, value in values.items()}}
+        csv.writer(self._file).writerow([row.get(column, "") for column in self._columns])
+        self._file.flush()
+
+    def close(self, error: BaseException | None) -> None:
+        """Close the file."""
+        self._file.close()
+
     def measured(self, event: MeasuredEvent) -> None:
         """Add the values to the row of this step, if that is closed but not written yet, or else to the next row."""
         announced = self._announced
         if self._waiting and self._waiting[-1][1] == self.done:
             _, announced = self._waiting[-1][2]
         announced.update(by_name(event.metrics))
-
-    def end_train(self, event: EndTrainEvent) -> None:
-        """Write everything that was gathered, and close the file."""
-        if self._file is not None:
-            with contextlib.closing(self._file):
-                super().end_train(event)
-            self._file = None
 
     def _close(self, epoch: int) -> None:
         super()._close(epoch)
@@ -89,10 +90,7 @@ class CSVLogger(Recorder):
 
     def _write(self, epoch: int, done: int, values: Any) -> None:
         mean, announced = values
-        found = {name: f"{number(v):.9g}" for name, v in {**mean.read(), **announced}.items()}
-        row = {"epoch": epoch, "step": done, **found}
-        csv.writer(self._file).writerow([row.get(column, "") for column in self._columns])
-        self._file.flush()
+        super()._write(epoch, done, {**mean.read(), **announced})
 
     def _rows_to_keep(self) -> list[list[str]]:
         """The rows of an earlier training up to the step at which this one begins."""
@@ -110,7 +108,7 @@ class CSVLogger(Recorder):
         return [row for row in whole if int(row[1]) <= self.done]
 
 
-class TensorBoard(Recorder):
+class TensorBoard(Logger):
     """Writes scalars for TensorBoard; `tensorboard --logdir LOGDIR` shows them.
 
     These are the scalars of the program, as means over the steps since the last time, and every value that another
@@ -134,35 +132,29 @@ class TensorBoard(Recorder):
         self._writer: Any = None
         _tensorboard()
 
-    def begin_train(self, event: BeginTrainEvent) -> None:
+    def open(self, event: BeginTrainEvent) -> None:
         """Open a new event file."""
-        super().begin_train(event)
         make_writer, proto = _tensorboard()
         self._writer = make_writer(self._logdir)
         # Tells TensorBoard to forget what an earlier run wrote after this step.
         start = proto.SessionLog(status=proto.SessionLog.START)
         self._writer.add_event(proto.Event(wall_time=time.time(), step=self.done + 1, session_log=start))
 
-    def end_train(self, event: EndTrainEvent) -> None:
-        """Write everything that was gathered, and close the file."""
-        if self._writer is not None:
-            with contextlib.closing(self._writer):
-                super().end_train(event)
-            self._writer = None
-
-    def state(self) -> dict[str, Any]:
-        """The means that are not complete yet; everything else is on the disk when this returns."""
-        state = super().state()
-        if self._writer is not None:
-            self._writer.flush()
-        return state
-
-    def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
+    def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        """Add an event."""
         _, proto = _tensorboard()
-        event = proto.Event(wall_time=time.time(), step=done)
+        event = proto.Event(wall_time=time.time(), step=step)
         for name, value in values.items():
-            event.summary.value.add(tag=name, simple_value=number(value))
+            event.summary.value.add(tag=name, simple_value=value)
         self._writer.add_event(event)
+
+    def flush(self) -> None:
+        """Write the events to the file."""
+        self._writer.flush()
+
+    def close(self, error: BaseException | None) -> None:
+        """Close the file."""
+        self._writer.close()
 
 
 def _tensorboard() -> tuple[Any, Any]:

@@ -1,7 +1,6 @@
 """What every layer is made with: `@layer`, `Layer`, and functions that read the values it is given."""
 
 import copy
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard, TypeVar
@@ -13,7 +12,7 @@ from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
-from fluid.layers import functional
+from fluid.layers import functional, weight_norm
 from fluid.layers.functional import Activation
 from fluid.param_attr import ParamSetting, WeightNormParamAttr, to_attr
 
@@ -37,10 +36,14 @@ def layer(function: F) -> F:
             with jax.named_scope(name):
                 return function(*args, **kwargs)
         except Exception as error:
-            if not any(note.startswith("in the layer") for note in getattr(error, "__notes__", ())):
+            misfit = core.misfit_of(function, f"layers.{name}", args, kwargs) if isinstance(error, TypeError) else None
+            told = misfit or error
+            if not any(note.startswith("in the layer") for note in getattr(told, "__notes__", ())):
                 scope = frame.scoped(name)
-                error.add_note(f"in the layer {scope}, called at {core.user_site()}")
-            raise
+                told.add_note(f"in the layer {scope}, called at {core.user_site()}")
+            if misfit is None:
+                raise
+            raise misfit from None
 
     return wrapper  # type: ignore[return-value]
 
@@ -59,6 +62,8 @@ class Layer:
         if name is not None and (not isinstance(name, str) or not name):
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
+        # What automatic names of its parameters begin with; those that the user gives tell enough by themselves.
+        self.automatic_kind = kind if name is None else ""
 
     def here(self) -> "Layer":
         """The same layer in the frame that runs now, which may be the inside of a loop that was outside before."""
@@ -115,44 +120,31 @@ class Layer:
                 f"{self.name} cannot do without this parameter; param_attr=False is not possible"
             )
         name = settings.name or self.frame.unique(f"{self.name}.{suffix}")
-        initializer = settings.initializer or default
         if isinstance(settings, WeightNormParamAttr):
-            return self._normalized(name, settings, shape, parameter_dtype(dtype), initializer, rows_only)
+            if rows_only:
+                raise errors.ArgumentError(
+                    f"{self.name}: rows of a WeightNormParamAttr cannot be looked up; is_sparse=False"
+                )
+            kind = "" if settings.name else self.automatic_kind
+            return weight_norm.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.name)
         return core.create_parameter(
-            name, shape, parameter_dtype(dtype), initializer, settings.trainable, settings, rows_only
+            name,
+            shape,
+            parameter_dtype(dtype),
+            settings.initializer or default,
+            settings.trainable,
+            settings,
+            rows_only,
+            kind="" if settings.name else self.automatic_kind,
+            layer=self.name,
         )
-
-    def _normalized(
-        self,
-        name: str,
-        settings: WeightNormParamAttr,
-        shape: Sequence[int],
-        dtype: str,
-        initializer: Initializer,
-        rows_only: bool,
-    ) -> jax.Array:
-        """Create the two parts of a parameter, a length and a direction, and put them together."""
-        dim = settings.dim
-        if rows_only or (dim is not None and (isinstance(dim, bool) or dim not in range(-len(shape), len(shape)))):
-            raise errors.ArgumentError(
-                f"{self.name}: WeightNormParamAttr(dim={dim!r}) of a parameter of shape {list(shape)}"
-                f"{' whose rows are looked up' if rows_only else ''}; expected None or a dimension from 0 to "
-                f"{len(shape) - 1}, and is_sparse=False"
-            )
-        kept = range(len(shape))[dim] if dim is not None else None
-        axes = tuple(axis for axis in range(len(shape)) if axis != kept)
-        sizes = [size if axis == kept else 1 for axis, size in enumerate(shape)]
-        start = _NormOf(initializer, tuple(shape), axes, f"{name}_v")
-        length = core.create_parameter(f"{name}_g", sizes, dtype, start, settings.trainable, settings)
-        direction = core.create_parameter(f"{name}_v", shape, dtype, initializer, settings.trainable, settings)
-        return (direction * (length / _norm(wide(direction), axes))).astype(direction.dtype)
 
     def state(
         self, name: str | None, suffix: str, shape: Sequence[int], dtype: DTypeLike, default: Initializer
     ) -> tuple[str, jax.Array]:
         """Create a state `NAME.SUFFIX_K`, or one with the given name; returns its name and its value."""
         name = name or self.frame.unique(f"{self.name}.{suffix}")
-        return name, core.create_state(name, shape, parameter_dtype(dtype), default)
+        return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.name)
 
     def output(self, value: Any) -> Any:
         """Record a result as `NAME.tmp_K`."""
@@ -182,25 +174,6 @@ class Layer:
         return result
 
 
-@dataclasses.dataclass(frozen=True)
-class _NormOf:
-    """The initial value of the lengths of a direction: its norm over some axes. Both are made from one random key."""
-
-    initializer: Initializer
-    shape: tuple[int, ...]
-    axes: tuple[int, ...]
-    key_name: str
-
-    def __call__(self, key: Any, shape: Sequence[int], dtype: Any) -> Any:
-        return _norm(self.initializer(key, self.shape, dtype), self.axes)
-
-
-def _norm(x: Any, axes: tuple[int, ...]) -> Any:
-    """The Euclidean norm along axes, which keep the size 1; 1 where it is 0."""
-    squares = jnp.sum(jnp.square(x), axis=axes, keepdims=True)
-    return jnp.sqrt(jnp.where(squares > 0, squares, 1))
-
-
 def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:
     """Apply a function of arrays that treats each element or step by itself to arrays or sequence batches."""
     result = function(*(dense(v) for v in (value, *others)))
@@ -228,7 +201,7 @@ def filled(value: Any, fill: float) -> Any:
     Raises:
       ProgramError: Fluid would have changed the value in place by now.
     """
-    core.current_frame("layers").check_not_changed(value)
+    core.check_not_changed(core.current_frame("layers"), value)
     if is_sequence(value):
         return core.filled(value, fill)
     if isinstance(value, jax.Array):
@@ -359,7 +332,13 @@ def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
 
     Raises:
       ArgumentError: there is no such axis.
+      ArgumentTypeError: it is a value.
     """
+    if isinstance(axis, jax.Array):
+        raise errors.ArgumentTypeError(
+            f"{argument}= is the number of a dimension, found {describe(axis)}; several values are given as a list: "
+            f"concat([x, y], {argument}=1)"
+        )
     extra = row_dims(value) - 1
     dims = dense(value).ndim - extra
     if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -dims <= axis < dims:

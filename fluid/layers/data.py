@@ -22,6 +22,7 @@ def data(
     lod_level: int = 0,
     append_batch_size: bool = True,
     column: int | None = None,
+    allow_nan: bool = False,
     type: object = None,
     stop_gradient: bool = True,
 ) -> Any:
@@ -37,6 +38,8 @@ def data(
         of sequences.
       append_batch_size: whether a batch dimension is put before `shape`.
       column: the position of this field in a row; by default the order of the declarations counts.
+      allow_nan: whether NaN is data that the program expects, such as that of a missing value. Otherwise a FluidWarning
+        names the first sample of a feed that holds one.
       type: accepted for programs written for Fluid, but has no effect: lod_level says what kind of value it is.
       stop_gradient: accepted for programs written for Fluid, but has no effect: the gradient of a feed is computed
         where it is fetched.
@@ -58,7 +61,9 @@ def data(
     """
     frame = core.current_frame("layers.data")
     feeds = frame.given.feeds
-    spec = core.FeedSpec(name, _whole_shape(name, shape, append_batch_size), str(dtype), lod_level, column)
+    sizes = _whole_shape(name, shape, append_batch_size)
+    site = core.user_site()
+    spec = core.FeedSpec(name, sizes, str(dtype), lod_level, column, site=site, allow_nan=bool(allow_nan))
     known = frame.declared.feeds.get(name)
     if known is not None:
         if (known.shape, known.dtype, known.lod_level) != (spec.shape, spec.dtype, spec.lod_level):
@@ -92,7 +97,7 @@ def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool
 
 
 def _checked(spec: core.FeedSpec) -> core.FeedSpec:
-    """A declaration whose dtype and level exist, with the user's line that made it."""
+    """A declaration whose dtype and level exist."""
     try:
         jnp.dtype(spec.dtype)
     except TypeError as error:
@@ -104,7 +109,7 @@ def _checked(spec: core.FeedSpec) -> core.FeedSpec:
             f"layers.data({spec.name!r}, lod_level={spec.lod_level}): expected 0 for examples of one shape, 1 for "
             f"sequences or 2 for sequences of sequences: lod_level=1"
         )
-    return core.FeedSpec(spec.name, spec.shape, spec.dtype, spec.lod_level, spec.column, None, core.user_site())
+    return spec
 
 
 def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:

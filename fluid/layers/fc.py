@@ -74,6 +74,11 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
     # The steps of a sequence are rows: batch and time count as one leading dimension.
     keep = num_flatten_dims + row_dims(value) - 1 if num_flatten_dims > 0 else x.ndim + num_flatten_dims
     if not 0 < keep < x.ndim:
+        if isinstance(value, int):
+            raise errors.ArgumentTypeError(
+                f"{this.name}: input is the number {value}, expected a value of the program; the number of inputs is "
+                f"found by itself: layers.fc(x, size={size})"
+            )
         raise errors.ShapeError(
             f"{this.name}: input {describe(value)} cannot keep {num_flatten_dims} leading dimensions and flatten the "
             f"rest; expected at least two dimensions, [batch, features]"

@@ -28,7 +28,8 @@ def module(
     """A module of Flax or Haiku as a layer: its parameters are named, trained and saved like all others.
 
     Its other variables, such as moving averages, become states, and its random keys come from the Session. If it takes
-    an argument `train`, `training`, `is_training`, `deterministic` or `use_running_average`, this follows the mode.
+    an argument `train`, `training`, `is_training`, `deterministic` or `use_running_average`, this follows the mode;
+    while its states are frozen, by `fluid.frozen` or `trainer.freeze`, it runs as in test mode.
     Flax and Haiku are not installed with fluid.
 
     Args:
@@ -78,18 +79,23 @@ def module(
             settings.initializer or _Leaf(init, place, prefix),
             settings.trainable,
             settings,
+            kind="" if settings.name else this.automatic_kind,
+            layer=this.name,
         )
         for place, (path, leaf) in enumerate(_leaves(parameters))
     ]
     held = [
-        core.create_state(f"{prefix}/{path}", leaf.shape, str(leaf.dtype), _Leaf(init, count + place, prefix))
+        core.create_state(
+            f"{prefix}/{path}", leaf.shape, str(leaf.dtype), _Leaf(init, count + place, prefix), this.name
+        )
         for place, (path, leaf) in enumerate(_leaves(states))
     ]
+    stands_still = bool(held) and all(core.is_frozen(f"{prefix}/{path}") for path, _ in _leaves(states))
     result, changed = adapted.apply(
         jax.tree.unflatten(jax.tree.structure(parameters), given),
         jax.tree.unflatten(jax.tree.structure(states), held),
         core.random_key(this.name),
-        this.frame.mode == core.TRAIN,
+        this.frame.mode == core.TRAIN and not stands_still,
         *arrays,
     )
     for path, leaf in _leaves(changed):

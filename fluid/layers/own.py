@@ -66,13 +66,16 @@ class State:
     Attributes:
       name: under which it is saved, fetched and found in the scope.
       value: as it is when the state is created: after the step before, or after an update in this one.
+      frozen: whether updates have no effect because it is frozen, by `fluid.frozen` or `trainer.freeze`. A layer that
+        normalises with moving statistics uses them then while training too.
     """
 
     name: str
     value: jax.Array
+    frozen: bool = False
 
     def update(self, value: Any) -> None:
-        """Give it the value for the next step. In test mode nothing happens: testing changes nothing.
+        """Give it the value for the next step. In test mode nothing happens, nor while it is frozen.
 
         No gradient passes through it: what is kept is a number.
 
@@ -129,4 +132,5 @@ def create_state(
             f"{this.name}: initializer={initializer!r}; expected a number, or an initializer as in "
             f"initializer=fluid.initializer.Normal(0.0, 1.0)"
         )
-    return State(full, core.create_state(full, shape, str(jax.dtypes.canonicalize_dtype(dtype)), start))
+    value = core.create_state(full, shape, str(jax.dtypes.canonicalize_dtype(dtype)), start, this.name)
+    return State(full, value, core.is_frozen(full))

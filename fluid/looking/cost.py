@@ -2,13 +2,12 @@
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import jaxprs_in_params
 
-from fluid.core.equations import is_literal, labelled
+from fluid.core.equations import inner_jaxprs, is_literal, labelled, live_equations
 
 # Where a function stands in memory says nothing about what it costs.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -89,28 +88,6 @@ class Counter:
                 found = lowered.compile().cost_analysis() or {}
             self._known[key] = Cost(found.get("flops", 0), found.get("bytes accessed", 0))
         return self._known[key]
-
-
-def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any]:
-    """The equations that results of a function depend on, in order.
-
-    Args:
-      jaxpr: the function.
-      targets: variables; all results by default.
-    """
-    live = {v for v in (jaxpr.outvars if targets is None else targets) if not is_literal(v)}
-    found = []
-    for equation in reversed(jaxpr.eqns):
-        if any(v in live for v in equation.outvars):
-            live |= {v for v in equation.invars if not is_literal(v)}
-            found.append(equation)
-    return found[::-1]
-
-
-def inner_jaxprs(equation: Any) -> Iterator[Any]:
-    """The functions that an equation calls: bodies, branches, conditions."""
-    for inner in jaxprs_in_params(equation.params):
-        yield getattr(inner, "jaxpr", inner)
 
 
 def _has_loop(equation: Any) -> bool:

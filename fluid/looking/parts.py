@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from fluid import errors
 from fluid.core import NestedSequenceBatch, Program, SequenceBatch
-from fluid.core.equations import frames, is_literal, labelled, user_line
+from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, live_equations, user_line
 from fluid.core.frame import is_library
-from fluid.looking.cost import Cost, Counter, inner_jaxprs, live_equations
+from fluid.looking.cost import Cost, Counter
 from fluid.looking.trace import Traced
 
 _LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core import TRAIN, Program
-from fluid.looking.cost import Cost, Counter, live_equations
+from fluid.core.equations import live_equations
+from fluid.looking.cost import Cost, Counter
 from fluid.looking.dimensions import Shape, shapes_of
 from fluid.looking.parts import Partition, data_of, partition
 from fluid.looking.trace import Sizes, stand_ins, trace

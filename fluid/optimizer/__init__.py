@@ -24,6 +24,7 @@ from fluid.optimizer.adam import (
 )
 from fluid.optimizer.averages import ExponentialMovingAverage, ModelAverage
 from fluid.optimizer.base import Minimizer, Optax, Optimizer, as_optimizer
+from fluid.optimizer.missing import __getattr__ as __getattr__
 from fluid.optimizer.momentum import (
     SGD,
     LarsMomentum,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import jax.numpy as jnp
 
@@ -18,6 +18,7 @@ from fluid.optimizer.parts import (
     add_decay,
     clip_each,
     instead_of,
+    leave_out,
     multiply,
     replaced,
     same_rate,
@@ -62,6 +63,14 @@ class Minimizer:
       True
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse arguments that the class does not have, such as `lr=`, with those that it has."""
+        if args or kwargs:  # copies are made without
+            misfit = core.misfit_of(cls.__init__, f"fluid.optimizer.{cls.__name__}", (None, *args), kwargs)
+            if misfit is not None:
+                raise misfit
+        return super().__new__(cls)
+
     @property
     def parameter_list(self) -> Sequence[Any] | None:
         """Names of the parameters to change; None for all trainable ones."""
@@ -95,7 +104,8 @@ class Minimizer:
         """The optax transformation of one update, once gradients are gathered.
 
         Args:
-          settings: the ParamAttr of each parameter, or None, by name.
+          settings: the ParamAttr of each parameter, or None, by name. Those that are not trainable are frozen: their
+            updates are zeros, and their slots stay.
         """
         raise NotImplementedError
 
@@ -146,9 +156,10 @@ class Minimizer:
 
         Args:
           loss: a scalar, `[]` or `[1]`.
-          parameter_list: names or values of the parameters to change; by default the optimizer's own `parameter_list`,
-            or else every trainable parameter of the program.
-          no_grad_set: names or values of parameters that stay as they are.
+          parameter_list: names, globs such as "head/*", or values of the parameters to change; by default the
+            optimizer's own `parameter_list`, or else every trainable parameter of the program. Moving statistics go on
+            in any case; `fluid.frozen` and `trainer.freeze` stop them.
+          no_grad_set: names, globs or values of parameters that stay as they are.
           startup_program: accepted for programs written for Fluid, but has no effect: a Session starts with initial
             values by itself.
           grad_clip: a clip of `fluid.clip`, if the optimizer has none.
@@ -192,7 +203,8 @@ class Optimizer(Minimizer):
       learning_rate: a number, or a schedule: a function of the number of updates done.
       regularization: a decay of `fluid.regularizer`, for parameters whose ParamAttr has none.
       grad_clip: a clip of `fluid.clip`, applied to the gradients of all parameters.
-      parameter_list: names of the parameters to change, where `minimize` is given none; all trainable ones by default.
+      parameter_list: names and globs of the parameters to change, where `minimize` is given none; all trainable ones by
+        default.
       name: accepted for programs written for Fluid; not used.
       lazy_mode: rows of tables (`embedding(is_sparse=True)`) that have no gradient stay as they are, although the rule
         would change their slots.
@@ -225,6 +237,22 @@ class Optimizer(Minimizer):
                 f"write fluid.optimizer.{kind}(learning_rate=0.001)"
             )
         whole_number(kind, "accumulate_steps", self.accumulate_steps)
+        if self.grad_clip is not None and not hasattr(self.grad_clip, "transformation"):
+            raise errors.ArgumentTypeError(
+                f"{kind}(grad_clip={self.grad_clip!r}): expected a clip, as in "
+                f"grad_clip=fluid.clip.GradientClipByGlobalNorm(1.0)"
+            )
+        if self.regularization is not None and not hasattr(self.regularization, "gradient"):
+            raise errors.ArgumentTypeError(
+                f"{kind}(regularization={self.regularization!r}): expected a decay, as in "
+                f"regularization=fluid.regularizer.L2Decay(1e-4)"
+            )
+        for name in ("beta1", "beta2"):  # of those that have them
+            decay = getattr(self, name, 0.0)
+            if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 <= float(decay) < 1:
+                raise errors.ArgumentError(
+                    f"{kind}({name}={decay!r}): expected a decay from 0 to below 1, as in {name}=0.9"
+                )
 
     @property
     def declared_rate(self) -> Rate | None:
@@ -248,7 +276,7 @@ class Optimizer(Minimizer):
         return optax.chain(self.rule(), multiply(factors))
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Clip, decay and rule in one chain."""
+        """Clip, decay and rule in one chain, for the parameters that are trainable."""
         attrs = {name: attr or ParamAttr() for name, attr in settings.items()}
         clips = {n: a.gradient_clip for n, a in attrs.items() if a.gradient_clip is not None}
         stages = [clip_each(clips)] if clips else []
@@ -259,7 +287,9 @@ class Optimizer(Minimizer):
             stages.append(add_decay(decays))
         factors = {n: a.learning_rate for n, a in attrs.items()}
         stages.append(self.scaled_rule(factors) if any(f != 1.0 for f in factors.values()) else self.rule())
-        return optax.chain(*stages) if len(stages) > 1 else stages[0]
+        update = optax.chain(*stages) if len(stages) > 1 else stages[0]
+        frozen = frozenset(n for n, a in attrs.items() if not a.trainable)
+        return leave_out(update, frozen) if frozen else update
 
     def current_rate(self, slots: Any) -> Any:
         """The learning rate, or the schedule's value for the number of updates done."""

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fluid import errors
 from fluid.core import Parameter, described
 from fluid.lazy import optax
 
@@ -80,7 +81,9 @@ def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
     rules = {n: clip.transformation() for n, clip in clips.items()}
 
     def clip(grads: Any, params: Any) -> Any:
-        clipped = {n: rule.update({n: grads[n]}, rule.init({n: grads[n]}))[0][n] for n, rule in rules.items()}
+        clipped = {
+            n: rule.update({n: grads[n]}, rule.init({n: grads[n]}))[0][n] for n, rule in rules.items() if n in grads
+        }
         return {**grads, **clipped}
 
     return optax.stateless(clip)
@@ -96,6 +99,52 @@ def add_decay(decays: Mapping[str, Any]) -> optax.GradientTransformation:
 def multiply(factors: Mapping[str, float]) -> optax.GradientTransformation:
     """Multiply each update by the factor of its parameter."""
     return optax.stateless(lambda updates, _: {n: u * factors[n] for n, u in updates.items()})
+
+
+def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> optax.GradientTransformation:
+    """A rule for all parameters that, for now, sees and updates only those that are not named.
+
+    Slots of the others stay as they are, so the state has the structure of that for all parameters.
+
+    Args:
+      rule: keeps what belongs to a parameter under its name, as optax does.
+      names: of the parameters that are left out; their updates are zeros.
+    """
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        mine = {n: p for n, p in params.items() if n not in names}
+        still = {n: jnp.zeros_like(p) for n, p in params.items() if n in names}
+        if not mine:
+            return still, state
+        part = _part(state, jax.eval_shape(rule.init, mine))
+        updates, after = rule.update({n: grads[n] for n in mine}, part, mine)
+        return {**still, **updates}, _with_part(state, after)
+
+    return optax.GradientTransformation(rule.init, update)
+
+
+def _part(state: Any, shapes: Any) -> Any:
+    """The part of a state that has the structure of another one.
+
+    Raises:
+      ArgumentError: a slot is there in another shape: it belongs to all parameters together.
+    """
+    known = dict(jax.tree_util.tree_leaves_with_path(state))
+    paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    for path, shape in paths:
+        if path not in known or jnp.shape(known[path]) != shape.shape:
+            raise errors.ArgumentError(
+                f"the slot {jax.tree_util.keystr(path, simple=True, separator='/')} of the optimizer belongs to all "
+                f"parameters together, so that none of them can be frozen while it is used; name those to train in the "
+                f'program: minimize(loss, parameter_list=["head/*"])'
+            )
+    return jax.tree.unflatten(structure, [known[path] for path, _ in paths])
+
+
+def _with_part(state: Any, part: Any) -> Any:
+    """A state with the slots of a part of it."""
+    new = dict(jax.tree_util.tree_leaves_with_path(part))
+    return jax.tree_util.tree_map_with_path(lambda path, slot: new.get(path, slot), state)
 
 
 def accumulate(rule: optax.GradientTransformation, steps: int) -> optax.GradientTransformation:

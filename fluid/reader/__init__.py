@@ -9,15 +9,12 @@ from fluid.reader.decorators import (
     chain,
     compose,
     firstn,
-    map,
-    map_readers,
     shard,
     shuffle,
-    xmap,
-    xmap_readers,
 )
 from fluid.reader.feeder import DataFeeder
 from fluid.reader.grouping import bucket_by_length
+from fluid.reader.mapping import map, map_readers, xmap, xmap_readers
 
 __all__ = [
     "DataFeeder",

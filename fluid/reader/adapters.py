@@ -8,6 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import whole_number
+from fluid.reader import data_sets
 from fluid.reader.base import Pass, Reader, ReaderLike, Rows, Source, as_reader, exhausted
 
 
@@ -15,7 +16,8 @@ def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, d
     """Read minibatches from NumPy arrays, by slicing: the fastest reader for data in memory.
 
     Args:
-      arrays: an array `[n, ...]`, a tuple of columns `[n, ...]`, or a dict of columns by name.
+      arrays: an array `[n, ...]`, a tuple of columns `[n, ...]`, a dict of columns by name, or a DataFrame, which is
+        read as a dict of its columns. A column may itself be a DataFrame: `{"x": frame[["a", "b"]], "y": frame["c"]}`.
       batch_size: at least 1.
       shuffle: whether each pass has an order of its own, which depends on the seed and the number of the pass alone.
       seed: at least 0.
@@ -26,7 +28,7 @@ def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, d
 
     Raises:
       ArgumentError: the columns differ in length, or are empty; or a number is out of range.
-      ArgumentTypeError: the data is no array, tuple or dict.
+      ArgumentTypeError: the data is no array, tuple, dict or DataFrame.
 
     Example:
       >>> import numpy as np
@@ -34,6 +36,7 @@ def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, d
       >>> [{name: column.tolist() for name, column in minibatch.items()} for minibatch in read]
       [{'x': [[0, 1], [2, 3]], 'y': [0, 1]}, {'x': [[4, 5]], 'y': [2]}]
     """
+    arrays = data_sets.columns_of(arrays) if data_sets.is_frame(arrays) else arrays
     names, columns = _columns(arrays)
     size = whole_number("reader.arrays", "batch_size", batch_size)
     seed = whole_number("reader.arrays", "seed", seed, least=0)
@@ -123,11 +126,7 @@ def minibatches(source: ReaderLike | Minibatches) -> Minibatches:
     """
     if isinstance(source, Minibatches):
         return source
-    if hasattr(source, "dtype") or (isinstance(source, tuple) and any(hasattr(c, "dtype") for c in source)):
-        raise errors.ArgumentTypeError(
-            "reader= needs something that gives minibatches, found arrays; say how many rows make one: "
-            "reader=fluid.reader.arrays((images, labels), batch_size=32)"
-        )
+    data_sets.refuse("reader=", source, rows=False)
     return Minibatches(source)
 
 
@@ -169,9 +168,17 @@ def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
     else:
         raise errors.ArgumentTypeError(
             f"reader.arrays needs an array, a tuple of columns or a dict of columns, found {type(data).__name__}; "
-            f"for example reader.arrays((np.asarray(images), np.asarray(labels)), batch_size=32)"
+            f"for example {_instead(data)}"
         )
     return list(columns), [np.asarray(column) for column in columns.values()]
+
+
+def _instead(data: Any) -> str:
+    """The call that makes minibatches of what is no array, tuple or dict of arrays."""
+    rows = [item for item in data if isinstance(item, Mapping | tuple)] if isinstance(data, list) else []
+    if rows and len(rows) == len(data):
+        return "reader.batch(rows, batch_size=32), since these are rows and no columns"
+    return "reader.arrays((np.asarray(images), np.asarray(labels)), batch_size=32)"
 
 
 def _common_length(names: list[Any], columns: list[np.ndarray]) -> int:

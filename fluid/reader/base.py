@@ -10,10 +10,11 @@ import contextlib
 import itertools
 import operator
 import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
+from fluid.reader import data_sets
 
 Rows = Generator[Any, None, None]
 Position = tuple[int, int]
@@ -234,10 +235,7 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
     """
     if isinstance(source, Reader):
         return source
-    if isinstance(source, Mapping):
-        raise errors.ArgumentTypeError(
-            f"{caller} needs a reader, found a dict; columns become one so: reader.arrays({{...}}, batch_size=32)"
-        )
+    data_sets.refuse(caller, source, rows=True)
     if isinstance(source, str | bytes) or not (
         callable(source) or hasattr(source, "__iter__") or hasattr(source, "__getitem__")
     ):
@@ -246,6 +244,22 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
             f"{type(source).__name__} {source!r}. For example: def rows(): yield image, label"
         )
     return Source(source)
+
+
+def as_readers(caller: str, sources: Sequence[ReaderLike]) -> list[Reader]:
+    """Make Readers of all that a user gives, which must be something.
+
+    Args:
+      caller: the public function that was called, for the message.
+      sources: what it was given.
+
+    Raises:
+      ArgumentError: there is none.
+      ArgumentTypeError: one of them is no reader.
+    """
+    if not sources:
+        raise errors.ArgumentError(f"{caller} needs at least one reader, found none; for example {caller}(..., rows)")
+    return [as_reader(caller, source) for source in sources]
 
 
 def exhausted(source: Any) -> errors.ReaderError:

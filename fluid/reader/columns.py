@@ -78,6 +78,23 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
     return _reshaped(spec, typed(spec, array, where, value), spec.shape, where)
 
 
+def is_sample(spec: FeedSpec, value: Any) -> bool | None:
+    """Whether a value is one sample of a feed and no batch of them; None where its shape may be that of either.
+
+    Args:
+      spec: the declaration.
+      value: of any kind.
+    """
+    array = None if spec.shape[:1] != (None,) else array_or_none(value)
+    if array is None or class_of(array.dtype) == "other":
+        return False
+    if spec.lod_level:
+        return array.ndim == spec.lod_level
+    if fit((1, *array.shape), spec.shape) is None:
+        return False
+    return True if fit(array.shape, spec.shape) is None else None
+
+
 def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
     """The array, if a quick look shows that it fits, as nearly every array does; else None, and it is checked."""
     row = spec.shape[1:]

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import whole_number
 from fluid.reader.ahead import read_ahead
-from fluid.reader.base import Reader, ReaderLike, Rows, as_reader, function, opened, skip
+from fluid.reader.base import Reader, ReaderLike, Rows, as_reader, as_readers, opened, skip
 
 _MISSING = object()
 
@@ -88,33 +87,6 @@ def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
     return Reader(iterate, {"shuffle": size, "seed": seed, "of": rows.plan})
 
 
-def map(func: Callable[..., Any], *readers: ReaderLike) -> Reader:
-    """Apply a function to each row, or to the rows of several readers side by side.
-
-    Args:
-      func: takes one row of each reader.
-      readers: give rows; the shortest ends the pass.
-
-    Returns:
-      A Reader of what the function returns.
-
-    Example:
-      >>> list(map(lambda x: x * 10, [1, 2, 3]))
-      [10, 20, 30]
-      >>> list(map(lambda x, y: x + y, [1, 2], [10, 20]))
-      [11, 22]
-    """
-    function("reader.map", func)
-    many = _readers("reader.map", readers)
-
-    def iterate(epoch: int, start: int) -> Rows:
-        with opened(many, epoch, start) as inner:
-            for rows in zip(*inner, strict=False):
-                yield func(*rows)
-
-    return Reader(iterate, many[0].plan if len(many) == 1 else {"map": [r.plan for r in many]})
-
-
 def buffered(reader: ReaderLike, size: int) -> Reader:
     """Read ahead in a background thread: for readers that wait for disks or networks.
 
@@ -137,34 +109,6 @@ def buffered(reader: ReaderLike, size: int) -> Reader:
     return Reader(lambda epoch, start: read_ahead(lambda: rows.iterate(epoch, start), size), rows.plan)
 
 
-def xmap(
-    mapper: Callable[[Any], Any], reader: ReaderLike, process_num: int, buffer_size: int, order: bool = False
-) -> Reader:
-    """Apply a function to each row in several threads: for functions that decode, read or wait.
-
-    Args:
-      mapper: takes a row; called from many threads at once.
-      reader: gives rows.
-      process_num: how many threads, at least 1.
-      buffer_size: how many rows are read ahead, at least 1.
-      order: accepted for programs written for Fluid. Rows always come in the order of the reader, since positions could
-        not be kept otherwise.
-
-    Returns:
-      A Reader of what the function returns.
-
-    Example:
-      >>> list(xmap(str, [1, 2, 3], process_num=2, buffer_size=4, order=True))
-      ['1', '2', '3']
-    """
-    del order
-    function("reader.xmap", mapper)
-    rows = as_reader("reader.xmap", reader)
-    threads = whole_number("reader.xmap", "process_num", process_num)
-    size = whole_number("reader.xmap", "buffer_size", buffer_size)
-    return Reader(lambda epoch, start: read_ahead(lambda: rows.iterate(epoch, start), size, mapper, threads), rows.plan)
-
-
 def chain(*readers: ReaderLike) -> Reader:
     """Give the rows of several readers, one reader after the other.
 
@@ -178,7 +122,7 @@ def chain(*readers: ReaderLike) -> Reader:
       >>> list(chain([1, 2], [3]))
       [1, 2, 3]
     """
-    many = _readers("reader.chain", readers)
+    many = as_readers("reader.chain", readers)
 
     def iterate(epoch: int, start: int) -> Rows:
         for reader in many:
@@ -209,7 +153,7 @@ def compose(*readers: ReaderLike, check_alignment: bool = True) -> Reader:
       >>> list(compose([1, 2], [("a", "b"), ("c", "d")]))
       [(1, 'a', 'b'), (2, 'c', 'd')]
     """
-    many = _readers("reader.compose", readers)
+    many = as_readers("reader.compose", readers)
 
     def iterate(epoch: int, start: int) -> Rows:
         with opened(many, epoch, start) as inner:
@@ -322,34 +266,6 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
             yield from itertools.islice(inner, 0, None, shards)
 
     return Reader(iterate, {"shard": [shards, index], "of": rows.plan})
-
-
-def map_readers(func: Callable[..., Any], *readers: ReaderLike) -> Reader:
-    """Fluid's name for `map`.
-
-    Example:
-      >>> list(map_readers(lambda x: -x, [1, 2]))
-      [-1, -2]
-    """
-    return map(func, *readers)
-
-
-def xmap_readers(
-    mapper: Callable[[Any], Any], reader: ReaderLike, process_num: int, buffer_size: int, order: bool = False
-) -> Reader:
-    """Fluid's name for `xmap`.
-
-    Example:
-      >>> list(xmap_readers(lambda x: -x, [1, 2], process_num=2, buffer_size=2))
-      [-1, -2]
-    """
-    return xmap(mapper, reader, process_num, buffer_size, order)
-
-
-def _readers(caller: str, readers: tuple[ReaderLike, ...]) -> list[Reader]:
-    if not readers:
-        raise errors.ArgumentError(f"{caller} needs at least one reader, found none; for example {caller}(..., rows)")
-    return [as_reader(caller, reader) for reader in readers]
 
 
 def _until_missing(rows: list[Rows]) -> list[Any]:

@@ -1,16 +1,18 @@
 """Makes feeds of minibatches: rows or columns, in any order, become checked arrays by name."""
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
 from fluid.core import FeedSpec, Program
+from fluid.reader import data_sets
 from fluid.reader.buckets import Buckets
-from fluid.reader.columns import read_feed
+from fluid.reader.columns import is_sample, read_feed
 from fluid.reader.values import complaint
 
 FeedOrder = Sequence[str] | Mapping[str, int] | None
+"""Which field of a row is which feed; None for the order of declaration. Of dicts, what it does not name is ignored."""
 
 
 class Feeder:
@@ -19,9 +21,11 @@ class Feeder:
     Args:
       specs: the declarations by name, for example `program.feeds`.
       feed_order: which field of a row is which feed: names in the order of the fields, or positions by name. By
-        default the order of declaration, except for feeds with `layers.data(column=...)`.
+        default the order of declaration, except for feeds with `layers.data(column=...)`. Columns of dicts that it does
+        not name are ignored; by default such a column is an error.
       aligned: whether all columns must hold the same number of samples.
       buckets: pads sequences; by default to powers of two.
+      only: the names of the feeds that are read; the others may be there or not. All by default.
 
     Raises:
       ArgumentError: the order is empty, a feed is missing from it, or two feeds share a position.
@@ -41,24 +45,28 @@ class Feeder:
         feed_order: FeedOrder = None,
         aligned: bool = True,
         buckets: Buckets | None = None,
+        only: Collection[str] | None = None,
     ):
         self.specs = dict(specs)
         self.buckets = Buckets(specs, max_compilations=None) if buckets is None else buckets
         self.positions = _positions(self.specs, feed_order)
-        self._aligned = aligned and len(self.specs) > 1
+        self._read = {name: spec for name, spec in self.specs.items() if only is None or name in only}
+        self._aligned = aligned and len(self._read) > 1
+        self._selects = feed_order is not None
         # Positions, given or declared, may pick some fields of longer rows; an order of names lists every field.
         self._exact = not isinstance(feed_order, Mapping) and (
             feed_order is not None or all(spec.column is None for spec in self.specs.values())
         )
-        self._width = max(self.positions.values(), default=-1) + 1
-        self._batched = [name for name, spec in self.specs.items() if spec.shape[:1] == (None,)]
+        self._least = max((self.positions[name] for name in self._read), default=-1) + 1
+        self._most = max(self.positions.values(), default=-1) + 1
+        self._batched = [name for name, spec in self._read.items() if spec.shape[:1] == (None,)]
 
     def feed(self, minibatch: Any, batch_index: int | None = None) -> dict[str, Any]:
         """Check a minibatch and name its columns.
 
         Args:
-          minibatch: a list of rows (tuples, dicts, or values when there is one field), a tuple of columns, or a dict
-            of columns.
+          minibatch: a list of rows (tuples, dicts, or values when there is one field), a tuple of columns, a dict of
+            columns, or a DataFrame.
           batch_index: for error messages.
 
         Returns:
@@ -68,11 +76,15 @@ class Feeder:
           FeedError: the minibatch does not fit; the message names the field, the sample and the batch.
           UnknownNameError: a dict holds a name that is not declared.
         """
-        if not self.specs:
+        if not self._read:
             return {}
         where = "" if batch_index is None else f"batch {batch_index}"
         columns = self._columns(minibatch, where)
-        fed = {name: read_feed(spec, columns[name], where) for name, spec in self.specs.items()}
+        try:
+            fed = {name: read_feed(spec, columns[name], where) for name, spec in self._read.items()}
+        except errors.FeedError as error:
+            self._check_minibatch(columns, where, error)
+            raise
         if self._aligned:
             self._check_aligned(fed, where)
         return self.buckets.pad(fed, where)
@@ -84,6 +96,8 @@ class Feeder:
             self._check_names(minibatch, None, where)
             return minibatch
         if not isinstance(minibatch, list):
+            if data_sets.is_frame(minibatch):
+                return self._columns(data_sets.columns_of(minibatch), where)
             if hasattr(minibatch, "dtype") and len(self.specs) == 1:
                 return {name: minibatch for name in self.specs}
             if hasattr(minibatch, "dtype") or not hasattr(minibatch, "__iter__"):
@@ -100,7 +114,7 @@ class Feeder:
         if not all(hasattr(item, "dtype") and getattr(item, "ndim", 0) for item in minibatch):
             return False
         if len(self.specs) > 1:  # rows of several fields would be tuples
-            return len(minibatch) == self._width or (len(minibatch) > self._width and not self._exact)
+            return self._least <= len(minibatch) and (len(minibatch) <= self._most or not self._exact)
         (spec,) = self.specs.values()
         shape = tuple(minibatch[0].shape)
         return (
@@ -113,7 +127,7 @@ class Feeder:
                 if not isinstance(row, Mapping):
                     raise self._unusable(row, where, sample)
                 self._check_names(row, sample, where)
-            return {name: [row[name] for row in rows] for name in self.specs}
+            return {name: [row[name] for row in rows] for name in self._read}
         if len(self.specs) == 1:
             # A tuple is a row. A list may be the value of the only field, unless positions were given or declared.
             fields: Any = tuple if self._exact else (tuple, list)
@@ -123,9 +137,9 @@ class Feeder:
         for sample, row in enumerate(rows):
             if not isinstance(row, tuple | list):
                 raise self._unusable(row, where, sample)
-            if len(row) != self._width:
+            if len(row) != self._least:
                 self._picked(row, "fields", sample, where)
-        return {name: [row[i] for row in rows] for name, i in self.positions.items()}
+        return {name: [row[self.positions[name]] for row in rows] for name in self._read}
 
     def _only(self, row: Any, fields: Any, position: int, sample: int, where: str) -> Any:
         if not isinstance(row, fields):
@@ -134,28 +148,38 @@ class Feeder:
         return row[position]
 
     def _picked(self, fields: Sequence[Any], what: str, sample: int | None, where: str) -> dict[str, Any]:
-        if len(fields) < self._width or (self._exact and len(fields) > self._width):
+        if len(fields) < self._least or (self._exact and len(fields) > self._most):
             order = ", ".join(repr(n) for n, _ in sorted(self.positions.items(), key=operator.itemgetter(1)))
-            least = "" if self._exact else "at least "
+            least = "" if self._exact and self._least == self._most else "at least "
             positions = ", ".join(f"{n!r}: {i}" for n, i in self.positions.items())
             raise errors.FeedError(
-                f"{_at(where, sample)}found {len(fields)} {what}, expected {least}{self._width}: {order}. Give one for "
-                f"each feed, or say which is which: feed_order={{{positions}}}"
+                f"{_at(where, sample)}found {len(fields)} {what}, expected {least}{self._least}: {order}. Give one for "
+                f"each feed, or say at which positions they are: feed_order={{{positions}}}"
             )
-        return {name: fields[i] for name, i in self.positions.items()}
+        return {name: fields[self.positions[name]] for name in self._read}
 
     def _check_names(self, given: Mapping[str, Any], sample: int | None, where: str) -> None:
         if given.keys() == self.specs.keys():
             return
-        for name in given:
+        for name in () if self._selects else given:
             if name not in self.specs:
                 raise errors.UnknownNameError(
                     f"{_at(where, sample)}found {name!r}, which the program does not declare, expected "
-                    f"{', '.join(map(repr, self.specs))}. {errors.nearest(str(name), self.specs)}"
+                    f"{', '.join(map(repr, self.specs))}. {errors.nearest(str(name), self.specs)} To ignore other "
+                    f"columns, name those that are read: {_example(self.specs)}"
                 )
-        for name, spec in self.specs.items():
+        for name, spec in self._read.items():
             if name not in given:
                 raise complaint(spec, where, sample, f"only {', '.join(map(repr, given))}", f"Add {{{name!r}: array}}")
+
+    def _check_minibatch(self, columns: Mapping[str, Any], where: str, error: errors.FeedError) -> None:
+        """Refuse what does not fit because it is one row, with the call that groups rows into minibatches."""
+        samples = [is_sample(spec, columns[name]) for name, spec in self._read.items()]
+        if any(samples) and False not in samples:
+            raise errors.FeedError(
+                f"{_at(where)}found one row, {', '.join(map(repr, self._read))} without a batch dimension, expected a "
+                f"minibatch. Say how many rows make one: reader=fluid.reader.batch(reader, batch_size=32)"
+            ) from error
 
     def _check_aligned(self, fed: Mapping[str, Any], where: str) -> None:
         if len({fed[name].shape[0] for name in self._batched}) > 1:
@@ -169,7 +193,8 @@ class Feeder:
         names = ", ".join(self.specs)
         return errors.FeedError(
             f"{_at(where, sample)}found {type(found).__name__}, expected the fields {names}. A minibatch is a list of "
-            f"row tuples [({names}), ...], a tuple of columns ({names}), or a dict of columns by name"
+            f"row tuples [({names}), ...], a tuple of columns ({names}), or a dict of columns by name; "
+            f"reader=fluid.reader.batch(reader, batch_size=32) makes minibatches of rows"
         )
 
 

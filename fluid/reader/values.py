@@ -5,7 +5,7 @@ Checks look at a whole column at once; the sample to name in an error is searche
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core import Array, FeedSpec
+from fluid.core import Array, FeedSpec, warn
 
 # For each class of declared dtypes the classes of data that can be converted to it.
 _ACCEPTS = {
@@ -44,6 +44,61 @@ def complaint(
     site = f" (declared at {spec.site})" if spec.site else ""
     kind = errors.FeedTypeError if dtype else errors.FeedError
     return kind(f"{place}: found {found}, expected {expected or declared}{site}. {fix}")
+
+
+class NaNs:
+    """Notices NaN in feeds, once for each feed.
+
+    Only arrays on the host are looked at, in less time than it takes to copy them, and while the device works. To look
+    at one on a device would be to wait for it.
+
+    Example:
+      >>> import warnings
+      >>> with warnings.catch_warnings(record=True) as caught:
+      ...     NaNs().look({"x": FeedSpec("x", (None, 1), "float32")}, {"x": np.array([[0.5], [np.nan]])}, "batch 7")
+      >>> print(str(caught[0].message).partition(", expected")[0])
+      feed 'x', sample 1, batch 7: found NaN in 1 of 2 samples
+    """
+
+    def __init__(self) -> None:
+        self._noticed: set[str] = set()
+
+    def look(self, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any], where: str = "") -> None:
+        """Warn of feeds that hold NaN, unless their declaration allows it or they were warned of before.
+
+        Args:
+          specs: the declarations by name.
+          feed: arrays and sequence batches by name.
+          where: the place, "batch 7", or empty.
+        """
+        for name, value in feed.items():
+            if name in self._noticed or specs[name].allow_nan:
+                continue
+            array = value if type(value) is np.ndarray else getattr(value, "data", None)
+            if type(array) is not np.ndarray or class_of(array.dtype) not in ("float", "complex"):
+                continue
+            # Squares are not negative, so that infinities cannot cancel: the sum is NaN when a number is.
+            if np.isnan(np.vdot(array, array)):
+                self._tell(specs[name], value, where)
+
+    def _tell(self, spec: FeedSpec, value: Any, where: str) -> None:
+        rows = np.atleast_1d(value) if isinstance(value, np.ndarray) else value.rows()
+        found = [index for index, row in enumerate(rows) if _has_nan(row)]
+        if not found:  # it is padding, which no layer reads
+            return
+        self._noticed.add(spec.name)
+        batched = spec.shape[:1] == (None,)
+        what = f"NaN in {len(found)} of {len(rows)} samples" if batched else "NaN"
+        fix = (
+            f"Everything that is computed from it becomes NaN: leave such rows out, or fill them, as with "
+            f"np.nan_to_num(value); layers.data({spec.name!r}, ..., allow_nan=True) says that the program expects it"
+        )
+        warn(str(complaint(spec, where, found[0] if batched else None, what, fix, "numbers")))
+
+
+def _has_nan(row: Any) -> bool:
+    """Whether a sample holds NaN: an array, or a list of the arrays of its parts."""
+    return any(map(_has_nan, row)) if isinstance(row, list) else bool(np.isnan(row).any())
 
 
 def empty(spec: FeedSpec, where: str) -> errors.FeedError:

@@ -1,5 +1,6 @@
 """BoundStep: the jitted step of one program over the arrays of a Session."""
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from fluid import errors
 from fluid.core import Program, Scope, stand_in
 from fluid.core.equations import unneeded
 from fluid.reader.buckets import Buckets
+from fluid.session.freezing import Freezing
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.own_step import StepFunction
 from fluid.session.rates import Rates
@@ -66,6 +68,7 @@ class BoundStep:
       buckets: to which sizes sequences are padded before they are fed.
       function: a training step of the user's own, or None.
       replaced: arrays that something else takes the place of for a while, by what that is; a step must not change them.
+      freezing: what a training step leaves as it is.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class BoundStep:
         buckets: Buckets,
         *,
         replaced: Mapping[Hashable, Mapping[str, Any]],
+        freezing: Freezing,
         function: StepFunction | None = None,
     ):
         self._program = program
@@ -89,15 +93,20 @@ class BoundStep:
         self._compilations = compilations
         self.buckets = buckets
         self._replaced = replaced
-        self._step = Step(program, rules, request, function)
+        self._freezing = freezing
+        self._frozen = freezing.names
+        self._make = functools.partial(Step, program, rules, request, function)
+        self._step = self._make(self._frozen)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._missing = [n for n in program.feeds if n not in request.feeds]
         self._checked = not self._missing
         self._shapes: list[str] = []
+        self._other_frozen = False
+        self._fitted: dict[frozenset[str], Any] = {}
         self._compiling = False
         self._alone = set(self._step.kept) == set(scope.arrays)
         scope.trained |= self._step.training
-        self._train = jax.jit(self._traced(self._step.train, 2), donate_argnums=0)
+        self._train = self._jitted()
         self._test = jax.jit(self._traced(self._step.test, 1))
 
     @property
@@ -109,6 +118,10 @@ class BoundStep:
     def compiled(self) -> int:
         """How often this step was compiled so far."""
         return len(self._shapes)
+
+    def needed_feeds(self) -> set[str]:
+        """The feeds that the results depend on, of those that the request does not give."""
+        return self._needed({}, {})
 
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
         """Run one step on the session's arrays and put the new ones in their place."""
@@ -136,6 +149,8 @@ class BoundStep:
             if self._compiling:
                 self._end_compilation()
             return results
+        if self._frozen is not self._freezing.names:
+            self._fit()
         if self._replaced:
             self._check_replaced()
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
@@ -150,6 +165,22 @@ class BoundStep:
         if self._compiling:
             self._end_compilation()
         return results
+
+    def _jitted(self) -> Callable[..., Any]:
+        """The training step for what is frozen now."""
+        return jax.jit(self._traced(self._step.train, 2), donate_argnums=0)
+
+    def _fit(self) -> None:
+        """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
+        self._fitted[self._frozen] = (self._step, self._train)
+        self._frozen = self._freezing.names
+        known = self._fitted.get(self._frozen)
+        if known is not None:
+            self._step, self._train = known
+            return
+        self._step = self._make(self._frozen)
+        self._train = self._jitted()
+        self._other_frozen = True
 
     def _kept(self) -> dict[str, Any]:
         arrays = self._scope.arrays
@@ -187,8 +218,11 @@ class BoundStep:
         mode = self._step.request.mode
         same = [c for c in self._compilations if (c.program, c.mode) == (name, mode)]
         reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
-        if self._shapes:
+        if self._other_frozen:
+            reason = f"other parameters are frozen: {len(self._frozen)} names"
+        elif self._shapes:
             reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
+        self._other_frozen = False
         self._shapes.append(shapes)
         self._compiling = True
         self._compilations.begin(Compilation(name, mode, reason))
@@ -211,6 +245,18 @@ class BoundStep:
                 )
 
     def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        needed = sorted(self._needed(feeds, overrides))
+        if needed:
+            spec = self._program.feeds[needed[0]]
+            raise errors.FeedError(
+                f"the program {self._program.name} needs the feed{'s' if len(needed) > 1 else ''} "
+                f"{', '.join(map(repr, needed))}, which nobody gave; {needed[0]!r} is declared at {spec.site}: "
+                f"feed={{{needed[0]!r}: array of {spec.dtype}, ...}}"
+            )
+        self._checked = True
+
+    def _needed(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
+        """The feeds that the results depend on, of those that the request does not give."""
         step = self._step
         kept = self._not_carried()
 
@@ -220,12 +266,4 @@ class BoundStep:
             return step.test(kept["arrays"], {**given, **stand_ins}, over, kept["root"], self._scope.step)
 
         stand_ins = self._stand_ins(feeds, overrides)
-        needed = sorted(set(stand_ins) - unneeded(results, stand_ins, dict(feeds), dict(overrides)))
-        if needed:
-            spec = self._program.feeds[needed[0]]
-            raise errors.FeedError(
-                f"the program {self._program.name} needs the feed{'s' if len(needed) > 1 else ''} "
-                f"{', '.join(map(repr, needed))}, which nobody gave; {needed[0]!r} is declared at {spec.site}: "
-                f"feed={{{needed[0]!r}: array of {spec.dtype}, ...}}"
-            )
-        self._checked = True
+        return set(stand_ins) - unneeded(results, stand_ins, dict(feeds), dict(overrides))

@@ -1,7 +1,7 @@
 """The names that a user gives: of values to fetch, to replace, and to differentiate with respect to."""
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, TRAIN, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
+from fluid.naming import is_glob
 
 GRAD = "@GRAD"
 # Values that only a training step has, one for each `minimize`: learning_rate_0, learning_rate_1 ...
@@ -64,13 +65,51 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
             found.append(_checked_gradient(program, name))
         elif is_line(base):
             found.append(_line(program, name))
-        elif _is_glob(base):
+        elif is_glob(base):
             found += _matching(program, name, known)
+        elif base in step_names(program):
+            raise errors.UnknownNameError(
+                f'{base!r} is a value of training steps, and this run is none; write fetch=[{base!r}], mode="train", '
+                f"which trains one step; or let a handler list it in fetches()"
+            )
         else:
             raise errors.UnknownNameError(
                 f"the program {program.name} has no value {base!r}. {errors.nearest(base, known)}{_absent(program)}"
             )
     return tuple(found)
+
+
+def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:
+    """What a user gives as a feed.
+
+    Raises:
+      ArgumentTypeError: it is no dict.
+    """
+    if isinstance(feed, Mapping):
+        return feed
+    names = ", ".join(f"{name!r}: array" for name in program.feeds)
+    raise errors.ArgumentTypeError(
+        f"feed is a dict of arrays by name, found {type(feed).__name__}; session.run(program, feed={{{names}}})"
+    )
+
+
+def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
+    """The error for a program that a session does not have, or that is not said where it has several.
+
+    Args:
+      program: what was given: a name, a function, or None.
+      known: the names of its programs.
+    """
+    if program is None:
+        shown = " or ".join(map(repr, known)) or "none yet: session.add(function)"
+        return errors.ArgumentTypeError(
+            f"which program is not said: session.run(program, feed), where program is its function or its name, {shown}"
+        )
+    shown = program if isinstance(program, str) else getattr(program, "__name__", repr(program))
+    return errors.UnknownNameError(
+        f"this session has no program {shown!r}. {errors.nearest(str(shown), known)} "
+        f"Hand program functions over at the start: fluid.Session(f, g)"
+    )
 
 
 def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -122,10 +161,6 @@ def _checked_gradient(program: Program, name: str) -> str:
             f"{_absent(program)}"
         )
     return name
-
-
-def _is_glob(name: str) -> bool:
-    return any(sign in name for sign in "*?[")
 
 
 def _matching(program: Program, name: str, known: Iterable[str]) -> list[str]:

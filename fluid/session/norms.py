@@ -8,23 +8,25 @@ import jax.numpy as jnp
 
 
 def norm(arrays: Any) -> Any:
-    """The L2 norm of all numbers in a tree of arrays, float32 `[]`.
+    """The L2 norm of all numbers in a tree of arrays, float32 `[]`; 0 for no arrays.
 
     Example:
       >>> float(norm({"w": jnp.array([[3.0]]), "b": jnp.array([4.0])}))
       5.0
     """
     squares = [jnp.sum(jnp.square(array.astype(jnp.float32))) for array in jax.tree.leaves(arrays)]
-    return jnp.sqrt(jnp.sum(jnp.stack(squares)))
+    return jnp.sqrt(jnp.sum(jnp.stack(squares))) if squares else jnp.float32(0)
 
 
 def ratio(before: Mapping[str, Any], after: Mapping[str, Any]) -> Any:
     """The norm of what an update has added to parameters, divided by the norm that these had, float32 `[]`.
 
-    About 1e-3 is usual. It is infinite where all parameters were 0.
+    About 1e-3 is usual. It is infinite where all parameters were 0, and 0 where all are frozen.
 
     Example:
       >>> round(float(ratio({"w": jnp.array([3.0, 4.0])}, {"w": jnp.array([3.0, 4.1])})), 3)
       0.02
     """
+    if not before:
+        return jnp.float32(0)
     return norm({name: after[name] - before[name] for name in before}) / norm(before)

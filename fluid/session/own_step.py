@@ -45,12 +45,14 @@ class Machinery(NamedTuple):
       rates: the learning rate of each, from `Rates.of`.
       apply: runs the program on parameters and states by name, feeds and a key.
       fetched: the names of values that somebody wants to fetch.
+      frozen: the parameters that are frozen, by name; no step changes them.
     """
 
     rules: Sequence[Rule]
     rates: Sequence[Any]
     apply: Callable[[Mapping[str, Any], Mapping[str, Any], Any], Applied]
     fetched: Sequence[str]
+    frozen: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class TrainingStep:
         _check_gradients(gradients, rule.parameters)
         start = _merged("parameter", self.parameters, parameters)
         after = list(self.slots if slots is None else slots)
-        mine = {name: start[name] for name in rule.parameters}
+        mine = {name: start[name] for name in rule.parameters} | {n: self._machinery.frozen[n] for n in rule.frozen}
         changed, after[which] = rule.update(self._machinery.rates[which], gradients, {}, after[which], mine)
         return {**start, **changed}, after
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from fluid.core import Program, warn
 from fluid.core.equations import unneeded
 from fluid.lazy import optax
 from fluid.optimizer.loss_scale import skip_overflows
+from fluid.param_attr import ParamAttr
 from fluid.session.rows import Rows, keeps_other_rows, update
 
 # Schedules of these libraries may be constant, and those who use one know it.
@@ -29,6 +31,7 @@ class Rule(NamedTuple):
       parameters: their names.
       tables: those among them that are updated by the rows that were looked up.
       scaled: whether the loss is scaled, and updates with gradients that have overflowed are left out.
+      frozen: names of parameters that it would change too if they were not frozen, and that its slots are for as well.
     """
 
     optimizer: Any
@@ -36,6 +39,28 @@ class Rule(NamedTuple):
     parameters: tuple[str, ...]
     tables: tuple[str, ...]
     scaled: bool = False
+    frozen: tuple[str, ...] = ()
+
+    def without(self, names: frozenset[str]) -> Rule:
+        """The same rule while some parameters are frozen."""
+        frozen = tuple(n for n in self.parameters if n in names)
+        if not frozen:
+            return self
+        attrs = {n: replace(self.settings[n] or ParamAttr(), trainable=False) for n in frozen}
+        return self._replace(
+            settings={**self.settings, **attrs},
+            parameters=tuple(n for n in self.parameters if n not in names),
+            tables=tuple(n for n in self.tables if n not in names),
+            frozen=frozen,
+        )
+
+    def check(self, parameters: Mapping[str, Any], slots: Any) -> None:
+        """Find out whether an update is possible; arguments as for `update`, of which only the shapes matter.
+
+        Raises:
+          ArgumentError: the optimizer cannot leave out what is frozen.
+        """
+        jax.eval_shape(self._transformation(self.optimizer).update, dict(parameters), slots, dict(parameters))
 
     def init(self, parameters: Mapping[str, Any]) -> Any:
         """The slots before the first update."""
@@ -64,12 +89,15 @@ class Rule(NamedTuple):
           gradients: of the parameters that are no tables, by name.
           rows: of the tables, by name.
           slots: the state of the optimizer.
-          parameters: all of them, whole.
+          parameters: all of them, whole, and those that are frozen.
 
         Returns:
-          The new parameters and slots.
+          The new parameters, without those that are frozen, and the slots.
         """
-        return update(self._transformation(self._at(rate)), gradients, rows, slots, parameters)
+        still = {n: jnp.zeros_like(parameters[n]) for n in self.frozen}
+        every = {**gradients, **still}
+        changed, slots = update(self._transformation(self._at(rate)), every, rows, slots, parameters)
+        return {n: changed[n] for n in self.parameters}, slots
 
     def _at(self, rate: Any) -> Any:
         """The optimizer with a learning rate; as it is where it does not tell its own."""

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -10,24 +9,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors, storage
 from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
+from fluid.reader.values import NaNs
 from fluid.session.bound import BoundStep, Compilations
+from fluid.session.freezing import Freezing
 from fluid.session.interrupts import InterruptGuard
-from fluid.session.names import Fetch, as_array, check_fetch, split_names
+from fluid.session.names import Fetch, as_array, check_feed, check_fetch, no_program, split_names
 from fluid.session.own_step import StepFunction, check_function, check_tables
 from fluid.session.rates import Rates
 from fluid.session.results import Results
 from fluid.session.rules import Rule, rules_of
+from fluid.session.saving import SavesArrays
 from fluid.session.step import Request, checked_mode
-from fluid.storage import PathLike
 
 
-class Session:
+class Session(SavesArrays):
     """Runs programs over one set of named arrays.
 
     Args:
@@ -38,7 +38,7 @@ class Session:
       buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
         what is fed.
       max_compilations: how many compilations of a step that choice may lead to.
-      mode: of runs that do not name one; None for "train" when the program minimises, else "test".
+      mode: of runs that do not name one; None for "train" when the program minimises, else "test". "test" in Trainers.
       step: a function of a `fluid.TrainingStep` that computes a training step, instead of one gradient and one update.
 
     Attributes:
@@ -46,11 +46,13 @@ class Session:
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
       rates: the learning rates of all programs, see `learning_rates`.
+      freezing: what training leaves as it is, see `freeze`.
       step_function: what was given as `step`.
       replaced: parameters that an average has replaced in the scope, by that average, until they are put back; steps
         that would change them are refused.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
+      nans: warns of NaN in what is fed.
 
     Raises:
       FluidError: whatever mistake the programs' shapes show.
@@ -87,10 +89,12 @@ class Session:
         self.compilations = Compilations()
         self.scope = Scope(seed, self.place)
         self.rates = Rates(self.place)
+        self.freezing = Freezing(self.scope, self.rules, self.place)
         self.step_function = step
         self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}
         self.guard = InterruptGuard()
+        self.nans = NaNs()
         self._closed = False
         self._ladders = buckets
         self._max_compilations = max_compilations
@@ -163,8 +167,7 @@ class Session:
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
             run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised). A
               training step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
-          mode: "train" updates parameters and states; "test" changes nothing. None for that of the session: for one
-            that you made, "train" when the program minimises; for a Trainer's, "test".
+          mode: "train" updates parameters and states, "test" changes nothing; None for that of the session.
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
@@ -175,14 +178,13 @@ class Session:
         self._check_open()
         found = self._program(program)
         mode = checked_mode(mode or self._mode or (TRAIN if found.minimizes else TEST))
-        feed = feed or {}
+        feed = {} if feed is None else check_feed(found, feed)
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
-        request = Request(mode, names, given, replaced)
-        step = self.step(found, request)
+        step = self.step(found, Request(mode, names, given, replaced))
         feeds = step.buckets.pad({n: read_feed(found.feeds[n], feed[n]) for n in given})
-        overrides = {n: as_array(feed[n]) for n in replaced}
-        return step(self.take(feeds), self.take(overrides))
+        self.nans.look(found.feeds, feeds)
+        return step(self.take(feeds), self.take({n: as_array(feed[n]) for n in replaced}))
 
     def step(self, program: Program, request: Request) -> "BoundStep":
         """The compiled step for a request; the same one for equal requests."""
@@ -198,6 +200,7 @@ class Session:
                 self.compilations,
                 self.buckets(program),
                 replaced=self.replaced,
+                freezing=self.freezing,
                 function=self.step_function,
             )
         return known
@@ -261,110 +264,6 @@ class Session:
             return self.place(dict(feed))
         return {n: v.copy() if type(v) is np.ndarray else jax.tree.map(_own, v) for n, v in feed.items()}
 
-    def save(self, path: PathLike) -> None:
-        """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
-        with self.scope.lock:
-            state = jax.tree.map(jnp.copy, self.state())
-        storage.save_arrays(path, state, kind="session")
-
-    def load(self, path: PathLike) -> None:
-        """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
-
-        Raises:
-          ParameterFileError: there is no such file, or it holds something else.
-          ParameterError: names, shapes or dtypes differ; nothing is changed then.
-        """
-        self._check_open()
-        arrays, kind = storage.load_arrays(path)
-        if kind == "session":
-            self.check_state(arrays, path)
-            self.restore(arrays)
-        else:
-            self.load_params(path)
-
-    def save_params(self, path: PathLike, names: Sequence[str] | None = None) -> None:
-        """Write parameters and states, all or the named ones, to one file; see `fluid.io.save_arrays`."""
-        self._check_open()
-        storage.save_arrays(path, self.scope.copies(names), kind="parameters")
-
-    def load_params(
-        self, source: PathLike | Mapping[str, Any], strict: bool = True, rename: storage.Rename = None
-    ) -> None:
-        """Set parameters and states from a file of `save_params`, or from arrays by name.
-
-        Args:
-          source: a path or a mapping. A path that ends in ".safetensors" may come from another framework.
-          strict: whether names that no program here has are an error.
-          rename: names there to names here, with globs and `{n}` for numbers, as in
-            `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
-
-        Raises:
-          ParameterFileError, ParameterError: as in `load`; nothing is changed then.
-        """
-        self._check_open()
-        if isinstance(source, Mapping):
-            arrays = {n: np.asarray(v) for n, v in source.items()}
-            where = "the given parameters"
-        else:
-            arrays, _ = storage.load_arrays(source)
-            where = os.fspath(source)
-        arrays = storage.renamed(arrays, rename, where)
-        wanted = {n: (s.shape, s.dtype) for n, s in self.scope.specs.items()}
-        storage.check_match(arrays, wanted, where, allow_extra=not strict)
-        self.scope.arrays |= self.place({n: jnp.array(arrays[n]) for n in wanted})
-
-    def params(self) -> dict[str, jax.Array]:
-        """Parameters and states by name: copies, which stay valid while training goes on."""
-        self._check_open()
-        return self.scope.copies()
-
-    def state(self) -> dict[str, Any]:
-        """All that a later run needs, by name: parameters and states, and `@slots/...`, `@step` and `@root`.
-
-        Learning rates that were set are among them, as `@learning_rate/...`; those that are as declared are not.
-
-        Returns:
-          The arrays themselves: a training step takes them over, so copy or write them before the next one.
-        """
-        self._check_open()
-        slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        named = {_slot_name(path): value for path, value in slots}
-        rates = self.rates.state()
-        return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **rates}
-
-    def check_state(self, found: Mapping[str, Any], where: Any, advice: str = "") -> None:
-        """Check names, shapes and dtypes of what `state` returned in another session, before `restore`.
-
-        Args:
-          found: arrays, or what has their shape and dtype, by name.
-          where: what they came from, for the message.
-          advice: for the message, what to do about it.
-
-        Raises:
-          ParameterError: they differ from what this session has. Learning rates may be there or not.
-        """
-        rates = self.rates.state()
-        wanted = {n: (v.shape, str(v.dtype)) for n, v in self.state().items() if n not in rates}
-        optional = dict.fromkeys(self.rates.optional(found), ((), "float32"))
-        storage.check_match(found, wanted | optional, where, advice=advice)
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what `state` returned in a session of the same programs.
-
-        Args:
-          state: arrays by name; names, shapes and dtypes as `check_state` wants them.
-        """
-        self._check_open()
-        paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        # Copied, so that steps can take the buffers over; and all of it before anything changes.
-        names = self.state().keys() - self.rates.state().keys()
-        new = self.place({name: jnp.array(state[name]) for name in names})
-        self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
-        self.scope.step = new["@step"]
-        self.scope.root = new["@root"]
-        self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
-        self.rates.restore(state)
-
     def close(self) -> None:
         """Let go of all arrays and compiled steps. A closed session cannot be run."""
         self._closed = True
@@ -373,10 +272,6 @@ class Session:
         self.scope.slots.clear()
         self.replaced.clear()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise errors.ArgumentError("this session is closed; make a new one: fluid.Session(program)")
-
     def _program(self, program: Any) -> Program:
         if program is None and len(self.programs) == 1:
             return next(iter(self.programs.values()))
@@ -384,15 +279,7 @@ class Session:
             original = getattr(known.function, "__wrapped__", known.function)
             if program is known or program == name or (callable(program) and program in (known.function, original)):
                 return known
-        shown = program if isinstance(program, str) else getattr(program, "__name__", repr(program))
-        raise errors.UnknownNameError(
-            f"this session has no program {shown!r}. {errors.nearest(str(shown), self.programs)} "
-            f"Hand program functions over at the start: fluid.Session(f, g)"
-        )
-
-
-def _slot_name(path: Any) -> str:
-    return f"@slots/{jax.tree_util.keystr(path, simple=True, separator='/')}"
+        raise no_program(program, self.programs)
 
 
 def _own(value: Any) -> Any:

@@ -80,16 +80,25 @@ class Step:
       rules: from `rules_of`.
       request: what shall be done.
       function: a training step of the user's own, see `TrainingStep`; None for one gradient and one update.
+      frozen: names of parameters and states that training leaves as they are.
 
     Raises:
       UnknownNameError: a gradient is to be fetched, and the function is the only one to know it.
     """
 
-    def __init__(self, program: Program, rules: Sequence[Rule], request: Request, function: StepFunction | None = None):
+    def __init__(
+        self,
+        program: Program,
+        rules: Sequence[Rule],
+        request: Request,
+        function: StepFunction | None = None,
+        frozen: frozenset[str] = frozenset(),
+    ):
         self.program = program
         self.request = request
         self.training = request.mode == TRAIN
-        self.rules = list(rules) if self.training else []
+        self.frozen = frozen if self.training else frozenset()
+        self.rules = [rule.without(frozen) for rule in rules] if self.training else []
         self.updated = tuple(dict.fromkeys(n for r in self.rules for n in r.parameters))
         self.carried = (*self.updated, *program.states) if self.training else ()
         self.kept = tuple(n for n in (*program.parameters, *program.states) if n not in self.carried)
@@ -117,7 +126,7 @@ class Step:
           What `carry` is after it, and the results of the request.
         """
         arrays = {**kept["arrays"], **carry["arrays"]}
-        key = _step_key(kept["root"], carry["step"])
+        key = step_key(kept["root"], carry["step"])
         work = self._one_update if self._function is None else self._own_updates
         done = work(carry, arrays, kept["rates"], feeds, overrides, key)
         new = {**done.parameters, **self._states(carry, done)}
@@ -134,7 +143,7 @@ class Step:
         step: Any = 0,
     ) -> Any:
         """One evaluation: nothing changes."""
-        return self.evaluate(arrays, feeds, overrides, _step_key(root, step))
+        return self.evaluate(arrays, feeds, overrides, step_key(root, step))
 
     def evaluate(
         self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], key: Any
@@ -152,11 +161,15 @@ class Step:
         slots = list(carry["slots"])
         measured: dict[str, Any] = {}
         for i, rule in enumerate(self.rules):
+            rate = rates[i] if applied.rates[i] is None else applied.rates[i]
+            if applied.rates[i] is not None and f"{RATE}_{i}" in self._asked:
+                measured[f"{RATE}_{i}"] = rate
             mine = gradients(i)
             dense = {n: mine["arrays"][n] for n in rule.parameters if n not in rule.tables}
             rows = {n: merge(applied.lookups[n], mine["rows"][n], arrays[n].shape[0]) for n in rule.tables}
             before = {n: parameters[n] for n in rule.parameters}
-            changed, slots[i] = rule.update(rates[i], dense, rows, slots[i], before)
+            still = {n: arrays[n] for n in rule.frozen}
+            changed, slots[i] = rule.update(rate, dense, rows, slots[i], {**before, **still})
             parameters |= changed
             if f"{GRAD_NORM}_{i}" in self._asked:
                 measured[f"{GRAD_NORM}_{i}"] = norm({**dense, **{n: found.values for n, found in rows.items()}})
@@ -176,7 +189,8 @@ class Step:
         parameters = {n: arrays[n] for n in self.updated}
         states = {n: arrays[n] for n in self.program.states}
         fetched = [self._canonical(n) for n in self._asked]
-        machinery = Machinery(self.rules, rates, apply, fetched)
+        frozen = {n: arrays[n] for rule in self.rules for n in rule.frozen}
+        machinery = Machinery(self.rules, rates, apply, fetched, frozen)
         step = TrainingStep(parameters, list(carry["slots"]), states, dict(feeds), key, carry["step"], machinery)
         after, slots, evaluation = check_result(self._function(step), step)
         values = dict(evaluation.values)
@@ -245,6 +259,7 @@ class Step:
                 perturbations=variables.get("nudges"),
                 row_perturbations=variables.get("rows"),
                 parts=self.request.parts,
+                frozen=self.frozen,
             )
 
         return with_lines(apply, variables, self._lines) if self._lines else apply(variables)
@@ -343,7 +358,8 @@ def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[
     return replace(applied, values={**applied.values, **dict(zip(lines, results[-len(lines) :], strict=True))})
 
 
-def _step_key(root: Any, step: Any) -> Any:
+def step_key(root: Any, step: Any) -> Any:
+    """The random root of a step; None for a program that draws nothing."""
     return None if root is None else jax.random.fold_in(jax.random.wrap_key_data(root), step)
 
 

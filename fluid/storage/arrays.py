@@ -10,22 +10,50 @@ import os
 import pathlib
 import zipfile
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fluid import errors
+from fluid.core import Origin
 from fluid.storage import safetensors
 from fluid.storage.atomic import PathLike, replaced
 from fluid.storage.npy import read_npy, size_limit, write_npy
+from fluid.storage.origins import packed, unpacked
 
 FORMAT = "fluid-arrays"
 VERSION = 1
 _MANIFEST = "manifest.json"
 _DIRECTORY_FILE = "params.fluid"
+_DAMAGES = (
+    zipfile.BadZipFile,
+    KeyError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    EOFError,
+    OSError,
+    NotImplementedError,
+)
 
 
-def save_arrays(path: PathLike, arrays: Mapping[str, Any], kind: str = "parameters") -> None:
+class Loaded(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+      arrays: by name.
+      kind: what they are, such as "parameters" or "session".
+      origins: by name, where parameters with automatic names come from, as far as the file says so.
+    """
+
+    arrays: dict[str, np.ndarray]
+    kind: str
+    origins: dict[str, Origin]
+
+
+def save_arrays(
+    path: PathLike, arrays: Mapping[str, Any], kind: str = "parameters", origins: Mapping[str, Origin] | None = None
+) -> None:
     """Write arrays to one file, atomically: who reads the path meanwhile gets the old file or the new one, whole.
 
     Args:
@@ -33,6 +61,7 @@ def save_arrays(path: PathLike, arrays: Mapping[str, Any], kind: str = "paramete
         ".safetensors" is written in that format.
       arrays: by name.
       kind: noted in the file and returned by `load_arrays`.
+      origins: where parameters come from, to be noted in the file; there may be more of them than arrays.
 
     Raises:
       ParameterFileError: the folder is not there or cannot be written.
@@ -46,11 +75,12 @@ def save_arrays(path: PathLike, arrays: Mapping[str, Any], kind: str = "paramete
     """
     target = _file(path)
     host = {name: np.asarray(value) for name, value in arrays.items()}
+    known = packed({n: origin for n, origin in (origins or {}).items() if n in host})
     if safetensors.is_safetensors(target):
-        safetensors.save(target, host, kind)
+        safetensors.save(target, host, {"kind": kind, "origins": json.dumps(known)} if known else {"kind": kind})
         return
     listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in host.items()}
-    manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing}
+    manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing, "origins": known}
     with replaced(target) as (_, file), zipfile.ZipFile(file, "w") as archive:
         archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
         for name, array in host.items():
@@ -76,13 +106,20 @@ def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
       Traceback (most recent call last):
       fluid.errors.ParameterFileError: no parameter file at 'nowhere'; write one with trainer.save_params('nowhere')
     """
+    found = load_file(path)
+    return found.arrays, found.kind
+
+
+def load_file(path: PathLike) -> Loaded:
+    """Read all that a file says of its arrays; see `load_arrays`."""
     target = _file(path)
     if not target.is_file():
         raise errors.ParameterFileError(
             f"no parameter file at {str(target)!r}; write one with trainer.save_params({str(path)!r})"
         )
     if safetensors.is_safetensors(target):
-        return safetensors.load(target)
+        arrays, notes = safetensors.load(target)
+        return Loaded(arrays, notes.get("kind", "parameters"), _foreign_origins(notes.get("origins")))
     try:
         with zipfile.ZipFile(target) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
@@ -93,12 +130,20 @@ def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
             if manifest["format"] != FORMAT or manifest["version"] > VERSION:
                 raise ValueError(f"format {manifest['format']!r}, version {manifest['version']}")
             arrays = {name: _read(archive, name, entry) for name, entry in manifest["arrays"].items()}
-            return arrays, str(manifest["kind"])
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, OSError, NotImplementedError) as error:
+            return Loaded(arrays, str(manifest["kind"]), unpacked(manifest.get("origins", {})))
+    except _DAMAGES as error:
         raise errors.ParameterFileError(
             f"{str(target)!r} is no parameter file of fluid, or is damaged: {error}; "
             f"expected a file that trainer.save_params wrote (format {FORMAT}, version {VERSION})"
         ) from error
+
+
+def _foreign_origins(text: str | None) -> dict[str, Origin]:
+    """The origins in a file that other libraries write too, and may write otherwise."""
+    try:
+        return unpacked(json.loads(text or "{}"))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return {}
 
 
 def _file(path: PathLike) -> pathlib.Path:

@@ -1,23 +1,37 @@
 """Named arrays compared with what a program has."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fluid import errors
+from fluid.core import Origin
+from fluid.formatting import shape_text
+from fluid.naming import select
+from fluid.storage.origins import doubts, refusal
+from fluid.storage.report import LoadReport
+from fluid.storage.source import Source
+
+# Shape and dtype of each array of a program, by name.
+Wanted = Mapping[str, tuple[tuple[int, ...], str]]
 
 _SHOWN = 20
-_CHECK_THE_PROGRAM = (
+CHECK_THE_PROGRAM = (
     "parameters and program must come from the same layers and names; check that the program function is the one that "
     "was trained"
+)
+_TAKE_A_PART = (
+    f'{CHECK_THE_PROGRAM}. To take what another program left: rename={{"old/*": "new/*"}} for other names, '
+    'skip=["head/*"] for what shall not be taken, such as arrays of other shapes, strict=False for what is missing '
+    "there or here"
 )
 
 
 def check_match(
     found: Mapping[str, Any],
-    wanted: Mapping[str, tuple[tuple[int, ...], str]],
+    wanted: Wanted,
     where: Any,
     allow_extra: bool = False,
-    advice: str = _CHECK_THE_PROGRAM,
+    advice: str = CHECK_THE_PROGRAM,
 ) -> None:
     """Compare names, shapes and dtypes of arrays with what a program has.
 
@@ -53,6 +67,79 @@ def check_match(
         )
 
 
-def _nearest(name: str, candidates: list[str]) -> str:
+def choose(
+    source: Source,
+    wanted: Wanted,
+    origins: Mapping[str, Origin],
+    skip: str | Sequence[str] = (),
+    *,
+    allow_missing: bool = False,
+    allow_extra: bool = False,
+    allow_doubtful: bool = False,
+) -> LoadReport:
+    """Say which of the arrays that are there a program takes.
+
+    Args:
+      source: what is there.
+      wanted: shape and dtype by name.
+      origins: where the parameters of the program come from, by name.
+      skip: names and globs of what is not taken, there or in the program.
+      allow_missing: accept that arrays of the program are not there.
+      allow_extra: accept names that are not wanted.
+      allow_doubtful: accept arrays that seem to belong to other layers.
+
+    Raises:
+      ParameterError: names, shapes, dtypes or origins differ; or nothing at all would be taken.
+      UnknownNameError: something to skip is neither there nor in the program.
+
+    Example:
+      >>> import numpy as np
+      >>> arrays = {"a": np.ones(3, "float32"), "head": np.ones(9, "float32")}
+      >>> wanted = {"a": ((3,), "float32"), "head": ((5,), "float32")}
+      >>> choose(Source(arrays, "here"), wanted, {}, skip=["head"]).skipped
+      {'head': 'float32[9] (here float32[5])'}
+    """
+    found = source.arrays
+    left_out = set(select(skip, {**wanted, **found}, "skip"))
+    there = {n: shape_text(str(v.dtype), v.shape) for n, v in found.items()}
+    here = {n: shape_text(dtype, shape) for n, (shape, dtype) in wanted.items()}
+    taken = tuple(n for n in wanted if n in found and n not in left_out)
+    missing = {n: here[n] for n in wanted if n not in found and n not in left_out}
+    extra = {n: there[n] for n in found if n not in wanted and n not in left_out}
+    if wanted and not taken and (allow_missing or left_out):
+        raise errors.ParameterError(_nothing(source, wanted))
+    check_match(
+        {n: v for n, v in found.items() if n not in left_out},
+        {n: wanted[n] for n in (*taken, *(() if allow_missing else missing))},
+        source.where,
+        allow_extra,
+        advice=_TAKE_A_PART,
+    )
+    doubtful = doubts(taken, origins, source.origins, found, extra)
+    if doubtful and not allow_doubtful:
+        raise errors.ParameterError(refusal(doubtful, source.where))
+    skipped = {n: _both(there.get(n), here.get(n)) for n in {**wanted, **found} if n in left_out}
+    told = {name: doubt.text for name, doubt in doubtful.items()}
+    return LoadReport(source.where, taken, missing, extra, skipped, told)
+
+
+def _nothing(source: Source, wanted: Wanted) -> str:
+    """The message for arrays of which a program would take none."""
+    nearest = next(filter(None, (_nearest(n, list(source.arrays)) for n in wanted)), "")
+    return (
+        f"nothing would be taken from {source.where}: it has {_some(source.arrays)}, and the program has "
+        f'{_some(wanted)}{nearest}; names are made to agree by rename={{"old/*": "new/*"}}'
+    )
+
+
+def _nearest(name: str, candidates: Sequence[str]) -> str:
     hint = errors.nearest(name, candidates) if candidates else ""
     return f"  ({hint})" if hint.startswith("Did") else ""
+
+
+def _both(there: str | None, here: str | None) -> str:
+    return f"{there} (here {here})" if there and here else there or f"here {here}"
+
+
+def _some(names: Mapping[str, Any]) -> str:
+    return ", ".join([*list(names)[:5], *(["..."] if len(names) > 5 else [])]) or "nothing"

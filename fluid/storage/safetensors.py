@@ -22,8 +22,13 @@ def is_safetensors(path: pathlib.Path) -> bool:
     return path.suffix == _SUFFIX
 
 
-def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], kind: str) -> None:
+def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], notes: dict[str, str]) -> None:
     """Write arrays to a file, atomically.
+
+    Args:
+      path: of the file.
+      arrays: by name.
+      notes: what the format calls metadata.
 
     Raises:
       ArgumentTypeError: a dtype is none of this format. ParameterFileError: the file cannot be written.
@@ -33,7 +38,7 @@ def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], kind: str) -> Non
     packed = {name: np.require(array, requirements=["C"]) for name, array in arrays.items()}
     with replaced(path) as (temporary, _):
         try:
-            library.numpy.save_file(packed, temporary, metadata={"kind": kind})
+            library.numpy.save_file(packed, temporary, metadata=notes)
         except library.SafetensorError as error:
             dtypes = ", ".join(sorted({str(array.dtype) for array in packed.values()}))
             raise errors.ArgumentTypeError(
@@ -42,8 +47,8 @@ def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], kind: str) -> Non
             ) from error
 
 
-def load(path: pathlib.Path) -> tuple[dict[str, np.ndarray], str]:
-    """Read the arrays of a file by name, and the kind that it is said to hold, "parameters" by default.
+def load(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read the arrays of a file by name, and its metadata.
 
     Raises:
       ParameterFileError: it is damaged, holds something else, or has arrays of a dtype that NumPy cannot hold.
@@ -52,7 +57,7 @@ def load(path: pathlib.Path) -> tuple[dict[str, np.ndarray], str]:
     try:
         with library.safe_open(path, framework="np") as file:
             arrays = {name: np.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-            return arrays, (file.metadata() or {}).get("kind", "parameters")
+            return arrays, dict(file.metadata() or {})
     except (library.SafetensorError, OSError, ValueError, AttributeError) as error:
         raise errors.ParameterFileError(
             f"{str(path)!r} is no safetensors file, or is damaged: {error}; a file in fluid's own format does not end "

@@ -86,6 +86,7 @@ class Calls:
     def go_back(self, progress: Progress) -> None:
         """Let the next call continue from a position that was restored."""
         self._progress = progress
+        self._progress.frozen = None  # what is frozen from here on, the caller says
         self._ended = progress.call
         self._open = None
 

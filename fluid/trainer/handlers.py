@@ -1,12 +1,11 @@
 """Handlers: objects and functions around the training loop that are told of its events."""
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
-from fluid.core import TRAIN, Program
+from fluid.core import TRAIN, Program, warn
 from fluid.session import Results, check_fetch
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -129,8 +128,28 @@ class Handler:
         """After a handler announced values, such as those of a test."""
 
 
-Handlers = Sequence[Handler | EventHandler]
-"""What `trainer.train(handlers=...)` takes, the outermost first."""
+Handlers = Handler | EventHandler | Sequence[Handler | EventHandler]
+"""What `trainer.train(handlers=...)` takes: one, or several, the outermost first."""
+
+
+def listed(handlers: Handlers) -> list[Handler | EventHandler]:
+    """Handlers as a list, also a single one.
+
+    Raises:
+      ArgumentTypeError: it is neither a handler nor a sequence.
+
+    Example:
+      >>> listed(print), listed([print, print]) == [print, print]
+      ([<built-in function print>], True)
+    """
+    if isinstance(handlers, Handler) or callable(handlers):
+        return [handlers]
+    if isinstance(handlers, str) or not isinstance(handlers, Iterable):
+        raise errors.ArgumentTypeError(
+            f"handlers={handlers!r}: expected fluid.Handler objects or functions of one event: "
+            f"handlers=[fluid.handlers.TestEvery(test_reader)]"
+        )
+    return list(handlers)
 
 
 class Dispatcher:
@@ -145,11 +164,12 @@ class Dispatcher:
 
     Raises:
       ArgumentTypeError: one is neither, or cannot be called with one event.
+      ArgumentError: two handlers announce values of one name.
 
     Warns of methods whose names begin like those of events, and that no event calls.
     """
 
-    def __init__(self, handlers: Handlers, trainer: Any = None):
+    def __init__(self, handlers: Sequence[Handler | EventHandler], trainer: Any = None):
         self._handlers = [handler for handler in handlers if isinstance(handler, Handler)]
         for handler in self._handlers:
             handler.trainer = trainer
@@ -161,6 +181,7 @@ class Dispatcher:
         self._order: dict[type, list[Callable[[Any], Any]]] = {
             kind: [methods[kind] for methods in self._in_order_of(kind) if kind in methods] for kind in _METHODS
         }
+        _check_announced(self._handlers)
         self._trainer = trainer
         self._entered = 0  # how many handlers the beginning has reached
         self.done = 0
@@ -241,18 +262,30 @@ def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], A
         names = {event: name for event, name in _METHODS.items() if getattr(kind, name) is not getattr(Handler, name)}
         methods = {event: getattr(handler, name) for event, name in names.items()}
         for method in methods.values():
-            _check_signature(method, f"the method {kind.__name__}.{method.__name__}", "(self, event)")
+            check_signature(method, f"the method {kind.__name__}.{method.__name__}", "(self, event)")
         return methods
     if isinstance(handler, type) or not callable(handler):
+        write = "event_handler=on_event, with def on_event(event): ..."
+        if isinstance(handler, type) and issubclass(handler, Handler):
+            write = f"handlers=[{handler.__name__}(...)], an object of the class"
         raise errors.ArgumentTypeError(
-            f"a handler is a function of one event or a fluid.Handler object, found {handler!r}; "
-            f"write event_handler=on_event, with def on_event(event): ..."
+            f"a handler is a function of one event or a fluid.Handler object, found {handler!r}; write {write}"
         )
-    _check_signature(handler, f"the event handler {getattr(handler, '__name__', type(handler).__name__)}", "(event)")
+    check_signature(handler, f"the event handler {getattr(handler, '__name__', type(handler).__name__)}", "(event)")
     return dict.fromkeys(_METHODS, handler)
 
 
-def _check_signature(function: Callable[..., Any], what: str, wanted: str) -> None:
+def check_signature(function: Callable[..., Any], what: str, wanted: str) -> None:
+    """Refuse a function that cannot be called with one event.
+
+    Args:
+      function: of the user.
+      what: it is, for the message.
+      wanted: the arguments that it should have, as in "(event)".
+
+    Raises:
+      ArgumentTypeError: it cannot.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some built-in callables have none
@@ -266,15 +299,27 @@ def _check_signature(function: Callable[..., Any], what: str, wanted: str) -> No
         ) from error
 
 
+def _check_announced(handlers: Sequence[Handler]) -> None:
+    """Refuse two handlers that announce values of one name: who follows it would take both for the same."""
+    owners: dict[str, str] = {}
+    for handler in handlers:
+        kind = type(handler).__name__
+        for name in dict.fromkeys(handler.measures()):
+            if name in owners:
+                raise errors.ArgumentError(
+                    f"{owners[name]} and {kind} both announce {name!r}; give one another name, as in "
+                    f'fluid.handlers.TestEvery(reader, name="train"), or leave one out'
+                )
+            owners[name] = kind
+
+
 def _check_names(kind: type) -> None:
     """Warn of methods that look as if they were meant to be called with events, and never will be."""
     bases = kind.__mro__[: kind.__mro__.index(Handler)]
     own = {name for base in bases for name, value in vars(base).items() if callable(value)} - set(vars(Handler))
     for name in sorted(own):
         if name.startswith(("begin_", "end_", "on_")):
-            warnings.warn(
+            warn(
                 f"{kind.__name__} has a method {name!r}, which no event calls; events call "
-                f"{', '.join(_METHODS.values())}. Rename it, to _{name} if it is a method of your own",
-                errors.FluidWarning,
-                stacklevel=4,  # where train was called
+                f"{', '.join(_METHODS.values())}. Rename it, to _{name} if it is a method of your own"
             )

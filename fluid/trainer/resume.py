@@ -11,6 +11,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import NestedSequenceBatch, SequenceBatch
+from fluid.formatting import counted
 from fluid.reader.adapters import Minibatches
 from fluid.reader.buckets import Buckets
 from fluid.reader.prefetch import Prefetched, Prefetcher
@@ -31,6 +32,7 @@ class Progress:
       step: minibatches trained on in this epoch.
       resuming: whether the next pass continues an interrupted one.
       last: whether the minibatch that was trained on last is the last one of its epoch, as far as is known.
+      frozen: what was frozen when the checkpoint that is continued was written; None where none is continued.
 
     Example:
       >>> progress = Progress()
@@ -44,6 +46,7 @@ class Progress:
         self.step = 0
         self.resuming = False
         self.last = False
+        self.frozen: frozenset[str] | None = None
         self._source: Minibatches | None = None
         self._handlers: Dispatcher | None = None
         self._buckets: Buckets | None = None
@@ -94,8 +97,9 @@ class Progress:
 
     @property
     def place(self) -> str:
-        """The position in words."""
-        return f"in epoch {self.epoch} after {self.step} steps" if self.step else f"before epoch {self.epoch}"
+        """The position in words: how much is done, which is the same whether epochs are counted from 0 or from 1."""
+        done = [counted(number, what) for number, what in ((self.epoch, "epoch"), (self.step, "step")) if number]
+        return f"after {' and '.join(done)}" if done else "before the first step"
 
     def epochs_of(self, call: int) -> int | None:
         """The `num_epochs` of an earlier call of `train`; None when that was not recorded."""
@@ -268,7 +272,8 @@ class Progress:
             warnings.warn(
                 f"the reader gives another order than before the interruption: minibatch {self.step - 1} of epoch "
                 f"{self.epoch} is not the one that was trained on, so that in this epoch examples may be repeated or "
-                f"left out. fluid.reader.shuffle(rows, buf_size, seed=0) has the same order in every run",
+                f"left out. fluid.reader.shuffle(rows, buf_size, seed=0) has the same order in every run, and "
+                f"fluid.reader.map(f, rows, seed=0) hands f(row, rng) the same random numbers",
                 errors.FluidWarning,
                 stacklevel=2,
             )

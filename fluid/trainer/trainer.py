@@ -1,12 +1,12 @@
 """Trainer: a program function and an optimizer, trained, tested and saved."""
 
+import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from fluid import errors
-from fluid.core import TEST, TRAIN, one_of, refuse_parallel, whole_number
+from fluid.core import TEST, TRAIN, fitting, one_of, refuse_parallel, whole_number
 from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
@@ -16,8 +16,7 @@ from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import Request, Results, Session, StepFunction
 from fluid.session.names import Fetch
-from fluid.session.shown import ShowsProgram
-from fluid.storage import PathLike
+from fluid.storage import PathLike, Rename
 from fluid.trainer import loop
 from fluid.trainer.calls import Calls
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
@@ -26,20 +25,25 @@ from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import Interval
 from fluid.trainer.events import EventHandler
-from fluid.trainer.handlers import Dispatcher, Handlers
+from fluid.trainer.handlers import Dispatcher, Handlers, listed
 from fluid.trainer.minimizing import trained_program
+from fluid.trainer.parameters import HasParameters
+from fluid.trainer.predicting import Predicting, check_data
 from fluid.trainer.progress import ProgressBar
+from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
+log = logging.getLogger("fluid")
 
-class Trainer(ShowsProgram):
+
+class Trainer(HasParameters, Predicting):
     """Trains a program function.
 
     Args:
       program_func: calls layers and returns the loss, or a list, tuple or dict of values, the loss first.
       optimizer: a fluid optimizer, an optax transformation, or a function that returns one. None when the program calls
         `optimizer.minimize` itself.
-      param_path: a file of `save_params` to start from.
+      param_path: a file of `save_params` to start from, or one that ends in ".safetensors".
       place: a device, see `fluid.place.device_of`; None for JAX's default.
       train_func: another spelling of program_func.
       optimizer_func: another spelling of optimizer.
@@ -50,6 +54,10 @@ class Trainer(ShowsProgram):
       max_compilations: how many shapes may be chosen, each of which is a compilation.
       checkpoint_config: a CheckpointConfig: save while training, and continue from the newest checkpoint that is there.
       step: a function that computes a training step, see `fluid.TrainingStep`; by default one gradient and one update.
+      params: arrays by name to start from, instead of a file, such as `other_trainer.params`.
+      strict: and `rename` and `skip`: what of them is taken, see `load_params`. A checkpoint that is there goes before.
+      rename: see there.
+      skip: see there.
       parallel: None or False; a Trainer works on one device.
 
     Attributes:
@@ -75,6 +83,7 @@ class Trainer(ShowsProgram):
       True
     """
 
+    @fitting("fluid.Trainer")
     def __init__(
         self,
         program_func: Callable[[], Any] | None = None,
@@ -90,6 +99,10 @@ class Trainer(ShowsProgram):
         max_compilations: int = MAX_COMPILATIONS,
         checkpoint_config: CheckpointConfig | None = None,
         step: StepFunction | None = None,
+        params: Mapping[str, Any] | None = None,
+        strict: bool = True,
+        rename: Rename = None,
+        skip: str | Sequence[str] = (),
         parallel: bool | None = None,
     ):
         refuse_parallel("Trainer", parallel)
@@ -102,8 +115,14 @@ class Trainer(ShowsProgram):
         self.program = program
         self._stopping = False
         self._training = False
-        if param_path is not None:
-            self.session.load_params(param_path)
+        given = [source for source in (param_path, params) if source is not None]
+        if len(given) > 1 or (not given and (rename or skip or not strict)):
+            raise errors.ArgumentTypeError(
+                "a Trainer starts from one source of parameters, and strict=, rename= and skip= say what it takes: "
+                'fluid.Trainer(program, optimizer, param_path="old.params", skip=["head/*"]) or params=other.params'
+            )
+        for source in given:
+            self.load_params(source, strict, rename, skip)
         self._pausing = False
         self._evaluator = Evaluator(self.session, program)
         self._signals = Signals()
@@ -114,28 +133,11 @@ class Trainer(ShowsProgram):
         self._validation = Validation(self, self._checkpoints)
 
     @property
-    def params(self) -> dict[str, jax.Array]:
-        """Parameters and states by name, as they are now: copies, for `fluid.Inferencer(params=trainer.params)`."""
-        return self.session.params()
-
-    @property
-    def learning_rate(self) -> float | tuple[float, ...]:
-        """The learning rate of the next step; a tuple where the program calls `minimize` several times.
-
-        Set, it takes the place of the declared number or schedule; None puts that back. Nothing is compiled anew.
-        """
-        rates = self.session.learning_rates(self.program)
-        return rates[0] if len(rates) == 1 else rates
-
-    @learning_rate.setter
-    def learning_rate(self, rate: float | Sequence[float | None] | None) -> None:
-        self.session.set_learning_rates(rate, self.program)
-
-    @property
     def history(self) -> History:
         """What the last call of `train` has measured so far; also of one that was interrupted."""
         return self._validation.history
 
+    @fitting("trainer.train")
     def train(
         self,
         reader: ReaderLike | None = None,
@@ -168,7 +170,7 @@ class Trainer(ShowsProgram):
           event_handler: called with every event, see `fluid.trainer.events`.
           feed_order: which field of a row is which feed: a list of names, or a dict of name to position; None for the
             order in which the program declares its data.
-          handlers: Handler objects around the loop, outermost first.
+          handlers: Handler objects around the loop, outermost first; or one.
           progress: whether to show a progress bar; None shows it on a terminal and in a notebook.
           resume: False begins with epoch 0 from the parameters as they are, whatever was interrupted or saved; True
             continues with this reader, and is an error when there is nothing to continue; None does as said above.
@@ -189,21 +191,32 @@ class Trainer(ShowsProgram):
           Exception: whatever the reader or a handler raises, unchanged. After any error the parameters are those after
             the last completed step.
         """
+        reader = check_data("train", self.program.feeds, reader, num_epochs)
         num_epochs = whole_number("train", "num_epochs", num_epochs, least=0)
         if self._training:
             raise errors.ArgumentError(
                 "train() was called by a handler of train(); call trainer.stop() and train again"
             )
-        told = [*handlers, *([] if event_handler is None else [event_handler])]
+        told = [*listed(handlers), *([] if event_handler is None else [event_handler])]
         if not any(isinstance(handler, ProgressBar) for handler in told):
             told.insert(0, ProgressBar(show=progress))
         tests = Tests(test_reader, test_every, metrics, feed_order)
         dispatcher = Dispatcher(self._validation.around(told, tests, restore_best), self)
-        reader = _given(reader, "train")
+        with contextlib.ExitStack() as shown:
+            for bar in (handler for handler in told if isinstance(handler, ProgressBar)):
+                shown.enter_context(bar.listening())
+            self._call(reader, num_epochs, feed_order, dispatcher, resume)
+        return self.history
+
+    def _call(
+        self, reader: ReaderLike, num_epochs: int, feed_order: FeedOrder, dispatcher: Dispatcher, resume: bool | None
+    ) -> None:
+        """Do what a call of `train` has to do, or what an interrupted one had left to do."""
         source = minibatches(reader)
         request = Request(TRAIN, None, tuple(self.program.feeds), also=dispatcher.fetches(self.program))
         step = self.session.step(self.program, request)
         position, checkpoints = self._calls.begin(reader, source, num_epochs, resume)
+        self._freeze_as_before(position)
         has_sequences = any(spec.lod_level for spec in self.program.feeds.values())
         position.begin(source, dispatcher, step.buckets if self._checkpoints is not None and has_sequences else None)
         run = loop.Run(
@@ -219,7 +232,19 @@ class Trainer(ShowsProgram):
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, reader)
-        return self.history
+
+    def _freeze_as_before(self, position: Progress) -> None:
+        """Freeze what was frozen when the checkpoint was written, if this call continues from there."""
+        before = position.frozen
+        position.frozen = None
+        if before is None or not position.begun or before == self.session.freezing.given():
+            return
+        self.session.freezing.put(before)
+        log.warning(
+            "training continues with what was frozen when the checkpoint was written: %s. To change that, freeze and "
+            "unfreeze in a handler, or train(..., resume=False)",
+            ", ".join(self.frozen) or "nothing",
+        )
 
     def _train(self, run: loop.Run, num_epochs: int, reader: ReaderLike) -> None:
         self._training = True
@@ -317,7 +342,7 @@ class Trainer(ShowsProgram):
           UnknownNameError: a metric reads what the program does not have.
           ArgumentError: a metric has the name of an output.
         """
-        return self._evaluate(_given(reader, "test"), feed_order, metrics or {})
+        return self._evaluate(check_data("test", self.program.feeds, reader, feed_order), feed_order, metrics or {})
 
     def _evaluate(self, reader: ReaderLike, order: FeedOrder, metrics: Metrics, rows: bool = True) -> Results:
         # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
@@ -363,45 +388,3 @@ class Trainer(ShowsProgram):
         With a `checkpoint_config`, the same program continues from here when it is run again.
         """
         self._stopping = True
-
-    def save_params(self, path: PathLike, names: Sequence[str] | None = None) -> None:
-        """Write parameters and moving statistics to one file, atomically.
-
-        Args:
-          path: of the file; in a directory that exists, `params.fluid` is written.
-          names: some of them; all by default.
-        """
-        self.session.save_params(path, names)
-
-    def save_inference_model(self, path: PathLike, fetch: Fetch | None = None, **options: Any) -> None:
-        """Write the program, as it is in test mode, and its parameters to one file that runs without its function.
-
-        Args:
-          path: of the file; in a directory that exists, `model.fluid` is written.
-          fetch: names of what it returns, such as the prediction; by default the outputs of the program. What these do
-            not depend on, such as the label, is neither fed nor saved.
-          options: as for `fluid.io.save_inference_model`.
-
-        Raises:
-          ArtifactError: the program cannot be exported, or the file cannot be written.
-
-        Example:
-          >>> import fluid
-          >>> def program():
-          ...     y = fluid.layers.data("y", shape=[1])
-          ...     guess = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
-          ...     return fluid.layers.mean(fluid.layers.square_error_cost(guess, y))
-          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
-          >>> trainer.save_inference_model("line.fluid", fetch=["guess"])
-          >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2]]})["guess"].shape
-          (1, 1)
-        """
-        from fluid import artifact  # not everybody needs it
-
-        artifact.save(path, self.program, self.session.params(), fetch=fetch, **options)
-
-
-def _given(reader: ReaderLike | None, method: str) -> ReaderLike:
-    if reader is None:
-        raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
-    return reader

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import fluid
@@ -197,3 +198,42 @@ def test_warnings_point_at_the_line_that_made_the_program():
     with pytest.warns(errors.FluidWarning) as caught:
         fluid.Trainer(squared(lambda p, y: p - y), SGD)
     assert caught[0].filename == __file__
+
+
+def test_random_arrays_of_numpy_are_warned_of_with_the_line():
+    def noisy():
+        x = layers.data("x", shape=[4])
+        return layers.mean(x * np.random.default_rng().normal(size=4).astype("float32"))
+
+    with pytest.warns(errors.FluidWarning, match=r"test_discovery.py:\d+ in .*noisy: .*layers.random_key") as caught:
+        fluid.Program(noisy)
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        lambda x: np.random.default_rng(0).normal(size=4).astype("float32"),
+        lambda x: np.arange(4, dtype="float32"),
+        lambda x: np.full(4, 1 / x.shape[0], "float32"),  # depends on the batch size
+        lambda x: np.ones(x.shape, "float32"),
+        lambda x: layers.dropout(x, 0.5),
+    ],
+)
+def test_arrays_that_are_the_same_in_each_trace_are_not(array):
+    def steady():
+        x = layers.data("x", shape=[4])
+        return layers.mean(x * array(x))
+
+    fluid.Program(steady)  # warnings are errors here
+
+
+def test_two_softmaxes_in_a_row_are_warned_of():
+    def twice():
+        label = layers.data("label", shape=[1], dtype="int64")
+        prediction = layers.fc(layers.data("x", shape=[4]), size=3, act="softmax")
+        return layers.mean(layers.softmax_with_cross_entropy(prediction, label))
+
+    with pytest.warns(errors.FluidWarning, match=r"test_discovery.py:\d+ in .*twice: .*layers.cross_entropy") as caught:
+        fluid.Program(twice)
+    assert len(caught) == 1

@@ -85,3 +85,51 @@ def test_errors_of_the_users_own_are_left_alone(error):
     with pytest.raises(type(error), match="mine") as caught:
         fluid.Program(program)
     assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "words"),
+    [
+        (
+            lambda: layers.where(x() > 0 and x() < 1, x(), 0.0),
+            errors.ProgramError,
+            ["numbers of a value", "logical_and"],
+        ),
+        (lambda: x().detach(), errors.ProgramError, ["shape [batch, 4]", "'detach'", "stop_gradient"]),
+        (lambda: x().nonsense, errors.ProgramError, ["'nonsense'"]),
+        (lambda: x().view(-1, 2, 2), errors.ProgramError, ["layers.reshape"]),
+        (lambda: x().__setitem__(0, 1.0), errors.ProgramError, [".at[", "layers.where"]),
+        (lambda: x() + jnp.zeros(3), errors.ShapeError, ["(batch, 4)", "(3,)", "layers.reshape"]),
+        (lambda: x() @ jnp.zeros((3, 2)), errors.ShapeError, ["(4,)", "(3,)"]),
+        (lambda: jnp.concatenate([x(), jnp.zeros((2, 3))]), errors.ShapeError, ["(batch, 4)", "(2, 3)"]),
+        (lambda: x().reshape(5, 3), errors.ShapeError, ["(batch, 4)", "(5, 3)"]),
+        (lambda: jnp.sum(x(), axis=3), errors.ShapeError, ["axis 3"]),
+    ],
+)
+def test_what_arrays_of_other_libraries_can_do_says_what_to_write(build, error, words):
+    with pytest.raises(error) as caught:
+        fluid.Program(build)
+    message = str(caught.value)
+    assert message.startswith(f"{__file__}:")
+    assert not [word for word in words if word not in message], message
+
+
+def test_a_condition_on_an_array_of_the_users_own_is_left_alone():
+    def program():
+        return x() if np.zeros(3) > 0 else x() * 2
+
+    with pytest.raises(ValueError, match="truth value") as caught:
+        fluid.Program(program)
+    assert not isinstance(caught.value, errors.FluidError)
+
+
+def test_a_value_of_another_program_is_named():
+    shared = []
+
+    def first():
+        shared.append(layers.fc(x(), size=1))
+        return shared[0]
+
+    fluid.Program(first)
+    with pytest.raises(errors.ProgramError, match=r"float32\[batch, 1\] outside.*program.*never values"):
+        fluid.Program(lambda: shared[0] * 2)

@@ -243,7 +243,7 @@ def test_sample_feeds_serve_programs_whose_batches_depend_on_each_other():
         singles = fluid.layers.data("singles", shape=[2])
         return jnp.reshape(pairs, (-1, 2, 2)).sum(1) + singles
 
-    with pytest.raises(TypeError):
+    with pytest.raises(errors.ShapeError, match=r"\(batch, 2\)"):
         fluid.Program(program)
     sample = {"pairs": np.ones((6, 2)), "singles": np.ones((3, 2))}
     assert fluid.Program(program, sample_feed=sample).outputs[0].shape == (3, 2)

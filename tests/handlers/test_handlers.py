@@ -365,9 +365,20 @@ def test_a_csv_with_other_columns_is_refused(tmp_path):
     with pytest.raises(errors.ArgumentError, match=r"has the columns \['a', 'b'\].*CSVLogger\(\"other.csv\"\)"):
         trainer.train(reader(), handlers=[H.CSVLogger(path)])
     assert path.read_text() == "a,b\n1,2\n"
-    with pytest.raises(errors.ArgumentError, match="two columns 'test_loss'"):
-        handlers = [H.CSVLogger(tmp_path / "x.csv"), H.TestEvery(reader()), H.TestEvery(reader())]
-        trainer.train(reader(), handlers=handlers)
+
+    class Same(fluid.Handler):
+        def measures(self):
+            return ["loss"]
+
+    with pytest.raises(errors.ArgumentError, match="two columns 'loss'"):
+        trainer.train(reader(), handlers=[H.CSVLogger(tmp_path / "x.csv"), Same()])
+
+
+def test_two_handlers_that_announce_one_name_are_refused():
+    with pytest.raises(errors.ArgumentError, match=r"TestEvery and TestEvery both announce 'test_loss'.*name="):
+        make().train(reader(), handlers=[H.TestEvery(reader()), H.TestEvery(reader())])
+    with pytest.raises(errors.ArgumentTypeError, match=r"handlers=\[TestEvery\(\.\.\.\)\]"):
+        make().train(reader(), handlers=[H.TestEvery])
 
 
 def test_the_csv_holds_all_steps_before_an_error(tmp_path):
@@ -423,10 +434,16 @@ def test_tensorboard_forgets_what_is_trained_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "build, package", [(lambda: H.TensorBoard("logs"), "tensorboard"), (lambda: H.LivePlot("p.png"), "matplotlib")]
+    "build, package",
+    [
+        (lambda: H.TensorBoard("logs"), "tensorboard"),
+        (lambda: H.LivePlot("p.png"), "matplotlib"),
+        (lambda: H.MLflow(), "mlflow"),
+        (lambda: H.WandB(), "wandb"),
+    ],
 )
 def test_an_optional_package_that_is_missing(build, package, monkeypatch):
-    for module in ("tensorboard.compat.proto", "matplotlib.figure"):
+    for module in ("tensorboard.compat.proto", "matplotlib.figure", "mlflow", "wandb"):
         monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(errors.ArgumentError, match=f"pip install {package}"):
         build()

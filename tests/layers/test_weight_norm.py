@@ -56,6 +56,6 @@ def test_mistakes():
     with pytest.raises(errors.ArgumentError, match=r"dim=2\) of a parameter of shape \[4, 3\]"):
         fluid.Program(lambda: layers.fc(feeds(x=X)[0], 3, param_attr=fluid.WeightNormParamAttr(2)))
     ids = np.array([[1], [2]])
-    with pytest.raises(errors.ArgumentError, match="whose rows are looked up"):
+    with pytest.raises(errors.ArgumentError, match="cannot be looked up; is_sparse=False"):
         attr = fluid.WeightNormParamAttr(0)
         fluid.Program(lambda: layers.embedding(feeds(i=ids)[0], [5, 2], is_sparse=True, param_attr=attr))

@@ -10,7 +10,8 @@ from looking import nets
 
 import fluid
 from fluid import layers
-from fluid.looking.cost import Counter, live_equations
+from fluid.core.equations import live_equations
+from fluid.looking.cost import Counter
 
 
 def cost(function, *arguments):

@@ -183,11 +183,13 @@ def test_closing_a_pass_runs_the_finally_blocks_of_the_reader():
         finally:
             ended.append(True)
 
-    for source in (rows, rows(), reader.map(str, rows)):
+    handed_over = rows()
+    for source in (rows, handed_over, reader.map(str, rows)):
         iterator = minibatches(source)()
         next(iterator)
         iterator.close()
-    assert ended == [True] * 3
+    assert ended == [True] * 2
+    assert list(handed_over) == [2], "what the user holds is the user's, who may read on"
 
 
 def test_a_readers_own_position_moves_with_its_minibatches():

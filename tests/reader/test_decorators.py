@@ -4,6 +4,7 @@ import itertools
 import json
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -25,6 +26,14 @@ def joined(*rows):
     return str(rows)
 
 
+def noisy(row, rng):
+    return ("noisy", row, int(rng.integers(1 << 30)))
+
+
+def crossed(row, other, rng):
+    return (row, other, int(rng.integers(1 << 30)))
+
+
 # Each operation makes a chain of readers longer: name, strategy of its argument, function of (reader, argument).
 OPERATIONS = {
     "batch": (st.integers(1, 4), lambda r, n: reader.batch(r, n)),
@@ -37,6 +46,9 @@ OPERATIONS = {
     "shuffle": (st.integers(1, 7), lambda r, n: reader.shuffle(r, n, seed=n)),
     "map": (st.just(0), lambda r, _: reader.map(tagged, r)),
     "map two": (st.just(0), lambda r, _: reader.map(joined, r, reader.shuffle(r, 3))),
+    "random map": (st.integers(0, 2), lambda r, n: reader.map(noisy, r, seed=n)),
+    "random map two": (st.just(0), lambda r, _: reader.map(crossed, r, reader.shuffle(r, 3), seed=1)),
+    "random xmap": (st.integers(1, 3), lambda r, n: reader.xmap(noisy, r, n, 2, seed=n)),
     "buffered": (st.integers(1, 3), lambda r, n: reader.buffered(r, n)),
     "chain": (st.integers(0, 3), lambda r, n: reader.chain(r, list(range(n)), r)),
     "compose": (st.just(0), lambda r, _: reader.compose(r, reader.shuffle(r, 2, seed=1))),
@@ -130,6 +142,25 @@ def test_shuffle_is_keyed_by_seed_and_epoch():
     assert len({tuple(p) for p in passes}) == 3
     assert list(reader.shuffle(range(50), 20, seed=4)) != passes[0]
     assert sorted(passes[0][:20]) == list(range(20)) and passes[0][:20] != list(range(20))
+
+
+def draws(row, rng):
+    return rng.integers(0, 1 << 62, size=4).tolist()
+
+
+def test_random_numbers_are_keyed_by_seed_epoch_index_and_map():
+    first, second = (reader.map(draws, range(20), seed=3) for _ in range(2))
+    passes = [list(first()) for _ in range(3)]
+    assert passes == [list(second()) for _ in range(3)]
+    drawn = {number for pass_ in passes for row in pass_ for number in row}
+    assert len(drawn) == 3 * 20 * 4, "each row of each pass has numbers of its own"
+    assert drawn.isdisjoint(itertools.chain(*reader.map(draws, range(20), seed=4)))
+    outer = reader.map(lambda row, rng: (row, draws(row, rng)), reader.map(draws, range(20), seed=3), seed=3)
+    assert [row for row, _ in outer] == passes[0]
+    assert drawn.isdisjoint(itertools.chain(*(numbers for _, numbers in outer)))
+    # Nor are they those by which `shuffle` orders rows.
+    window = np.random.Generator(np.random.PCG64([3, 0, 0]))
+    assert drawn.isdisjoint(window.integers(0, 1 << 62, size=4).tolist())
 
 
 @few
@@ -326,6 +357,7 @@ def test_iterator_states_are_used_instead_of_reading_and_dropping(as_bytes):
         (lambda: reader.shuffle([1], 0), errors.ArgumentError, r"shuffle\(buf_size=0\): .* from 1 on"),
         (lambda: reader.shuffle([1], 5, seed=-1), errors.ArgumentError, r"shuffle\(seed=-1\): .* from 0 on"),
         (lambda: reader.map(5, [1]), errors.ArgumentTypeError, "reader.map needs a function.*found int 5"),
+        (lambda: reader.map(abs, [1], seed=-1), errors.ArgumentError, r"reader.map\(seed=-1\): .* from 0 on"),
         (lambda: reader.map(abs), errors.ArgumentError, "reader.map needs at least one reader"),
         (lambda: reader.chain(), errors.ArgumentError, "reader.chain needs at least one reader"),
         (lambda: reader.compose(), errors.ArgumentError, "reader.compose needs at least one reader"),
@@ -357,6 +389,7 @@ def test_wrong_arguments(make, kind, words):
         lambda: reader.batch(reader.shuffle(range(9), 5), 3),
         lambda: reader.batch(reader.shuffle(range(9), 4), 2),
         lambda: reader.shuffle(reader.batch(range(9), 3), 4),
+        lambda: reader.batch(reader.map(noisy, reader.shuffle(range(9), 4), seed=0), 3),
     ],
 )
 def test_the_position_in_another_reader_is_refused(other):

@@ -284,7 +284,8 @@ def test_a_gradient_that_is_nan_at_every_scale_is_not_hidden():
 
 def test_a_loss_that_is_nan_is_reported_at_once():
     trainer = fluid.Trainer(linear(fluid.optimizer.SGD(0.1)), precision="float16")
-    with pytest.raises(errors.NonFiniteError, match="feed 'x'"):
+    noticed = pytest.warns(errors.FluidWarning, match="feed 'x', sample 0, batch 0: found NaN")
+    with noticed, pytest.raises(errors.NonFiniteError, match="feed 'x'"):
         trainer.train([(X * np.nan, Y)], handlers=[fluid.handlers.TerminateOnNaN(report=True)])
 
 

@@ -65,7 +65,8 @@ def poisoned(at):
 
 @pytest.mark.parametrize("at", [0, 5])
 def test_a_loss_that_is_not_finite_is_told_once(at):
-    with pytest.warns(errors.FluidWarning, match=r"the loss is nan in step \d+ .*TerminateOnNaN") as caught:
+    noticed = pytest.warns(errors.FluidWarning, match=f"feed 'x', sample 0, batch {at}: found NaN")
+    with pytest.warns(errors.FluidWarning, match=r"the loss is nan in step \d+ .*TerminateOnNaN") as caught, noticed:
         trainer(function=small).train(poisoned(at), num_epochs=4)
     assert len(caught) == 1 and caught[0].filename == __file__
 
@@ -89,14 +90,14 @@ class TestAfterAnInterruption:
     def test_fewer_epochs_than_are_done_say_so_and_change_nothing(self, caplog):
         mine, reader, seen = trainer(), arrays(), []
         interrupted_after(mine, 15, reader)
-        assert "interrupted in epoch 2 after 3 steps; the next train() with the same reader" in caplog.text
+        assert "interrupted after 2 epochs and 3 steps; the next train() with the same reader" in caplog.text
         for _ in range(2):
             caplog.clear()
             mine.train(reader, 2, event_handler=steps(seen))
             assert not seen and "nothing to train: 2 epochs are done" in caplog.text and "resume=False" in caplog.text
         mine.train(reader, 3, event_handler=steps(seen))
         assert places(seen) == [(2, 3), (2, 4), (2, 5)]
-        assert "training continues in epoch 2 after 3 steps" in caplog.text
+        assert "training continues after 2 epochs and 3 steps" in caplog.text
         whole = trainer()
         whole.train(arrays(), 3)
         assert_equal(state(mine), state(whole))
@@ -288,7 +289,7 @@ def test_a_paused_training_continues_in_the_same_epoch(reader, caplog):
     mine, whole, source, seen, expected = trainer(), trainer(), reader(), [], []
     caplog.set_level(logging.WARNING)
     mine.train(source, event_handler=seen_by(seen, 3, lambda: mine.pause()))
-    assert len(seen) == 3 and "training was paused in epoch 0 after 3 steps" in caplog.text
+    assert len(seen) == 3 and "training was paused after 3 steps" in caplog.text
     events = []
     mine.train(source, event_handler=lambda e: (events.append(e), steps(seen)(e)))
     assert [e.first_step for e in events if isinstance(e, fluid.BeginEpochEvent)] == [3]

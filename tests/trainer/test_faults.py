@@ -18,8 +18,8 @@ from checkpointed import ROWS, X, Y, arrays, assert_equal, program, seen_by, sma
 
 import fluid
 from fluid import errors
-from fluid.trainer.checkpoint import seal
-from fluid.trainer.checkpoint.folder import Folder
+from fluid.storage import seal
+from fluid.storage.folder import Folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # `make soak` flips every byte; the ordinary suite one of so many.
@@ -90,7 +90,8 @@ def test_row_04_what_is_not_finite_is_never_saved(tmp_path, caplog):
             yield (x * np.nan if i == 3 else x), y
 
     mine = trainer(tmp_path, config={"step_interval": 1, "max_num_checkpoints": None})
-    with pytest.warns(errors.FluidWarning, match="the loss is nan in step"):
+    noticed = pytest.warns(errors.FluidWarning, match="feed 'x', sample 0, batch 3: found NaN")
+    with pytest.warns(errors.FluidWarning, match="the loss is nan in step"), noticed:
         mine.train(poisoned, num_epochs=2)
     assert names_in(tmp_path) == ["1", "2", "3"]
     [record] = [r for r in caplog.records if r.levelno == logging.ERROR]

@@ -257,7 +257,7 @@ def test_what_is_reported_may_be_something_else():
 
     trainers = [fluid.Trainer(program, fluid.optimizer.SGD(0.1), step=step) for step in (plain, doubled)]
     feed = {"x": X[:8], "y": Y[:8]}
-    once, twice = (float(trainer.session.run(feed=feed)[0]) for trainer in trainers)
+    once, twice = (float(trainer.run(feed, mode="train")[0]) for trainer in trainers)
     assert twice == 2 * once
     (hidden,) = trainers[0].session.run(feed=feed, fetch=["fc_0.tmp_2"], mode="train")
     assert hidden.shape == (8, 5)
@@ -378,4 +378,4 @@ def test_something_else_than_a_function_is_refused(step):
 def test_gradients_of_such_a_step_cannot_be_fetched(name):
     session = fluid.Trainer(program, fluid.optimizer.SGD(0.1), step=plain).session
     with pytest.raises(errors.UnknownNameError, match="may compute several gradients"):
-        session.run(feed={"x": X, "y": Y}, fetch=[name])
+        session.run(feed={"x": X, "y": Y}, fetch=[name], mode="train")

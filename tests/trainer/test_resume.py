@@ -51,6 +51,13 @@ def chained():
     return fluid.reader.buffered(fluid.batch(rows, 8), 3)
 
 
+def augmented():
+    def jitter(row, rng):
+        return row[0] + rng.normal(size=np.shape(row[0])).astype("float32"), row[1]
+
+    return fluid.batch(fluid.reader.map(jitter, fluid.reader.shuffle(lambda: iter(ROWS), 16, seed=5), seed=5), 8)
+
+
 def grouped():
     rows = fluid.reader.shuffle(lambda: zip(WORDS, Y, strict=True), 44, seed=2)
     return fluid.reader.bucket_by_length(rows, batch_size=8)
@@ -69,6 +76,7 @@ CASES = {
     "plain": (small, None, arrays),
     "dropout and moving statistics": (program, None, arrays),
     "a chain of readers": (program, None, lambda: chained),
+    "random augmentation": (program, None, lambda: augmented),
     "minibatches by length": (words_program(), None, lambda: grouped),
     "gradient accumulation": (small, lambda: fluid.optimizer.Adam(0.1, accumulate_steps=4), arrays),
     "a schedule": (small, decaying, arrays),
@@ -90,7 +98,7 @@ def new(case, folder=None, **options):
 
 def reader_of(case):
     made = CASES[case][2]()
-    return made() if callable(made) and made in (chained, grouped, ids) else made
+    return made() if callable(made) and made in (chained, augmented, grouped, ids) else made
 
 
 def stopped(*_):
@@ -325,7 +333,7 @@ def test_row_16_another_order_is_noticed(tmp_path):
     with pytest.raises(ZeroDivisionError):
         trainer(tmp_path, config={"step_interval": 4}).train(generator, event_handler=seen_by([], 6, stopped))
     resumed = trainer(tmp_path)
-    with pytest.warns(errors.FluidWarning, match="another order"):
+    with pytest.warns(errors.FluidWarning, match=r"another order.*map\(f, rows, seed=0\)"):
         resumed.train(lambda: ((x[::-1], y[::-1]) for x, y in generator()))
     assert int(resumed.session.scope.step) == 6
 

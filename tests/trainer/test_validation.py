@@ -1,7 +1,9 @@
 """Validation while training: tests, averages, the best parameters, the history; against events and loops by hand."""
 
+import inspect
 import json
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -79,7 +81,7 @@ def by_hand(num_epochs, batch_size=16):
         steps = []
         for start in range(0, len(X), batch_size):
             feed = {"x": X[start : start + batch_size], "y": Y[start : start + batch_size]}
-            found = trainer.session.run("program", feed)
+            found = trainer.session.run("program", feed, mode="train")
             steps.append((len(feed["x"]), *(float(found[name]) for name in ("loss", "worst", "off"))))
         sizes, losses, worsts, offs = np.array(steps).T
         tested = trainer.test(test_reader())
@@ -321,7 +323,7 @@ def test_training_inside_ema_apply_raises():
     trainer.train(reader(), 1)
     before = {name: np.array(value) for name, value in trainer.session.state().items()}
     feed = {"x": X[:8], "y": Y[:8]}
-    for step in (lambda: trainer.train(reader(), 1), lambda: trainer.session.run("program", feed)):
+    for step in (lambda: trainer.train(reader(), 1), lambda: trainer.session.run("program", feed, mode="train")):
         with EMA.apply(trainer), pytest.raises(errors.ArgumentError, match="holds its average now.*behind the block"):
             step()
     with EMA.apply(trainer, need_restore=False):
@@ -411,11 +413,28 @@ MAKERS = {
     "LearningRateMonitor": lambda folder: H.LearningRateMonitor(),
     "TerminateOnNaN": lambda folder: H.TerminateOnNaN(every=3),
     "TestEvery": lambda folder: H.TestEvery(test_reader(), every=3),
-    "ReduceLROnPlateau": lambda folder: H.ReduceLROnPlateau("score", patience=2),
-    "GradientMonitor": lambda folder: H.GradientMonitor(),
     "Checkpoint": lambda folder: H.Checkpoint(every=3),
     "ProgressBar": lambda folder: fluid.ProgressBar(show=True),
+    "GradientMonitor": lambda folder: H.GradientMonitor(every=3),
+    "ReduceLROnPlateau": lambda folder: H.ReduceLROnPlateau("score", factor=0.5, patience=2),
+    "MLflow": lambda folder: H.MLflow("digits", f"sqlite:///{folder.parent}/mlflow.db", every=3),
+    "WandB": lambda folder: H.WandB("digits", every=3, mode="offline", dir=folder),
+    "every": lambda folder: H.every(3)(partial(append_step, folder / "steps.csv")),
+    "once": lambda folder: H.once("2 epochs")(partial(append_step, folder / "steps.csv")),
 }
+SLOW = ("MLflow", "WandB")
+
+
+def append_step(path, event):
+    """Write down when this was called."""
+    with open(path, "a", encoding="utf-8") as file:
+        print(event.epoch, getattr(event, "step", None), file=file)
+
+
+def test_every_handler_is_among_those_that_start_afresh():
+    kinds = {name for name in H.__all__ if not (inspect.isclass(getattr(H, name)) and name in ("Handler", "Logger"))}
+    kinds -= {"NonFiniteReport"}
+    assert kinds == {name.split()[0] for name in MAKERS}
 
 
 def seen_of(handler, folder, trainer):
@@ -434,13 +453,11 @@ def seen_of(handler, folder, trainer):
     return told, int(trainer.session.scope.step), params, best, text, saved
 
 
-def test_every_handler_is_made_here():
-    tested = {name.split()[0] for name in MAKERS}
-    assert tested == set(H.__all__) - {"Handler", "NonFiniteReport", "every", "once"}
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_handlers_start_afresh_in_the_training_of_another_trainer(name, tmp_path):
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow uses it
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in MAKERS])
+def test_handlers_start_afresh_in_the_training_of_another_trainer(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     folders = [tmp_path / part for part in ("used", "new", "a", "b", "c")]
     for folder in folders:
         folder.mkdir()

@@ -47,8 +47,17 @@ def cond(
       float32[batch, 3]
     """
     this = Layer("cond", name)
+    functions = {
+        "true_fn": _return_none if true_fn is None else true_fn,
+        "false_fn": _return_none if false_fn is None else false_fn,
+    }
+    for argument, function in functions.items():
+        if not callable(function):
+            raise errors.ArgumentTypeError(
+                f"{this.name}: {argument} is {describe(function)}, expected a function without arguments: "
+                f"layers.cond(pred, lambda: x, lambda: y); or choose between values: layers.where(pred, x, y)"
+            )
     taken = jnp.where(scalar_bool(this, pred, "pred"), 0, 1)
-    functions = {"true_fn": true_fn or _return_none, "false_fn": false_fn or _return_none}
     return _run_branch(this, "cond", taken, functions)
 
 

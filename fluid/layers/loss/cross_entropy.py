@@ -105,6 +105,11 @@ def softmax_with_cross_entropy(
     """
     this = Layer("softmax_with_cross_entropy", name)
     place = axis_of(logits, axis)
+    if this.frame.fact(logits, "logits") is not None:
+        core.doubt(
+            "layers.softmax_with_cross_entropy takes logits, and is given what a softmax has computed, so that two "
+            "would follow each other; leave out the first, or use layers.cross_entropy(probabilities, label)"
+        )
     logs, total = _log_softmax_parts(wide(logits), place)
     softmax = this.output(like(logits, jnp.exp(logs - total).astype(dense(logits).dtype)))
     loss = this.output(like(logits, _losses(this, logits, logs, total, label, soft_label, ignore_index, place)))

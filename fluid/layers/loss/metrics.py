@@ -56,6 +56,11 @@ def accuracy(
     """
     this = Layer("accuracy", name)
     scores = jax.lax.stop_gradient(dense(input))
+    if not jnp.issubdtype(dense(label).dtype, jnp.integer) and jnp.issubdtype(scores.dtype, jnp.integer):
+        raise errors.ArgumentTypeError(
+            f"{this.name}: input {describe(input)} looks like classes and label {describe(label)} like scores; the "
+            f"scores come first: layers.accuracy(prediction, label)"
+        )
     classes = check_ids(this.name, label)
     if scores.ndim < 2 or classes.size != scores.size // scores.shape[-1]:
         raise errors.ShapeError(

@@ -45,7 +45,8 @@ def batch_norm(
 
     Training uses mean and variance of the batch, and updates their moving averages by
     `moving = momentum * moving + (1 - momentum) * batch`; testing uses the moving averages. Of a SequenceBatch only the
-    valid steps count.
+    valid steps count. While the layer is frozen, by `fluid.frozen` or `trainer.freeze`, training uses the moving
+    averages too, and leaves them as they are.
 
     Args:
       input: `[batch, channels]`, `[batch, channels, ...]`, `[batch, ..., channels]` with "NHWC", or a SequenceBatch.
@@ -92,7 +93,7 @@ def batch_norm(
     bias = this.bias(bias_attr, size, dtype)
     mean_name, moving_mean = this.state(moving_mean_name, "w", size, dtype, Constant(0.0))
     variance_name, moving_variance = this.state(moving_variance_name, "w", size, dtype, Constant(1.0))
-    if is_test or use_global_stats or this.frame.mode == core.TEST:
+    if is_test or use_global_stats or this.frame.mode == core.TEST or core.is_frozen(mean_name):
         mean = moving_mean
         variance = moving_variance
     else:

@@ -41,7 +41,7 @@ def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: st
     (value,) = _cut(this, array, value=value)
     result = this.output(like(x, (array + value).astype(array.dtype)))
     if in_place and (is_sequence(x) or isinstance(x, jax.Array)):
-        this.frame.change_in_place(x, "j = layers.increment(i, in_place=False)")
+        core.change_in_place(this.frame, x, "j = layers.increment(i, in_place=False)")
     return result
 
 

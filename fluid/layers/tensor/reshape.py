@@ -140,7 +140,7 @@ def reshape(
     result = array.reshape([*array.shape[: lead + 1], *new[1:]] if lead else new)
     result = this.output(like(x, result))
     if inplace and result is not x and (is_sequence(x) or isinstance(x, jax.Array)):
-        this.frame.change_in_place(x, "y = layers.reshape(x, shape)")
+        core.change_in_place(this.frame, x, "y = layers.reshape(x, shape)")
     this.skip_outputs(1)
     return this.activate(result, act)
 

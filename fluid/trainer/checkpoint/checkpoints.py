@@ -14,7 +14,7 @@ from fluid import errors
 from fluid.core import Program, whole_number
 from fluid.session import Results, Session
 from fluid.storage import PathLike
-from fluid.trainer.checkpoint.folder import Folder
+from fluid.storage.folder import Folder
 from fluid.trainer.checkpoint.match import check_checkpoint, describe_optimizers
 from fluid.trainer.checkpoint.score import BestMeasured, Score
 from fluid.trainer.checkpoint.writer import Snapshot, Writer
@@ -194,6 +194,7 @@ class Checkpoints(CheckpointHooks):
             self._writer.restored(chosen, self.folder.steps())
         self._since = 0
         progress = Progress.of(meta["position"])
+        progress.frozen = self._session.freezing.given()
         where = f"epoch {progress.epoch}, step {progress.step}"
         log.warning("continuing from checkpoint %d in %s: %s", chosen, self.folder.path, where)
         return progress
@@ -270,7 +271,7 @@ class Checkpoints(CheckpointHooks):
         self._since = 0
         score = None if self._score is None else self._score.take(step)
         optimizers = describe_optimizers(self._program)
-        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers))
+        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers, self._session.origins))
 
     def wait(self) -> None:
         """Wait until the last save is complete."""

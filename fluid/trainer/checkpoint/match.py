@@ -58,7 +58,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, program: Program
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
 
 
-_OPTIMIZERS = ("@slots/", "@learning_rate/")
+_OPTIMIZERS = ("@slots/", "@learning_rate/", "@frozen")
 _OTHER_PROGRAM = (
     "the program function is another one than that which was trained; to train this one from the beginning, use "
     "another checkpoint_dir"

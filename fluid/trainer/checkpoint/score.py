@@ -8,7 +8,7 @@ from typing import Any
 from fluid import errors
 from fluid.core import Program
 from fluid.session import Results
-from fluid.trainer.checkpoint.folder import Folder
+from fluid.storage.folder import Folder
 from fluid.trainer.evaluation.values import by_name, number
 from fluid.trainer.events import BeginTrainEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler

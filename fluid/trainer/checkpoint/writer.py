@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fluid.trainer.checkpoint.folder import Folder
+from fluid.core import Origin
+from fluid.storage import packed
+from fluid.storage.folder import Folder
 from fluid.trainer.checkpoint.score import Score
 from fluid.trainer.health import Health
 
@@ -24,6 +26,7 @@ class Snapshot(NamedTuple):
       position: gives the position of training, as JSON; called in the thread, as it takes a while.
       score: what `Score.take` gave, or None.
       optimizers: what `describe_optimizers` gave.
+      origins: where parameters with automatic names come from, by name.
     """
 
     step: int
@@ -31,6 +34,7 @@ class Snapshot(NamedTuple):
     position: Callable[[], dict[str, Any]]
     score: dict[str, Any] | None
     optimizers: list[str]
+    origins: Mapping[str, Origin]
 
 
 class Writer:
@@ -91,6 +95,7 @@ class Writer:
                 "position": snapshot.position(),
                 "score": snapshot.score,
                 "optimizers": snapshot.optimizers,
+                "origins": packed(snapshot.origins),
                 "versions": versions,
             }
             self._folder.write(snapshot.step, snapshot.arrays, meta)

@@ -102,7 +102,9 @@ def converter(session: Session, feeder: Feeder, interrupts: Signals | None = Non
     def convert(minibatch: Any, index: int) -> Any:
         if interrupts is not None:
             interrupts.check()
-        return session.take(feeder.feed(minibatch, index))
+        feed = feeder.feed(minibatch, index)
+        session.nans.look(feeder.specs, feed, f"batch {index}")
+        return session.take(feed)
 
     return convert
 
@@ -198,4 +200,4 @@ def _collect(found: Any, names: Sequence[str], totals: Sequence[Total | None], m
             total.add(part)
     values = dict(zip(names, fetched, strict=True)) if metrics else {}
     for metric in metrics:
-        metric.update(**{argument: np.asarray(values[name]) for argument, name in metric.inputs.items()})
+        metric.update(**{argument: jax.device_get(values[name]) for argument, name in metric.inputs.items()})

@@ -27,6 +27,8 @@ class Monitor(Averaging):
       best: the best value so far, or None.
     """
 
+    asked_by: str | None = None  # what messages blame instead of the class
+
     def __init__(self, monitor: str, mode: str = "min", min_delta: float = 0.0):
         super().__init__()
         kind = type(self).__name__
@@ -45,9 +47,10 @@ class Monitor(Averaging):
         super().begin_train(event)
         known = known_values(self)
         if self.monitor not in known:
+            meant = self.monitor.replace("val_", "test_", 1)  # as Keras and Lightning call results of tests
             raise errors.UnknownNameError(
-                f"{type(self).__name__} monitors {self.monitor!r}, which nothing here measures. "
-                f"{errors.nearest(self.monitor, known)} Results of tests come from "
+                f"{self.asked_by or type(self).__name__} monitors {self.monitor!r}, which nothing here measures. "
+                f"{errors.nearest(meant, known)} Results of tests come from train(..., test_reader=test_reader), or "
                 f"handlers=[..., fluid.handlers.TestEvery(test_reader)]"
             )
 

@@ -13,7 +13,7 @@ from fluid.trainer.evaluation.monitor import SaveBest
 from fluid.trainer.evaluation.testing import TestEvery
 from fluid.trainer.evaluation.values import Interval, output_names
 from fluid.trainer.events import BeginTrainEvent, EventHandler
-from fluid.trainer.handlers import Handler, Handlers
+from fluid.trainer.handlers import Handler
 
 RestoreBest = bool | str | tuple[str, str]
 """What `restore_best=` takes: whether; or the name of a value, of which the smallest is best; or name and mode."""
@@ -54,7 +54,9 @@ class Validation:
         """The history of the last call of `train`."""
         return self.keeper.history
 
-    def around(self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest) -> Handlers:
+    def around(
+        self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
+    ) -> Sequence[Handler | EventHandler]:
         """The handlers of a call of `train`, with those that are added to them.
 
         Args:
@@ -91,6 +93,8 @@ class Validation:
 
 class _BestOfCall(SaveBest):
     """Goes back to the best parameters of one call of `train`, also when that is interrupted and continued."""
+
+    asked_by = "train(restore_best=...)"
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Forget what an earlier call has measured."""

@@ -1,6 +1,8 @@
 """A progress bar for terminals and notebooks."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -17,6 +19,7 @@ from fluid.trainer.events import (
     MeasuredEvent,
 )
 from fluid.trainer.loop import IN_FLIGHT
+from fluid.trainer.progress.messages import Messages
 from fluid.trainer.progress.notebook import Notebook
 from fluid.trainer.progress.place import in_notebook, interactive
 from fluid.trainer.progress.status import Status, ending
@@ -28,7 +31,10 @@ class ProgressBar(Averaging):
     """Shows how far training is: on a terminal as one bar for each epoch, in a notebook as one table.
 
     It shows the scalars of the program, over the steps of the epoch so far, what other handlers announce, the speed,
-    for how long training will go on, and for how long XLA has been compiling.
+    for how long training will go on, and for how long XLA has been compiling. In a notebook all of that is one output
+    of the cell, with what is logged meanwhile, however long training goes on; on a terminal it is written to standard
+    error. Put first among the handlers, where `train` puts the one that it adds, it shows each test beside the epoch
+    after which it was made.
 
     Args:
       interval: seconds between two redraws; half a second in a notebook, and 0.2 elsewhere, by default. Values are read
@@ -51,11 +57,27 @@ class ProgressBar(Averaging):
         self._interval = (0.5 if self._notebook else 0.2) if interval is None else interval
         self._show = interactive() if show is None else show
         self._bar: Terminal | Notebook | None = None
+        self._listener: Notebook | None = None
         self._status = Status()
         self._announced: dict[str, tuple[int, Any]] = {}  # what is not read yet, and how many steps were done then
         self._read: dict[str, float] = {}
         self._next = 0.0
         self._ticker = Ticker(self._tick)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """A block around a call of `train`: what is logged inside is shown in the table of a notebook."""
+        if not (self._show and self._notebook):
+            yield
+            return
+        with Messages() as messages:
+            notebook = Notebook(messages.lines)
+            self._listener = notebook
+            try:
+                yield
+            finally:
+                self._listener = None
+                notebook.close()
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Remember how many epochs there will be, and hear of compilations from now on."""
@@ -64,17 +86,19 @@ class ProgressBar(Averaging):
         self._read = {}
         self._status = Status(event.num_epochs)
         if self._show:
-            self._bar = Notebook() if self._notebook else Terminal()
+            self._bar = (self._listener or Notebook([])) if self._notebook else Terminal()
             self.trainer.session.compilations.watchers.append(self._compile)
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Show the epoch; its length is known from the second one on."""
         super().begin_epoch(event)
+        self._announced = {}
+        self._read = {}
         if self._bar is not None:
             self._status.epoch = event.epoch
             self._status.step = event.first_step
             self._status.note = ""
-            self._status.values = dict(self._read)
+            self._status.values = {}
             self._next = 0.0
             self._bar.begin_epoch(self._status)
 
@@ -98,6 +122,7 @@ class ProgressBar(Averaging):
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Show the values of the whole epoch, what was compiled, and how much of the sequences was padding."""
+        self._mean = None
         self._status.total = event.steps if event.completed else self._status.total
         if self._bar is not None and event.steps:
             self._status.step = event.steps
@@ -110,6 +135,8 @@ class ProgressBar(Averaging):
         self._ticker.stop()
         if self._bar is not None:
             self.trainer.session.compilations.watchers.remove(self._compile)
+            if self._mean is not None:  # an epoch that has not come to its end
+                self._status.values = {**self._mean.running(), **self._read}
             good = event.error is None
             self._bar.end(self._status, ending(event, self._status), good)
             self._bar = None

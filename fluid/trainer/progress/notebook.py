@@ -14,6 +14,7 @@ _CELL = "padding: 0.15em 0.9em 0.15em 0; text-align: right; white-space: nowrap;
 _HEAD = f"{_CELL}; font-weight: 600; border-bottom: 1px solid rgba(128, 128, 128, 0.5)"
 _BAR = "height: 4px; border-radius: 2px"
 _TRACK = f"{_BAR}; max-width: 40em; margin: 0.3em 0 0.5em; background: rgba(128, 128, 128, 0.25)"
+_MESSAGE = "margin: 0.3em 0; opacity: 0.85"
 _RUNNING = "#3b82c4"
 _GOOD = "#3a9d5d"
 _BAD = "#d0493c"
@@ -28,10 +29,17 @@ class _Row(NamedTuple):
 
 
 class Notebook:
-    """Shows a line that says how far training is, a bar, and a table with a row for each epoch."""
+    """Shows a line that says how far training is, a bar, a table with a row for each epoch, and what was logged.
 
-    def __init__(self) -> None:
+    Args:
+      messages: what was logged, which may grow; each one is shown with the next drawing.
+    """
+
+    def __init__(self, messages: Sequence[str]) -> None:
         self._handle: Any = None
+        self._messages = messages
+        self._told = 0  # how many messages the last drawing shows
+        self._drawing: tuple[str, str] = ("", "")  # its line, and its HTML without them
         self._rows: list[_Row] = []
         self._left_out = 0
 
@@ -59,10 +67,26 @@ class Notebook:
         rows = self._rows if ended or not status.step else [*self._rows, _row(status)]
         self._show(how, rows, status.fraction, _GOOD if good else _BAD)
 
+    def close(self) -> None:
+        """Show the messages that came after the last drawing."""
+        if len(self._messages) > self._told:
+            self._draw()
+
     def _show(self, line: str, rows: Sequence[_Row], share: float, colour: str) -> None:
+        self._drawing = (line, _page(line, _table(rows, self._left_out), share, colour))
+        self._draw()
+
+    def _draw(self) -> None:
         from IPython.display import display
 
-        data = {"text/html": _page(line, _table(rows, self._left_out), share, colour), "text/plain": line}
+        line, page = self._drawing
+        messages = list(self._messages)
+        self._told = len(messages)
+        data = {
+            "text/html": page
+            + "".join(f'<div style="{_MESSAGE}">{html.escape(message)}</div>' for message in messages),
+            "text/plain": "\n".join([*([line] if line else []), *messages]),
+        }
         if self._handle is None:
             self._handle = display(data, raw=True, display_id=True)
         else:

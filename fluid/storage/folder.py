@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.trainer.checkpoint import seal
+from fluid.storage import seal
 
 try:
     import fcntl

@@ -1,0 +1,94 @@
+"""Threefry on the host: the bits of `jax.random`, without the seconds that XLA takes to compile them for each shape.
+
+The generator is Threefry-2x32 with 20 rounds (Salmon et al., 2011), which JAX uses by default. Where the bits are those
+of JAX, so are all numbers that are made of them.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = np.uint32(0x1BD11BDA)
+_WORD = 32
+
+
+def key_data(key: Any) -> np.ndarray | None:
+    """The words of a random key, uint32 `[2]`; None for one that is traced, or of another generator.
+
+    Args:
+      key: a key of `jax.random`.
+
+    Example:
+      >>> key_data(jax.random.key(7)).tolist()
+      [0, 7]
+    """
+    if isinstance(key, jax.core.Tracer) or not _partitionable():
+        return None
+    if str(jax.random.key_impl(key)) != "threefry2x32" or jnp.ndim(key):
+        return None
+    words = jax.random.key_data(key)
+    # While something is traced, so is what is made of a key that is known.
+    return None if isinstance(words, jax.core.Tracer) else np.asarray(words)
+
+
+def fold_in(key: Any, number: int) -> Any:
+    """The key that `jax.random.fold_in` makes.
+
+    Args:
+      key: a key of `jax.random`.
+      number: from 0 to 2**32 - 1.
+
+    Example:
+      >>> bool(fold_in(jax.random.key(7), 5) == jax.random.fold_in(jax.random.key(7), 5))
+      True
+    """
+    words = key_data(key)
+    if words is None:
+        return jax.random.fold_in(key, number)
+    first, second = _threefry(words, np.zeros(1, np.uint32), np.full(1, number, np.uint32))
+    return jax.random.wrap_key_data(jnp.asarray(np.concatenate([first, second])))
+
+
+def bits_of(words: np.ndarray, count: int) -> np.ndarray:
+    """What `jax.random.bits` draws for any shape of so many elements, in order: uint32 `[count]`.
+
+    Args:
+      words: from `key_data`.
+      count: at most 2**32.
+
+    Example:
+      >>> key = jax.random.key(7)
+      >>> bits_of(key_data(key), 6).tolist() == jax.random.bits(key, (2, 3)).ravel().tolist()
+      True
+    """
+    first, second = _threefry(words, np.zeros(count, np.uint32), np.arange(count, dtype=np.uint32))
+    return first ^ second
+
+
+def _partitionable() -> bool:
+    """Whether JAX numbers the elements of an array one after the other, as it does unless it is told otherwise."""
+    return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+
+
+def _threefry(key: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Encrypt counters.
+
+    Args:
+      key: uint32 `[2]`.
+      first: the high words of the counters, uint32 `[n]`.
+      second: the low words, uint32 `[n]`.
+    """
+    schedule = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
+    with np.errstate(over="ignore"):  # sums are modulo 2**32
+        first = first + schedule[0]
+        second = second + schedule[1]
+        for group in range(5):
+            for rotation in _ROTATIONS[group % 2]:
+                first = first + second
+                second = first ^ ((second << np.uint32(rotation)) | (second >> np.uint32(_WORD - rotation)))
+            first = first + schedule[(group + 1) % 3]
+            second = second + schedule[(group + 2) % 3] + np.uint32(group + 1)
+    return first, second

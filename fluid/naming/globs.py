@@ -1,0 +1,61 @@
+"""Globs: patterns that stand for all names they match."""
+
+import fnmatch
+import re
+from collections.abc import Collection, Sequence
+
+from fluid import errors
+
+
+def is_glob(name: str) -> bool:
+    """Whether a name may stand for several.
+
+    Example:
+      >>> is_glob("backbone/*"), is_glob("fc_0.w_0")
+      (True, False)
+    """
+    return any(sign in name for sign in "*?[")
+
+
+def select(patterns: str | Sequence[str], known: Collection[str], owner: str) -> list[str]:
+    """The names that some patterns stand for.
+
+    Args:
+      patterns: names, and globs of `*`, `?` and `[abc]`, whose `*` matches "/" and "." too. One of them may stand by
+        itself.
+      known: the names there are.
+      owner: what the patterns were given to, for messages, such as "freeze".
+
+    Returns:
+      Names in the order of `known`, each once. A pattern that is itself a name stands for that name only.
+
+    Raises:
+      ArgumentTypeError: a pattern is no string.
+      UnknownNameError: a pattern matches no name.
+
+    Example:
+      >>> select(["a/*", "b"], ["b", "a/x.w_0", "c", "a/y"], "freeze")
+      ['b', 'a/x.w_0', 'a/y']
+      >>> select("bakbone/*", ["backbone/fc_0.w_0", "backbone/fc_0.b_0"], "freeze")
+      Traceback (most recent call last):
+      fluid.errors.UnknownNameError: freeze: 'bakbone/*' matches no name. Did you mean 'backbone/*'?
+    """
+    found: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        if not isinstance(pattern, str):
+            raise errors.ArgumentTypeError(
+                f'{owner}: expected names and globs such as "backbone/*", found {type(pattern).__name__} {pattern!r}'
+            )
+        matching = [pattern] if pattern in known else [n for n in known if fnmatch.fnmatchcase(n, pattern)]
+        if not matching:
+            what = "matches no name" if is_glob(pattern) else "is not the name of anything here"
+            likely = [*known, *_groups(known)] if is_glob(pattern) else known
+            raise errors.UnknownNameError(f"{owner}: {pattern!r} {what}. {errors.nearest(pattern, likely)}")
+        found.update(matching)
+    return [name for name in known if name in found]
+
+
+def _groups(names: Collection[str]) -> list[str]:
+    """The globs of the scopes and layers that names belong to, such as "backbone/*" and "backbone/fc_0.*"."""
+    ends = (name[: found.end()] for name in names for found in re.finditer(r"[./]", name))
+    return [f"{end}*" for end in dict.fromkeys(ends)]

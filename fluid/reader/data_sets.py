@@ -1,0 +1,94 @@
+"""Whole data sets where minibatches or rows are wanted: what they are, and the call that makes minibatches of them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a DataFrame, of pandas or of a library like it.
+
+    Example:
+      >>> is_frame({"x": [1]}), is_frame(np.ones(3))
+      (False, False)
+    """
+    return hasattr(value, "columns") and hasattr(value, "dtypes") and hasattr(value, "to_numpy")
+
+
+def columns_of(frame: Any) -> dict[str, np.ndarray]:
+    """The columns `[rows]` of a DataFrame by name."""
+    return {str(name): np.asarray(frame[name]) for name in frame.columns}
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value is an array with rows, a column of a DataFrame, or a DataFrame.
+
+    Example:
+      >>> is_data(np.ones((3, 2))), is_data(np.float32(3)), is_data([1, 2])
+      (True, False, False)
+    """
+    return is_frame(value) or (hasattr(value, "dtype") and bool(getattr(value, "shape", ())))
+
+
+def spelled(names: Iterable[Any]) -> str:
+    """A dict of columns with these names, as one may write it in a call.
+
+    Example:
+      >>> spelled(["x", "y"])
+      "{'x': x, 'y': y}"
+    """
+    return "{" + ", ".join(f"{name!r}: {name}" for name in map(str, names)) + "}"
+
+
+def refuse(caller: str, value: Any, rows: bool) -> None:
+    """Refuse a data set that would not be read as what it is.
+
+    Args:
+      caller: the public function or argument that it was given to, for the message.
+      value: what was given.
+      rows: whether rows are wanted, which an array `[n, ...]` gives; or else minibatches, which it does not give.
+
+    Raises:
+      ArgumentTypeError: it is a DataFrame, a dict or tuple of columns, or an array where minibatches are wanted.
+    """
+    found = _described(value, rows)
+    if found is None:
+        return
+    what, written = found
+    call = f"reader.arrays({written}, batch_size=32, shuffle=True)"
+    if not rows:
+        raise errors.ArgumentTypeError(
+            f"{caller} needs something that gives minibatches, found {what}; say how many rows make one: "
+            f"reader=fluid.{call}"
+        )
+    is_pandas = is_frame(value) and type(value).__module__.startswith("pandas")
+    records = "; frame.to_dict('records') is a list of its rows" if is_pandas else ""
+    raise errors.ArgumentTypeError(
+        f"{caller} needs a reader of rows, found {what}; columns become a reader of minibatches so: {call}{records}"
+    )
+
+
+def _described(value: Any, rows: bool) -> tuple[str, str] | None:
+    """What a data set is called, and how it may be spelled in a call; None for what is none."""
+    if is_frame(value):
+        return "a DataFrame", "frame"
+    if isinstance(value, Mapping):
+        return "a dict of columns", spelled(list(value)[:4])
+    if isinstance(value, tuple) and _are_columns(value, rows):
+        return "arrays, a tuple of them", "(x, y)" if len(value) == 2 else "(" + "x, " * len(value) + ")"
+    if hasattr(value, "dtype") and not rows:
+        return "arrays", "x"
+    return None
+
+
+def _are_columns(values: tuple[Any, ...], rows: bool) -> bool:
+    """Whether the arrays of a tuple are columns; where rows are wanted, those of one shape may be rows of one field."""
+    if not rows:
+        return any(hasattr(v, "dtype") or is_frame(v) for v in values)
+    if len(values) < 2 or not all(is_data(v) for v in values):
+        return False
+    shapes = {tuple(v.shape) for v in values}
+    return len(shapes) > 1 and len({shape[0] for shape in shapes}) == 1

@@ -1,0 +1,192 @@
+"""Functions that are applied to rows: one after the other, or by several threads or processes."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid.core import whole_number
+from fluid.reader.ahead import read_ahead
+from fluid.reader.base import Reader, ReaderLike, Rows, as_reader, as_readers, function, opened
+
+
+def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None) -> Reader:
+    """Apply a function to each row, or to the rows of several readers side by side.
+
+    A function that needs random numbers, such as one that crops images, takes them from the NumPy Generator that a
+    `seed` adds to its arguments. They depend on the seed, the number of the pass and the index of the row in it alone:
+    every pass has new ones, and a training that is resumed in the middle of a pass gets the same ones. Of two seeded
+    maps around each other, each has its own, also with the same seed.
+
+    Args:
+      func: takes one row of each reader; with a seed also a `numpy.random.Generator`, as the last argument.
+      readers: give rows; the shortest ends the pass.
+      seed: at least 0; None for a function that needs no random numbers.
+
+    Returns:
+      A Reader of what the function returns.
+
+    Raises:
+      ArgumentError: `seed` is below 0, or there is no reader.
+      ArgumentTypeError: `func` is no function.
+
+    Example:
+      >>> list(map(lambda x: x * 10, [1, 2, 3]))
+      [10, 20, 30]
+      >>> list(map(lambda x, y: x + y, [1, 2], [10, 20]))
+      [11, 22]
+      >>> def noisy(x, rng):
+      ...     return x + rng.normal()
+      >>> list(map(noisy, [1, 2], seed=0)) == list(map(noisy, [1, 2], seed=0))
+      True
+    """
+    function("reader.map", func)
+    many = as_readers("reader.map", readers)
+    random = None if seed is None else _Generators("reader.map", seed, many)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        with opened(many, epoch, start) as inner:
+            rows = zip(*inner, strict=False)
+            for arguments in rows if random is None else random.appended(rows, epoch, start):
+                yield func(*arguments)
+
+    return Reader(iterate, _plan(many, random))
+
+
+def xmap(
+    mapper: Callable[..., Any],
+    reader: ReaderLike,
+    process_num: int | None = None,
+    buffer_size: int | None = None,
+    order: bool = False,
+    *,
+    processes: int | None = None,
+    seed: int | None = None,
+) -> Reader:
+    """Apply a function to each row in several threads or processes.
+
+    Threads suit functions that wait, or that compute outside of Python, as NumPy and image decoders do; processes suit
+    those that compute in Python. Processes find the function by its name, so it must stand at the top of a module, and
+    a script that uses them does its work under `if __name__ == "__main__":`. They start with the first row, which takes
+    as long as importing that module, stay for later passes, and end when the Reader is dropped or Python ends. Rows are
+    read in this process, and rows and results are sent to and fro, so that it pays to map whole minibatches:
+    `xmap(augment, reader.batch(rows, 32), processes=4)`.
+
+    Args:
+      mapper: takes a row, with a seed also a `numpy.random.Generator`; called from many threads at once, or in other
+        processes, whose variables are not those of this one.
+      reader: gives rows.
+      process_num: how many threads, at least 1; the name is that of Fluid.
+      buffer_size: how many rows are read ahead, at least 1; twice as many as there are threads or processes by default.
+      order: accepted for programs written for Fluid. Rows always come in the order of the reader, since positions could
+        not be kept otherwise.
+      processes: how many processes, instead of threads.
+      seed: as for `map`; the numbers of a row do not depend on which thread or process gets it.
+
+    Returns:
+      A Reader of what the function returns.
+
+    Raises:
+      ArgumentError: a number is too small, or it is not clear whether threads or processes are wanted.
+      ArgumentTypeError: `mapper` is no function, or one that other processes cannot find.
+      ReaderError: raised while reading: a process has died, or cannot be given a row.
+
+    Example:
+      >>> list(xmap(str, [1, 2, 3], process_num=2, buffer_size=4))
+      ['1', '2', '3']
+      >>> list(xmap(str, [1, 2, 3], processes=1))
+      ['1', '2', '3']
+    """
+    del order
+    function("reader.xmap", mapper)
+    rows = as_reader("reader.xmap", reader)
+    workers = _workers(process_num, processes)
+    size = whole_number("reader.xmap", "buffer_size", 2 * workers if buffer_size is None else buffer_size)
+    random = None if seed is None else _Generators("reader.xmap", seed, [rows])
+    call = mapper if processes is None else _in_processes(mapper, workers)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        def arguments() -> Rows:
+            with contextlib.closing(rows.iterate(epoch, start)) as inner:
+                single = zip(inner, strict=True)
+                yield from single if random is None else random.appended(single, epoch, start)
+
+        return read_ahead(arguments, size, lambda row: call(*row), workers)
+
+    return Reader(iterate, _plan([rows], random))
+
+
+def map_readers(func: Callable[..., Any], *readers: ReaderLike) -> Reader:
+    """Fluid's name for `map`.
+
+    Example:
+      >>> list(map_readers(lambda x: -x, [1, 2]))
+      [-1, -2]
+    """
+    return map(func, *readers)
+
+
+def xmap_readers(
+    mapper: Callable[[Any], Any], reader: ReaderLike, process_num: int, buffer_size: int, order: bool = False
+) -> Reader:
+    """Fluid's name for `xmap`.
+
+    Example:
+      >>> list(xmap_readers(lambda x: -x, [1, 2], process_num=2, buffer_size=2))
+      [-1, -2]
+    """
+    return xmap(mapper, reader, process_num, buffer_size, order)
+
+
+class _Generators:
+    """A NumPy Generator for each row of a reader.
+
+    Args:
+      caller: the public function that was called, for messages.
+      seed: at least 0.
+      readers: whose rows they are for.
+    """
+
+    def __init__(self, caller: str, seed: int, readers: list[Reader]):
+        self.seed = whole_number(caller, "seed", seed, least=0)
+        # Part of the key, so that maps around each other draw different numbers; not 0, or `shuffle` would draw these.
+        self._stage = 1 + sum(_seeded_maps(reader.plan) for reader in readers)
+
+    def appended(self, rows: Iterator[tuple[Any, ...]], epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
+        """Tuples of arguments with a Generator at the end of each; the first one has the index `start` in its pass."""
+        for index, row in zip(itertools.count(start), rows, strict=False):
+            yield *row, np.random.Generator(np.random.PCG64([self.seed, epoch, index, self._stage]))
+
+
+def _plan(readers: list[Reader], random: _Generators | None) -> Any:
+    plans = [reader.plan for reader in readers]
+    if random is not None:
+        return {"map": plans, "seed": random.seed}
+    return plans[0] if len(plans) == 1 else {"map": plans}
+
+
+def _seeded_maps(plan: Any) -> int:
+    """How many times rows with this plan were given random numbers."""
+    if isinstance(plan, Mapping):
+        return ("map" in plan and "seed" in plan) + sum(_seeded_maps(part) for part in plan.values())
+    return sum(_seeded_maps(part) for part in plan) if isinstance(plan, list) else 0
+
+
+def _in_processes(mapper: Callable[..., Any], count: int) -> Callable[..., Any]:
+    from fluid.reader.processes import Pool  # not everybody needs it, and Python's multiprocessing takes a while
+
+    return Pool("reader.xmap", mapper, count).call
+
+
+def _workers(threads: int | None, processes: int | None) -> int:
+    if (threads is None) == (processes is None):
+        raise errors.ArgumentError(
+            f"reader.xmap(process_num={threads!r}, processes={processes!r}): expected one of them; process_num=4 for "
+            f"four threads, processes=4 for four processes"
+        )
+    if processes is not None:
+        return whole_number("reader.xmap", "processes", processes)
+    return whole_number("reader.xmap", "process_num", threads)

@@ -1,0 +1,213 @@
+"""Worker processes that call one function. They are spawned, since JAX and a fork do not go together.
+
+Each process is one slot of a Pool. A thread that needs an answer takes a slot, sends the arguments and waits, so that
+order, exceptions and the end of a pass are those of the threads in `fluid.reader.ahead`.
+"""
+
+import contextlib
+import multiprocessing
+import pickle
+import queue
+import runpy
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from fluid import errors
+from fluid.reader import worker
+
+_SPAWN = multiprocessing.get_context("spawn")
+# So many seconds a process gets to end by itself, when the function that it is in returns.
+_PATIENCE = 1.0
+
+
+class Pool:
+    """Processes that call a function with what they are sent. They start when they are needed.
+
+    They end when nobody refers to the Pool any more, or when Python ends; also when it is killed.
+
+    Args:
+      caller: the public function whose processes these are, for messages.
+      function: what they call; other processes must find it by its name.
+      count: how many processes.
+
+    Raises:
+      ArgumentTypeError: other processes cannot find the function.
+
+    Example:
+      >>> pool = Pool("reader.xmap", divmod, count=1)
+      >>> pool.call(7, 2)
+      (3, 1)
+    """
+
+    def __init__(self, caller: str, function: Callable[..., Any], count: int):
+        pickled = _pickled(caller, function, count)
+        slots = [_Slot(caller, pickled, f"fluid-reader-{i}") for i in range(count)]
+        self._idle: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
+        for slot in slots:
+            self._idle.put(slot)
+        weakref.finalize(self, _end, slots)
+
+    def call(self, *arguments: Any) -> Any:
+        """Call the function in a process that has nothing to do, and wait for what it returns.
+
+        Args:
+          arguments: of the function; pickled.
+
+        Raises:
+          ReaderError: the process has died, or objects cannot be sent.
+          BaseException: what the function raises, with a note that has its traceback.
+        """
+        slot = self._idle.get()
+        try:
+            return slot.call(arguments)
+        finally:
+            self._idle.put(slot)
+
+
+class _Slot:
+    """The place of one process; another one takes it when that has died."""
+
+    def __init__(self, caller: str, pickled: bytes, name: str):
+        self._caller = caller
+        self._pickled = pickled
+        self._name = name
+        self._process: SpawnProcess | None = None
+        self._channel: worker.Channel | None = None
+        self._answered = False
+
+    def call(self, arguments: tuple[Any, ...]) -> Any:
+        """See `Pool.call`."""
+        channel = self._channel or self._start()
+        try:
+            channel.send(arguments)
+            message = channel.receive()
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+        except Exception as error:
+            raise errors.ReaderError(
+                f"{self._caller} cannot send a row to another process: {_first_line(error)}; expected rows that can be "
+                f"pickled, such as tuples of numbers, strings and arrays; or use threads: process_num=4"
+            ) from error
+        self._answered = True
+        returned, value, text = worker.loaded(message)
+        if returned:
+            return value
+        raised: BaseException = value or errors.ReaderError(
+            f"the function of {self._caller} raised {text.splitlines()[-1]}"
+        )
+        raised.add_note(f"It was raised in a worker process:\n{text}")
+        raise raised
+
+    def close(self) -> None:
+        """Let the process end, which it does when its function returns."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def join(self, patience: float) -> int | None:
+        """Wait so many seconds until the process has ended, then end it; returns its exit code."""
+        process = self._process
+        self._process = None
+        if process is None:
+            return None
+        process.join(patience)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        code = process.exitcode
+        process.close()
+        return code
+
+    def _start(self) -> worker.Channel:
+        mine, other = _SPAWN.Pipe()
+        given = {"CONNECTION": other, "FUNCTION": self._pickled}
+        process = _SPAWN.Process(
+            target=runpy.run_path, args=(worker.__file__, given, worker.NAME), name=self._name, daemon=True
+        )
+        try:
+            with other, _without_ctrl_c():
+                process.start()
+        except RuntimeError as error:  # Python says so of a process that is itself being started
+            raise errors.ReaderError(
+                f"{self._caller} starts processes while a script is imported by one. {_SCRIPT}"
+            ) from error
+        self._answered = False
+        self._process = process
+        self._channel = worker.Channel(mine)
+        return self._channel
+
+    def _died(self) -> errors.ReaderError:
+        self.close()
+        code = self.join(_PATIENCE)
+        if not self._answered:
+            return errors.ReaderError(
+                f"a process of {self._caller} ended with exit code {code} before it had mapped a row; what it said of "
+                f"that is above. {_SCRIPT}"
+            )
+        why = (
+            "something killed it, perhaps for want of memory" if code is not None and code < 0 else "its code ended it"
+        )
+        return errors.ReaderError(
+            f"a process of {self._caller} ended with exit code {code} while it mapped a row: {why}. Expected a "
+            f"function that returns or raises"
+        )
+
+
+_SCRIPT = (
+    "A script that uses processes is imported by each of them, so it must do its work under "
+    "`if __name__ == '__main__':`, with the function that is mapped outside of that block"
+)
+
+
+def _end(slots: Sequence[_Slot]) -> None:
+    """End the processes of all slots."""
+    for slot in slots:
+        slot.close()
+    end = time.monotonic() + _PATIENCE
+    for slot in slots:
+        slot.join(max(end - time.monotonic(), 0))
+
+
+def _pickled(caller: str, function: Callable[..., Any], count: int) -> bytes:
+    how = (
+        f"write it with def at the top of a module that can be imported, functools.partial(f, ...) for one with "
+        f"arguments; or use threads: {caller}(f, rows, process_num={count})"
+    )
+    try:
+        pickled = pickle.dumps(function)
+    except Exception as error:
+        raise errors.ArgumentTypeError(
+            f"{caller}(processes={count}) needs a function that other processes find by its name, found {function!r}: "
+            f"{_first_line(error)}; {how}"
+        ) from error
+    main = sys.modules["__main__"]
+    if b"__main__" in pickled and getattr(main, "__spec__", None) is None and not hasattr(main, "__file__"):
+        raise errors.ArgumentTypeError(
+            f"{caller}(processes={count}) needs a function that other processes find by its name, found {function!r}, "
+            f"which was typed into a notebook or at the prompt; {how}"
+        )
+    return pickled
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Start processes inside: they are born deaf to Ctrl-C, which would end them while they still import."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # started by the first process otherwise, it would undo what comes now
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,144 @@
+"""Freezing: which parameters and states the training steps of a session leave as they are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.core import Scope
+from fluid.naming import select
+from fluid.session.rules import Rule
+
+_NAME = "@frozen"
+
+
+class Freezing:
+    """What is frozen, by name; compiled steps look here before each run.
+
+    Moving statistics are frozen with the parameters of their layer: those whose parameters are all frozen.
+
+    Args:
+      scope: the arrays of the session.
+      rules: how each `minimize` of a program updates its parameters, by the program's name.
+      place: puts an array on the device.
+
+    Attributes:
+      names: of all parameters and states that stand still; another object after each change.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      ...     fluid.optimizer.SGD(0.5).minimize(loss)
+      ...     return loss
+      >>> freezing = fluid.Session(program).freezing
+      >>> freezing.freeze("*.w_0")
+      ['fc_0.w_0']
+      >>> freezing.unfreeze()
+      ['fc_0.w_0']
+    """
+
+    def __init__(self, scope: Scope, rules: Mapping[str, Sequence[Rule]], place: Callable[[Any], Any]):
+        self._scope = scope
+        self._rules = rules
+        self._place = place
+        self._chosen: frozenset[str] = frozenset()
+        self.names: frozenset[str] = frozenset()
+
+    def freeze(self, patterns: str | Sequence[str]) -> list[str]:
+        """Freeze parameters and states from the next training step on.
+
+        Returns:
+          The names that stand still now and did not before.
+
+        Raises:
+          UnknownNameError: a pattern matches no name.
+          ArgumentError: nothing would be left to train, or an optimizer cannot leave parameters out.
+        """
+        chosen = self._chosen | set(select(patterns, self._scope.specs, "freeze"))
+        names = self._with_statistics(chosen)
+        before = self.names
+        self._check(names)
+        self._put(chosen)
+        return [name for name in self._scope.specs if name in names - before]
+
+    def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
+        """Let parameters and states change again; None stands for all that `freeze` has frozen.
+
+        Returns:
+          The names that do not stand still any more.
+
+        Raises:
+          UnknownNameError: a pattern matches nothing that is frozen.
+          ArgumentError: statistics would go on without any parameter of their layer.
+        """
+        frozen = [name for name in self._scope.specs if name in self.names]
+        freed = set(frozen if patterns is None else select(patterns, frozen, "unfreeze"))
+        chosen = self._chosen - freed
+        names = self._with_statistics(chosen)
+        if still := sorted(freed & names):
+            raise errors.ArgumentError(
+                f"unfreeze: {', '.join(still)} stand still with the parameters of their layer, which are frozen; "
+                f"unfreeze these: trainer.unfreeze({self._scope.specs[still[0]].layer + '.*'!r})"
+            )
+        before = self.names
+        self._put(chosen)
+        return [name for name in frozen if name in before - names]
+
+    def given(self) -> frozenset[str]:
+        """What `put` takes to have the same names frozen again."""
+        return self._chosen
+
+    def put(self, chosen: frozenset[str]) -> None:
+        """Freeze what `given` returned, and nothing else."""
+        self._put(chosen)
+
+    def state(self) -> dict[str, Any]:
+        """Which names are frozen, as bool `[names]` in their alphabetical order; nothing where none is."""
+        if not self._chosen:
+            return {}
+        return {_NAME: self._place(np.array([name in self._chosen for name in sorted(self._scope.specs)]))}
+
+    def optional(self, names: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of what `state` returns, if a file has it."""
+        return {_NAME: ((len(self._scope.specs),), "bool")} if _NAME in names else {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned; without it nothing is frozen."""
+        flags = state.get(_NAME)
+        names = sorted(self._scope.specs)
+        self._put(frozenset() if flags is None else frozenset(n for n, f in zip(names, flags, strict=True) if f))
+
+    def _put(self, chosen: frozenset[str]) -> None:
+        self._chosen = chosen
+        self.names = self._with_statistics(chosen)
+
+    def _with_statistics(self, chosen: frozenset[str]) -> frozenset[str]:
+        """The chosen names, and the states of layers all of whose parameters are among them."""
+        layers: dict[str, list[str]] = {}
+        for name, spec in self._scope.specs.items():
+            if spec.trainable is not None and spec.layer:
+                layers.setdefault(spec.layer, []).append(name)
+        frozen = {layer for layer, parameters in layers.items() if chosen.issuperset(parameters)}
+        states = (n for n, s in self._scope.specs.items() if s.trainable is None and s.layer in frozen)
+        return chosen.union(states)
+
+    def _check(self, names: frozenset[str]) -> None:
+        """Refuse to freeze what leaves nothing to train, or what an optimizer cannot leave out."""
+        trained = [n for rules in self._rules.values() for rule in rules for n in rule.parameters]
+        if trained and names.issuperset(trained):
+            raise errors.ArgumentError(
+                f"freeze would leave nothing to train: all of {', '.join(trained[:5])}"
+                f"{', ...' if len(trained) > 5 else ''} would be frozen; leave some out, as in "
+                f'trainer.freeze("backbone/*"), or unfreeze others first. trainer.test and trainer.run train nothing'
+            )
+        for program, rules in self._rules.items():
+            for rule, slots in zip(rules, self._scope.slots[program], strict=True):
+                arrays = {n: jax.ShapeDtypeStruct(*_shape(self._scope.specs[n])) for n in rule.parameters}
+                rule.without(names).check(arrays, slots)
+
+
+def _shape(spec: Any) -> tuple[Any, Any]:
+    return spec.shape, spec.dtype

@@ -1,0 +1,256 @@
+"""What a Session saves and loads: parameters alone, or everything that a later run needs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors, storage
+from fluid.core import Origin, Program, Scope
+from fluid.naming import select
+from fluid.session.freezing import Freezing
+from fluid.session.rates import Rates
+from fluid.storage import PathLike
+
+
+class SavesArrays:
+    """The arrays of a Session, as they go to files and come back.
+
+    Attributes:
+      scope: the arrays by name.
+      rates: the learning rates.
+      freezing: what training leaves as it is.
+      programs: Program by name.
+      place: puts a tree of arrays on the device.
+    """
+
+    scope: Scope
+    rates: Rates
+    freezing: Freezing
+    programs: dict[str, Program]
+    place: Callable[[Any], Any]
+    _closed: bool
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """Where each parameter with an automatic name comes from; the first program that has it counts."""
+        return {name: origin for p in reversed(self.programs.values()) for name, origin in p.origins.items()}
+
+    def save(self, path: PathLike) -> None:
+        """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
+        with self.scope.lock:
+            state = jax.tree.map(jnp.copy, self.state())
+        storage.save_arrays(path, state, kind="session")
+
+    def load(self, path: PathLike) -> None:
+        """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
+
+        Raises:
+          ParameterFileError: there is no such file, or it holds something else.
+          ParameterError: names, shapes or dtypes differ; nothing is changed then.
+        """
+        self._check_open()
+        arrays, kind = storage.load_arrays(path)
+        if kind == "session":
+            self.check_state(arrays, path)
+            self.restore(arrays)
+        else:
+            self.load_params(path)
+
+    def save_params(self, path: PathLike, names: str | Sequence[str] | None = None) -> None:
+        """Write parameters and states to one file; see `fluid.io.save_arrays`.
+
+        Args:
+          path: of the file.
+          names: names and globs, such as `["backbone/*"]`; all by default.
+
+        Raises:
+          ArgumentError: `names` is empty.
+          UnknownNameError: something in it is no name here.
+          ParameterFileError: the file cannot be written.
+        """
+        self._check_open()
+        if names is not None and not len(names):
+            raise errors.ArgumentError(
+                'save_params(names=[]) would write a file with nothing in it; name some, as in names=["backbone/*"], '
+                "or leave names out for all parameters and states"
+            )
+        chosen = None if names is None else select(names, self.scope.specs, "save_params")
+        storage.save_arrays(path, self.scope.copies(chosen), kind="parameters", origins=self.origins)
+
+    def load_params(
+        self,
+        source: storage.Parameters,
+        strict: bool = True,
+        rename: storage.Rename = None,
+        skip: str | Sequence[str] = (),
+    ) -> storage.LoadReport:
+        """Set parameters and states from a file of `save_params`, or from arrays by name; slots stay as they are.
+
+        Args:
+          source: a path or a mapping. A path that ends in ".safetensors" may come from another framework.
+          strict: False takes what is there and has the shape that is needed here: what is missing keeps its value, and
+            what no program here has is left. Other shapes are an error all the same, unless they are skipped. What is
+            missing, left, or seems to belong to another layer is logged as a warning.
+          rename: names there to names here, with globs and `{n}` for numbers, as in `{"old/*": "new/*"}` and
+            `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
+          skip: names and globs of what is not taken, by its name here, whatever its shape is: `["head/*"]`.
+
+        Returns:
+          A LoadReport: what was taken, what was left, and what is missing.
+
+        Raises:
+          ParameterFileError: there is no such file, or it holds something else.
+          ParameterError: names, shapes or dtypes differ; nothing would be taken; or arrays belong to other layers than
+            those of their names here. Nothing is changed then.
+          UnknownNameError: something to skip is neither there nor here.
+        """
+        found = storage.source_of(source).renamed(rename)
+        report = self.take_params(found, skip=skip, allow_missing=not strict, allow_extra=not strict, strict=strict)
+        if not strict:
+            report.tell()
+        return report
+
+    def take_params(
+        self,
+        source: storage.Source,
+        program: Program | None = None,
+        skip: str | Sequence[str] = (),
+        *,
+        allow_missing: bool = False,
+        allow_extra: bool = False,
+        strict: bool = True,
+    ) -> storage.LoadReport:
+        """Set parameters and states from arrays that have the names of here; see `load_params`.
+
+        Args:
+          source: the arrays.
+          program: whose parameters and states are set; None for those of all programs.
+          skip: as for `load_params`.
+          allow_missing: whether arrays may be missing, and keep their values then.
+          allow_extra: whether there may be more arrays.
+          strict: whether arrays that seem to belong to other layers are an error.
+        """
+        self._check_open()
+        specs = self.scope.specs if program is None else program.parameters | program.states
+        wanted = {name: (spec.shape, spec.dtype) for name, spec in specs.items()}
+        origins = self.origins if program is None else program.origins
+        report = storage.choose(
+            source,
+            wanted,
+            origins,
+            skip,
+            allow_missing=allow_missing,
+            allow_extra=allow_extra,
+            allow_doubtful=not strict,
+        )
+        new = self.place({name: jnp.array(source.arrays[name]) for name in report.taken})
+        with self.scope.lock:
+            self.scope.arrays |= new
+        return report
+
+    def params(self) -> dict[str, jax.Array]:
+        """Parameters and states by name: copies, which stay valid while training goes on."""
+        self._check_open()
+        return self.scope.copies()
+
+    def state(self) -> dict[str, Any]:
+        """All that a later run needs, by name: parameters and states, and `@slots/...`, `@step` and `@root`.
+
+        Learning rates that were set are among them, as `@learning_rate/...`; those that are as declared are not. If
+        parameters are frozen, `@frozen` says which.
+
+        Returns:
+          The arrays themselves: a training step takes them over, so copy or write them before the next one.
+        """
+        self._check_open()
+        slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
+        named = {_slot_name(path): value for path, value in slots}
+        optional = self._optional_state()
+        return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **optional}
+
+    def check_state(self, found: Mapping[str, Any], where: Any, advice: str = storage.CHECK_THE_PROGRAM) -> None:
+        """Check names, shapes and dtypes of what `state` returned in another session, before `restore`.
+
+        Args:
+          found: arrays, or what has their shape and dtype, by name.
+          where: what they came from, for the message.
+          advice: for the message, what to do about it.
+
+        Raises:
+          ParameterError: they differ from what this session has. Learning rates may be there or not, and so may what
+            is frozen.
+        """
+        here = self._optional_state()
+        wanted = {n: (v.shape, str(v.dtype)) for n, v in self.state().items() if n not in here}
+        optional = {**dict.fromkeys(self.rates.optional(found), ((), "float32")), **self.freezing.optional(found)}
+        storage.check_match(found, wanted | optional, where, advice=advice)
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` returned in a session of the same programs.
+
+        Args:
+          state: arrays by name; names, shapes and dtypes as `check_state` wants them.
+        """
+        self._check_open()
+        paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
+        # Copied, so that steps can take the buffers over; and all of it before anything changes.
+        names = self.state().keys() - self._optional_state().keys()
+        new = self.place({name: jnp.array(state[name]) for name in names})
+        self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
+        self.scope.step = new["@step"]
+        self.scope.root = new["@root"]
+        self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
+        self.rates.restore(state)
+        self.freezing.restore(state)
+
+    def freeze(self, patterns: str | Sequence[str]) -> list[str]:
+        """Keep parameters, and moving statistics with them, as they are from the next training step on.
+
+        Their slots stay, and so do those of all others; steps are compiled anew once. It is saved and restored with the
+        session.
+
+        Args:
+          patterns: names and globs, such as `"backbone/*"` or `["emb.w_0", "encoder/*"]`. A layer's moving statistics
+            stand still when they are named, or when all parameters of the layer are frozen; batch_norm then normalises
+            with them.
+
+        Returns:
+          The names that stand still now and did not before.
+
+        Raises:
+          UnknownNameError: a pattern matches no name.
+          ArgumentError: nothing would be left to train, or an optimizer cannot leave parameters out.
+        """
+        self._check_open()
+        return self.freezing.freeze(patterns)
+
+    def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
+        """Train again what `freeze` has frozen. What the program itself freezes stays so.
+
+        Args:
+          patterns: names and globs; all that is frozen by default.
+
+        Returns:
+          The names that do not stand still any more.
+
+        Raises:
+          UnknownNameError: a pattern matches nothing that is frozen.
+          ArgumentError: it names statistics that stand still with the parameters of their layer.
+        """
+        self._check_open()
+        return self.freezing.unfreeze(patterns)
+
+    def _optional_state(self) -> dict[str, Any]:
+        """What `state` has only in some sessions."""
+        return {**self.rates.state(), **self.freezing.state()}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.ArgumentError("this session is closed; make a new one: fluid.Session(program)")
+
+
+def _slot_name(path: Any) -> str:
+    return f"@slots/{jax.tree_util.keystr(path, simple=True, separator='/')}"

@@ -1,0 +1,93 @@
+"""Programs that are written down: default programs and the Executor of 2018, over a Session.
+
+Write `import fluid.static as fluid` where a program says `import paddle.fluid as fluid`.
+"""
+
+from fluid import (
+    CheckpointConfig,
+    Inferencer,
+    LoDTensor,
+    ParamAttr,
+    Trainer,
+    batch,
+    create_lod_tensor,
+    create_random_int_lodtensor,
+    errors,
+    initializer,
+    metrics,
+    reader,
+    regularizer,
+)
+from fluid.place import CPUPlace, CUDAPlace
+from fluid.static import backward, clip, core, framework, io, layers, nets, optimizer, unique_name
+from fluid.static.backward import append_backward, gradients
+from fluid.static.core import is_compiled_with_cuda
+from fluid.static.executor import Executor
+from fluid.static.framework import (
+    cpu_places,
+    cuda_places,
+    in_dygraph_mode,
+    memory_optimize,
+    name_scope,
+    release_memory,
+)
+from fluid.static.layers.data import whole_data as data
+from fluid.static.nets import embedding, one_hot
+from fluid.static.parallel import BuildStrategy, CompiledProgram, ExecutionStrategy, ParallelExecutor
+from fluid.static.readers import DataFeeder
+from fluid.static.scope import Scope, global_scope, scope_guard
+from fluid.static.tape.program import Program, default_main_program, default_startup_program, program_guard
+from fluid.static.tape.variable import Variable
+
+__all__ = [
+    "BuildStrategy",
+    "CPUPlace",
+    "CUDAPlace",
+    "CheckpointConfig",
+    "CompiledProgram",
+    "DataFeeder",
+    "ExecutionStrategy",
+    "Executor",
+    "Inferencer",
+    "LoDTensor",
+    "ParallelExecutor",
+    "ParamAttr",
+    "Program",
+    "Scope",
+    "Trainer",
+    "Variable",
+    "append_backward",
+    "backward",
+    "batch",
+    "clip",
+    "core",
+    "cpu_places",
+    "create_lod_tensor",
+    "create_random_int_lodtensor",
+    "cuda_places",
+    "data",
+    "default_main_program",
+    "default_startup_program",
+    "embedding",
+    "errors",
+    "framework",
+    "global_scope",
+    "gradients",
+    "in_dygraph_mode",
+    "initializer",
+    "io",
+    "is_compiled_with_cuda",
+    "layers",
+    "memory_optimize",
+    "metrics",
+    "name_scope",
+    "nets",
+    "one_hot",
+    "optimizer",
+    "program_guard",
+    "reader",
+    "regularizer",
+    "release_memory",
+    "scope_guard",
+    "unique_name",
+]

@@ -1,0 +1,36 @@
+"""Gradient clips, for an optimizer or for a program."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluid import errors
+from fluid.clip import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
+from fluid.static.tape.program import Program, default_main_program
+
+__all__ = ["GradientClipByGlobalNorm", "GradientClipByNorm", "GradientClipByValue", "set_gradient_clip"]
+
+Clip = GradientClipByGlobalNorm | GradientClipByNorm | GradientClipByValue
+
+
+def set_gradient_clip(clip: Clip, param_list: Sequence[Any] | None = None, program: Program | None = None) -> None:
+    """Clip the gradients of what is minimised in a program from now on.
+
+    Args:
+      clip: from this module.
+      param_list: not supported; give `ParamAttr(gradient_clip=clip)` to the parameters that are meant.
+      program: the program; the default main program if it is left out.
+
+    Raises:
+      ArgumentError: `param_list` is given.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     fluid.clip.set_gradient_clip(fluid.clip.GradientClipByGlobalNorm(clip_norm=1.0))
+    """
+    if param_list is not None:
+        raise errors.ArgumentError(
+            "set_gradient_clip(param_list=) is not here; say it where the parameters are made: "
+            "fc(x, size=10, param_attr=fluid.ParamAttr(gradient_clip=clip))"
+        )
+    (program or default_main_program()).clip = clip

@@ -1,0 +1,39 @@
+"""Names of `fluid.core` that programs of 2018 use."""
+
+import jax
+
+from fluid.errors import EOFException
+from fluid.lod_tensor import LoDTensor
+from fluid.place import CPUPlace, CUDAPlace
+from fluid.static.scope import Scope
+
+__all__ = [
+    "CPUPlace",
+    "CUDAPlace",
+    "EOFException",
+    "LoDTensor",
+    "Scope",
+    "get_cuda_device_count",
+    "is_compiled_with_cuda",
+]
+
+
+def is_compiled_with_cuda() -> bool:
+    """Whether there is a GPU to run on.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> place = fluid.CUDAPlace(0) if fluid.core.is_compiled_with_cuda() else fluid.CPUPlace()
+    """
+    return get_cuda_device_count() > 0
+
+
+def get_cuda_device_count() -> int:
+    """How many GPUs there are.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.core.get_cuda_device_count() >= 0
+      True
+    """
+    return sum(device.platform == "gpu" for device in jax.devices())

@@ -1,0 +1,97 @@
+"""Names of `fluid.framework` that programs of 2018 use."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from fluid.place import CPUPlace, CUDAPlace
+from fluid.static.tape.program import Program, default_main_program, default_startup_program, program_guard
+from fluid.static.tape.variable import Persistent as Parameter
+from fluid.static.tape.variable import Variable
+
+__all__ = [
+    "Parameter",
+    "Program",
+    "Variable",
+    "cpu_places",
+    "cuda_places",
+    "default_main_program",
+    "default_startup_program",
+    "in_dygraph_mode",
+    "memory_optimize",
+    "name_scope",
+    "program_guard",
+    "release_memory",
+]
+
+
+@contextlib.contextmanager
+def name_scope(prefix: str | None = None) -> Iterator[None]:
+    """Does nothing: as in the original, names of parameters and variables have no prefix.
+
+    Args:
+      prefix: of what the original shows of a program.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+      ...     with fluid.name_scope("encoder"):
+      ...         fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+      Variable(fc_0.tmp_1: float32[-1, 1])
+    """
+    del prefix
+    yield
+
+
+def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
+    """Places for so many processors, one by default.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> len(fluid.cpu_places(2))
+      2
+    """
+    return [CPUPlace()] * (device_count or 1)
+
+
+def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
+    """Places of the GPUs with these numbers, of all by default.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.cuda_places([1])
+      [CUDAPlace(device_id=1)]
+    """
+    every = [i for i, device in enumerate(jax.devices()) if device.platform == "gpu"]
+    return [CUDAPlace(i) for i in (every if device_ids is None else device_ids)]
+
+
+def in_dygraph_mode() -> bool:
+    """False: layers are written down, or called in a program function.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.in_dygraph_mode()
+      False
+    """
+    return False
+
+
+def memory_optimize(input_program: Any, *args: Any, **kwargs: Any) -> None:
+    """Does nothing: XLA shares memory in every program.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.memory_optimize(fluid.default_main_program())
+    """
+
+
+def release_memory(input_program: Any, *args: Any, **kwargs: Any) -> None:
+    """Does nothing, as `memory_optimize`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.release_memory(fluid.default_main_program())
+    """

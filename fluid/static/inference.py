@@ -1,0 +1,200 @@
+"""Models for inference, saved and loaded with an Executor."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from fluid import core, errors, io
+from fluid.static.executor import Executor, name_of, plain_program
+from fluid.static.scope import Scope, global_scope
+from fluid.static.tape.program import Program
+from fluid.static.tape.trial import BATCHES
+from fluid.static.tape.variable import Variable
+from fluid.storage import PathLike
+
+
+class InferenceModel(NamedTuple):
+    """What `load_inference_model` returns, in Fluid's order.
+
+    Attributes:
+      program: what the Executor runs.
+      feed_target_names: names of its feeds.
+      fetch_targets: variables of its results.
+    """
+
+    program: Program
+    feed_target_names: list[str]
+    fetch_targets: list[Variable]
+
+
+class SavedModel(Program):
+    """A program that was read from a file.
+
+    Args:
+      inner: what a Session runs.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.inference.SavedModel(fluid.Program()).for_test
+      True
+    """
+
+    def __init__(self, inner: Any):
+        super().__init__()
+        self.inner = inner
+        self.for_test = True
+
+    def discovered(self) -> core.Program:
+        """It as a Session takes it."""
+        return self.inner
+
+    @property
+    def version(self) -> int:
+        """Nothing can be written into it."""
+        return 1
+
+
+def save_inference_model(
+    dirname: PathLike,
+    feeded_var_names: Sequence[str],
+    target_vars: Variable | Sequence[Variable],
+    executor: Executor,
+    main_program: Any = None,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    export_for_deployment: bool = True,
+    program_only: bool = False,
+) -> list[str]:
+    """Write what computes some variables, in test mode and with its parameters, to one file.
+
+    `fluid.Inferencer(param_path=dirname)` and `load_inference_model` read it.
+
+    Args:
+      dirname: a folder; made when it is not there.
+      feeded_var_names: names of what will be fed.
+      target_vars: the variables that will be fetched.
+      executor: that runs the program.
+      main_program: the program; the default main program if it is left out.
+      model_filename: in the folder; `model.fluid` by default.
+      params_filename: accepted for programs written for Fluid, but has no effect: one file holds all.
+      export_for_deployment: accepted for programs written for Fluid, but has no effect: the file is for deployment.
+      program_only: the same.
+
+    Returns:
+      The names of the target variables.
+
+    Raises:
+      ArtifactError: the program cannot be exported, or the file cannot be written.
+      FeedError: the targets depend on other feeds.
+
+    Example:
+      >>> import fluid.static as fluid, numpy as np
+      >>> with fluid.scope_guard(fluid.Scope()), fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     y = fluid.layers.scale(fluid.layers.data("x", shape=[2]), scale=2.0)
+      ...     names = fluid.io.save_inference_model("double", ["x"], [y], fluid.Executor())
+      >>> exe = fluid.Executor(fluid.CPUPlace())
+      >>> with fluid.scope_guard(fluid.Scope()):
+      ...     program, feeds, targets = fluid.io.load_inference_model("double", exe)
+      ...     exe.run(program, feed={feeds[0]: np.ones((1, 2), "float32")}, fetch_list=targets)[0].tolist()
+      [[2.0, 2.0]]
+    """
+    del params_filename, export_for_deployment, program_only
+    program = plain_program(main_program)
+    scope = scope_of(executor, program)
+    targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
+    names = [name_of(target) for target in targets]
+    tested = program.clone(for_test=True).discovered()
+    params = scope.session.scope.copies([*tested.parameters, *tested.states])
+    path = in_folder(dirname, model_filename or "model.fluid", make=True)
+    io.save_inference_model(path, tested, params, feed=list(feeded_var_names), fetch=names)
+    return names
+
+
+def load_inference_model(
+    dirname: PathLike,
+    executor: Executor,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    pserver_endpoints: Any = None,
+) -> InferenceModel:
+    """Read what `save_inference_model` wrote, here or in the original, into the global scope.
+
+    Args:
+      dirname: the folder.
+      executor: that will run it.
+      model_filename: in the folder; found by default.
+      params_filename: for what the original wrote: the file that holds all parameters.
+      pserver_endpoints: accepted for programs written for Fluid, but has no effect: there are no such servers.
+
+    Returns:
+      `(program, feed_target_names, fetch_targets)`.
+
+    Raises:
+      ArtifactError, ParameterFileError: there is no such file, or it is damaged.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.io.load_inference_model("nowhere", fluid.Executor(fluid.CPUPlace()))
+      Traceback (most recent call last):
+      fluid.errors.ParameterFileError: there is no folder 'nowhere'; expected one that save_inference_model of the \
+original wrote
+    """
+    del pserver_endpoints
+    from fluid import artifact
+
+    path = pathlib.Path(os.fspath(dirname)) / (model_filename or "model.fluid")
+    scope = global_scope()
+    if path.is_file() and artifact.is_artifact(path):
+        inner: core.Program = artifact.load(path).program()
+        feeds, names = list(inner.feeds), list(inner.output_names or ())
+    else:
+        function, feeds, names = io.load_inference_model(
+            dirname, model_filename=model_filename, params_filename=params_filename
+        )
+        inner = core.Program(lambda: dict(zip(names, function(), strict=True)), name="inference_program")
+    program = SavedModel(inner)
+    added = scope.program(program, executor.place)
+    scope.load(added.init(jax.random.key(0)))
+    targets = [_target(program, name, array) for name, array in zip(names, inner.outputs, strict=True)]
+    return InferenceModel(program, feeds, targets)
+
+
+def _target(program: Program, name: str, array: core.Array) -> Variable:
+    """A variable for a result of a program from a file."""
+    structs = [
+        jax.ShapeDtypeStruct(tuple(batch if d is None else d for d in array.shape), array.dtype) for batch in BATCHES
+    ]
+    return Variable(program, name, tuple(structs))
+
+
+def scope_of(executor: Any, program: Program) -> Scope:
+    """The global scope, with the program in it.
+
+    Raises:
+      ArgumentTypeError: it is no executor.
+    """
+    if not hasattr(executor, "place"):
+        raise errors.ArgumentTypeError(
+            f"found {type(executor).__name__}, expected an Executor: fluid.io.save_params(exe, 'saved')"
+        )
+    scope = global_scope()
+    scope.on(executor.place, program.random_seed)
+    if program.version:
+        scope.program(program, executor.place)
+    return scope
+
+
+def in_folder(dirname: PathLike, filename: str, make: bool = False) -> pathlib.Path:
+    """The path of a file in a folder, which is made on demand."""
+    folder = pathlib.Path(os.fspath(dirname))
+    if make:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.ParameterFileError(
+                f"cannot write to {str(folder)!r}: {error.strerror}; expected a folder that can be written"
+            ) from error
+    return folder / filename

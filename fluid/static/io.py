@@ -1,0 +1,223 @@
+"""Saving and loading with an Executor."""
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fluid.io import load_fluid_params
+from fluid.static.executor import Executor, name_of, plain_program
+from fluid.static.inference import in_folder, load_inference_model, save_inference_model, scope_of
+from fluid.static.readers import DataLoader, PyReader
+from fluid.static.scope import Scope
+from fluid.static.tape.program import Program
+from fluid.static.tape.variable import Persistent, Variable
+from fluid.storage import PathLike, check_match, load_arrays, save_arrays
+
+__all__ = [
+    "DataLoader",
+    "PyReader",
+    "load_fluid_params",
+    "load_inference_model",
+    "load_params",
+    "load_persistables",
+    "load_vars",
+    "save_inference_model",
+    "save_params",
+    "save_persistables",
+    "save_vars",
+]
+
+_PARAMS = "params.fluid"
+_PERSISTABLES = "persistables.fluid"
+_SLOTS = "@slots/"
+
+Chosen = Callable[[Variable], bool] | None
+Variables = Sequence[Variable | str] | None
+
+
+def save_vars(
+    executor: Executor,
+    dirname: PathLike,
+    main_program: Any = None,
+    vars: Variables = None,
+    predicate: Chosen = None,
+    filename: str | None = None,
+) -> None:
+    """Write values that outlive a run, of the global scope, to one file.
+
+    Args:
+      executor: that runs the program.
+      dirname: a folder; made when it is not there.
+      main_program: the program; the default main program if it is left out.
+      vars: variables or names of what to write; by default all that outlives a run.
+      predicate: called with each variable, instead of `vars`; whether to write it.
+      filename: in the folder; `params.fluid` by default.
+
+    Raises:
+      UnknownNameError: the program has no such variable.
+      ParameterFileError: the file cannot be written.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.scope_guard(fluid.Scope()), fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     with fluid.unique_name.guard():
+      ...         y = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+      ...     exe = fluid.Executor(fluid.CPUPlace())
+      ...     started = exe.run(fluid.default_startup_program())
+      ...     fluid.io.save_vars(exe, "saved", predicate=lambda v: v.name.endswith(".b_0"))
+      >>> import fluid
+      >>> list(fluid.io.load_arrays("saved/params.fluid")[0])
+      ['fc_0.b_0']
+    """
+    program = plain_program(main_program)
+    scope = scope_of(executor, program)
+    names = _chosen(program, vars, predicate)
+    save_arrays(in_folder(dirname, filename or _PARAMS, make=True), scope.session.scope.copies(names), "parameters")
+
+
+def load_vars(
+    executor: Executor,
+    dirname: PathLike,
+    main_program: Any = None,
+    vars: Variables = None,
+    predicate: Chosen = None,
+    filename: str | None = None,
+) -> None:
+    """Read what `save_vars` wrote, or what the original saved, into the global scope.
+
+    Arguments as for `save_vars`.
+
+    Raises:
+      ParameterFileError: there is no such file, or it holds something else.
+      ParameterError: a name is missing, or a shape or dtype differs; nothing is changed then.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.io.load_vars(fluid.Executor(fluid.CPUPlace()), "nowhere", fluid.Program(), vars=[])
+      Traceback (most recent call last):
+      fluid.errors.ParameterFileError: no parameter file at 'nowhere/params.fluid'; write one with \
+trainer.save_params('nowhere/params.fluid')
+    """
+    program = plain_program(main_program)
+    scope = scope_of(executor, program)
+    _load(scope, program, _chosen(program, vars, predicate), dirname, filename, _PARAMS)
+
+
+def save_params(executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None) -> None:
+    """Write the parameters and moving statistics of a program; see `save_vars`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.io.save_params(fluid.Executor(fluid.CPUPlace()), "saved", fluid.Program())
+    """
+    save_vars(executor, dirname, main_program, filename=filename)
+
+
+def load_params(executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None) -> None:
+    """Read what `save_params` wrote; see `load_vars`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.io.save_params(fluid.Executor(fluid.CPUPlace()), "saved", fluid.Program())
+      >>> fluid.io.load_params(fluid.Executor(fluid.CPUPlace()), "saved", fluid.Program())
+    """
+    load_vars(executor, dirname, main_program, filename=filename)
+
+
+def save_persistables(
+    executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None
+) -> None:
+    """Write all that a program needs to go on: parameters, states, optimizer slots, the number of steps.
+
+    Args:
+      executor: that runs the program.
+      dirname: a folder; made when it is not there.
+      main_program: the program; the default main program if it is left out.
+      filename: in the folder; `persistables.fluid` by default.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.io.save_persistables(fluid.Executor(fluid.CPUPlace()), "saved", fluid.Program())
+    """
+    program = plain_program(main_program)
+    scope = scope_of(executor, program)
+    held = scope.session.scope
+    arrays: dict[str, Any] = dict(held.copies(_chosen(program, None, None)))
+    arrays |= {f"{_SLOTS}{i}": np.asarray(v) for i, v in enumerate(jax.tree.leaves(_slots(scope, program)))}
+    arrays |= {"@step": np.asarray(held.step), "@root": np.asarray(held.root)}
+    save_arrays(in_folder(dirname, filename or _PERSISTABLES, make=True), arrays, "persistables")
+
+
+def load_persistables(
+    executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None
+) -> None:
+    """Read what `save_persistables` wrote, or what the original saved, into the global scope.
+
+    Args:
+      executor: that runs the program.
+      dirname: the folder.
+      main_program: the program; the default main program if it is left out.
+      filename: in the folder; `persistables.fluid` by default.
+
+    Raises:
+      ParameterFileError: there is no such file, or it holds something else.
+      ParameterError: a name is missing, or a shape or dtype differs; nothing is changed then.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.io.save_persistables(fluid.Executor(fluid.CPUPlace()), "saved", fluid.Program())
+      >>> fluid.io.load_persistables(fluid.Executor(fluid.CPUPlace()), "saved", fluid.Program())
+    """
+    program = plain_program(main_program)
+    scope = scope_of(executor, program)
+    found = _load(scope, program, _chosen(program, None, None), dirname, filename, _PERSISTABLES)
+    if "@step" not in found:
+        return
+    leaves, structure = jax.tree.flatten(_slots(scope, program))
+    wanted = {f"{_SLOTS}{i}": (v.shape, str(v.dtype)) for i, v in enumerate(leaves)}
+    slots = {n: v for n, v in found.items() if n.startswith(_SLOTS)}
+    if wanted:  # a program without `minimize`, as for testing, needs none
+        check_match(slots, wanted, str(dirname))
+        new = [jax.numpy.array(slots[name]) for name in wanted]
+        held = scope.session.scope
+        held.slots[scope.program(program, executor.place).name] = scope.session.place(
+            jax.tree.unflatten(structure, new)
+        )
+        held.step = scope.session.place(jax.numpy.array(found["@step"]))
+        held.root = scope.session.place(jax.numpy.array(found["@root"]))
+
+
+def _chosen(program: Program, vars: Variables, predicate: Chosen) -> list[str]:
+    """Names of the values that are meant."""
+    if vars is not None:
+        return [program.var(name_of(item)).name for item in vars]
+    every = [v for v in program.list_vars() if isinstance(v, Persistent)]
+    return [v.name for v in every if predicate is None or predicate(v)]
+
+
+def _slots(scope: Scope, program: Program) -> Any:
+    """The optimizer slots of a program, as a tree."""
+    if not program.version:
+        return ()
+    return scope.session.scope.slots[scope.program(program, None).name]
+
+
+def _load(
+    scope: Scope, program: Program, names: list[str], dirname: PathLike, filename: str | None, default: str
+) -> dict[str, Any]:
+    """Load values by name; returns all that is in the file."""
+    path = in_folder(dirname, filename or default)
+    is_original = path.parent.is_dir() and not path.exists() or (path.exists() and not _is_zip(path))
+    found = load_fluid_params(path if path.exists() else dirname, names) if is_original else load_arrays(path)[0]
+    specs = scope.session.scope.specs
+    check_match(found, {n: (specs[n].shape, specs[n].dtype) for n in names}, str(path), allow_extra=True)
+    scope.load({n: found[n] for n in names})
+    return found
+
+
+def _is_zip(path: pathlib.Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"

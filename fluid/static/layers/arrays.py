@@ -1,0 +1,201 @@
+"""Arrays of variables, which loops write one at a time, without a word on how many there will be."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors, layers
+from fluid.layers.control.tensor_array import TensorArray
+from fluid.static import unique_name
+from fluid.static.layers.bounds import Write
+from fluid.static.tape import values
+from fluid.static.tape.calls import outer_environment
+from fluid.static.tape.program import default_main_program
+from fluid.static.tape.trial import BATCHES
+from fluid.static.tape.variable import Variable
+
+
+class ArrayVariable(Variable):
+    """A variable that holds a TensorArray.
+
+    Attributes:
+      least: how many arrays the user wants room for.
+      writes: what writes it.
+      element: what stands for each array with either stand-in for the batch size; empty before one is written.
+      first: what `element` was at first: a beam search has more rows.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     array = fluid.layers.array_write(fluid.layers.ones([2], "float32"), fluid.layers.zeros([1], "int64"))
+      >>> array.room, array.element[0].shape
+      (1, (2,))
+    """
+
+    least = 0
+    writes: tuple[Write, ...] = ()
+    element: tuple[Any, ...] = ()
+    first: tuple[Any, ...] = ()
+
+    @property
+    def room(self) -> int:
+        """How many arrays there may be, as far as constants tell."""
+        found = [write.last() for write in self.writes]
+        return max([self.least, *(last + 1 for last in found if last is not None)])
+
+    @property
+    def structs(self) -> tuple[Any, ...]:
+        """What stands for the TensorArray."""
+        return tuple(_stand_in(max(self.room, 1), e) for e in self.element)
+
+    @structs.setter
+    def structs(self, both: tuple[Any, ...]) -> None:
+        self.element = tuple(jax.ShapeDtypeStruct(array.data.shape[1:], array.data.dtype) for array in both)
+        self.first = self.first or self.element
+
+    def empty(self) -> TensorArray:
+        """A TensorArray in which nothing is written, inside a run."""
+        struct = at_present_batch(self.first)
+        return TensorArray(jnp.zeros((self.room, *struct.shape), struct.dtype), jnp.int32(0))
+
+    def check(self) -> None:
+        """Refuse an array of which nothing says how large it must be.
+
+        Raises:
+          ProgramError: it is one.
+        """
+        if not self.least and any(write.last() is None for write in self.writes):
+            raise errors.ProgramError(
+                f"how many arrays {self.name!r} must hold is not known: no constant counts them, and no "
+                f"loop that ends at one; say so: layers.create_array(dtype, max_length=50)"
+            )
+
+
+def create_array(dtype: Any, max_length: int = 0) -> ArrayVariable:
+    """An array of variables, empty.
+
+    Args:
+      dtype: accepted for programs written for Fluid, but has no effect: it is that of what is written.
+      max_length: how many it has room for; by default what the loops that write it need, if constants tell.
+
+    Returns:
+      The variable.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     fluid.layers.create_array("float32", max_length=5).room
+      5
+    """
+    del dtype
+    program = default_main_program()
+    array = ArrayVariable(program, unique_name.generate("array"), (), program.present_block)
+    program.variables[array.name] = array
+    array.least = max_length
+    return array
+
+
+def array_write(x: Variable, i: Variable, array: ArrayVariable | None = None) -> ArrayVariable:
+    """Write a variable into an array.
+
+    Args:
+      x: what is written; all that is written into one array has one shape.
+      i: its index, an integer `[1]`.
+      array: the array; by default a new one.
+
+    Returns:
+      The array.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> main = fluid.Program()
+      >>> with fluid.program_guard(main, fluid.Program()):
+      ...     i = fluid.layers.zeros([1], "int64")
+      ...     array = fluid.layers.array_write(fluid.layers.ones([2], "float32"), i)
+      ...     read = fluid.layers.array_read(array, i)
+      >>> fluid.Executor().run(main, fetch_list=[read])[0].tolist()
+      [1.0, 1.0]
+    """
+    if array is None:
+        array = create_array(x.dtype)
+    array.writes = (*array.writes, Write(i, i.constant, x.program.present_block))
+    x.program.apply(_Written(array), (x, i), into=[array])
+    for block in x.program.present_block.open_blocks():
+        if block.beam is not None and x in block.beam.kept:
+            block.beam.written(array, i)
+    return array
+
+
+def array_read(array: ArrayVariable, i: Variable) -> Variable:
+    """One of the arrays that were written.
+
+    Args:
+      array: the array.
+      i: the index, an integer `[1]`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.layers.array_read.__name__  # see array_write
+      'array_read'
+    """
+    return array.program.apply(layers.array_read, (array, i))
+
+
+def array_length(array: ArrayVariable) -> Variable:
+    """How many arrays were written, int32 `[1]`.
+
+    Args:
+      array: the array.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.layers.array_length.__name__  # see array_write
+      'array_length'
+    """
+    return array.program.apply(layers.array_length, (array,))
+
+
+class _Written:
+    """Writes into an array, inside a run.
+
+    Args:
+      array: the variable that holds it.
+    """
+
+    def __init__(self, array: ArrayVariable):
+        self.array = array
+        self.captures = (array,)
+
+    def __call__(self, x: Any, i: Any) -> TensorArray:
+        """The TensorArray with one more array."""
+        content = outer_environment("layers.array_write").find(self.array)
+        if isinstance(x, core.NestedSequenceBatch):  # what a search begins with: one step for each source
+            x = x.data[:, 0, 0]
+        if content is None:
+            content = TensorArray(jnp.zeros((max(self.array.room, 1), *x.shape), x.dtype), jnp.int32(0))
+        return layers.array_write(x, i, content)
+
+
+def at_present_batch(both: tuple[Any, ...]) -> Any:
+    """What stands for a value at the batch size of the run that is on.
+
+    Args:
+      both: what stands for it with either stand-in for the batch size.
+    """
+    return values.at_batch(both[0], both[1], BATCHES, present_batch())
+
+
+def present_batch() -> Any:
+    """The batch size of the run that is on."""
+    frame = core.current_frame("static")
+    if frame.placeholder_batch is not None:
+        return frame.placeholder_batch
+    feeds = [frame.given.feeds[n] for n, s in frame.declared.feeds.items() if s.shape[:1] == (None,)]
+    return values.dense_of(feeds[0]).shape[0] if feeds else BATCHES[0]
+
+
+def _stand_in(room: int, element: Any) -> Any:
+    data: Any = jax.ShapeDtypeStruct((room, *element.shape), element.dtype)
+    length: Any = jax.ShapeDtypeStruct((), "int32")
+    return TensorArray(data, length)

@@ -1,0 +1,310 @@
+"""The decoder of 2018: `beam_search` in a While, `beam_search_decode` behind it, and the layers that expand rows.
+
+In Fluid the lengths of a value say which rows continue which prefix, and rows that have ended disappear. Here each
+source has as many rows as the beam is wide, from the beginning of the loop; which prefix a row continues, and whether
+it is there, is a variable that the loop carries.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors, layers
+from fluid.layers.base import Layer, is_sequence
+from fluid.layers.control.tensor_array import TensorArray
+from fluid.layers.structured.beam_rows import Beams, select, trace
+from fluid.static import unique_name
+from fluid.static.layers.arrays import ArrayVariable
+from fluid.static.layers.assign import into
+from fluid.static.tape.calls import running
+from fluid.static.tape.recording import in_a_function
+from fluid.static.tape.variable import Variable
+
+
+class BeamVariable(Variable):
+    """A variable that holds the Beams of a search.
+
+    Attributes:
+      size: of the beam.
+      kept: the variables that `beam_search` returned.
+      arrays: what they are written into.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.layers.beam.BeamVariable.__name__  # made by beam_search
+      'BeamVariable'
+    """
+
+    size = 0
+    kept: tuple[Variable, ...] = ()
+    arrays: tuple[ArrayVariable, ...] = ()
+
+    @property
+    def structs(self) -> tuple[Any, ...]:
+        """Nothing: how many rows there are is known when the loop runs."""
+        return ()
+
+    @structs.setter
+    def structs(self, both: tuple[Any, ...]) -> None:
+        del both
+
+    def written(self, array: ArrayVariable, i: Variable) -> None:
+        """Write down that what `beam_search` returned is written into an array."""
+        self.arrays = (*self.arrays, array)
+        self.program.apply(_Noted(self), (i,), into=[self])
+
+    def start(self, sources: int) -> Beams:
+        """What it holds before the loop."""
+        return Beams.start(sources, self.size, max((array.room for array in self.arrays), default=1))
+
+
+def beam_search(
+    pre_ids: Variable,
+    pre_scores: Variable,
+    ids: Variable | None,
+    scores: Variable,
+    beam_size: int,
+    end_id: int,
+    level: int = 0,
+    is_accumulated: bool = True,
+    name: str | None = None,
+    return_parent_idx: bool = False,
+) -> Any:
+    """Keep the best prefixes of each source: one step, in the block of a While.
+
+    Args:
+      pre_ids: integers `[rows, 1]`: the last id of each prefix.
+      pre_scores: float32 `[rows, 1]`: the score of each prefix.
+      ids: integers `[rows, candidates]`; None for those from 0 on.
+      scores: float32 `[rows, candidates]`: log-probabilities of the prefixes with these candidates.
+      beam_size: how many prefixes are kept.
+      end_id: the id that ends a prefix.
+      level: accepted for programs written for Fluid, but has no effect: sources are the outer level.
+      is_accumulated: whether `scores` are those of whole prefixes; if not, they are probabilities of the candidates.
+      name: instead of `beam_search_N`.
+      return_parent_idx: whether to return as well which rows were continued.
+
+    Returns:
+      `(selected_ids, selected_scores)`, each `[rows, 1]`; and int32 `[rows]`.
+
+    Raises:
+      ProgramError: it does not stand in the block of a While.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.layers.beam_search.__name__  # docs/static.md has a decoder
+      'beam_search'
+    """
+    del level
+    if in_a_function():
+        raise errors.ProgramError(
+            "this layers.beam_search is one step of a layers.While that is written down; inside a program function, "
+            "search in one call: fluid.layers.beam_search(step, state, start_id, end_id, beam_size, max_length)"
+        )
+    program = scores.program
+    block = next((b for b in program.present_block.open_blocks() if b.loop is not None), None)
+    if block is None:
+        raise errors.ProgramError(
+            "layers.beam_search keeps the best prefixes in each turn of a loop, and stands outside of one; write it "
+            "into the block of a layers.While, or search in one call of fluid.layers.beam_search in a program function"
+        )
+    if block.beam is None:
+        block.beam = BeamVariable(program, unique_name.generate("beam"))
+        block.beam.size = beam_size
+        program.variables[block.beam.name] = block.beam
+    chosen = [
+        program.new_variable(unique_name.generate(f"beam_search_{kind}")) for kind in ("ids", "scores", "parents")
+    ]
+    step = _Step(block.beam, beam_size, end_id, is_accumulated, name)
+    program.apply(step, (pre_ids, pre_scores, ids, scores), into=[*chosen, block.beam])
+    block.beam.kept = (*block.beam.kept, *chosen[:2])
+    return tuple(chosen if return_parent_idx else chosen[:2])
+
+
+class _Noted:
+    """Keeps what the present rows continue, for when the sentences are put together."""
+
+    def __init__(self, beams: BeamVariable):
+        self._beams = beams
+
+    def __call__(self, i: Any) -> Beams:
+        """The Beams with the present rows as those of a step."""
+        beams = _present(self._beams)
+        return Beams.start(1, 1, 1) if beams is None else beams.noted(i.reshape(()))
+
+
+class _Step:
+    """One step of a search."""
+
+    def __init__(self, beams: BeamVariable, size: int, end_id: int, is_accumulated: bool, name: str | None):
+        self._beams = beams
+        self._size = size
+        self._end = end_id
+        self._is_accumulated = is_accumulated
+        self._name = name
+
+    def __call__(self, pre_ids: Any, pre_scores: Any, ids: Any, scores: Any) -> list[Any]:
+        """The ids and scores that are kept, which rows they continue, and the new Beams."""
+        this = Layer("beam_search", self._name)
+        beams = _present(self._beams)
+        if beams is None:  # while the block is written, shapes are all that matters
+            beams = Beams.start(scores.shape[0], 1, 1)
+            kept = select(pre_ids, pre_scores, pre_ids.reshape(-1, 1), pre_scores.reshape(-1, 1), beams.alive, 1, 0)
+        else:
+            totals = scores if self._is_accumulated else jnp.log(scores) + pre_scores.reshape(-1, 1)
+            candidates = jnp.broadcast_to(jnp.arange(scores.shape[1]), scores.shape) if ids is None else ids
+            kept = select(pre_ids, pre_scores, candidates, totals, beams.alive, self._size, self._end)
+        after = Beams(kept.parent, kept.alive, beams.parents, beams.lives)
+        return [this.output(kept.ids), this.output(kept.scores), this.output(kept.parent), after]
+
+
+def beam_search_decode(
+    ids: ArrayVariable, scores: ArrayVariable, beam_size: int, end_id: int, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """The whole sentences that a search has found.
+
+    Args:
+      ids: the array that `selected_ids` were written into.
+      scores: the array that `selected_scores` were written into.
+      beam_size: of the search.
+      end_id: of the search.
+      name: instead of `beam_search_decode_N`.
+
+    Returns:
+      Ids and scores of the sentences of each source, the best first: sequences of sequences.
+
+    Raises:
+      ProgramError: no search was written into these arrays.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.layers.beam_search_decode.__name__  # docs/static.md has a decoder
+      'beam_search_decode'
+    """
+    beams = next((v for v in ids.program.variables.values() if isinstance(v, BeamVariable) and ids in v.arrays), None)
+    if beams is None:
+        raise errors.ProgramError(
+            f"layers.beam_search_decode: no search was written into {ids.name!r}; in the block of the While, write "
+            f"layers.array_write(selected_ids, array=ids, i=counter)"
+        )
+    return ids.program.apply(_Sentences(beams, beam_size, end_id, name), (ids, scores))
+
+
+class _Sentences:
+    """What a search has found."""
+
+    def __init__(self, beams: BeamVariable, size: int, end_id: int, name: str | None):
+        self._beams = beams
+        self._size = size
+        self._end = end_id
+        self._name = name
+
+    def __call__(self, ids: TensorArray, scores: TensorArray) -> tuple[Any, Any]:
+        """Ids and scores."""
+        this = Layer("beam_search_decode", self._name)
+        rows = ids.data.shape[1]
+        beams = _present(self._beams) or Beams.start(rows // self._size, self._size, ids.data.shape[0])
+        found = trace(ids.data, scores.data, ids.length, beams, self._size, self._end)
+        return this.output(found[0]), this.output(found[1])
+
+
+def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Any:
+    """Repeat rows as often as there are sequences, or candidates of a beam search; see `fluid.layers.sequence_expand`.
+
+    Args:
+      x: the rows.
+      y: sequences; in the block of a search, what has a row for each candidate.
+      ref_level: which level of the sequences counts.
+      name: instead of `sequence_expand_N`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.layers.sequence_expand.__name__
+      'sequence_expand'
+    """
+    return into(_expand, None, _Here(y), x, y, ref_level=ref_level, name=name)
+
+
+def lod_reset(x: Variable, y: Variable | None = None, target_lod: Any = None) -> Any:
+    """Give data other lengths; in the block of a search, where rows have none, the data itself.
+
+    Args:
+      x: the data.
+      y: what has the lengths.
+      target_lod: the lengths as numbers.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.layers.lod_reset.__name__
+      'lod_reset'
+    """
+    return into(_reset, None, x, y, target_lod)
+
+
+def is_empty(x: Variable, cond: Variable | None = None) -> Any:
+    """Whether a variable has no elements; of what `beam_search` selected, whether no prefix goes on.
+
+    Args:
+      x: the variable.
+      cond: the variable that is given the result.
+
+    Returns:
+      The variable that has the result, bool `[1]`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> main = fluid.Program()
+      >>> with fluid.program_guard(main, fluid.Program()):
+      ...     empty = fluid.layers.is_empty(fluid.layers.ones([2], "float32"))
+      >>> fluid.Executor().run(main, fetch_list=[empty])[0].tolist()
+      [False]
+    """
+    return into(_empty, cond, _Here(x), x)
+
+
+class _Here:
+    """The search in whose block a layer is written, as a leaf among the arguments of a call.
+
+    Args:
+      value: what the layer is given.
+    """
+
+    def __init__(self, value: Any):
+        blocks = value.program.present_block.open_blocks() if isinstance(value, Variable) else []
+        self._loop = next((block for block in blocks if block.loop is not None), None)
+
+    def beams(self) -> Beams | None:
+        """What the search has now, or None where there is none."""
+        # The block may search further down than this layer stands.
+        return None if self._loop is None else _present(self._loop.beam)
+
+
+def _present(variable: BeamVariable | None) -> Beams | None:
+    environment = running()
+    return None if variable is None or environment is None else environment.find(variable)
+
+
+def _expand(here: _Here, x: Any, y: Any, ref_level: int, name: str | None) -> Any:
+    if is_sequence(y):
+        return layers.sequence_expand(x, y, ref_level, name)
+    beams = here.beams()
+    this = Layer("sequence_expand", name)
+    if beams is None:
+        return this.output(jax.tree.map(lambda v: v + 0, x))
+    rows = beams.parent.shape[0]
+    if x.shape[0] == rows:
+        return this.output(jax.tree.map(lambda v: v[beams.parent], x))
+    return this.output(jax.tree.map(lambda v: jnp.repeat(v, rows // x.shape[0], axis=0), x))
+
+
+def _reset(x: Any, y: Any, target_lod: Any) -> Any:
+    if y is None or is_sequence(y):
+        return layers.lod_reset(x, y, target_lod)
+    return layers.assign(x)
+
+
+def _empty(here: _Here, x: Any) -> Any:
+    beams = here.beams()
+    size = (x.data if is_sequence(x) else x).size
+    return Layer("is_empty").output(jnp.asarray(size == 0) if beams is None else ~jnp.any(beams.alive))

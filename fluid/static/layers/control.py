@@ -1,0 +1,323 @@
+"""Blocks that assign: While, Switch and IfElse, which become the loops and branches of `fluid.layers`."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors, layers
+from fluid.layers.control.tensor_array import TensorArray
+from fluid.static.layers.arrays import ArrayVariable, at_present_batch, present_batch
+from fluid.static.layers.beam import BeamVariable
+from fluid.static.layers.bounds import Entered, most_turns
+from fluid.static.tape import values
+from fluid.static.tape.calls import Block, Environment, inside, outer_environment
+from fluid.static.tape.program import Program, default_main_program
+from fluid.static.tape.variable import Variable
+
+
+class While:
+    """A loop that runs a block as long as a variable is true.
+
+    Args:
+      cond: a bool `[1]`, which the block assigns.
+      is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
+        is computed.
+      name: accepted for programs written for Fluid, but has no effect: the loop itself has no values.
+      max_iterations: how often the block runs at most. A gradient needs this number; it is known where the block adds a
+        constant to a counter and compares it with a constant.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> main = fluid.Program()
+      >>> with fluid.program_guard(main, fluid.Program()):
+      ...     i = fluid.layers.zeros([1], "int64")
+      ...     n = fluid.layers.fill_constant([1], "int64", 5)
+      ...     total = fluid.layers.zeros([1], "float32")
+      ...     cond = fluid.layers.less_than(i, n)
+      ...     loop = fluid.layers.While(cond)
+      ...     with loop.block():
+      ...         x = fluid.layers.assign(total + 2.0, output=total)
+      ...         x = fluid.layers.increment(i)
+      ...         x = fluid.layers.less_than(i, n, cond=cond)
+      >>> fluid.Executor().run(main, fetch_list=[total])[0].tolist()
+      [10.0]
+    """
+
+    def __init__(
+        self, cond: Variable, is_test: bool = False, name: str | None = None, max_iterations: int | None = None
+    ):
+        del is_test, name
+        if not isinstance(cond, Variable):
+            raise errors.ArgumentTypeError(
+                "layers.While is for programs that are written down, whose blocks assign to variables; inside a "
+                "program function write layers.while_loop(cond, body, loop_vars)"
+            )
+        self._cond = cond
+        self._most = max_iterations
+
+    @contextlib.contextmanager
+    def block(self) -> Iterator[None]:
+        """The block: `with loop.block():`.
+
+        Raises:
+          ProgramError: it never assigns the condition.
+        """
+        program = self._cond.program
+        constants = {v: v.constant for v in program.variables.values() if v.constant is not None}
+        with program.writing(Entered(self._cond, program.present_block, constants)) as block:
+            yield
+        carried = block.assigned()
+        if self._cond not in carried:
+            raise errors.ProgramError(
+                "layers.While: the block never assigns its condition, so it would run for ever; end it with "
+                "layers.less_than(x=i, y=n, cond=cond)"
+            )
+        program.apply(_Loop(block, self._cond, carried, self._most), blocks=(block,), into=carried)
+
+
+class _Loop:
+    """Runs a block in a loop.
+
+    Args:
+      block: the block.
+      cond: the condition.
+      carried: the variables from outside that the block assigns.
+      most: how often it runs at most, if the user says so.
+    """
+
+    def __init__(self, block: Block, cond: Variable, carried: Sequence[Variable], most: int | None):
+        self._block = block
+        self._cond = cond
+        self._carried = carried
+        self._most = most
+        self._by_row = {v for v in carried if block.beam is not None and _follows_batch(v)}
+
+    def __call__(self) -> list[Any]:
+        """What the variables hold behind the loop."""
+        outer = outer_environment("layers.While")
+        place = self._carried.index(self._cond)
+
+        def turn(*held: Any) -> list[Any]:
+            return _run(self._block, outer, self._carried, held)
+
+        start = [self._start(outer, variable) for variable in self._carried]
+        return layers.while_loop(
+            lambda *held: held[place], turn, start, max_iterations=self._most or most_turns(self._block)
+        )
+
+    def _start(self, outer: Environment, variable: Variable) -> Any:
+        """What a variable holds before the loop; with a row for each candidate where the block searches with beams."""
+        if isinstance(variable, BeamVariable):
+            return variable.start(present_batch())
+        content = _content(outer, variable)
+        if variable not in self._by_row:
+            return content
+        repeat = functools.partial(jnp.repeat, repeats=self._block.beam.size)
+        if isinstance(content, TensorArray):
+            return TensorArray(repeat(content.data, axis=1), content.length)
+        return jax.tree.map(lambda v: repeat(v, axis=0), content)
+
+
+class Switch:
+    """Runs the block of the first condition that is true.
+
+    Args:
+      name: accepted for programs written for Fluid, but has no effect: the branch itself has no values.
+
+    Example:
+      >>> import fluid.static as fluid, numpy as np
+      >>> main = fluid.Program()
+      >>> with fluid.program_guard(main, fluid.Program()):
+      ...     x = fluid.layers.data("x", shape=[1], append_batch_size=False)
+      ...     sign = fluid.layers.zeros([1], "float32")
+      ...     with fluid.layers.Switch() as switch:
+      ...         with switch.case(x < 0.0):
+      ...             y = fluid.layers.assign(np.array([-1.0], "float32"), output=sign)
+      ...         with switch.default():
+      ...             y = fluid.layers.assign(np.array([1.0], "float32"), output=sign)
+      >>> fluid.Executor().run(main, feed={"x": np.array([-3.0], "float32")}, fetch_list=[sign])[0].tolist()
+      [-1.0]
+    """
+
+    def __init__(self, name: str | None = None):
+        del name
+        self._program: Program = default_main_program()
+        self._conditions: list[Variable] = []
+        self._blocks: list[Block] = []
+        self._has_default = False
+
+    def __enter__(self) -> "Switch":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None and self._blocks:
+            carried = list(dict.fromkeys(v for block in self._blocks for v in block.assigned()))
+            choice = _Choice(self._conditions, self._blocks, carried)
+            self._program.apply(choice, tuple(self._conditions), blocks=tuple(self._blocks), into=carried)
+
+    def case(self, condition: Variable) -> contextlib.AbstractContextManager[None]:
+        """The block for when a condition, a bool `[1]`, is true and none before it was.
+
+        Raises:
+          ProgramError: it comes behind the default.
+        """
+        if self._has_default:
+            raise errors.ProgramError("layers.Switch: a case behind the default is never reached; put it before")
+        self._conditions.append(condition)
+        return self._block()
+
+    def default(self) -> contextlib.AbstractContextManager[None]:
+        """The block for when no condition is true.
+
+        Raises:
+          ProgramError: there is no case before it, or there is a default already.
+        """
+        if not self._conditions or self._has_default:
+            raise errors.ProgramError("layers.Switch has one default, behind its cases: with switch.default():")
+        self._has_default = True
+        return self._block()
+
+    @contextlib.contextmanager
+    def _block(self) -> Iterator[None]:
+        with self._program.writing() as block:
+            yield
+        self._blocks.append(block)
+
+
+class _Choice:
+    """Runs one of several blocks.
+
+    Args:
+      conditions: variables.
+      blocks: one for each, and that of the default.
+      carried: the variables from outside that any block assigns.
+    """
+
+    def __init__(self, conditions: Sequence[Variable], blocks: Sequence[Block], carried: Sequence[Variable]):
+        self._count = len(conditions)
+        self._blocks = blocks
+        self._carried = carried
+
+    def __call__(self, *conditions: Any) -> list[Any]:
+        """What the variables hold behind it."""
+        outer = outer_environment("layers.Switch")
+        before = [_content(outer, variable) for variable in self._carried]
+
+        def branch(block: Block) -> Callable[[], list[Any]]:
+            return lambda: _run(block, outer, self._carried, before)
+
+        functions: list[Callable[[], list[Any]]] = [branch(block) for block in self._blocks]
+        default = functions[self._count] if len(functions) > self._count else lambda: list(before)
+        return layers.case(list(zip(conditions, functions, strict=False)), default=default)
+
+
+class IfElse:
+    """Rows for which a condition holds are what one block makes of them, the others what another one does.
+
+    Both blocks see all rows, and the rows are chosen behind them. That is the same for what treats each row by itself,
+    and not for what looks across rows, as means and batch normalisation do.
+
+    Args:
+      cond: bool, `[batch, 1]`.
+      name: accepted for programs written for Fluid, but has no effect: the results have the names of their layers.
+
+    Returns:
+      When called: the list of the chosen outputs.
+
+    Example:
+      >>> import fluid.static as fluid, numpy as np
+      >>> main = fluid.Program()
+      >>> with fluid.program_guard(main, fluid.Program()):
+      ...     x = fluid.layers.data("x", shape=[1])
+      ...     choice = fluid.layers.IfElse(x < 0.0)
+      ...     with choice.true_block():
+      ...         choice.output(choice.input(x) * -1.0)
+      ...     with choice.false_block():
+      ...         choice.output(choice.input(x))
+      ...     y, = choice()
+      >>> fluid.Executor().run(main, feed={"x": np.array([[-3.0], [2.0]], "float32")}, fetch_list=[y])[0].tolist()
+      [[3.0], [2.0]]
+    """
+
+    def __init__(self, cond: Variable, name: str | None = None):
+        del name
+        self._cond = cond
+        self._outputs: dict[bool, list[Variable]] = {}
+        self._side: bool | None = None
+
+    def true_block(self) -> contextlib.AbstractContextManager[None]:
+        """The block for rows where the condition holds."""
+        return self._block(True)
+
+    def false_block(self) -> contextlib.AbstractContextManager[None]:
+        """The block for the other rows."""
+        return self._block(False)
+
+    def input(self, x: Variable) -> Variable:
+        """What the block is given of a variable: all its rows."""
+        return x
+
+    def output(self, *outs: Variable) -> None:
+        """Say which variables of the block are its results."""
+        if self._side is None:
+            raise errors.ProgramError("layers.IfElse: output belongs inside a block: with choice.true_block():")
+        self._outputs.setdefault(self._side, []).extend(outs)
+
+    def __call__(self) -> list[Variable]:
+        """The chosen outputs."""
+        sides = [self._outputs.get(side, []) for side in (True, False)]
+        if len(sides[0]) != len(sides[1]) or not sides[0]:
+            raise errors.ProgramError(
+                f"layers.IfElse: the true block has {len(sides[0])} outputs and the false block {len(sides[1])}; both "
+                f"need as many, and at least one"
+            )
+        return [self._cond.program.apply(layers.where, (self._cond, a, b)) for a, b in zip(*sides, strict=True)]
+
+    @contextlib.contextmanager
+    def _block(self, side: bool) -> Iterator[None]:
+        program = self._cond.program
+        self._side = side
+        try:
+            with program.writing() as block:
+                yield
+        finally:
+            self._side = None
+        if found := block.assigned():
+            raise errors.ProgramError(
+                f"layers.IfElse: a block assigns {', '.join(v.name for v in found)}, which would have the value of "
+                f"some rows only; hand results out with output(...), or use layers.Switch() for one condition"
+            )
+        program.write_behind(block)
+
+
+def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Sequence[Any]) -> list[Any]:
+    """Run a block whose variables from outside hold given values; returns what they hold at its end."""
+    with inside(Environment(outer)) as environment:
+        for variable, value in zip(carried, held, strict=True):
+            environment[variable] = value
+        for call in block.calls:
+            call.run(environment)
+    return [environment[variable] for variable in carried]
+
+
+def _follows_batch(variable: Variable) -> bool:
+    """Whether a variable has a row for each source."""
+    both = variable.element if isinstance(variable, ArrayVariable) else variable.structs
+    sizes = {values.dense_of(struct).shape[:1] for struct in both}
+    return len(sizes) == 2
+
+
+def _content(environment: Environment, variable: Variable) -> Any:
+    """What a variable holds before a block; zeros for one that the block is the first to assign."""
+    found = environment.find(variable)
+    if found is not None:
+        return found
+    if isinstance(variable, ArrayVariable):
+        return variable.empty()
+    if variable.structs and not variable.persistable and variable.made_in is not None and variable.unassigned:
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), at_present_batch(variable.structs))
+    return variable.held()

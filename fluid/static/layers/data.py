@@ -1,0 +1,159 @@
+"""Where data enters a program: `data`, and the readers that feed it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluid import layers
+from fluid.static import unique_name
+from fluid.static.readers import PyReader
+from fluid.static.tape.recording import recorded
+from fluid.static.tape.variable import Variable
+
+
+def data(
+    name: str,
+    shape: Sequence[int | None],
+    *given: Any,
+    append_batch_size: bool = True,
+    dtype: str = "float32",
+    lod_level: int = 0,
+    type: Any = None,
+    stop_gradient: bool = True,
+    column: int | None = None,
+) -> Any:
+    """Declare a feed; see `fluid.layers.data`.
+
+    Args:
+      name: under which data is fed.
+      shape: of one example; with `append_batch_size=False`, or when a size is -1, of all of them.
+      given: `append_batch_size, dtype, lod_level` in the order of Fluid, or `dtype, lod_level, append_batch_size` in
+        that of `fluid.layers.data`.
+      append_batch_size: whether a batch dimension is put before `shape`.
+      dtype: "float32", "int64" and so on.
+      lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences.
+      type: accepted for programs written for Fluid, but has no effect: feeds are arrays or sequences.
+      stop_gradient: accepted for programs written for Fluid, but has no effect: gradients of feeds can be fetched.
+      column: the position of this field in a row.
+
+    Returns:
+      The variable.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     fluid.layers.data(name="words", shape=[1], dtype="int64", lod_level=1)
+      Variable(words: int32[-1, 1])
+    """
+    del type, stop_gradient
+    order = ("append_batch_size", "dtype", "lod_level")
+    if given and not isinstance(given[0], bool):
+        order = ("dtype", "lod_level", "append_batch_size")
+    options = {"append_batch_size": append_batch_size, "dtype": dtype, "lod_level": lod_level}
+    options |= dict(zip(order, given, strict=False))
+    return recorded(layers.data)(name, list(shape), column=column, **options)
+
+
+def whole_data(name: str, shape: Sequence[int | None], dtype: str = "float32", lod_level: int = 0) -> Any:
+    """Declare a feed by its whole shape: `fluid.data`.
+
+    Args:
+      name: under which data is fed.
+      shape: of all examples, with None or -1 for the batch.
+      dtype: "float32", "int64" and so on.
+      lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     fluid.data("x", shape=[None, 4])
+      Variable(x: float32[-1, 4])
+    """
+    return data(name, shape, append_batch_size=False, dtype=dtype, lod_level=lod_level)
+
+
+def py_reader(
+    capacity: int,
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[str],
+    lod_levels: Sequence[int] | None = None,
+    name: str | None = None,
+    use_double_buffer: bool = True,
+) -> PyReader:
+    """A reader that feeds the program, once it is started.
+
+    Args:
+      capacity: accepted for programs written for Fluid, but has no effect: batches are read while the device works.
+      shapes: of its fields, with -1 for the batch.
+      dtypes: of its fields.
+      lod_levels: of its fields; 0 by default.
+      name: what the names of its variables begin with.
+      use_double_buffer: accepted for programs written for Fluid, but has no effect, as `capacity`.
+
+    Returns:
+      The PyReader; `layers.read_file` gives its variables.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+      ...     reader = fluid.layers.py_reader(4, shapes=[(-1, 2), (-1, 1)], dtypes=["float32", "int64"])
+      ...     fluid.layers.read_file(reader)
+      [Variable(py_reader_0_0: float32[-1, 2]), Variable(py_reader_0_1: int32[-1, 1])]
+    """
+    stem = name or unique_name.generate("py_reader")
+    levels = lod_levels or [0] * len(shapes)
+    fields = zip(shapes, dtypes, levels, strict=True)
+    made = [data(f"{stem}_{i}", shape, False, dtype, level) for i, (shape, dtype, level) in enumerate(fields)]
+    return PyReader(made, capacity, use_double_buffer, iterable=False)
+
+
+def create_py_reader_by_data(
+    capacity: int, feed_list: Sequence[Variable], name: str | None = None, use_double_buffer: bool = True
+) -> PyReader:
+    """A reader that feeds given variables; see `py_reader`.
+
+    Args:
+      capacity: as for `py_reader`.
+      feed_list: the variables.
+      name: accepted for programs written for Fluid, but has no effect: the variables have names.
+      use_double_buffer: as for `py_reader`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     x = fluid.layers.data("x", shape=[2])
+      ...     fluid.layers.read_file(fluid.layers.create_py_reader_by_data(4, [x])) is x
+      True
+    """
+    del name
+    return PyReader(feed_list, capacity, use_double_buffer, iterable=False)
+
+
+def read_file(reader: PyReader) -> Any:
+    """The variables that a reader feeds: one, or a list of several.
+
+    Args:
+      reader: from `py_reader`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.layers.read_file.__name__  # see py_reader
+      'read_file'
+    """
+    return reader.variables[0] if len(reader.variables) == 1 else list(reader.variables)
+
+
+def double_buffer(reader: PyReader, place: Any = None, name: str | None = None) -> PyReader:
+    """The reader itself: batches are read while the device works in any case.
+
+    Args:
+      reader: from `py_reader`.
+      place: accepted for programs written for Fluid, but has no effect: the Executor places what it is fed.
+      name: the same.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.layers.double_buffer.__name__  # see py_reader
+      'double_buffer'
+    """
+    del place, name
+    return reader

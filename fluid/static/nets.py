@@ -1,0 +1,21 @@
+"""What only composes layers, written down where it is called outside a program function: `fluid.nets` and others."""
+
+import functools
+from typing import Any
+
+from fluid import input, nets
+from fluid.static.tape.recording import recorded
+
+embedding = recorded(input.embedding)
+one_hot = recorded(input.one_hot)
+
+
+@functools.cache
+def _net(name: str) -> Any:
+    return recorded(getattr(nets, name))
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return _net(name)

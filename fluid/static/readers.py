@@ -1,0 +1,217 @@
+"""Readers of 2018: `py_reader` with start, end and reset, PyReader and DataLoader, over fluid's feeder."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from fluid import core, errors
+from fluid.reader import batch
+from fluid.reader.feeder import Feeder
+from fluid.static.executor import name_of
+from fluid.static.tape.program import Program, default_main_program
+from fluid.static.tape.variable import Variable
+
+# A function that returns an iterable, or the iterable itself.
+Source = Callable[[], Iterable[Any]] | Iterable[Any]
+
+
+class DataFeeder:
+    """Turns minibatches of rows into feeds.
+
+    Args:
+      feed_list: variables or names of feeds, in the order of the fields of a row.
+      place: accepted for programs written for Fluid, but has no effect: the Executor places what it is fed.
+      program: that declares the feeds; the default main program if it is left out.
+
+    Raises:
+      UnknownNameError: the program declares no such feed.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     x = fluid.layers.data("x", shape=[2])
+      ...     y = fluid.layers.data("y", shape=[1], dtype="int64")
+      ...     feeder = fluid.DataFeeder(feed_list=[x, y], place=fluid.CPUPlace())
+      >>> feeder.feed([([1, 2], 0), ([3, 4], 1)])["y"].tolist()
+      [[0], [1]]
+    """
+
+    def __init__(self, feed_list: Sequence[Variable | str], place: Any = None, program: Program | None = None):
+        del place
+        first = next((item for item in feed_list if isinstance(item, Variable)), None)
+        found = program or (first.program if first is not None else default_main_program())
+        names = [name_of(item) for item in feed_list]
+        self._feeder = Feeder({name: _spec(found, name) for name in names}, names)
+
+    def feed(self, iterable: Iterable[Any]) -> dict[str, Any]:
+        """One feed of a minibatch: a list of rows."""
+        return self._feeder.feed(list(iterable))
+
+    def feed_parallel(self, iterable: Iterable[Any], num_places: int | None = None) -> Iterator[dict[str, Any]]:
+        """One feed for each of several minibatches."""
+        del num_places
+        for minibatch in iterable:
+            yield self.feed(minibatch)
+
+    def decorate_reader(
+        self,
+        reader: Callable[[], Iterable[Any]],
+        multi_devices: bool,
+        num_places: int | None = None,
+        drop_last: bool = True,
+    ) -> Callable[[], Iterator[dict[str, Any]]]:
+        """A reader of feeds, of a reader of minibatches."""
+        del multi_devices, num_places, drop_last
+        return lambda: (self.feed(minibatch) for minibatch in reader())
+
+
+class PyReader:
+    """Feeds a program from a reader, or gives the feeds one by one.
+
+    Args:
+      feed_list: the variables that it feeds, from `layers.data`.
+      capacity: accepted for programs written for Fluid, but has no effect: batches are read while the device works.
+      use_double_buffer: the same.
+      iterable: whether it is gone through, `for feed in reader(): exe.run(feed=feed)`, instead of started and reset.
+      return_list: whether each feed is a list of arrays, instead of one dict in a list.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     x = fluid.layers.data("x", shape=[1])
+      ...     reader = fluid.io.PyReader(feed_list=[x], capacity=4)
+      >>> reader.decorate_sample_list_generator(lambda: [[(1.0,), (2.0,)]])
+      >>> [feed[0]["x"].tolist() for feed in reader()]
+      [[[1.0], [2.0]]]
+    """
+
+    def __init__(
+        self,
+        feed_list: Sequence[Variable],
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+    ):
+        del capacity, use_double_buffer
+        self.variables = list(feed_list)
+        self.names = [v.name for v in feed_list]
+        self._iterable = iterable
+        self._return_list = return_list
+        self._feeder = Feeder({v.name: _spec(v.program, v.name) for v in feed_list}, self.names)
+        self._source: Source | None = None
+        self._running: Iterator[dict[str, Any]] | None = None
+        if not iterable:
+            for program in dict.fromkeys(v.program for v in feed_list):
+                program.readers.append(self)
+
+    def __call__(self) -> Iterator[Any]:
+        """The feeds, one by one."""
+        return iter(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        for feed in self._feeds():
+            yield [feed[name] for name in self.names] if self._return_list else [feed]
+
+    def decorate_sample_list_generator(self, reader: Source, places: Any = None) -> None:
+        """Read minibatches that are lists of rows."""
+        del places
+        self._source = reader
+
+    def decorate_sample_generator(
+        self, sample_generator: Callable[[], Iterable[Any]], batch_size: int, drop_last: bool = True, places: Any = None
+    ) -> None:
+        """Read rows, and make minibatches of them."""
+        del places
+        self._source = batch(sample_generator, batch_size, drop_last=drop_last)
+
+    def decorate_batch_generator(self, reader: Source, places: Any = None) -> None:
+        """Read minibatches that are tuples or lists of columns."""
+        del places
+
+        def columns() -> Iterator[Any]:
+            for minibatch in _opened(reader):
+                yield minibatch if isinstance(minibatch, dict) else tuple(minibatch)
+
+        self._source = columns
+
+    decorate_paddle_reader = decorate_sample_list_generator
+    decorate_tensor_provider = decorate_batch_generator
+    set_sample_list_generator = decorate_sample_list_generator
+    set_sample_generator = decorate_sample_generator
+    set_batch_generator = decorate_batch_generator
+
+    def start(self) -> None:
+        """Begin to feed the program.
+
+        Raises:
+          ProgramError: it feeds already, and was not reset.
+        """
+        if self._running is not None:
+            raise errors.ProgramError("this reader feeds already; reader.reset() lets it begin again")
+        self._running = self._feeds()
+
+    def reset(self) -> None:
+        """Stop feeding, so that it can be started again."""
+        self._running = None
+
+    def read(self) -> dict[str, Any]:
+        """The next feed.
+
+        Raises:
+          EOFException: there is none.
+          ProgramError: it was not started.
+        """
+        if self._running is None:
+            raise errors.ProgramError("the program is fed by a reader that was not started; first reader.start()")
+        feed = next(self._running, None)
+        if feed is None:
+            raise errors.EOFException(
+                "the reader that feeds the program is at its end; catch fluid.core.EOFException, and reader.reset()"
+            )
+        return feed
+
+    def _feeds(self) -> Iterator[dict[str, Any]]:
+        if self._source is None:
+            raise errors.ProgramError("this reader has no data; first reader.decorate_sample_list_generator(rows)")
+        for number, minibatch in enumerate(_opened(self._source)):
+            yield self._feeder.feed(minibatch, number)
+
+
+class DataLoader:
+    """Where `DataLoader.from_generator` is.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     x = fluid.layers.data("x", shape=[1])
+      ...     loader = fluid.io.DataLoader.from_generator(feed_list=[x], capacity=4)
+      >>> loader.set_sample_generator(lambda: [(1.0,), (2.0,), (3.0,)], batch_size=2)
+      >>> [feed[0]["x"].tolist() for feed in loader]
+      [[[1.0], [2.0]]]
+    """
+
+    @staticmethod
+    def from_generator(
+        feed_list: Sequence[Variable],
+        capacity: int | None = None,
+        use_double_buffer: bool = True,
+        iterable: bool = True,
+        return_list: bool = False,
+        use_multiprocess: bool = False,
+        drop_last: bool = True,
+    ) -> PyReader:
+        """A PyReader with these arguments; `use_multiprocess` and `drop_last` are accepted and have no effect."""
+        del use_multiprocess, drop_last
+        return PyReader(feed_list, capacity, use_double_buffer, iterable, return_list)
+
+
+def _opened(source: Source) -> Iterable[Any]:
+    return source() if callable(source) else source
+
+
+def _spec(program: Program, name: str) -> core.FeedSpec:
+    if name not in program.feeds:
+        raise errors.UnknownNameError(
+            f"no feed is called {name!r}, expected one that layers.data declares. {errors.nearest(name, program.feeds)}"
+        )
+    return program.feeds[name]

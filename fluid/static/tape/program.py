@@ -1,0 +1,400 @@
+"""Program: layers that were called outside of any function, written down; and the default ones."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+
+from fluid import core, errors
+from fluid.static import unique_name
+from fluid.static.tape import values
+from fluid.static.tape.calls import Block, Call, running
+from fluid.static.tape.trial import BATCHES, Trial
+from fluid.static.tape.variable import Persistent, Variable
+
+
+class Program:
+    """Layers that were called outside of any function, in order.
+
+    It is a program function: `fluid.Executor` runs it over a Session, and so may `fluid.Session` itself.
+
+    Attributes:
+      random_seed: of initial values and of random layers.
+      variables: Variable by name.
+      arrays: what its layers declare of parameters and states, by name.
+      feeds: FeedSpec by name.
+      mains: where this is a startup program, the programs whose parameters it creates.
+      for_test: whether it is run in test mode.
+      first: a variable whose gradients `NAME@GRAD` are, where nothing is minimised.
+      clip: what `fluid.clip.set_gradient_clip` was given.
+      readers: those that feed it, from `layers.py_reader`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> main, startup = fluid.Program(), fluid.Program()
+      >>> with fluid.program_guard(main, startup), fluid.unique_name.guard():
+      ...     y = fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=2)
+      >>> [v.name for v in main.all_parameters()]
+      ['fc_0.w_0', 'fc_0.b_0']
+    """
+
+    def __init__(self) -> None:
+        self.random_seed = 0
+        self.variables: dict[str, Variable] = {}
+        self.arrays: dict[str, core.ParameterSpec] = {}
+        self.feeds: dict[str, core.FeedSpec] = {}
+        self.mains: list[Program] = []
+        self.for_test = False
+        self.first: Variable | None = None
+        self.clip: Any = None
+        self.readers: list[Any] = []
+        self._global = Block()
+        self._current = self._global
+
+    def __call__(self) -> dict[str, Any]:
+        """Run it as a program function: what all variables of its global block hold at the end, by name."""
+        return self.snapshot()()
+
+    def __repr__(self) -> str:
+        calls = "\n".join(f"  {', '.join(v.name for v in call.outputs)} = {call.type}" for call in self._global.calls)
+        return f"Program({len(self._global.calls)} calls)\n{calls}".rstrip()
+
+    # ------------------------------------------------------------------ what programs of 2018 ask of it
+
+    def global_block(self) -> "Program":
+        """The program itself."""
+        return self
+
+    def current_block(self) -> "Program":
+        """The program itself."""
+        return self
+
+    def block(self, index: int) -> "Program":
+        """The program itself."""
+        del index
+        return self
+
+    @property
+    def ops(self) -> list[Call]:
+        """The calls of its global block."""
+        return list(self._global.calls)
+
+    @property
+    def vars(self) -> dict[str, Variable]:
+        """Variable by name."""
+        return self.variables
+
+    def var(self, name: str) -> Variable:
+        """A variable by its name.
+
+        Raises:
+          UnknownNameError: there is none.
+        """
+        if name not in self.variables:
+            raise errors.UnknownNameError(
+                f"the program has no variable {name!r}. {errors.nearest(name, self.variables)}"
+            )
+        return self.variables[name]
+
+    def has_var(self, name: str) -> bool:
+        """Whether there is a variable of that name."""
+        return name in self.variables
+
+    def list_vars(self) -> list[Variable]:
+        """All variables."""
+        return list(self.variables.values())
+
+    def all_parameters(self) -> list[Persistent]:
+        """The parameters, in order of creation."""
+        return [v for v in self.variables.values() if isinstance(v, Persistent) and v.is_parameter]
+
+    def clone(self, for_test: bool = False) -> "Program":
+        """The same calls in a program of their own.
+
+        Args:
+          for_test: whether it runs in test mode: what is minimised is left out, dropout and batch normalisation are as
+            they are in testing, and nothing is changed.
+        """
+        new = Program()
+        new.__dict__.update(self.__dict__, mains=[], readers=list(self.readers))
+        new.variables = dict(self.variables)
+        new.arrays = dict(self.arrays)
+        new.feeds = dict(self.feeds)
+        new._global = Block()
+        new._global.calls = [c for c in self._global.calls if not (for_test and c.function is minimized)]
+        new._current = new._global
+        new.for_test = for_test or self.for_test
+        return new
+
+    # ------------------------------------------------------------------ writing down
+
+    def apply(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        into: list[Variable] | None = None,
+        blocks: tuple[Block, ...] = (),
+    ) -> Any:
+        """Call a layer: at once while a program runs, else write the call down.
+
+        Args:
+          function: the layer.
+          args: its arguments; variables stand for values.
+          kwargs: those by name.
+          into: variables that are given the results; by default new ones are made.
+          blocks: those that the function runs.
+
+        Returns:
+          What the function returns, with variables for values.
+        """
+        environment = running()
+        if environment is not None:
+            return function(*environment.read(args), **environment.read(kwargs or {}))
+        call = Call(function, args, dict(kwargs or {}), assigns=into is not None, site=core.user_site(), blocks=blocks)
+        return self._record(call, into)
+
+    def new_variable(self, name: str | None, structs: tuple[Any, ...] = ()) -> Variable:
+        """A variable of the block that is written; without a name it gets one."""
+        variable = Variable(self, name or unique_name.generate("tmp"), structs, self._current)
+        if variable.name in self.variables:
+            raise errors.ProgramError(
+                f"the name {variable.name!r} is used twice in one program, now at {core.user_site()}; give the second "
+                f"one another name="
+            )
+        self.variables[variable.name] = variable
+        return variable
+
+    def persistent(self, spec: core.ParameterSpec) -> Persistent:
+        """The variable of something that outlives a run; declared, if it is new.
+
+        Raises:
+          ParameterError: the name is declared with another shape or dtype.
+        """
+        known = self.arrays.setdefault(spec.name, spec)
+        if (known.shape, known.dtype) != (spec.shape, spec.dtype):
+            raise errors.ParameterError(
+                f"{spec.name!r} is {known.dtype}{list(known.shape)}, and is declared as {spec.dtype}{list(spec.shape)} "
+                f"at {core.user_site()}; give the second another name"
+            )
+        self._create(spec.name)
+        found = self.variables[spec.name]
+        assert isinstance(found, Persistent)
+        return found
+
+    @property
+    def present_block(self) -> Block:
+        """The block that is being written."""
+        return self._current
+
+    @contextlib.contextmanager
+    def writing(self, loop: Any = None) -> Iterator[Block]:
+        """Write into a new block inside of the present one."""
+        outer = self._current
+        self._current = Block(outer, loop)
+        try:
+            yield self._current
+        finally:
+            self._current = outer
+
+    def write_behind(self, block: Block) -> None:
+        """Append what was written into an inner block to the present one."""
+        for variable in self.variables.values():
+            if variable.made_in is block:
+                variable.made_in = self._current
+        self._current.calls += block.calls
+
+    def snapshot(self) -> "Tape":
+        """What there is of it now, as a program function."""
+        return Tape(self, list(self._global.calls), [v for v in self.variables.values() if v.made_in is self._global])
+
+    def discovered(self) -> core.Program:
+        """What there is of it now, as a Session takes it."""
+        return core.Program(self.snapshot(), name="main_program")
+
+    def outliving(self) -> list[Variable]:
+        """Variables whose values the user, or an assignment to a parameter, lets outlive a run."""
+        parameters = [v for v in self._global.assigned() if isinstance(v, Persistent) and v.is_parameter]
+        asked = [v for v in self.variables.values() if v.persistable and v.made_in is self._global]
+        return [*parameters, *asked]
+
+    def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What its readers feed next, by name, beside what is given.
+
+        Raises:
+          EOFException: a reader is at its end.
+        """
+        needed = [reader for reader in self.readers if any(name not in given for name in reader.names)]
+        return {name: value for reader in needed for name, value in reader.read().items()}
+
+    @property
+    def version(self) -> int:
+        """How much was written down."""
+        return len(self._global.calls)
+
+    def _record(self, call: Call, into: list[Variable] | None) -> Any:
+        """Find out what a call returns, make variables of it, and append the call."""
+        known = set(self.arrays)
+        declared_before = unique_name.counters()
+        given = self._visible(call)
+        first, second = (Trial(call, given, self.arrays, batch) for batch in BATCHES)
+        counters = first.naming.counters
+        self.feeds |= first.feeds
+        self.arrays = first.arrays
+        call.counters = {n: declared_before.get(n, 0) for n, c in counters.items() if declared_before.get(n, 0) != c}
+        unique_name.counters().update(counters)
+        for name in [n for n in self.arrays if n not in known]:
+            self._create(name)
+        structs = list(zip(first.structs, second.structs, strict=True))
+        call.outputs = self._outputs(call, first.names, structs) if into is None else into
+        for variable, both in zip(call.outputs, structs, strict=True):
+            variable.structs = both
+            variable.constant = None
+        self._current.calls.append(call)
+        return jax.tree.unflatten(first.tree, call.outputs) if into is None else into
+
+    def _create(self, name: str) -> None:
+        """A variable for a new parameter or state, which the startup program in force gives its first value."""
+        self.variables.setdefault(name, Persistent(self, self.arrays[name]))
+        startup = default_startup_program()
+        if self not in startup.mains:
+            startup.mains.append(self)
+
+    def _outputs(self, call: Call, names: list[str | None], structs: list[tuple[Any, ...]]) -> list[Variable]:
+        """New variables for the results of a call; those that are parameters or feeds are known already."""
+        call.nameless = frozenset(i for i, name in enumerate(names) if name is None and values.is_value(structs[i][0]))
+        made: list[Variable] = []
+        for name, both in zip(names, structs, strict=True):
+            known = self.variables.get(name) if name is not None else None
+            if isinstance(known, Persistent):
+                made.append(known)
+            elif known is not None and call.type == "data" and known.structs == both:
+                made.append(known)
+            else:
+                made.append(self.new_variable(name, both))
+        return made
+
+    def _visible(self, call: Call) -> list[Variable]:
+        """The variables that a call may read: its arguments; all of them where it calls functions or runs blocks.
+
+        Raises:
+          ProgramError: an argument belongs to another program, or to a block that is over.
+        """
+        open_blocks = self._current.open_blocks()
+        found = list(dict.fromkeys(call.variables()))
+        for variable in found:
+            if variable.made_in is None and not isinstance(variable, Persistent):
+                variable.held()  # raises: no layer makes it
+            if self.variables.get(variable.name) is not variable:
+                raise errors.ProgramError(
+                    f"layers.{call.type}: {variable!r} belongs to another program; programs share parameters by name, "
+                    f'ParamAttr(name="shared"), and values through feed= and fetch_list='
+                )
+            if not isinstance(variable, Persistent) and variable.made_in not in open_blocks:
+                variable.held()
+        functions = [v for v in jax.tree.leaves((call.args, call.kwargs)) if callable(v)]
+        if not functions and not call.blocks:
+            captured = [v for v in getattr(call.function, "captures", ()) if v.structs]
+            return [v for v in (*found, *captured) if not isinstance(v, Persistent)]
+        every = [v for v in self.variables.values() if v.structs and not isinstance(v, Persistent)]
+        return [v for v in every if v.made_in in open_blocks]
+
+
+class Tape:
+    """A program as it was at one time, as a program function.
+
+    Args:
+      program: the Program.
+      calls: those of its global block.
+      variables: what it returns.
+    """
+
+    def __init__(self, program: Program, calls: list[Call], variables: list[Variable]):
+        self._program = program
+        self._calls = calls
+        self._variables = variables
+
+    def __call__(self) -> dict[str, Any]:
+        """Run the calls; returns what the variables hold at the end, by name, the loss first."""
+        for variable in self._program.list_vars():
+            variable.check()
+        environment = Block().run(self._calls)
+        for variable in environment.written():
+            if not variable.is_parameter:
+                core.set_state(variable.name, environment[variable])
+        first = self._program.first
+        order = [*([first] if first is not None else []), *self._variables]
+        found = {v.name: environment.find(v) for v in (*order, *environment.written())}
+        results = {n: v for n, v in found.items() if v is not None and values.is_value(v)}
+        return results or {"nothing": jax.numpy.zeros([1])}
+
+
+def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: Any) -> None:
+    """Minimise a loss, in a run.
+
+    Args:
+      optimizer: of fluid.
+      loss: `[1]`.
+      parameters: names of the parameters to change, or None.
+      excluded: names of those to leave alone.
+      rate: the learning rate, where the program computes it, `[1]`, or None.
+    """
+    optimizer.minimize(loss, parameter_list=parameters, no_grad_set=excluded)
+    if rate is not None:
+        made = core.current_frame("optimizer.minimize").made.minimizations
+        made[-1] = made[-1]._replace(rate=jax.numpy.reshape(rate, ()))
+
+
+_DEFAULTS = (Program(), Program())
+_programs: ContextVar[tuple[Program, Program]] = ContextVar("fluid_static_programs", default=_DEFAULTS)
+
+
+def default_main_program() -> Program:
+    """The program that layers are written into.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> main = fluid.Program()
+      >>> with fluid.program_guard(main):
+      ...     fluid.default_main_program() is main
+      True
+    """
+    return _programs.get()[0]
+
+
+def default_startup_program() -> Program:
+    """The program that gives parameters their initial values when it is run.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> startup = fluid.Program()
+      >>> with fluid.program_guard(fluid.Program(), startup):
+      ...     fluid.default_startup_program() is startup
+      True
+    """
+    return _programs.get()[1]
+
+
+@contextlib.contextmanager
+def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
+    """Write the layers that are called within a `with` into a program.
+
+    Args:
+      main_program: the program.
+      startup_program: what creates its parameters; by default the one that does so outside.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> main = fluid.Program()
+      >>> with fluid.program_guard(main, fluid.Program()):
+      ...     x = fluid.layers.data("x", shape=[4])
+      >>> x.program is main
+      True
+    """
+    token = _programs.set((main_program, startup_program or default_startup_program()))
+    try:
+        yield
+    finally:
+        _programs.reset(token)

@@ -1,0 +1,68 @@
+"""Trials: what a call returns, found out without data."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from fluid import core
+from fluid.core.frame import Declared, Naming
+from fluid.static import unique_name
+from fluid.static.tape import values
+from fluid.static.tape.calls import Call, Environment, as_array, inside
+from fluid.static.tape.variable import Variable
+
+# Stand-ins for the batch size: a size that differs between the two follows it.
+BATCHES = (37, 41)
+
+
+class Trial:
+    """What a call returns, found out without data.
+
+    Args:
+      call: the call.
+      given: the variables that it may read.
+      arrays: what the program declares of parameters and states, by name.
+      batch: what stands for the batch size.
+
+    Attributes:
+      structs: what stands for each of its results.
+      names: those that it gives them, or None.
+      tree: how they are put together.
+      naming: where automatic names stand behind it.
+      feeds: those that it declares.
+      arrays: what the program and the call declare of parameters and states.
+    """
+
+    def __init__(self, call: Call, given: Sequence[Variable], arrays: Mapping[str, core.ParameterSpec], batch: int):
+        frame = core.Frame(
+            placeholder_batch=batch,
+            declared=Declared(arrays=dict(arrays)),
+            naming=Naming(counters=dict(unique_name.counters())),
+        )
+        self.feeds = frame.declared.feeds
+        self.arrays = frame.declared.arrays
+        self.names: list[str | None] = []
+        self.tree: Any = None
+        number = BATCHES.index(batch)
+
+        def trace(held: list[Any]) -> list[Any]:
+            frame.given.key = jax.random.key(0)
+            environment = Environment()
+            for variable, value in zip(given, held, strict=True):
+                environment[variable] = value
+            with core.running(frame), inside(environment):
+                result = call.function(*environment.read(call.args), **environment.read(call.kwargs))
+                found = values.leaves(result)
+                self.tree = jax.tree.structure(result, is_leaf=values.is_leaf)
+                self.names = [_name_of(frame, value) for value in found]
+                return [as_array(value) for value in found]
+
+        self.structs = jax.eval_shape(trace, [variable.structs[number] for variable in given])
+        self.naming = frame.naming
+
+
+def _name_of(frame: core.Frame, value: Any) -> str | None:
+    """The name that a call gave one of its results."""
+    found = [name for name, recorded in frame.made.values.items() if recorded is value]
+    return found[-1] if found else frame.fact(value, "feed") or frame.fact(value, "parameter")

@@ -1,0 +1,72 @@
+"""Automatic names, which go on from program to program, unless a guard lets them begin anew."""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+__all__ = ["counters", "generate", "guard", "switch"]
+
+_shared: dict[str, int] = {}
+_counters: ContextVar[dict[str, int]] = ContextVar("fluid_static_names", default=_shared)  # noqa: B039
+
+
+def counters() -> dict[str, int]:
+    """The next number for each stem, such as "fc"; what layers that are written down count on.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.unique_name.guard():
+      ...     fluid.unique_name.counters()
+      {}
+    """
+    return _counters.get()
+
+
+def generate(key: str) -> str:
+    """A name that was not used yet: `KEY_N`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.unique_name.guard():
+      ...     fluid.unique_name.generate("fc"), fluid.unique_name.generate("fc")
+      ('fc_0', 'fc_1')
+    """
+    number = counters().get(key, 0)
+    counters()[key] = number + 1
+    return f"{key}_{number}"
+
+
+def switch(new: dict[str, int] | None = None) -> dict[str, int]:
+    """Let names begin anew, or where other counters stand; returns the counters until now.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> before = fluid.unique_name.switch()
+      >>> fluid.unique_name.generate("fc")
+      'fc_0'
+      >>> _ = fluid.unique_name.switch(before)
+    """
+    before = counters()
+    _counters.set({} if new is None else new)
+    return before
+
+
+@contextlib.contextmanager
+def guard(new_generator: str | None = None) -> Iterator[None]:
+    """Let names begin anew within a `with`, so that two programs share what has the same name in both.
+
+    Args:
+      new_generator: accepted for programs written for Fluid, but has no effect: names have no prefix.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.unique_name.guard():
+      ...     fluid.unique_name.generate("fc")
+      'fc_0'
+    """
+    del new_generator
+    before = switch()
+    try:
+        yield
+    finally:
+        switch(before)

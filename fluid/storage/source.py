@@ -1,0 +1,86 @@
+"""What a program takes parameters from: a file, arrays by name, or a folder of checkpoints."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fluid import errors
+from fluid.core import Origin
+from fluid.storage.arrays import load_file
+from fluid.storage.atomic import PathLike
+from fluid.storage.folder import Folder
+from fluid.storage.origins import unpacked
+from fluid.storage.rename import Rename, renamed
+
+# A file of parameters, or arrays by name.
+Parameters = PathLike | Mapping[str, Any]
+
+
+class Source(NamedTuple):
+    """Arrays that a program may take.
+
+    Attributes:
+      arrays: by name.
+      where: what they came from, for messages.
+      origins: by name, where those with automatic names come from, as far as that is known.
+    """
+
+    arrays: dict[str, np.ndarray]
+    where: str
+    origins: Mapping[str, Origin] = {}
+
+    def renamed(self, rename: Rename) -> "Source":
+        """The same arrays by other names, see `fluid.storage.renamed`.
+
+        What is given another name has no origin any more: who renames it says which it is.
+        """
+        names = renamed({name: name for name in self.arrays}, rename, self.where)
+        kept = {new for new, old in names.items() if new == old}
+        arrays = {new: self.arrays[old] for new, old in names.items()}
+        return Source(arrays, self.where, {n: origin for n, origin in self.origins.items() if n in kept})
+
+
+def source_of(given: Parameters) -> Source:
+    """What a file holds, or arrays that were handed over.
+
+    Args:
+      given: a path or a mapping.
+
+    Raises:
+      ParameterFileError: there is no such file, or it holds something else.
+
+    Example:
+      >>> source_of({"w": [1.0, 2.0]}).arrays["w"].shape
+      (2,)
+    """
+    if isinstance(given, Mapping):
+        return Source({name: np.asarray(value) for name, value in given.items()}, "the given parameters")
+    found = load_file(given)
+    return Source(found.arrays, os.fspath(given), found.origins)
+
+
+def newest_checkpoint(path: PathLike) -> Source:
+    """The parameters and states of the newest checkpoint in a folder that is whole. Nothing in the folder changes.
+
+    Raises:
+      CheckpointError: there is no such folder, or no checkpoint in it is whole.
+
+    Example:
+      >>> newest_checkpoint("nowhere")
+      Traceback (most recent call last):
+      fluid.errors.CheckpointError: there is no folder 'nowhere'; expected the checkpoint_dir of a Trainer
+    """
+    if not os.path.isdir(path):
+        raise errors.CheckpointError(f"there is no folder {str(path)!r}; expected the checkpoint_dir of a Trainer")
+    folder = Folder(path, read_only=True)
+    step, flaws = folder.newest_whole()
+    if step is None:
+        listed = [*(f"{n}: {problem}" for n, problem in flaws.items()), *(f"{n}: set aside" for n in folder.aside())]
+        raise errors.CheckpointError(
+            f"no checkpoint in {str(path)!r} is whole: {'; '.join(listed) or 'it holds none'}; expected the "
+            f"checkpoint_dir of a Trainer"
+        )
+    arrays = {name: array for name, array in folder.arrays(step).items() if not name.startswith("@")}
+    return Source(arrays, f"checkpoint {step} in {str(path)!r}", unpacked(folder.meta(step).get("origins", {})))

@@ -1,0 +1,167 @@
+"""What a Trainer does with its parameters between steps: read, save, load, freeze, export, and set their rate."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from fluid.core import Program
+from fluid.session import Session
+from fluid.session.names import Fetch
+from fluid.storage import LoadReport, Parameters, PathLike, Rename
+
+
+class HasParameters:
+    """The parameters of a Trainer.
+
+    Attributes:
+      session: that of the Trainer.
+      program: its program.
+    """
+
+    session: Session
+    program: Program
+
+    @property
+    def params(self) -> dict[str, jax.Array]:
+        """Parameters and states by name, as they are now: copies, for `fluid.Inferencer(params=trainer.params)`."""
+        return self.session.params()
+
+    @property
+    def learning_rate(self) -> float | tuple[float, ...]:
+        """The learning rate of the next step; a tuple where the program calls `minimize` several times.
+
+        Set, it takes the place of the declared number or schedule; None puts that back. Nothing is compiled anew.
+        """
+        rates = self.session.learning_rates(self.program)
+        return rates[0] if len(rates) == 1 else rates
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float | Sequence[float | None] | None) -> None:
+        self.session.set_learning_rates(rate, self.program)
+
+    def save_params(self, path: PathLike, names: str | Sequence[str] | None = None) -> None:
+        """Write parameters and moving statistics to one file, atomically.
+
+        Args:
+          path: of the file; in a directory that exists, `params.fluid` is written.
+          names: names and globs, such as `["backbone/*"]`; all by default.
+
+        Raises:
+          ArgumentError: `names` is empty.
+          UnknownNameError: something in it is no name here.
+          ParameterFileError: the file cannot be written.
+        """
+        self.session.save_params(path, names)
+
+    def load_params(
+        self, source: Parameters, strict: bool = True, rename: Rename = None, skip: str | Sequence[str] = ()
+    ) -> LoadReport:
+        """Set parameters and moving statistics from a file, or from arrays by name. Optimizer slots stay as they are.
+
+        Args:
+          source: a file of `save_params`, one that ends in ".safetensors", or arrays by name.
+          strict: False accepts what is missing there, which keeps its value, and what there is more; both are logged.
+          rename: names there to names here, with globs: `{"old/*": "new/*"}`.
+          skip: names and globs of what is not taken, whatever its shape is: `["head/*"]`.
+
+        Returns:
+          A LoadReport: what was taken, what was left, and what is missing.
+
+        Raises:
+          ParameterFileError: there is no such file, or it holds something else.
+          ParameterError: names, shapes, dtypes or origins differ, or nothing would be taken; nothing is changed then.
+          UnknownNameError: something to skip is neither there nor here.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     hidden = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=3, name="body")
+          ...     return fluid.layers.mean(fluid.layers.fc(hidden, size=1, name="head"))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.load_params({"old.w_0": np.ones((2, 3), "float32")}, strict=False, rename={"old.*": "body.*"})
+          1 array taken from the given parameters
+            3 arrays keep their values: body.b_0 float32[3], head.w_0 float32[3, 1], head.b_0 float32[1]
+        """
+        return self.session.load_params(source, strict, rename, skip)
+
+    @property
+    def frozen(self) -> list[str]:
+        """The names of the parameters and moving statistics that `freeze` keeps as they are."""
+        return [name for name in self.session.scope.specs if name in self.session.freezing.names]
+
+    def freeze(self, patterns: str | Sequence[str]) -> list[str]:
+        """Keep parameters, and moving statistics with them, as they are from the next step on.
+
+        The Trainer stays, and so do the slots of the optimizer: those of what is frozen are there again when it is
+        unfrozen. The step is compiled anew once for each set of names. A handler may call this while training goes on,
+        and checkpoints record it.
+
+        Args:
+          patterns: names and globs, such as `"backbone/*"` or `["emb.w_0", "encoder/*"]`. A layer's moving statistics
+            stand still when they are named, or when all parameters of the layer are frozen; batch_norm then normalises
+            with them.
+
+        Returns:
+          The names that stand still now and did not before.
+
+        Raises:
+          UnknownNameError: a pattern matches no name.
+          ArgumentError: nothing would be left to train, or an optimizer cannot leave parameters out.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     hidden = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=3, name="body")
+          ...     return fluid.layers.mean(fluid.layers.fc(hidden, size=1, name="head"))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.freeze("body.*")
+          ['body.w_0', 'body.b_0']
+          >>> trainer.unfreeze("body.b_*")
+          ['body.b_0']
+          >>> trainer.frozen
+          ['body.w_0']
+        """
+        return self.session.freeze(patterns)
+
+    def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
+        """Train again what `freeze` has frozen. What the program itself freezes stays so.
+
+        Args:
+          patterns: names and globs; all that is frozen by default.
+
+        Returns:
+          The names that do not stand still any more.
+
+        Raises:
+          UnknownNameError: a pattern matches nothing that is frozen.
+          ArgumentError: it names statistics that stand still with the parameters of their layer.
+        """
+        return self.session.unfreeze(patterns)
+
+    def save_inference_model(self, path: PathLike, fetch: Fetch | None = None, **options: Any) -> None:
+        """Write the program, as it is in test mode, and its parameters to one file that runs without its function.
+
+        Args:
+          path: of the file; in a directory that exists, `model.fluid` is written.
+          fetch: names of what it returns, such as the prediction; by default the outputs of the program. What these do
+            not depend on, such as the label, is neither fed nor saved.
+          options: as for `fluid.io.save_inference_model`.
+
+        Raises:
+          ArtifactError: the program cannot be exported, or the file cannot be written.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     y = fluid.layers.data("y", shape=[1])
+          ...     guess = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
+          ...     return fluid.layers.mean(fluid.layers.square_error_cost(guess, y))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.save_inference_model("line.fluid", fetch=["guess"])
+          >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2]]})["guess"].shape
+          (1, 1)
+        """
+        from fluid import artifact  # not everybody needs it
+
+        artifact.save(path, self.program, self.session.params(), fetch=fetch, **options)

@@ -1,0 +1,117 @@
+"""What a Trainer does with whole data sets beside training: predictions of its program; and what is no data set."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+from fluid import errors
+from fluid.core import TEST
+from fluid.missing import SpelledElsewhere
+from fluid.reader import data_sets
+from fluid.reader.adapters import minibatches
+from fluid.reader.base import ReaderLike
+from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.session import Request, Results, check_fetch
+from fluid.session.names import Fetch
+from fluid.session.prediction import needed_feeds, on_host, stream
+from fluid.session.shown import ShowsProgram
+from fluid.trainer.evaluation.evaluate import converter
+from fluid.trainer.signals import Signals
+
+_TEST = "trainer.test(reader)"
+_PARAMS = "trainer.params, a dict of arrays by name"
+
+
+class Predicting(ShowsProgram, SpelledElsewhere):
+    """What Trainer inherits: `predict`, and the spellings of those who come from other libraries."""
+
+    _training: bool
+    _signals: Signals
+    _spelled: ClassVar = {
+        "compile": "fluid.Trainer(train_program, optimizer), which compiles by itself",
+        "eval": _TEST,
+        "evaluate": _TEST,
+        "fit": "trainer.train(reader, num_epochs=10); fluid.reader.arrays((x, y), batch_size=32) is a reader of arrays",
+        "infer": "trainer.predict(reader, fetch=[...]) for a data set, or trainer.run(feed, fetch=[...])",
+        "load_weights": "fluid.io.load_params(trainer, path)",
+        "lr": "trainer.learning_rate",
+        "parameters": _PARAMS,
+        "save": "trainer.save_params(path), or trainer.save_inference_model(path) with the program",
+        "save_weights": "trainer.save_params(path)",
+        "state_dict": _PARAMS,
+        "summary": "fluid.summary(trainer)",
+        "validate": _TEST,
+        "weights": _PARAMS,
+    }
+
+    def predict(
+        self, reader: ReaderLike, fetch: Fetch | None = None, feed_order: FeedOrder = None
+    ) -> Iterator[Results]:
+        """Run the program over one pass of a reader, in test mode, and give the results of each minibatch.
+
+        Results come in the order of the reader and are not kept, so that memory is bounded however much data there is:
+        when those of a minibatch are given, one more has been read. While training goes on, each minibatch is run with
+        the parameters of that moment.
+
+        Args:
+          reader: as in `train`. Feeds that the results do not depend on, such as labels, may be there or not.
+          fetch: names of values, such as that of the prediction; the outputs of the program by default.
+          feed_order: as in `train`.
+
+        Returns:
+          An iterator of Results: NumPy arrays `[batch, ...]`, for sequences SequenceBatches of NumPy arrays; by name
+          with `fetch`, or when the program returns a dict. Nothing is read before the first one is asked for.
+
+        Raises:
+          UnknownNameError: the program has no such value.
+          ReaderError: raised while reading: the reader gives nothing.
+          FeedError: raised while reading: data does not fit.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     y = fluid.layers.data("y", shape=[1])
+          ...     guess = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
+          ...     return fluid.layers.mean(fluid.layers.square_error_cost(guess, y))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> data = fluid.reader.arrays({"x": np.ones((10, 2))}, batch_size=4)
+          >>> [results["guess"].shape for results in trainer.predict(data, fetch="guess")]
+          [(4, 1), (4, 1), (2, 1)]
+        """
+        session = self.session
+        program = self.program
+        source = minibatches(check_data("predict", program.feeds, reader))
+        names = None if fetch is None else check_fetch(program, fetch)
+        only = needed_feeds(session, program, names)
+        feeder = Feeder(program.feeds, feed_order, buckets=session.buckets(program), only=only)
+        step = session.step(program, Request(TEST, names, only))
+        shown = program.output_names if names is None else names
+
+        def begin(feed: Any) -> Callable[[], Results]:
+            values = step.raw(feed)
+            return lambda: Results(on_host(values), shown)
+
+        return stream(source, converter(session, feeder, self._signals if self._training else None), begin)
+
+
+def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any = None) -> ReaderLike:
+    """Check what a method of Trainer is given as reader.
+
+    Args:
+      method: its name, for the message.
+      feeds: names of the feeds of the program.
+      reader: what was given.
+      second: the argument behind it, which is another array when somebody writes `train(x, y)`.
+
+    Raises:
+      ArgumentTypeError: there is no reader, or an array for each feed instead of one.
+    """
+    if reader is None:
+        raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
+    if data_sets.is_data(second):
+        epochs = ", num_epochs=10" if method == "train" else ""
+        raise errors.ArgumentTypeError(
+            f"{method} needs a reader of minibatches, found arrays, one for each feed; say which is which, and how "
+            f"many rows make a minibatch: trainer.{method}(fluid.reader.arrays({data_sets.spelled(feeds)}, "
+            f"batch_size=32{', shuffle=True' if method == 'train' else ''}){epochs})"
+        )
+    return reader

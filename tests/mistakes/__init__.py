@@ -1,0 +1,37 @@
+"""Typical mistakes of users, by theme: what `tests/test_mistakes.py` makes, and `tests/MISTAKES.md` shows."""
+
+from mistakes import (
+    checkpoints,
+    data,
+    feeds,
+    handlers,
+    inference,
+    layers,
+    losses,
+    optimizers,
+    parameters,
+    programs,
+    readers,
+    sequences,
+    tracing,
+    training,
+)
+
+__all__ = ["THEMES"]
+
+THEMES = [
+    programs.THEME,
+    losses.THEME,
+    tracing.THEME,
+    layers.THEME,
+    sequences.THEME,
+    data.THEME,
+    readers.THEME,
+    training.THEME,
+    handlers.THEME,
+    optimizers.THEME,
+    checkpoints.THEME,
+    parameters.THEME,
+    inference.THEME,
+    feeds.THEME,
+]

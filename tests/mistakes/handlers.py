@@ -1,0 +1,94 @@
+"""Mistakes in handlers and events."""
+
+from fluid import errors
+from mistakes.common import LABELED, READER, SGD, classification, fluid, regression
+from mistakes.theme import Theme
+
+THEME = Theme("Handlers and events")
+
+
+@THEME.mistake(
+    "A handler that is called instead of handed over", errors.ArgumentTypeError, "None", "event_handler=on_event"
+)
+def called_handler():
+    def on_event(event=None):
+        print("event", event)
+
+    fluid.Trainer(regression, SGD).train(READER, handlers=[on_event()])
+
+
+@THEME.mistake("A handler of the wrong arguments", errors.ArgumentTypeError, "def on_event(event)")
+def handler_arguments():
+    def on_event(epoch, loss):
+        print(epoch, loss)
+
+    fluid.Trainer(regression, SGD).train(READER, event_handler=on_event)
+
+
+@THEME.mistake("A handler without its arguments", errors.ArgumentTypeError, "[TestEvery(...)]")
+def handler_class():
+    fluid.Trainer(regression, SGD).train(READER, handlers=[fluid.handlers.TestEvery])
+
+
+@THEME.mistake("A method has the name that it has in Keras", errors.FluidWarning, "on_epoch_end", "end_epoch")
+def keras_method():
+    class Report(fluid.Handler):
+        def on_epoch_end(self, epoch, logs=None):
+            print(epoch, logs)
+
+    fluid.Trainer(regression, SGD).train(READER, handlers=[Report()])
+
+
+@THEME.mistake("A method of a handler without the event", errors.ArgumentTypeError, "end_epoch(self, event)")
+def method_without_event():
+    class Report(fluid.Handler):
+        def end_epoch(self):
+            print("an epoch is done")
+
+    fluid.Trainer(regression, SGD).train(READER, handlers=[Report()])
+
+
+@THEME.mistake("A value that nobody measures is monitored", errors.FluidError, "'val_loss'", "'test_loss'")
+def monitor():
+    handlers = [fluid.handlers.EarlyStopping("val_loss"), fluid.handlers.TestEvery(LABELED)]
+    fluid.Trainer(classification, SGD).train(LABELED, handlers=handlers)
+
+
+@THEME.mistake("The test that a handler monitors is missing", errors.FluidError, "'test_loss'", "TestEvery")
+def monitor_without_test():
+    fluid.Trainer(classification, SGD).train(LABELED, handlers=[fluid.handlers.EarlyStopping("test_loss")])
+
+
+@THEME.mistake("A direction that is neither", errors.ArgumentError, "'maximum'", '"max"')
+def direction():
+    fluid.handlers.EarlyStopping("accuracy", mode="maximum")
+
+
+@THEME.mistake("An interval that is none", errors.ArgumentError, "'each'", '"epoch"')
+def interval():
+    fluid.handlers.TestEvery(READER, every="each")
+
+
+@THEME.mistake("A metric of an event by a name that is not there", errors.UnknownNameError, "'acc'", "'accuracy'")
+def metric_of_an_event():
+    def on_event(event):
+        if isinstance(event, fluid.EndStepEvent):
+            print(event.metrics["acc"])
+
+    fluid.Trainer(classification, SGD).train(LABELED, event_handler=on_event)
+
+
+@THEME.mistake("Two handlers that announce the same name", errors.FluidError, "test_loss", "name=")
+def same_names():
+    handlers = [fluid.handlers.TestEvery(LABELED), fluid.handlers.TestEvery(LABELED)]
+    fluid.Trainer(classification, SGD).train(LABELED, handlers=handlers)
+
+
+@THEME.mistake("A checkpoint is asked for without a folder", errors.CheckpointError, "checkpoint_config")
+def checkpoint_without_folder():
+    def on_event(event):
+        if isinstance(event, fluid.EndEpochEvent):
+            trainer.save_checkpoint()
+
+    trainer = fluid.Trainer(regression, SGD)
+    trainer.train(READER, event_handler=on_event)

@@ -1,0 +1,70 @@
+"""Mistakes in readers: what gives the data."""
+
+from fluid import errors
+from mistakes.common import READER, SGD, X, Y, fluid, regression
+from mistakes.theme import Theme
+
+THEME = Theme("Readers")
+
+
+@THEME.mistake("A generator is used for several epochs", errors.ReaderError, "function that returns")
+def exhausted():
+    def rows():
+        for x, y in zip(X, Y, strict=True):
+            yield [(x, y)]
+
+    fluid.Trainer(regression, SGD).train(rows(), num_epochs=2)
+
+
+@THEME.mistake("Rows that are not put into minibatches", errors.FeedError, "without a batch dimension")
+def rows_without_batches():
+    def rows():
+        for x, y in zip(X, Y, strict=True):
+            yield x, y
+
+    fluid.Trainer(regression, SGD).train(rows)
+
+
+@THEME.mistake("A list of dicts that are not put into minibatches", errors.FeedError, "without a batch dimension")
+def dicts_without_batches():
+    rows = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
+    fluid.Trainer(regression, SGD).train(rows)
+
+
+@THEME.mistake("A function that forgets to return its reader", errors.FluidError, "None")
+def returns_none():
+    def reader():
+        fluid.reader.arrays({"x": X, "y": Y}, batch_size=8)
+
+    fluid.Trainer(regression, SGD).train(reader)
+
+
+@THEME.mistake("A reader without data", errors.ReaderError, "nothing")
+def empty():
+    fluid.Trainer(regression, SGD).train([])
+
+
+@THEME.mistake("Fewer rows than batch_size, and drop_last", errors.ReaderError, "drop_last")
+def all_dropped():
+    fluid.Trainer(regression, SGD).train(fluid.reader.arrays({"x": X, "y": Y}, batch_size=32, drop_last=True))
+
+
+@THEME.mistake("The path of a file instead of a reader", errors.ArgumentTypeError, "'train.csv'")
+def path_as_reader():
+    fluid.Trainer(regression, SGD).train("train.csv")
+
+
+@THEME.mistake("A batch size from a configuration, as text", errors.FluidError, "batch_size", "'32'")
+def batch_size_as_text():
+    fluid.batch(READER, batch_size="32")
+
+
+@THEME.mistake("Readers of different lengths side by side", errors.ReaderError, "compose")
+def composed():
+    rows = fluid.reader.compose(list(X), list(Y[:10]))
+    fluid.Trainer(regression, SGD).train(fluid.batch(rows, batch_size=4))
+
+
+@THEME.mistake("An order of feeds with a name that is not there", errors.UnknownNameError, "'target'", "'y'")
+def feed_order():
+    fluid.Trainer(regression, SGD).train(fluid.reader.arrays((X, Y), batch_size=8), feed_order=["x", "target"])

@@ -1,0 +1,57 @@
+"""One net, built as a program that is written down and as a program function; both must give the same bits."""
+
+import contextlib
+
+import numpy as np
+
+import fluid as functions
+import fluid.static as static
+
+
+@contextlib.contextmanager
+def fresh():
+    """A main program, a startup program, a scope and names of their own."""
+    main = static.Program()
+    startup = static.Program()
+    guards = (static.scope_guard(static.Scope()), static.unique_name.guard(), static.program_guard(main, startup))
+    with guards[0], guards[1], guards[2]:
+        yield main, startup
+
+
+def scope_value(name):
+    """What the global scope holds under a name."""
+    return np.array(static.global_scope().find_var(name).get_tensor())
+
+
+def train_both(net, feeds, optimizer=lambda fluid: fluid.optimizer.SGD(learning_rate=0.1)):
+    """Train a net both ways and compare the losses of all steps and all parameters, bit for bit.
+
+    Args:
+      net: called with fluid, the one or the other; returns the loss, or the loss first.
+      feeds: one for each step.
+      optimizer: called with fluid.
+
+    Returns:
+      The losses.
+    """
+
+    def function():
+        found = net(functions)
+        loss = found[0] if isinstance(found, tuple) else found
+        optimizer(functions).minimize(loss)
+        return loss
+
+    session = functions.Session(function)
+    wanted = [float(np.asarray(session.run(feed=feed)[0]).reshape(-1)[0]) for feed in feeds]
+    with fresh() as (main, startup):
+        found = net(static)
+        loss = found[0] if isinstance(found, tuple) else found
+        optimizer(static).minimize(loss)
+        exe = static.Executor(static.CPUPlace())
+        exe.run(startup)
+        losses = [float(exe.run(main, feed=feed, fetch_list=[loss])[0]) for feed in feeds]
+        assert losses == wanted
+        assert {v.name for v in main.list_vars() if v.persistable} == set(session.scope)
+        for name, value in session.scope.items():
+            np.testing.assert_array_equal(scope_value(name), value, err_msg=name)
+    return losses

@@ -1,0 +1,80 @@
+"""Random numbers that are drawn on the host are those of `jax.random`, to the bit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fluid
+from fluid import host_random, initializer
+
+seeds = st.integers(0, 2**32 - 1)
+few = settings(deadline=None, max_examples=25)
+
+
+def same(first, second):
+    return np.array_equal(jax.random.key_data(first), jax.random.key_data(second))
+
+
+@few
+@given(seed=seeds, number=seeds)
+def test_folding(seed, number):
+    key = jax.random.key(seed)
+    assert same(host_random.fold_in(key, number), jax.random.fold_in(key, number))
+
+
+@few
+@given(seed=seeds, count=st.sampled_from([1, 2, 3, 100, 4097]))
+def test_bits(seed, count):
+    key = jax.random.key(seed)
+    np.testing.assert_array_equal(host_random.bits_of(host_random.key_data(key), count), jax.random.bits(key, (count,)))
+
+
+DRAWN = {
+    "uniform": initializer.Uniform(-0.3, 0.31),
+    "normal": initializer.Normal(0.1, 0.7),
+    "truncated": initializer.TruncatedNormal(-1.0, 2.0),
+    "xavier": initializer.Xavier(),
+    "msra": initializer.MSRA(uniform=False),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [(2,), (7,), (20, 1, 3, 3), (180, 10), (257, 9), (0, 3)])
+def test_initial_values_are_those_that_a_compiled_program_draws(name, dtype, shape, monkeypatch):
+    key = jax.random.key(5)
+    found = DRAWN[name](key, shape, jnp.dtype(dtype))
+    assert found.shape == shape and found.dtype == jnp.dtype(dtype)
+    monkeypatch.setattr(host_random, "key_data", lambda key: None)
+    drawn = DRAWN[name](key, shape, jnp.dtype(dtype))
+    assert isinstance(found, np.ndarray) and isinstance(drawn, jax.Array)
+    np.testing.assert_array_equal(found.astype("float32"), np.asarray(drawn).astype("float32"))
+
+
+def test_a_known_key_in_a_function_that_is_traced():
+    key = jax.random.key(3)
+    folded = jax.jit(lambda: jax.random.key_data(host_random.fold_in(key, 9)))()
+    np.testing.assert_array_equal(folded, jax.random.key_data(jax.random.fold_in(key, 9)))
+
+
+def test_other_generators_are_left_to_jax():
+    key = jax.random.key(0, impl="rbg")
+    assert host_random.key_data(key) is None
+    assert same(host_random.fold_in(key, 3), jax.random.fold_in(key, 3))
+    assert DRAWN["normal"](key, (2, 3), jnp.dtype("float32")).shape == (2, 3)
+
+
+def test_a_trainer_compiles_no_program_for_each_shape():
+    def program(widths):
+        x = fluid.layers.data("x", shape=[3])
+        for width in widths:
+            x = fluid.layers.fc(x, size=width)
+        return fluid.layers.mean(x)
+
+    fluid.Session(lambda: program([4]))
+    before = initializer._from_bits._cache_size()
+    fluid.Session(lambda: program(range(5, 15)))
+    assert initializer._from_bits._cache_size() == before

@@ -1,0 +1,39 @@
+"""Every typical mistake of a user is answered, by an error or a warning of fluid that says what to write instead."""
+
+import re
+
+import pytest
+from mistakes import THEMES
+from mistakes.making import answer_to
+from mistakes.page import PAGE, entry
+from mistakes.theme import Logged
+
+from fluid import errors
+
+MISTAKES = {f"{theme.title}: {mistake.title}": mistake for theme in THEMES for mistake in theme.mistakes}
+
+
+def test_there_are_a_hundred_and_each_has_a_title_of_its_own():
+    assert len(MISTAKES) >= 100
+    assert len(MISTAKES) == sum(len(theme.mistakes) for theme in THEMES)
+
+
+@pytest.mark.parametrize("title", MISTAKES)
+def test_it_is_answered_as_the_page_says(title, tmp_path):
+    mistake = MISTAKES[title]
+    answer = answer_to(mistake, tmp_path)
+    assert answer is not None, "nothing was said"
+    assert issubclass(answer.kind, mistake.answer), answer
+    assert issubclass(answer.kind, errors.FluidError | errors.FluidWarning | Logged)
+    missing = [word for word in mistake.says if word not in answer.text]
+    assert mistake.says and not missing, answer.text
+    assert entry(mistake, answer) in PAGE.read_text(encoding="utf-8"), (
+        f"{PAGE} is out of date: `make mistakes` writes it anew"
+    )
+
+
+def test_the_page_lists_these_mistakes_and_no_others():
+    text = PAGE.read_text(encoding="utf-8")
+    assert re.findall(r"^### (.+)$", text, re.MULTILINE) == [m.title for t in THEMES for m in t.mistakes]
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [theme.title for theme in THEMES]
+    assert f"\n{len(MISTAKES)} typical mistakes" in text

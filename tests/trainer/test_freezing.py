@@ -1,0 +1,558 @@
+"""Freezing: globs in parameter_list, trainer.freeze and unfreeze, and `with fluid.frozen():`."""
+
+import itertools
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fluid
+from fluid import errors, optimizer
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(24, 4)).astype("float32")
+Y = RANDOM.normal(size=(24, 1)).astype("float32")
+DATA = fluid.reader.arrays((X, Y), batch_size=4)
+BODY = ["body/fc_0.w_0", "body/fc_0.b_0"]
+HEAD = ["head/fc_0.w_0", "head/fc_0.b_0"]
+
+
+def predicted():
+    x = fluid.layers.data("x", shape=[4])
+    with fluid.name_scope("body"):
+        hidden = fluid.layers.fc(x, size=5, act="tanh")
+    with fluid.name_scope("head"):
+        return fluid.layers.fc(hidden, size=1)
+
+
+def loss_of(guess):
+    return fluid.layers.mean(fluid.layers.square(guess - fluid.layers.data("y", shape=[1])))
+
+
+def net():
+    return loss_of(predicted())
+
+
+def minimising(rule, **options):
+    """The net, minimised by the program itself."""
+
+    def program():
+        loss = net()
+        rule.minimize(loss, **options)
+        return loss
+
+    return program
+
+
+def arrays(trainer):
+    return {name: np.array(value) for name, value in trainer.params.items()}
+
+
+def train(trainer, num_epochs=1, **options):
+    trainer.train(DATA, num_epochs, progress=False, **options)
+    return arrays(trainer)
+
+
+def assert_equal(got, expected, names):
+    for name in names:
+        np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
+
+
+def by_hand(x, y, parameters):
+    """The loss of the net, in plain JAX."""
+    hidden = jnp.tanh(x @ parameters[BODY[0]] + parameters[BODY[1]])
+    return jnp.mean(jnp.square(hidden @ parameters[HEAD[0]] + parameters[HEAD[1]] - y))
+
+
+def steps_by_hand(rule, parameters, state, names, batches):
+    """Training with optax where only the named parameters, and their parts of the state, change."""
+
+    def only(tree):
+        return jax.tree.map(
+            lambda part: {n: part[n] for n in names} if isinstance(part, dict) else part,
+            tree,
+            is_leaf=lambda part: isinstance(part, dict),
+        )
+
+    for x, y in batches:
+        mine = {n: parameters[n] for n in names}
+        gradients = jax.grad(lambda chosen, x, y, rest: by_hand(x, y, {**rest, **chosen}))(mine, x, y, parameters)
+        updates, part = rule.update(gradients, only(state), mine)
+        parameters = {**parameters, **optax.apply_updates(mine, updates)}
+        state = jax.tree.map(
+            lambda old, new: {**old, **new} if isinstance(old, dict) else new,
+            state,
+            part,
+            is_leaf=lambda leaf: isinstance(leaf, dict),
+        )
+    return parameters, state
+
+
+BATCHES = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 24, 4)]
+
+
+def test_freeze_and_unfreeze_keep_the_slots_as_optax_by_hand_does():
+    trainer = fluid.Trainer(net, optimizer.Adam(0.05))
+    rule = optax.adam(0.05)
+    expected = {n: jnp.asarray(v) for n, v in arrays(trainer).items()}
+    state = rule.init(expected)
+    for frozen, names in ((None, BODY + HEAD), ("body/*", HEAD), (None, BODY + HEAD), ("head/*", BODY)):
+        trainer.unfreeze()
+        if frozen is not None:
+            assert trainer.freeze(frozen) == [n for n in trainer.session.scope.specs if n not in names]
+        got = train(trainer)
+        before = expected
+        expected, state = steps_by_hand(rule, expected, state, names, BATCHES)
+        for name in BODY + HEAD:
+            np.testing.assert_allclose(got[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+        for name in set(BODY + HEAD) - set(names):
+            np.testing.assert_array_equal(expected[name], before[name])
+
+
+RULES = {
+    "sgd": optimizer.SGD(0.1),
+    "momentum and decay": optimizer.Momentum(0.1, 0.9, regularization=fluid.regularizer.L2Decay(0.01)),
+    "adam": optimizer.Adam(0.02),
+    "adam with a schedule": optimizer.Adam(fluid.layers.exponential_decay(0.02, 3, 0.5)),
+    "adamw of optax": optimizer.Optax(optax.adamw(0.02)),
+    "rmsprop": optimizer.RMSProp(0.02),
+    "lamb": optimizer.Lamb(0.02),
+    "lars": optimizer.LarsMomentum(0.02, 0.9),
+    "muon": optimizer.Muon(0.02),
+    "ftrl": optimizer.Ftrl(0.02),
+    "global norm": optimizer.Adam(0.02, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.1)),
+    "lookahead": optimizer.Lookahead(optimizer.Adam(0.02), k=2),
+    "average": optimizer.ExponentialMovingAverage(0.9).track(optimizer.Adam(0.02)),
+    "accumulation": optimizer.Adam(0.02, accumulate_steps=2),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+@pytest.mark.parametrize("names", [HEAD, BODY], ids=["head", "body"])
+def test_freezing_is_training_with_an_optimizer_that_has_only_the_others(rule, names):
+    frozen = [n for n in BODY + HEAD if n not in names]
+    only = fluid.Trainer(minimising(rule, parameter_list=names))
+    trainer = fluid.Trainer(minimising(rule))
+    before = arrays(trainer)
+    assert set(trainer.freeze(frozen)) == set(frozen)
+    got = train(trainer)
+    assert_equal(got, before, frozen)
+    assert_equal(got, train(only), names)
+    assert any((got[n] != before[n]).any() for n in names)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_what_was_frozen_and_thawed_trains_on_with_every_optimizer(rule):
+    trainer = fluid.Trainer(minimising(rule))
+    trainer.freeze("body/*")
+    first = train(trainer)
+    trainer.unfreeze("body/*")
+    for name, value in train(trainer).items():
+        assert np.isfinite(value).all()
+        # No slot of zeros takes a parameter to zero, as slow weights would that began without it.
+        assert 0 < np.abs(value - first[name]).max() < 1, name
+
+
+def test_lookahead_and_averages_follow_what_is_frozen():
+    average = optimizer.ExponentialMovingAverage(0.5)
+    trainer = fluid.Trainer(net, average.track(optimizer.SGD(0.1)))
+    trainer.freeze("body/*")
+    got = train(trainer)
+    for name in BODY:  # the average of what stood still
+        np.testing.assert_allclose(np.array(average.values(trainer)[name]), got[name], rtol=1e-6)
+
+
+def test_an_optimizer_whose_slots_are_one_for_all_cannot_freeze():
+    flat = optax.flatten(optax.adam(0.1))
+    trainer = fluid.Trainer(net, flat)
+    before = trainer.frozen
+    with pytest.raises(errors.ArgumentError, match="belongs to all parameters together.*parameter_list"):
+        trainer.freeze("body/*")
+    assert trainer.frozen == before == []
+    train(trainer)
+
+
+def test_globs_in_parameter_list():
+    (glob,) = fluid.Program(minimising(optimizer.SGD(0.1), parameter_list=["head/*"])).minimizes
+    assert set(glob.parameters) == set(HEAD)
+    (several,) = fluid.Program(minimising(optimizer.SGD(0.1), parameter_list=["head/*", "*.w_0"])).minimizes
+    assert set(several.parameters) == {*HEAD, BODY[0]}
+    (without,) = fluid.Program(minimising(optimizer.SGD(0.1), no_grad_set=["head/*"])).minimizes
+    assert set(without.parameters) == set(BODY)
+    (own,) = fluid.Program(minimising(optimizer.SGD(0.1, parameter_list=["body/*"]))).minimizes
+    assert set(own.parameters) == set(BODY)
+    for options in ({"parameter_list": ["haed/*"]}, {"no_grad_set": ["haed/*"]}):
+        with pytest.raises(
+            errors.UnknownNameError, match=r"minimize: 'haed/\*' matches no name. Did you mean 'head/\*'"
+        ):
+            fluid.Program(minimising(optimizer.SGD(0.1), **options))
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_name():
+    trainer = fluid.Trainer(net, optimizer.SGD(0.1))
+    with pytest.raises(errors.UnknownNameError, match=r"freeze: 'bdy/\*' matches no name. Did you mean 'body/\*'"):
+        trainer.freeze("bdy/*")
+    with pytest.raises(errors.UnknownNameError, match=r"freeze: 'body/fc_0.w' is not the name .*'body/fc_0.w_0'"):
+        trainer.freeze(["body/fc_0.w"])
+    trainer.freeze("body/*")
+    with pytest.raises(errors.UnknownNameError, match=r"unfreeze: 'head/\*' matches no name"):
+        trainer.unfreeze("head/*")
+    assert set(trainer.frozen) == set(BODY)
+
+
+def test_freezing_all_parameters_is_an_error():
+    trainer = fluid.Trainer(net, optimizer.SGD(0.1))
+    with pytest.raises(errors.ArgumentError, match="nothing to train"):
+        trainer.freeze("*")
+    trainer.freeze("body/*")
+    with pytest.raises(errors.ArgumentError, match="nothing to train"):
+        trainer.freeze("head/*")
+    assert set(trainer.frozen) == set(BODY)
+
+    def whole():
+        with fluid.frozen():
+            return net()
+
+    with pytest.raises(errors.ProgramError, match="no trainable parameter"):
+        fluid.Trainer(whole, optimizer.SGD(0.1))
+
+
+def test_freezing_compiles_the_step_once_for_each_set_of_names():
+    trainer = fluid.Trainer(net, optimizer.SGD(0.1))
+    train(trainer)
+    counts = [len(trainer.session.compilations)]
+    for act in (lambda: trainer.freeze("body/*"), lambda: None, trainer.unfreeze, lambda: trainer.freeze("body/*")):
+        act()
+        train(trainer)
+        counts.append(len(trainer.session.compilations))
+    assert counts == [1, 2, 2, 2, 2]
+    assert trainer.session.compilations[1].reason == "other parameters are frozen: 2 names"
+
+
+def test_a_handler_freezes_while_training_goes_on():
+    trainer = fluid.Trainer(net, optimizer.SGD(0.1))
+    seen = []
+
+    def at(event):
+        if isinstance(event, fluid.EndStepEvent):
+            seen.append(arrays(trainer))
+            if event.step == 1:
+                trainer.freeze("body/*")
+            if event.step == 3:
+                trainer.unfreeze()
+
+    train(trainer, event_handler=at)
+    moved = [(a[BODY[0]] != b[BODY[0]]).any() for a, b in itertools.pairwise(seen)]
+    assert moved == [True, False, False, True, True]
+
+
+# Batch normalisation.
+def normalised():
+    x = fluid.layers.data("x", shape=[4])
+    with fluid.name_scope("body"):
+        hidden = fluid.layers.batch_norm(fluid.layers.fc(x, size=5, bias_attr=False))
+    with fluid.name_scope("head"):
+        return loss_of(fluid.layers.fc(hidden, size=1))
+
+
+def frozen_in_the_program():
+    x = fluid.layers.data("x", shape=[4])
+    with fluid.frozen(), fluid.name_scope("body"):
+        hidden = fluid.layers.batch_norm(fluid.layers.fc(x, size=5, bias_attr=False))
+    with fluid.name_scope("head"):
+        return loss_of(fluid.layers.fc(hidden, size=1))
+
+
+STATISTICS = ["body/batch_norm_0.w_1", "body/batch_norm_0.w_2"]
+
+
+def with_moments(seed=0):
+    """Parameters of `normalised`, with statistics that are not those of any minibatch."""
+    random = np.random.default_rng(seed)
+    shapes = {n: s.shape for n, s in fluid.Session(normalised).scope.specs.items()}
+    return {n: random.uniform(0.5, 1.5, size=shape).astype("float32") for n, shape in shapes.items()}
+
+
+def by_numpy(p, x, y):
+    """The loss, and its gradient for the weight of the head, with the moving statistics."""
+    z = x @ p["body/fc_0.w_0"]
+    z = (z - p[STATISTICS[0]]) / np.sqrt(p[STATISTICS[1]] + 1e-5) * p["body/batch_norm_0.w_0"] + p[
+        "body/batch_norm_0.b_0"
+    ]
+    error = z @ p[HEAD[0]] + p[HEAD[1]] - y
+    return np.mean(error**2), 2 * z.T @ error / len(x)
+
+
+@pytest.mark.parametrize(
+    ("program", "freeze"),
+    [
+        (normalised, "body/*"),
+        (normalised, ["body/fc_0.w_0", "body/batch_norm_0.w_0", "body/batch_norm_0.b_0"]),  # parameters alone
+        (normalised, [*STATISTICS, "body/fc_0.*"]),  # statistics alone
+        (frozen_in_the_program, None),
+    ],
+    ids=["scope", "parameters", "statistics", "frozen()"],
+)
+def test_moving_statistics_of_frozen_layers_stand_still_and_normalise(program, freeze):
+    trainer = fluid.Trainer(program, optimizer.SGD(0.1), params=with_moments())
+    if freeze is not None:
+        trainer.freeze(freeze)
+    before = arrays(trainer)
+    losses = []
+    one = fluid.reader.arrays((X[:8], Y[:8]), batch_size=8)
+    trainer.train(one, 1, lambda e: losses.append(float(e.metrics[0])) if isinstance(e, fluid.EndStepEvent) else None)
+    loss, gradient = by_numpy(before, X[:8], Y[:8])
+    assert losses == pytest.approx([loss], rel=1e-5)
+    after = arrays(trainer)
+    np.testing.assert_allclose(after[HEAD[0]], before[HEAD[0]] - 0.1 * gradient, rtol=1e-4, atol=1e-5)
+    assert_equal(after, before, [*STATISTICS, "body/fc_0.w_0"])
+    if freeze != [*STATISTICS, "body/fc_0.*"]:
+        assert_equal(after, before, ["body/batch_norm_0.w_0", "body/batch_norm_0.b_0"])
+
+
+def test_moving_statistics_move_again_when_unfrozen():
+    trainer = fluid.Trainer(normalised, optimizer.SGD(0.01))
+    plain = fluid.Trainer(normalised, optimizer.SGD(0.01))
+    trainer.freeze("body/*")
+    assert set(trainer.unfreeze("body/*")) >= set(STATISTICS)
+    assert_equal(train(trainer), train(plain), plain.params)
+    trainer.freeze("body/*.w_0")
+    before = arrays(trainer)
+    after = train(trainer)
+    assert (after[STATISTICS[0]] != before[STATISTICS[0]]).any()  # the layer still has a bias to train
+    trainer.freeze("body/*.b_0")
+    with pytest.raises(errors.ArgumentError, match=r"trainer.unfreeze\('body/batch_norm_0.\*'\)"):
+        trainer.unfreeze(STATISTICS)
+
+
+def test_frozen_in_the_program_is_not_among_what_is_trained():
+    (minimize,) = fluid.Trainer(frozen_in_the_program, optimizer.SGD(0.1)).program.minimizes
+    assert set(minimize.parameters) == set(HEAD)
+    assert not fluid.Program(frozen_in_the_program).parameters["body/fc_0.w_0"].trainable
+
+
+def test_what_is_used_frozen_and_not_frozen_is_trained_by_the_other_use():
+    shared = fluid.ParamAttr(name="shared")
+
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        with fluid.frozen():
+            constant = fluid.layers.fc(x, size=1, param_attr=shared, bias_attr=False)
+        return fluid.layers.mean(constant * fluid.layers.fc(x, size=1, param_attr=shared, bias_attr=False))
+
+    trainer = fluid.Trainer(program, optimizer.SGD(0.1))
+    before = arrays(trainer)["shared"]
+    trainer.train(fluid.reader.arrays((X[:4],), batch_size=4), 1, progress=False)
+    expected = before - 0.1 * X[:4].T @ (X[:4] @ before) / 4  # half the gradient of the square
+    np.testing.assert_allclose(arrays(trainer)["shared"], expected, rtol=1e-5)
+
+
+def test_frozen_tables_that_are_updated_by_rows_stand_still():
+    def program():
+        ids = fluid.layers.data("ids", shape=[1], dtype="int64")
+        first = fluid.layers.embedding(ids, size=[7, 3], is_sparse=True, param_attr="first")
+        other = fluid.layers.embedding(ids, size=[7, 3], is_sparse=True, param_attr="other")
+        with fluid.frozen():
+            again = fluid.layers.embedding(ids, size=[7, 3], is_sparse=True, param_attr="other")
+        return fluid.layers.mean(fluid.layers.square(first + other * again))
+
+    trainer = fluid.Trainer(program, optimizer.Adagrad(0.1))
+    before = arrays(trainer)
+    trainer.freeze("first")
+    trainer.train(fluid.reader.arrays((np.arange(4)[:, None],), batch_size=2), 2, progress=False)
+    after = arrays(trainer)
+    np.testing.assert_array_equal(after["first"], before["first"])
+    assert (after["other"][:4] != before["other"][:4]).any(axis=1).all()
+    np.testing.assert_array_equal(after["other"][4:], before["other"][4:])
+
+
+def test_a_step_of_ones_own_leaves_alone_what_is_frozen():
+    def step(here):
+        found = here.losses_and_gradients()
+        parameters, slots = here.update(found.gradients)
+        return parameters, slots, found
+
+    own = fluid.Trainer(net, optimizer.Adam(0.02), step=step)
+    plain = fluid.Trainer(net, optimizer.Adam(0.02))
+    for trainer in (own, plain):
+        trainer.freeze("body/*")
+    before = arrays(own)
+    got = train(own)
+    assert_equal(got, before, BODY)
+    for name, value in train(plain).items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-6)
+
+
+def test_float16_leaves_alone_what_is_frozen():
+    trainer = fluid.Trainer(net, optimizer.Adam(0.02), precision="float16")
+    trainer.freeze("body/*")
+    before = arrays(trainer)
+    got = train(trainer)
+    assert_equal(got, before, BODY)
+    assert all((got[n] != before[n]).any() for n in HEAD)
+
+
+def test_layers_that_are_repeated_are_frozen_by_name():
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        deep = fluid.layers.repeat(lambda h: fluid.layers.batch_norm(fluid.layers.fc(h, size=4)), 3, x, name="deep")
+        return loss_of(fluid.layers.fc(deep, size=1, name="out"))
+
+    trainer = fluid.Trainer(program, optimizer.SGD(0.1))
+    trainer.freeze("deep/*")
+    before = arrays(trainer)
+    after = train(trainer)
+    deep = [n for n in before if n.startswith("deep/")]
+    assert len(deep) == 6
+    assert_equal(after, before, deep)
+    assert (after["out.w_0"] != before["out.w_0"]).any()
+
+
+def test_a_frozen_module_runs_as_in_test_mode():
+    import flax.linen as nn
+
+    class Body(nn.Module):
+        @nn.compact
+        def __call__(self, x, train):
+            return nn.BatchNorm(use_running_average=not train)(nn.Dense(5)(x))
+
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        return loss_of(
+            fluid.layers.fc(fluid.layers.module(Body(), x, name="body", param_attr=True), size=1, name="out")
+        )
+
+    trainer = fluid.Trainer(program, optimizer.SGD(0.1))
+    trainer.freeze("body/*")
+    before = arrays(trainer)
+    (tested,) = trainer.test(fluid.reader.arrays((X, Y), batch_size=24))
+    losses = []
+    one = fluid.reader.arrays((X, Y), batch_size=24)
+    trainer.train(one, 1, lambda e: losses.append(float(e.metrics[0])) if isinstance(e, fluid.EndStepEvent) else None)
+    assert losses == pytest.approx([float(tested)], rel=1e-6)
+    body = [n for n in before if n.startswith("body/")]
+    assert len(body) == 6
+    assert_equal(arrays(trainer), before, body)
+
+
+def test_states_of_ones_own_stand_still_and_say_so():
+    told = []
+
+    def program():
+        with fluid.name_scope("own"):
+            count = fluid.layers.create_state([1])
+            told.append(count.frozen)
+            count.update(count.value + 1)
+        return net()
+
+    trainer = fluid.Trainer(program, optimizer.SGD(0.1))
+    train(trainer)
+    assert train(trainer)["own/create_state_0.w_0"] == [12]
+    assert told[-1] is False
+    trainer.freeze("own/*")
+    assert train(trainer)["own/create_state_0.w_0"] == [12]
+    assert told[-1] is True
+
+
+# Checkpoints.
+class Schedule(fluid.Handler):
+    """Unfreezes the body after an epoch, and stops training after some steps."""
+
+    def __init__(self, stop=None):
+        self.stop = stop
+        self.steps = 0
+
+    def end_epoch(self, event):
+        if event.epoch == 0:
+            self.trainer.unfreeze()
+
+    def end_step(self, event):
+        self.steps += 1
+        if self.steps == self.stop:
+            self.trainer.stop()
+
+
+def run(folder, stop=None):
+    """A program that a user would run again: it freezes, and a handler unfreezes."""
+    config = fluid.CheckpointConfig(folder, step_interval=2)
+    trainer = fluid.Trainer(normalised, optimizer.Adam(0.02), checkpoint_config=config)
+    trainer.freeze("body/*")
+    train(trainer, 3, handlers=[Schedule(stop)])
+    return trainer
+
+
+@pytest.mark.parametrize("stop", [2, 4, 6, 7, 9, 15])
+def test_checkpoints_record_what_is_frozen_and_resume_exactly(tmp_path, stop, caplog):
+    expected = arrays(run(tmp_path / "whole"))
+    run(tmp_path / "broken", stop)
+    with caplog.at_level(logging.WARNING, "fluid"):
+        trainer = run(tmp_path / "broken")
+    assert_equal(arrays(trainer), expected, expected)
+    assert not trainer.frozen
+    assert ("what was frozen when the checkpoint was written: nothing" in caplog.text) == (stop >= 6)
+
+
+def test_going_back_to_a_checkpoint_freezes_what_was_frozen_then(tmp_path):
+    config = fluid.CheckpointConfig(tmp_path, step_interval=2, max_num_checkpoints=None)
+    trainer = fluid.Trainer(normalised, optimizer.Adam(0.02), checkpoint_config=config)
+    trainer.freeze("body/*")
+    train(trainer, 2, handlers=[Schedule()])
+    trainer.restore(4)
+    assert {"body/fc_0.w_0", *STATISTICS} <= set(trainer.frozen)
+    trainer.restore(8)
+    assert trainer.frozen == []
+
+
+def test_a_session_saves_and_loads_what_is_frozen(tmp_path):
+    first = fluid.Trainer(normalised, optimizer.Adam(0.02))
+    first.freeze("body/*")
+    first.session.save(tmp_path / "session")
+    other = fluid.Trainer(normalised, optimizer.Adam(0.02))
+    other.session.load(tmp_path / "session")
+    assert other.frozen == first.frozen
+    first.unfreeze()
+    first.session.save(tmp_path / "session")
+    assert "@frozen" not in fluid.io.load_arrays(tmp_path / "session")[0]
+    other.session.load(tmp_path / "session")
+    assert other.frozen == []
+
+
+def test_one_of_two_minimizes_may_be_frozen_as_a_whole():
+    def program():
+        loss = net()
+        optimizer.Adam(0.1).minimize(loss, parameter_list=["body/*"])
+        optimizer.Adam(0.1).minimize(loss, parameter_list=["head/*"])
+        return loss
+
+    session = fluid.Session(program)
+    feed = {"x": X[:4], "y": Y[:4]}
+    session.freeze("body/*")
+    before = {n: np.array(v) for n, v in session.params().items()}
+    norms = session.run(feed=feed, fetch=["grad_norm_0", "grad_norm_1", "update_ratio_0"])
+    after = {n: np.array(v) for n, v in session.params().items()}
+    assert [float(v) for v in norms][0::2] == [0.0, 0.0]
+    assert float(norms[1]) > 0
+    assert_equal(after, before, BODY)
+    assert all((after[n] != before[n]).any() for n in HEAD)
+    with pytest.raises(errors.ArgumentError, match="nothing to train"):
+        session.freeze("head/*")
+
+
+def test_frozen_outside_a_program_says_where_it_belongs():
+    with pytest.raises(errors.OutsideProgramError, match=r"fluid.frozen was called outside"), fluid.frozen():
+        pass
+
+
+def test_a_nan_report_is_that_of_the_step_with_what_is_frozen():
+    def program():
+        with fluid.name_scope("body"):
+            hidden = fluid.layers.batch_norm(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=5))
+        return loss_of(fluid.layers.fc(fluid.layers.log(hidden, name="logarithm"), size=1, name="out"))
+
+    trainer = fluid.Trainer(program, optimizer.SGD(0.1))
+    trainer.freeze("body/*")
+    with pytest.raises(FloatingPointError, match="logarithm"):
+        train(trainer, handlers=[fluid.handlers.TerminateOnNaN(report=True)])

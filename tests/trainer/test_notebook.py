@@ -1,0 +1,45 @@
+"""A notebook as people use one: what stands below its cells after it was run, and run again from the top."""
+
+import nbformat
+import notebooks
+import pytest
+from notebooks import Table
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    return notebooks.run(times=2)
+
+
+def outputs(notebook, words):
+    """The outputs of the cell that holds some words."""
+    (cell,) = [cell for cell in notebook.cells if words in cell.source]
+    return cell.outputs
+
+
+@pytest.mark.slow
+class TestNotebookThatIsRunAgainFromTheTop:
+    def test_nothing_is_on_standard_error_and_nothing_fails_but_what_was_interrupted(self, notebook):
+        every = [output for cell in notebook.cells for output in cell.outputs]
+        assert not [output for output in every if output.output_type == "stream"]
+        (error,) = [output for output in every if output.output_type == "error"]
+        assert error.ename == "KeyboardInterrupt"
+
+    def test_each_training_has_one_output(self, notebook):
+        interrupted = outputs(notebook, notebooks.FAILS)
+        assert [output.output_type for output in interrupted] == ["display_data", "error"]
+        assert len(outputs(notebook, "history = ")) == 1
+        assert len(outputs(notebook, "slow, fast")) == 2
+
+    def test_what_was_interrupted_says_so_and_the_next_cell_continues_it(self, notebook):
+        table = Table(outputs(notebook, notebooks.FAILS)[0].data["text/html"])
+        assert table.text[0] == "interrupted in epoch 4 of 25, step 21" and table.rows[-1][:2] == ["4", "21"]
+        table = Table(outputs(notebook, "history = ")[0].data["text/html"])
+        assert "training continues after 3 epochs and 21 steps" in table.text
+        assert table.text[0].startswith("25 epochs done after") and table.rows[-1][:2] == ["25", "45"]
+
+    def test_it_is_rendered_as_a_page(self, notebook):
+        nbformat.validate(notebook)
+        page = notebooks.rendered(notebook)
+        assert page.count("epochs done after") == 3 and "interrupted in epoch 4 of 25, step 21" in page
+        assert page.count("image/png") >= 1 and "Trainer(program: 4,810 parameters" in page
