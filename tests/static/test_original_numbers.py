@@ -10,6 +10,8 @@ from static.both import fresh, scope_value
 import fluid.static as fluid
 
 BY_ID = {case.id: case for case in cases()}
+# Objects of 1.8, which are made inside a program function.
+CELLS = {"layers.GRUCell", "layers.LSTMCell", "layers.BasicDecoder", "layers.TrainingHelper"}
 
 
 def runnable():
@@ -17,7 +19,7 @@ def runnable():
     left_out = {*IMPOSSIBLE, *getattr(golden_cases, "OTHER_NUMBERS", ())}
     seen = set()
     for id, case in BY_ID.items():
-        if case.missing() or id in left_out or {"build_only", "defect"} & case.spec.keys():
+        if case.missing() or CELLS & case.needs() or id in left_out or {"build_only", "defect"} & case.spec.keys():
             continue
         new = case.needs() - seen or case.spec["family"] == "training"
         seen |= case.needs()
