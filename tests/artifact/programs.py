@@ -37,6 +37,9 @@ FIXED = {
     "detection/box_coder_decode": "there are as many rows of boxes as of images by chance",
     "detection/box_coder_decode_pixels_list": "there are as many rows of boxes as of images by chance",
     "detection/generate_proposals_default": "the anchors have as many rows as there are images by chance",
+    "names/temporal_shift": "it cuts the batch into videos of some frames",
+    "names/crop_tensor": "it cuts a part of given size out of the batch",
+    "integers/*div_scalar": "a single number has as many elements as there are rows by chance",
     "matrix/matmul_transposed_alpha": "what it transposes has the batch for an inner size",
     "shape/split_sections": "it cuts the batch into parts of given sizes",
     "shape/reshape_infer": "it gives the batch another size",
@@ -146,7 +149,13 @@ def examples():
 
 def golden_models():
     """The models of the golden cases."""
-    return [golden(case) for case in golden_cases.cases() if case.id not in golden_cases.IMPOSSIBLE]
+    return [golden(case) for case in cases_that_run()]
+
+
+def cases_that_run():
+    """The golden cases without those that fluid cannot run at all, for the reasons that `golden_cases` has."""
+    without = golden_cases.IMPOSSIBLE.keys() | {"integers/argsort_descending", "names/argsort_descending"}
+    return [case for case in golden_cases.cases() if case.id not in without and not case.missing()]
 
 
 def golden(case):
