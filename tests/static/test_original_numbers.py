@@ -10,13 +10,15 @@ from static.both import fresh, scope_value
 import fluid.static as fluid
 
 BY_ID = {case.id: case for case in cases()}
+# Objects of 1.8, which are made inside a program function.
+CELLS = {"layers.GRUCell", "layers.LSTMCell", "layers.BasicDecoder", "layers.TrainingHelper"}
 
 
 def runnable():
     """One parameter for each case that fluid can run; slow are those that call nothing that none before them calls."""
     seen = set()
     for id, case in BY_ID.items():
-        if id in IMPOSSIBLE or {"build_only", "defect"} & case.spec.keys():
+        if CELLS & case.needs() or id in IMPOSSIBLE or {"build_only", "defect"} & case.spec.keys():
             continue
         new = case.needs() - seen or case.spec["family"] == "training"
         seen |= case.needs()
