@@ -2,6 +2,8 @@
 
 from fluid import (
     clip,
+    contrib,
+    core,
     errors,
     handlers,
     initializer,
@@ -14,14 +16,16 @@ from fluid import (
     reader,
     regularizer,
     trainer,
+    unique_name,
 )
 from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope
 from fluid.inferencer import Inferencer
-from fluid.input import embedding, one_hot
+from fluid.input import data, embedding, one_hot
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from fluid.looking import draw, summary
+from fluid.metrics import average
 from fluid.missing import of_fluid as __getattr__  # noqa: F401
-from fluid.param_attr import ParamAttr
+from fluid.param_attr import ParamAttr, WeightNormParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
 from fluid.serving import serve
@@ -71,10 +75,15 @@ __all__ = [
     "Session",
     "Trainer",
     "TrainingStep",
+    "WeightNormParamAttr",
+    "average",
     "batch",
     "clip",
+    "contrib",
+    "core",
     "create_lod_tensor",
     "create_random_int_lodtensor",
+    "data",
     "draw",
     "embedding",
     "errors",
@@ -96,4 +105,5 @@ __all__ = [
     "summary",
     "train",
     "trainer",
+    "unique_name",
 ]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
+from fluid import core, errors
 from fluid.lazy import optax
+from fluid.missing import of_clip as __getattr__  # noqa: F401
+
+# Whether the gradient of a parameter is clipped; None clips all.
+NeedClip = Callable[[core.Parameter], bool] | None
 
 
 @dataclass(frozen=True)
@@ -16,6 +23,8 @@ class GradientClipByValue:
     Args:
       max: upper bound.
       min: lower bound, `-max` by default.
+      need_clip: a function of a parameter, with `name`, `shape` and `dtype`, that says whether it is clipped; all by
+        default.
 
     Example:
       >>> import jax.numpy as jnp
@@ -26,16 +35,21 @@ class GradientClipByValue:
 
     max: float
     min: float | None = None
+    need_clip: NeedClip = None
 
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation that clips a tree of gradients."""
         low = -self.max if self.min is None else self.min
-        return optax.stateless(lambda updates, _: jax.tree.map(lambda g: g.clip(low, self.max), updates))
+        return _of_some(self.need_clip, lambda updates: jax.tree.map(lambda g: g.clip(low, self.max), updates))
 
 
 @dataclass(frozen=True)
 class GradientClipByNorm:
     """Scales each gradient on its own so that its L2 norm is at most `clip_norm`.
+
+    Args:
+      clip_norm: the largest norm.
+      need_clip: see `GradientClipByValue`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -45,16 +59,24 @@ class GradientClipByNorm:
     """
 
     clip_norm: float
+    need_clip: NeedClip = None
 
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation that clips a tree of gradients."""
         one = optax.clip_by_global_norm(self.clip_norm)
-        return optax.stateless(lambda updates, _: {n: one.update(g, optax.EmptyState())[0] for n, g in updates.items()})
+        return _of_some(
+            self.need_clip, lambda updates: {n: one.update(g, optax.EmptyState())[0] for n, g in updates.items()}
+        )
 
 
 @dataclass(frozen=True)
 class GradientClipByGlobalNorm:
     """Scales all gradients together so that their common L2 norm is at most `clip_norm`.
+
+    Args:
+      clip_norm: the largest norm.
+      group_name: accepted for programs written for Fluid; the gradients of one optimizer are one group.
+      need_clip: see `GradientClipByValue`; the norm is over the gradients that are clipped.
 
     Example:
       >>> import jax.numpy as jnp
@@ -65,7 +87,64 @@ class GradientClipByGlobalNorm:
 
     clip_norm: float
     group_name: str = "default_group"
+    need_clip: NeedClip = None
 
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation that clips a tree of gradients."""
-        return optax.clip_by_global_norm(self.clip_norm)
+        rule = optax.clip_by_global_norm(self.clip_norm)
+        return _of_some(self.need_clip, lambda updates: rule.update(updates, optax.EmptyState())[0])
+
+
+Clip = GradientClipByValue | GradientClipByNorm | GradientClipByGlobalNorm
+
+
+def set_gradient_clip(clip: Clip | None, param_list: Sequence[Any] | None = None, program: None = None) -> None:
+    """Clip the gradients of every optimizer that minimises after this and has no `grad_clip=` of its own.
+
+    Call it in the program function, or in the function that returns the optimizer.
+
+    Args:
+      clip: the clip; None for none.
+      param_list: names or values of parameters, which are clipped each by itself; all together by default.
+      program: only None is accepted: it is the program function that is running.
+
+    Raises:
+      ArgumentError: `program` is given, or a common norm of some parameters is asked for.
+      ArgumentTypeError: `clip` is none.
+      OutsideProgramError: no such function is running.
+      UnknownNameError: a parameter is not of this program.
+
+    Example:
+      >>> import fluid
+      >>> def optimizer():
+      ...     fluid.clip.set_gradient_clip(fluid.clip.GradientClipByGlobalNorm(clip_norm=5.0))
+      ...     return fluid.optimizer.Adam(learning_rate=1e-3)
+      >>> fluid.optimizer.as_optimizer(optimizer).grad_clip.clip_norm
+      5.0
+    """
+    if clip is not None and not isinstance(clip, Clip):
+        raise errors.ArgumentTypeError(
+            f"set_gradient_clip({clip!r}): expected a clip, as in fluid.clip.GradientClipByGlobalNorm(5.0)"
+        )
+    if program is not None:
+        raise errors.ArgumentError("set_gradient_clip(program=...): call it inside of the program function instead")
+    if param_list is None:
+        core.record_gradient_clip(clip)
+        return
+    if isinstance(clip, GradientClipByGlobalNorm):
+        raise errors.ArgumentError(
+            "set_gradient_clip: param_list= clips each parameter by itself, which has no common norm; write "
+            "GradientClipByGlobalNorm(5.0, need_clip=lambda parameter: parameter.name in names)"
+        )
+    core.clip_parameters(clip, param_list)
+
+
+def _of_some(need_clip: NeedClip, clip: Callable[[Any], Any]) -> optax.GradientTransformation:
+    """The optax transformation that clips those gradients, by name, for which `need_clip` holds."""
+
+    def update(updates: Any) -> Any:
+        if need_clip is None:
+            return clip(updates)
+        return {**updates, **clip({n: g for n, g in updates.items() if need_clip(core.described(n, g))})}
+
+    return optax.stateless(lambda updates, _: update(updates))

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, refuse_parallel
 from fluid.missing import SpelledElsewhere
 from fluid.place import Place
 from fluid.reader import data_sets
@@ -54,6 +54,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
       url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
         that is above: "http://host:8000", or of one of its models, "http://host:8000/v2/models/digits".
       token: what that server asks for, or None.
+      parallel: None or False; an Inferencer works on one device.
 
     Attributes:
       program: the discovered Program; a model behind a URL has none here.
@@ -104,7 +105,9 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         strict: bool = True,
         url: str | None = None,
         token: str | None = None,
+        parallel: bool | None = None,
     ):
+        refuse_parallel("Inferencer", parallel)
         self.remote = None
         if url is not None:
             others = (infer_func, param_path, params, place, precision, rename, entry, checkpoint)

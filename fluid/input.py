@@ -1,4 +1,4 @@
-"""`fluid.one_hot` and `fluid.embedding`: as the layers of these names, but they append a dimension and replace none."""
+"""`fluid.data`, `fluid.embedding` and `fluid.one_hot`: as the layers of these names, with another rule for shapes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,48 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from fluid import core
+from fluid import core, errors
 from fluid.layers.base import Layer, layer, like
 from fluid.layers.checks import check_ids
+from fluid.layers.data import data as layers_data
 from fluid.layers.embedding import NOT_DISTRIBUTED, embed
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
+
+
+@layer
+def data(
+    name: str, shape: Sequence[int | None], dtype: DTypeLike = "float32", lod_level: int = 0
+) -> jax.Array | core.SequenceBatch | core.NestedSequenceBatch:
+    """Declare a feed by its whole shape; `layers.data` takes the shape of one example instead.
+
+    Args:
+      name: the name under which data is fed.
+      shape: `[batch, ...]`, with None or -1 for the size of the batch. Without one every size is fixed.
+      dtype: "float32", "int64" and so on.
+      lod_level: 0 for arrays, 1 for sequences of any length, whose steps have the rest of the shape, 2 for sequences
+        of sequences.
+
+    Returns:
+      An array `[batch, ...]`; or a SequenceBatch with data `[batch, time, ...]`, or a NestedSequenceBatch.
+
+    Raises:
+      ArgumentError: the dtype or the level does not exist, or the first size of sequences is not None or -1.
+      ArgumentTypeError: the name is no string.
+      ProgramError: the name is declared already with another shape, dtype or level.
+      ShapeError: the shape is no list.
+
+    Example:
+      >>> import fluid
+      >>> fluid.Program(lambda: fluid.data("image", shape=[None, 1, 28, 28])).feeds["image"].shape
+      (None, 1, 28, 28)
+    """
+    if lod_level and (not isinstance(shape, list | tuple) or not shape or shape[0] not in (None, -1)):
+        raise errors.ArgumentError(
+            f"fluid.data({name!r}, shape={shape!r}, lod_level={lod_level}): the first size of sequences is that of the "
+            f"batch: shape=[None, 1]"
+        )
+    return layers_data(name, shape, str(dtype), lod_level, append_batch_size=False)
 
 
 @layer

@@ -9,6 +9,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import Program
+from fluid.missing import of_io as __getattr__  # noqa: F401
 from fluid.naming import select
 from fluid.storage import (
     LoadReport,

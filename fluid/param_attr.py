@@ -19,6 +19,8 @@ class ParamAttr:
       regularizer: of `fluid.regularizer`; takes the place of the optimizer's.
       trainable: False to keep it as it is.
       gradient_clip: of `fluid.clip`, applied to this parameter's gradient before the optimizer's own clip.
+      do_model_average: accepted for programs written for Fluid, but has no effect: the average says which parameters it
+        takes, see `fluid.optimizer.ModelAverage`.
 
     Example:
       >>> ParamAttr(name="w", learning_rate=0.5).name
@@ -31,6 +33,7 @@ class ParamAttr:
     regularizer: Any = None
     trainable: bool = True
     gradient_clip: Any = None
+    do_model_average: bool = True
 
     def __post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
@@ -41,6 +44,49 @@ class ParamAttr:
                 f"an initializer is called with (key, shape, dtype), found {self.initializer!r}; "
                 f"write initializer=fluid.initializer.{write}"
             )
+
+
+@dataclass(frozen=True, init=False)
+class WeightNormParamAttr(ParamAttr):
+    """A parameter that is trained as a length and a direction (Salimans and Kingma, 2016): `w = g * v / norm(v)`.
+
+    `NAME_v` has the shape of the parameter, and `NAME_g` one length for each output, which begins as the norm of `v`.
+
+    Args:
+      dim: the dimension of the outputs, which have a length each: 1 for weights of `fc`, 0 for filters of `conv2d`.
+        None for one length of everything.
+      name: of the parameter, and what the names of its two parts begin with.
+      initializer: of the direction, as for ParamAttr; so are all other settings, which hold for both parts.
+      learning_rate: see ParamAttr.
+      regularizer: see ParamAttr.
+      trainable: see ParamAttr.
+      gradient_clip: see ParamAttr.
+      do_model_average: see ParamAttr.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.fc(x, size=3, param_attr=fluid.WeightNormParamAttr(dim=1))
+      >>> {name: spec.shape for name, spec in fluid.Program(program).parameters.items()}
+      {'fc_0.w_0_g': (1, 3), 'fc_0.w_0_v': (4, 3), 'fc_0.b_0': (3,)}
+    """
+
+    dim: int | None = None
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        name: str | None = None,
+        initializer: Callable[..., Any] | None = None,
+        learning_rate: float = 1.0,
+        regularizer: Any = None,
+        trainable: bool = True,
+        gradient_clip: Any = None,
+        do_model_average: bool = True,
+    ):
+        super().__init__(name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average)
+        object.__setattr__(self, "dim", dim)
 
 
 # What layers accept as `param_attr=` and `bias_attr=`; `to_attr` says what each kind means.

@@ -17,13 +17,13 @@ TIERS = [
     ["lod_tensor", "place", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
     ["layers", "optimizer", "reader", "storage", "metrics"],
-    ["nets", "input"],
+    ["nets", "input", "unique_name"],
     ["session"],
     ["artifact", "original", "protocol"],
     ["trainer", "looking", "remote"],
     ["handlers"],
     ["inferencer", "io", "tuning"],
-    ["serving"],
+    ["serving", "contrib"],
     ["__init__"],
     ["static"],
     ["cli"],
@@ -31,10 +31,10 @@ TIERS = [
 ]
 # The same within fluid.layers: modules that stand by themselves, then families, each a folder.
 LAYERS = [
-    ["functional", "no_effect"],
+    ["assigning", "functional", "no_effect", "weight_norm"],
     ["base"],
     ["checks"],
-    ["data", "embedding", "fc", "module", "missing", "own"],
+    ["data", "embedding", "fc", "module", "own", "py_func"],
     ["tensor", "activation"],
     ["sequence"],
     ["image"],

@@ -1,6 +1,14 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
-from fluid.core.arguments import fitting, is_size, misfit_of, one_of, whole_number
+from fluid.core.arguments import (
+    fitting,
+    is_compiled_with_cuda,
+    is_size,
+    misfit_of,
+    one_of,
+    refuse_parallel,
+    whole_number,
+)
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -10,7 +18,6 @@ from fluid.core.frame import (
     Frame,
     ParameterSpec,
     current_frame,
-    doubt,
     name_scope,
     present_frame,
     running,
@@ -26,9 +33,19 @@ from fluid.core.scope import Scope
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
 from fluid.core.stack import Stack
 from fluid.core.stages import Staged, Stages
+from fluid.core.updates import (
+    Parameter,
+    change_in_place,
+    check_not_changed,
+    clip_parameters,
+    described,
+    record_gradient_clip,
+    record_minimize,
+)
 from fluid.core.variables import (
     create_parameter,
     create_state,
+    doubt,
     expect_probabilities,
     fold_name,
     frozen,
@@ -38,7 +55,6 @@ from fluid.core.variables import (
     perturbed,
     random_key,
     record,
-    record_minimize,
     set_state,
     unrecorded,
 )
@@ -55,6 +71,7 @@ __all__ = [
     "Minimize",
     "NestedSequenceBatch",
     "Origin",
+    "Parameter",
     "ParameterSpec",
     "Part",
     "Program",
@@ -62,13 +79,17 @@ __all__ = [
     "Reduction",
     "Scope",
     "SequenceBatch",
+    "Stack",
     "Staged",
     "Stages",
-    "Stack",
     "Value",
+    "change_in_place",
+    "check_not_changed",
+    "clip_parameters",
     "create_parameter",
     "create_state",
     "current_frame",
+    "described",
     "doubt",
     "expect_probabilities",
     "filled",
@@ -76,6 +97,7 @@ __all__ = [
     "fold_name",
     "frozen",
     "inner_frame",
+    "is_compiled_with_cuda",
     "is_frozen",
     "is_size",
     "leave",
@@ -88,7 +110,9 @@ __all__ = [
     "present_frame",
     "random_key",
     "record",
+    "record_gradient_clip",
     "record_minimize",
+    "refuse_parallel",
     "running",
     "set_state",
     "spread_mask",

@@ -14,6 +14,7 @@ from fluid.core.frame import TRAIN, Frame, running, warn
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import SequenceBatch
+from fluid.core.updates import check_not_changed
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ def discover(
         try:
             with running(frame):
                 outputs, names = flatten_outputs(name, function())
+                for output in outputs:
+                    check_not_changed(frame, output)
         except Exception as error:
             notes.extend(getattr(error, "__notes__", ()))
             explained = in_own_words(error, name, batch)  # before JAX removes frames of its own from the traceback

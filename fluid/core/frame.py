@@ -180,6 +180,7 @@ class Made:
       minimizations: what `optimizer.minimize` recorded, in order.
       probabilities: what layers take for probabilities without knowing what they are.
       doubts: what layers take for a mistake, although it can be computed, as sentences.
+      gradient_clip: what `clip.set_gradient_clip` gave, for the `minimize` calls that follow.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -188,6 +189,7 @@ class Made:
     minimizations: list[Minimization] = field(default_factory=list)
     probabilities: list[Probabilities] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    gradient_clip: Any = None
 
 
 @dataclass
@@ -210,6 +212,7 @@ class Frame:
     Attributes:
       mode: "train" or "test".
       precision: the dtype that the program computes in instead of float32; None for float32.
+      settings_only: whether this is no program function, but a function that returns an optimizer.
       placeholder_batch: while the program is discovered, the stand-in for the batch size; else None.
       inside_loop: whether this is the inside of a loop or branch, whose values are none outside it.
       labelling: whether named values in there carry their names in the equations, see `core.equations.label`.
@@ -224,6 +227,7 @@ class Frame:
 
     mode: str = TRAIN
     precision: str | None = None
+    settings_only: bool = False
     placeholder_batch: int | None = None
     inside_loop: bool = False
     labelling: bool = False
@@ -293,9 +297,14 @@ def running(frame: Frame) -> Iterator[Frame]:
         _current.reset(token)
 
 
-def present_frame() -> Frame | None:
-    """The frame of the program function that is running, or None."""
-    return _current.get()
+def present_frame(settings: bool = False) -> Frame | None:
+    """The frame of the program function that is running, or None.
+
+    Args:
+      settings: whether that of a function that returns an optimizer counts, too.
+    """
+    frame = _current.get()
+    return None if frame is not None and frame.settings_only and not settings else frame
 
 
 def current_frame(caller: str) -> Frame:
@@ -307,7 +316,7 @@ def current_frame(caller: str) -> Frame:
     Raises:
       OutsideProgramError: no program function is running.
     """
-    frame = _current.get()
+    frame = present_frame()
     if frame is None:
         short = caller.rpartition(".")[2]
         raise errors.OutsideProgramError(
@@ -344,17 +353,6 @@ def warn(message: str) -> None:
         frame = frame.f_back
         level += 1
     warnings.warn(message, errors.FluidWarning, stacklevel=level)
-
-
-def doubt(message: str) -> None:
-    """Note what is most likely a mistake, so that discovery warns of it, once.
-
-    Args:
-      message: what was found and what to write; the user's line is put in front.
-    """
-    frame = current_frame("core.doubt")
-    if frame.discovering:
-        frame.made.doubts.append(f"{user_site()}: {message}")
 
 
 @contextlib.contextmanager

@@ -12,11 +12,10 @@ import numpy as np
 
 from fluid import errors, host_random
 from fluid.core.equations import label
-from fluid.core.frame import TRAIN, Frame, Minimization, Naming, ParameterSpec, Probabilities, current_frame, user_site
+from fluid.core.frame import TRAIN, Frame, Naming, ParameterSpec, Probabilities, current_frame, user_site
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.origins import user_lines
 from fluid.core.sequence import SequenceBatch, filled
-from fluid.naming import is_glob, select
 
 
 def fold_name(key: jax.Array, name: str) -> jax.Array:
@@ -249,39 +248,15 @@ def expect_probabilities(layer: str, value: Any) -> None:
         frame.made.probabilities.append(Probabilities(layer, user_site(), value))
 
 
-def record_minimize(
-    loss: Any, optimizer: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
-) -> Any:
-    """Record that the optimizer shall minimise a loss by changing parameters; Session builds the update from it.
+def doubt(message: str) -> None:
+    """Note what is most likely a mistake, so that discovery warns of it, once.
 
     Args:
-      loss: a scalar of the running program.
-      optimizer: opaque here.
-      parameter_list: names, globs or values of the parameters to change; every trainable one by default.
-      no_grad_set: names, globs or values of parameters to leave alone.
-
-    Returns:
-      The optimizer that discovery has recorded here, which is the one that counts; None while it is on.
-
-    Raises:
-      ProgramError: the loss is no float scalar.
-      UnknownNameError: a name is not a parameter of the program.
+      message: what was found and what to write; the user's line is put in front.
     """
-    frame = current_frame("optimizer.minimize")
-    shape = jnp.shape(loss)
-    dtype = jnp.result_type(loss)
-    if shape not in ((), (1,)) or not jnp.issubdtype(dtype, jnp.floating):
-        found = ", ".join("batch" if d == frame.placeholder_batch else str(d) for d in shape)
-        raise errors.ProgramError(
-            f"the loss must be one float, found {dtype}[{found}]; reduce it first: "
-            f"loss = fluid.layers.mean(loss), and return it first"
-        )
-    names = None if parameter_list is None else _parameter_names(frame, parameter_list)
-    excluded = _parameter_names(frame, no_grad_set or ())
-    number = len(frame.made.minimizations)
-    frame.made.minimizations.append(Minimization(loss, jnp.reshape(loss, ()), optimizer, names, excluded))
-    recorded = frame.declared.optimizers
-    return recorded[number] if number < len(recorded) else None
+    frame = current_frame("core.doubt")
+    if frame.discovering:
+        frame.made.doubts.append(f"{user_site()}: {message}")
 
 
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
@@ -376,23 +351,3 @@ def _overridden(name: str, value: Any, given: Any) -> Any:
         )
     given = jax.tree.map(lambda v, g: jnp.asarray(g, v.dtype), value, given)
     return given.with_data(filled(given, 0)) if sequence else given
-
-
-def _parameter_names(frame: Frame, items: Sequence[Any]) -> tuple[str, ...]:
-    if isinstance(items, str):
-        items = [items]
-    parameters = [n for n, s in frame.declared.arrays.items() if s.trainable is not None]
-    names = []
-    for item in items:
-        if isinstance(item, str) and is_glob(item):
-            names += select(item, parameters, "minimize")
-            continue
-        name = item if isinstance(item, str) else frame.fact(item, "parameter") or getattr(item, "name", None)
-        spec = frame.declared.arrays.get(name) if isinstance(name, str) else None
-        if spec is None or spec.trainable is None:
-            raise errors.UnknownNameError(
-                f"minimize was given {name if name is not None else item!r}, which is no parameter of this program. "
-                f"{errors.nearest(str(name), parameters)}"
-            )
-        names.append(str(name))
-    return tuple(dict.fromkeys(names))

@@ -12,9 +12,9 @@ from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
-from fluid.layers import functional
+from fluid.layers import functional, weight_norm
 from fluid.layers.functional import Activation
-from fluid.param_attr import ParamSetting, to_attr
+from fluid.param_attr import ParamSetting, WeightNormParamAttr, to_attr
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -120,6 +120,13 @@ class Layer:
                 f"{self.name} cannot do without this parameter; param_attr=False is not possible"
             )
         name = settings.name or self.frame.unique(f"{self.name}.{suffix}")
+        if isinstance(settings, WeightNormParamAttr):
+            if rows_only:
+                raise errors.ArgumentError(
+                    f"{self.name}: rows of a WeightNormParamAttr cannot be looked up; is_sparse=False"
+                )
+            kind = "" if settings.name else self.automatic_kind
+            return weight_norm.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.name)
         return core.create_parameter(
             name,
             shape,
@@ -190,7 +197,11 @@ def filled(value: Any, fill: float) -> Any:
     Every layer reads its inputs by this function or by `dense`. A NaN in the padding of an input would otherwise reach
     parameters, since 0 times NaN is NaN, and a NaN in the gradient of the padding would reach what the input was
     computed from. Functions that have no value or no slope at 0 fill in another number.
+
+    Raises:
+      ProgramError: Fluid would have changed the value in place by now.
     """
+    core.check_not_changed(core.current_frame("layers"), value)
     if is_sequence(value):
         return core.filled(value, fill)
     if isinstance(value, jax.Array):

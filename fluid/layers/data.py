@@ -7,9 +7,14 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import layer
+from fluid.layers.no_effect import no_effect
 
 
 @layer
+@no_effect(
+    type="lod_level says what kind of value it is",
+    stop_gradient="the gradient of a feed is computed where it is fetched",
+)
 def data(
     name: str,
     shape: Sequence[int | None],
@@ -18,6 +23,8 @@ def data(
     append_batch_size: bool = True,
     column: int | None = None,
     allow_nan: bool = False,
+    type: object = None,
+    stop_gradient: bool = True,
 ) -> Any:
     """Declare a feed, by which data enters a program.
 
@@ -33,6 +40,9 @@ def data(
       column: the position of this field in a row; by default the order of the declarations counts.
       allow_nan: whether NaN is data that the program expects, such as that of a missing value. Otherwise a FluidWarning
         names the first sample of a feed that holds one.
+      type: accepted for programs written for Fluid, but has no effect: lod_level says what kind of value it is.
+      stop_gradient: accepted for programs written for Fluid, but has no effect: the gradient of a feed is computed
+        where it is fetched.
 
     Returns:
       `[batch, *shape]`; or a SequenceBatch with data `[batch, time, *shape]`, or a NestedSequenceBatch with data

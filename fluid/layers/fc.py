@@ -7,10 +7,12 @@ from typing import Any
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, is_sequence, layer, like, row_dims, times_matrix
 from fluid.layers.functional import Activation
+from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 
 
 @layer
+@no_effect(is_test="this layer is the same when training and testing", use_mkldnn="XLA chooses the kernels")
 def fc(
     input: core.Value | Sequence[core.Value],
     size: int,
@@ -19,6 +21,8 @@ def fc(
     bias_attr: ParamSetting = None,
     act: Activation = None,
     name: str | None = None,
+    is_test: bool = False,
+    use_mkldnn: bool = False,
 ) -> Any:
     """Fully connected layer: `act(sum_i input_i @ weight_i + bias)`.
 
@@ -31,6 +35,9 @@ def fc(
       bias_attr: ParamAttr of the bias `[size]`; False for none.
       act: name of an activation, or a function.
       name: instead of `fc_N`.
+      is_test: accepted for programs written for Fluid, but has no effect: this layer is the same when training and
+        testing.
+      use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
       `[batch, size]`, or `[*leading, size]` where `num_flatten_dims` keeps more leading dimensions.

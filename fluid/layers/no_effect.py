@@ -1,12 +1,12 @@
 """Arguments that do nothing, and are there so that programs written for Fluid run."""
 
 import functools
-import warnings
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fluid import core, errors
+from fluid import core
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,11 +26,6 @@ class Warned:
     asks: Callable[[Any, dict[str, Any]], bool]
     instead: str
 
-
-# For arguments in which Fluid stores a result.
-WRITES_NOTHING = Warned(
-    "values never change", asks=lambda value, given: value is not None, instead="use what is returned"
-)
 
 # The functions and arguments of the warnings that were given, each once in a process.
 _told: set[tuple[Callable[..., Any], str]] = set()
@@ -52,17 +47,14 @@ def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
         function.__dict__["no_effect"] = reasons
         if not warned:
             return function
-        code = function.__code__
-        parameters = code.co_varnames[: code.co_argcount]
-        is_method = parameters[:1] == ("self",)
+        parameters = list(inspect.signature(function).parameters)
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             given = {**dict(zip(parameters, args, strict=False)), **kwargs}
             for name, reason in warned.items():
                 if name in given and reason.asks(given[name], given):
-                    # The warning points at the caller: `@layer` is one more call on the way, but not around methods.
-                    _tell(function, name, reason, stacklevel=3 if is_method else 4)
+                    _tell(function, name, reason)
             return function(*args, **kwargs)
 
         return wrapper  # type: ignore[return-value]
@@ -70,13 +62,11 @@ def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
     return decorate
 
 
-def _tell(function: Callable[..., Any], argument: str, reason: Warned, stacklevel: int) -> None:
+def _tell(function: Callable[..., Any], argument: str, reason: Warned) -> None:
     if (function, argument) in _told:
         return
     _told.add((function, argument))
-    warnings.warn(
+    core.warn(
         f"{function.__qualname__}: {argument}= has no effect: {reason.why}; {reason.instead} "
-        f"(called at {core.user_site()})",
-        errors.FluidWarning,
-        stacklevel=stacklevel,
+        f"(called at {core.user_site()})"
     )

@@ -5,6 +5,7 @@ program it reads, so that `trainer.test(reader, metrics={"auc": metric.of(preds=
 over a whole data set.
 """
 
+from fluid.metrics.average import WeightedAverage
 from fluid.metrics.detection import DetectionMAP
 from fluid.metrics.metric import (
     Accuracy,
@@ -18,6 +19,7 @@ from fluid.metrics.metric import (
     Recall,
     names_of,
 )
+from fluid.missing import of_metrics as __getattr__  # noqa: F401
 
 __all__ = [
     "Accuracy",
@@ -30,5 +32,6 @@ __all__ = [
     "Metrics",
     "Precision",
     "Recall",
+    "WeightedAverage",
     "names_of",
 ]

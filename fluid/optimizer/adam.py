@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fluid.core import Parameter
 from fluid.lazy import optax
 from fluid.optimizer.base import Optimizer
-from fluid.optimizer.parts import Parameter, unless, with_rate
+from fluid.optimizer.parts import unless, with_rate
 
 Size = Callable[[Any, Any], Any]
 Step = Callable[[Any, Any, Any], Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -255,6 +255,7 @@ class ModelAverage(Average):
       min_average_window: a window holds at least so many updates.
       max_average_window: a window with so many updates need not hold the share.
       name: tells averages with equal settings apart.
+      regularization: accepted for programs written for Fluid, but has no effect: an average has no gradient.
 
     Raises:
       ArgumentError: the rate is below 0, or a window below 1.
@@ -270,6 +271,7 @@ class ModelAverage(Average):
     min_average_window: int = 10000
     max_average_window: int = 10000
     name: str | None = None
+    regularization: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("min_average_window", "max_average_window"):

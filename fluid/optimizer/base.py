@@ -131,6 +131,10 @@ class Minimizer:
         """
         raise NotImplementedError
 
+    def clipped_by(self, clip: Any) -> Minimizer:
+        """This optimizer with a clip of `fluid.clip` for its gradients, unless it has one."""
+        return self
+
     def transformation(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
         """The optax transformation of one step: it gathers gradients, if asked to, and updates.
 
@@ -141,7 +145,12 @@ class Minimizer:
         return update if self.accumulate_steps == 1 else accumulate(update, self.accumulate_steps)
 
     def minimize(
-        self, loss: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
+        self,
+        loss: Any,
+        parameter_list: Sequence[Any] | None = None,
+        no_grad_set: Sequence[Any] | None = None,
+        startup_program: object = None,
+        grad_clip: Any = None,
     ) -> None:
         """Inside a program function: record that this optimizer minimises a loss.
 
@@ -151,6 +160,9 @@ class Minimizer:
             optimizer's own `parameter_list`, or else every trainable parameter of the program. Moving statistics go on
             in any case; `fluid.frozen` and `trainer.freeze` stop them.
           no_grad_set: names, globs or values of parameters that stay as they are.
+          startup_program: accepted for programs written for Fluid, but has no effect: a Session starts with initial
+            values by itself.
+          grad_clip: a clip of `fluid.clip`, if the optimizer has none.
 
         Raises:
           OutsideProgramError: no program function is running.
@@ -168,7 +180,8 @@ class Minimizer:
           ('fc_0.b_0',)
         """
         names = self.parameter_list if parameter_list is None else parameter_list
-        first = core.record_minimize(loss, self, names, no_grad_set)
+        clip = grad_clip or core.current_frame("optimizer.minimize").made.gradient_clip
+        first = core.record_minimize(loss, self if clip is None else self.clipped_by(clip), names, no_grad_set)
         if first is not None and not same_rate(first.declared_rate, self.declared_rate):
             core.warn(
                 f"{type(self).__name__} is given another learning rate than when the program was discovered: "
@@ -249,6 +262,10 @@ class Optimizer(Minimizer):
     def at_rate(self, rate: Any) -> Minimizer:
         """This optimizer with another learning rate."""
         return replaced(self, learning_rate=instead_of(self.learning_rate, rate))
+
+    def clipped_by(self, clip: Any) -> Minimizer:
+        """This optimizer with a clip for its gradients, unless it has one."""
+        return self if self.grad_clip is not None else replaced(self, grad_clip=clip)
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
         """The rule, with the learning rate of each parameter multiplied by a factor.
@@ -346,7 +363,16 @@ def as_optimizer(value: OptimizerLike) -> Minimizer:
       0.1
     """
     known = isinstance(value, type | Minimizer) or is_optax(value)
-    found = value() if callable(value) and not known else value
+    if not callable(value) or known:
+        return _minimizer(value)
+    with core.running(core.Frame(settings_only=True)) as frame:
+        found = _minimizer(value())
+    clip = frame.made.gradient_clip
+    return found if clip is None else found.clipped_by(clip)
+
+
+def _minimizer(found: Any) -> Minimizer:
+    """An optimizer, or an optax transformation as one."""
     if isinstance(found, Minimizer):
         return found
     if is_optax(found):

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fluid.core import Parameter, described
 from fluid.lazy import optax
 from fluid.optimizer.adam import Adam
 from fluid.optimizer.base import Optimizer
-from fluid.optimizer.parts import Parameter, Rate, described, unless
+from fluid.optimizer.parts import Rate, unless
 
 
 @dataclass(frozen=True)

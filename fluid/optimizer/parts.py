@@ -11,18 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid.core import Parameter, described
 from fluid.lazy import optax
 
 Rate = float | Callable[[Any], Any]
 Kind = TypeVar("Kind")
-
-
-class Parameter(NamedTuple):
-    """A parameter, as functions such as `exclude_from_weight_decay_fn` get it."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
 
 
 class Accumulated(NamedTuple):
@@ -74,11 +67,6 @@ def replaced(optimizer: Kind, **settings: Any) -> Kind:
     for name, value in settings.items():
         object.__setattr__(copied, name, value)
     return copied
-
-
-def described(name: str, value: Any) -> Parameter:
-    """The description of the parameter with this name and value."""
-    return Parameter(name, tuple(value.shape), str(value.dtype))
 
 
 def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[str, bool]] | None:

@@ -50,6 +50,10 @@ class Wrapper(Minimizer):
         """The same around the optimizer inside with another learning rate."""
         return replaced(self, inner_optimizer=self.inner_optimizer.at_rate(rate))
 
+    def clipped_by(self, clip: Any) -> Minimizer:
+        """The same around the optimizer inside with a clip for its gradients."""
+        return replaced(self, inner_optimizer=self.inner_optimizer.clipped_by(clip))
+
     @property
     def accumulate_steps(self) -> int:
         """The number of the optimizer inside: a wrapper acts after an update, not after each step."""

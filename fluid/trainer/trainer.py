@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, fitting, one_of, whole_number
+from fluid.core import TEST, TRAIN, fitting, one_of, refuse_parallel, whole_number
 from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
@@ -58,6 +58,7 @@ class Trainer(HasParameters, Predicting):
       strict: and `rename` and `skip`: what of them is taken, see `load_params`. A checkpoint that is there goes before.
       rename: see there.
       skip: see there.
+      parallel: None or False; a Trainer works on one device.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
@@ -102,7 +103,9 @@ class Trainer(HasParameters, Predicting):
         strict: bool = True,
         rename: Rename = None,
         skip: str | Sequence[str] = (),
+        parallel: bool | None = None,
     ):
+        refuse_parallel("Trainer", parallel)
         function = one_of("program_func", program_func, "train_func", train_func)
         optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
         program = trained_program(function, optimizer, precision)

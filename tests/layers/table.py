@@ -264,9 +264,11 @@ SAMPLED = {"x": boxes(3, 4, scale=12.0), "b": boxes(3, 4, scale=12.0, salt=2), "
 LEVELS = {"x": real(2, 5, 4), "y": simplex(2, 5, 3)}
 DEFORMED = {"x": real(2, 4, 6, 5), "o": real(2, 18, 6, 5), "m": positive(2, 9, 6, 5)}
 
-UNARY = "abs cos exp logsigmoid mish relu sigmoid silu sin softplus softsign square tanh tanh_shrink atan reciprocal"
+UNARY = (
+    "abs cos exp logsigmoid mish relu sigmoid silu sin softplus softsign square tanh tanh_shrink atan reciprocal erf"
+)
 STEPS = "ceil floor round sign"
-BOUNDED = "log sqrt rsqrt acos asin"
+BOUNDED = "log log1p sqrt rsqrt acos asin"
 PARAMETRIC = (
     "brelu elu gelu hard_sigmoid hard_shrink hard_swish leaky_relu log_softmax relu6 selu soft_relu softshrink softmax "
     "stanh swish thresholded_relu"
@@ -383,6 +385,44 @@ ROWS = [
     Row("argmax", lambda x, **k: layers.argmax(x, axis=1, **k), X, False, "int32", wrong={"x": real(4)}),
     Row("argmin", lambda x, **k: layers.argmin(x, axis=1, **k), X, False, "int32", wrong={"x": real(4)}),
     Row("argsort", layers.argsort, X),
+    Row("argsort", lambda x, **k: layers.argsort(x, axis=1, descending=True, **k), X, wrong={"x": real(4)},
+        label="descending"),
+    Row("unique", lambda x, **k: padded(layers.unique(x.reshape(-1), max_length=7, **k)), X, label="few"),
+    Row("unique", lambda x, **k: padded(layers.unique(x, **k)), {"x": whole(3, 6)}, False, "int32", wrong=FLAT),
+    Row("unique_with_counts", lambda x, **k: padded(layers.unique_with_counts(x, **k)), {"x": whole(3, 6)}, False,
+        "int32", wrong=FLAT),
+    Row("expand_as", layers.expand_as, {"x": real(4, 1, 3), "y": real(4, 6, 3)},
+        wrong={"x": real(4, 4, 3), "y": real(4, 6, 3)}),
+    Row("flip", lambda x, **k: layers.flip(x, [0, 2], **k), IMAGE, wrong={"x": real(4)}),
+    Row("roll", lambda x, **k: layers.roll(x, [1, -2], [1, 2], **k), IMAGE, wrong={"x": real(4)}),
+    Row("roll", lambda x, **k: layers.roll(x, 5, **k), X, label="flat"),
+    Row("meshgrid", lambda x, y, **k: layers.meshgrid([x, y], **k), {"x": real(4), "y": real(4)},
+        wrong={"x": real(4), "y": real(4, 1)}),
+    Row("full_like", lambda x, **k: layers.full_like(x, 2.5, **k), X, False),
+    *plain("tril triu", IMAGE, wrong={"x": real(4)}),
+    Row("fsp_matrix", layers.fsp_matrix, {"x": real(2, 3, 4, 5), "y": real(2, 2, 4, 5)},
+        wrong={"x": real(2, 3, 4, 5), "y": real(2, 2, 5, 4)}),
+    Row("bmm", layers.bmm, {"x": real(4, 2, 3), "y": real(4, 3, 5)}, wrong={"x": real(4, 2, 3), "y": real(4, 2, 5)}),
+    Row("addmm", lambda x, y, **k: layers.addmm(x, y, jnp.ones([2, 3], y.dtype), 0.5, 2.0, **k),
+        {"x": real(4, 3), "y": real(4, 2)}, wrong={"x": real(4, 2), "y": real(4, 2)}),
+    Row("dot", layers.dot, XY, wrong=MISMATCH),
+    Row("cross", lambda x, y, **k: layers.cross(x, y, dim=1, **k), XY, wrong=MISMATCH),
+    Row("kron", layers.kron, {"x": real(4, 3), "y": real(4, 2, 2)}),
+    Row("dist", lambda x, y, **k: layers.dist(x, y, 2.5, **k), XY, wrong=MISMATCH),
+    Row("index_select", lambda x, **k: layers.index_select(x, [0, 2, 2], dim=1, **k), X, wrong={"x": real(4)}),
+    Row("index_sample", layers.index_sample, {"x": real(4, 3), "i": whole(3, 4, 2)},
+        wrong={"x": real(4, 3), "i": whole(3, 4)}),
+    Row("shard_index", lambda x, **k: layers.shard_index(x, 9, 2, 1, **k), {"x": whole(9, 4, 1)}, False, "int32"),
+    Row("logsumexp", lambda x, **k: layers.logsumexp(x, dim=1, **k), X, wrong={"x": real(4)}),
+    Row("center_loss", lambda x, y, **k: layers.center_loss(x, y, 3, 0.1, **k), CLASSES, half="float32",
+        wrong=BAD_CLASSES),
+    Row("data_norm", lambda x, **k: layers.data_norm(x, act="tanh", **k), X, wrong={"x": real(4)}),
+    Row("data_norm", lambda x, **k: layers.data_norm(x, data_layout="NHWC", **k), IMAGE, label="nhwc"),
+    Row("py_func", lambda x, **k: layers.py_func(lambda v: 3 * v * v, x, x, lambda v, y, slope: 6 * v * slope, **k), X),
+    Row("interpolate", lambda x, **k: layers.interpolate(
+        x, [7, 4], resample="BICUBIC", align_corners=False, **k), IMAGE, wrong=FLAT),
+    Row("resize_linear", lambda x, **k: layers.resize_linear(x, [8], align_mode=0, align_corners=False, **k),
+        {"x": real(4, 2, 5)}, wrong=FLAT),
     Row("cumsum", lambda x, **k: layers.cumsum(x, axis=1, **k), X, wrong={"x": real(4)}),
     Row("matmul", lambda x, y, **k: layers.matmul(x, y, transpose_y=True, **k), XY, wrong=MISMATCH),
     Row("mul", lambda x, **k: layers.mul(x, np.ones([3, 2], "float32"), **k), X, half="float32",
@@ -474,7 +514,7 @@ ROWS = [
         False, "float32"),
     Row("gaussian_random_batch_size_like", lambda x, **k: layers.gaussian_random_batch_size_like(x, [-1, 3], **k), X,
         False, "float32"),
-    Row("sampling_id", lambda x, **k: layers.sampling_id(x, dtype="int64", **k), {"x": simplex(4, 3)}, False, "int32",
+    Row("sampling_id", lambda x, **k: layers.sampling_id(x, **k), {"x": simplex(4, 3)}, False, "int32",
         wrong={"x": real(4)}),
     Row("cond", lambda x, y, **k: layers.cond(True, lambda: x * 2, lambda: y, **k), XY, wrong=MISMATCH),
     Row("case", lambda x, y, **k: layers.case([(False, lambda: x), (True, lambda: y)], **k), XY, wrong=MISMATCH),

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fluid import core
 from fluid.layers import functional
-from fluid.layers.base import Layer, filled, layer, like
+from fluid.layers.assigning import assigns
+from fluid.layers.base import Layer, filled, layer, like, on_data
 
 _DOCUMENTATION = """{title}
 
@@ -67,3 +69,34 @@ cos = _make("cos", "Cosine.")
 asin = _make("asin", "Inverse sine.")
 acos = _make("acos", "Inverse cosine.")
 atan = _make("atan", "Inverse tangent.")
+erf = _make(
+    "erf",
+    "Error function: twice the integral of the normal density with deviation `sqrt(1/2)` from 0 to `x`.",
+    jax.lax.erf,
+)
+
+
+@layer
+@assigns(out="y = layers.log1p(x)")
+def log1p(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
+    """`log(1 + x)`, exact for `x` near 0.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      out: not possible in a program function, whose values never change: use what is returned.
+      name: instead of `log1p_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ArgumentError: `out` is given.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.log1p(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return Layer("log1p", name).output(on_data(jnp.log1p, x))

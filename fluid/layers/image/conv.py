@@ -16,7 +16,7 @@ from fluid.param_attr import ParamSetting
 
 
 @layer
-@no_effect(use_cudnn="XLA chooses the kernels")
+@no_effect(use_cudnn="XLA chooses the kernels", use_mkldnn="XLA chooses the kernels")
 def conv2d(
     input: core.Value,
     num_filters: int,
@@ -31,6 +31,7 @@ def conv2d(
     act: Activation = None,
     name: str | None = None,
     data_format: str = "NCHW",
+    use_mkldnn: bool = False,
 ) -> jax.Array:
     """Convolution of images.
 
@@ -49,6 +50,7 @@ def conv2d(
       act: name of an activation, or a function.
       name: instead of `conv2d_N`.
       data_format: "NCHW" or "NHWC".
+      use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
       `[batch, num_filters, height', width']`, or with the channels last.
@@ -73,7 +75,7 @@ def conv2d(
 
 
 @layer
-@no_effect(use_cudnn="XLA chooses the kernels")
+@no_effect(use_cudnn="XLA chooses the kernels", use_mkldnn="XLA chooses the kernels")
 def conv3d(
     input: core.Value,
     num_filters: int,
@@ -88,6 +90,7 @@ def conv3d(
     act: Activation = None,
     name: str | None = None,
     data_format: str = "NCDHW",
+    use_mkldnn: bool = False,
 ) -> jax.Array:
     """Convolution of volumes: `conv2d` with a depth before the height.
 
@@ -105,6 +108,7 @@ def conv3d(
       act: name of an activation, or a function.
       name: instead of `conv3d_N`.
       data_format: "NCDHW" or "NDHWC".
+      use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
       `[batch, num_filters, depth', height', width']`, or with the channels last.

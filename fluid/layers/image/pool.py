@@ -15,7 +15,7 @@ from fluid.layers.no_effect import no_effect
 
 
 @layer
-@no_effect(use_cudnn="XLA chooses the kernels")
+@no_effect(use_cudnn="XLA chooses the kernels", use_mkldnn="XLA chooses the kernels")
 def pool2d(
     input: core.Value,
     pool_size: Sizes = -1,
@@ -28,6 +28,7 @@ def pool2d(
     name: str | None = None,
     exclusive: bool = True,
     data_format: str = "NCHW",
+    use_mkldnn: bool = False,
 ) -> jax.Array:
     """Pooling of images.
 
@@ -43,6 +44,7 @@ def pool2d(
       name: instead of `pool2d_N`.
       exclusive: whether an average is over the pixels inside the image only, instead of over the whole window.
       data_format: "NCHW" or "NHWC".
+      use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
       `[batch, channels, height', width']`, or with the channels last.
@@ -67,7 +69,7 @@ def pool2d(
 
 
 @layer
-@no_effect(use_cudnn="XLA chooses the kernels")
+@no_effect(use_cudnn="XLA chooses the kernels", use_mkldnn="XLA chooses the kernels")
 def pool3d(
     input: core.Value,
     pool_size: Sizes = -1,
@@ -80,6 +82,7 @@ def pool3d(
     name: str | None = None,
     exclusive: bool = True,
     data_format: str = "NCDHW",
+    use_mkldnn: bool = False,
 ) -> jax.Array:
     """Pooling of volumes: `pool2d` with a depth before the height.
 
@@ -95,6 +98,7 @@ def pool3d(
       name: instead of `pool3d_N`.
       exclusive: whether an average is over the cells inside the volume only, instead of over the whole window.
       data_format: "NCDHW" or "NDHWC".
+      use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
       `[batch, channels, depth', height', width']`, or with the channels last.

@@ -17,7 +17,13 @@ _INTERPOLATIONS = {
     "BILINEAR": (2, "bilinear_interp"),
     "TRILINEAR": (3, "trilinear_interp"),
     "NEAREST": (2, "nearest_interp"),
+    "BICUBIC": (2, "bicubic_interp"),
+    "LINEAR": (1, "linear_interp"),
 }
+# The channels first, by the number of dimensions of pixels.
+_LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+# The kernel of bicubic interpolation, whose slope at distance 1 this is.
+_CUBIC = -0.75
 
 
 @layer
@@ -39,15 +45,17 @@ def image_resize(
     for `align_mode=0`, which takes pixels as areas.
 
     Args:
-      input: `[batch, channels, height, width]`, with a depth before the height for "TRILINEAR".
-      out_shape: `[height', width']`, with a depth before them for "TRILINEAR".
+      input: `[batch, channels, height, width]`; with a depth before the height for "TRILINEAR", and `[batch, channels,
+        width]` for "LINEAR".
+      out_shape: `[height', width']`; with a depth before them for "TRILINEAR", and `[width']` for "LINEAR".
       scale: the factor of all sizes, if `out_shape` is not given.
-      name: instead of `bilinear_interp_N`, `nearest_interp_N` or `trilinear_interp_N`.
-      resample: "BILINEAR" and "TRILINEAR" take a weighted mean of the neighbouring pixels, "NEAREST" takes one of them.
+      name: instead of `bilinear_interp_N`, `nearest_interp_N` and so on.
+      resample: "LINEAR", "BILINEAR" and "TRILINEAR" take a weighted mean of the neighbouring pixels, "NEAREST" takes
+        one of them, "BICUBIC" fits polynomials through four of them along each dimension (Keys, 1981).
       actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
       align_corners: whether the pixels in the corners stay, see above.
-      align_mode: 0 or 1, see above; "NEAREST" has 1 only.
-      data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC"; channels first by default.
+      align_mode: 0 or 1, see above; "NEAREST" has 1 only, "BICUBIC" 0.
+      data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC", "NCW" or "NWC"; channels first by default.
 
     Returns:
       The images, with `out_shape` pixels.
@@ -65,6 +73,89 @@ def image_resize(
       float32[batch, 3, 12, 16]
     """
     return _resize(input, out_shape, scale, name, resample, actual_shape, align_corners, align_mode, data_format)
+
+
+@layer
+def interpolate(
+    input: core.Value,
+    out_shape: Sequence[int] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    resample: str = "BILINEAR",
+    actual_shape: core.Value | None = None,
+    align_corners: bool = True,
+    align_mode: int = 1,
+    data_format: str | None = None,
+) -> jax.Array:
+    """Resize images, volumes or signals, another name for `image_resize`.
+
+    Args:
+      input: see `image_resize`.
+      out_shape: see `image_resize`.
+      scale: the factor of all sizes, if `out_shape` is not given.
+      name: instead of `bilinear_interp_N`, `nearest_interp_N` and so on.
+      resample: "LINEAR", "BILINEAR", "TRILINEAR", "NEAREST" or "BICUBIC", see `image_resize`.
+      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
+      align_corners: see `image_resize`.
+      align_mode: see `image_resize`.
+      data_format: see `image_resize`.
+
+    Returns:
+      The images, with `out_shape` pixels.
+
+    Raises:
+      ArgumentError: as for `image_resize`.
+      ShapeError: as for `image_resize`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[3, 8, 8])
+      ...     return fluid.layers.interpolate(image, out_shape=[12, 16], resample="BICUBIC", align_corners=False)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 12, 16]
+    """
+    return _resize(input, out_shape, scale, name, resample, actual_shape, align_corners, align_mode, data_format)
+
+
+@layer
+def resize_linear(
+    input: core.Value,
+    out_shape: Sequence[int] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    actual_shape: core.Value | None = None,
+    align_corners: bool = True,
+    align_mode: int = 1,
+    data_format: str = "NCW",
+) -> jax.Array:
+    """Resize signals; each new value is the mean of two, weighted by how near they are.
+
+    Args:
+      input: `[batch, channels, width]`, or with the channels last for "NWC".
+      out_shape: `[width']`.
+      scale: the factor of the width, if `out_shape` is not given.
+      name: instead of `linear_interp_N`.
+      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
+      align_corners: see `image_resize`.
+      align_mode: see `image_resize`.
+      data_format: "NCW" or "NWC".
+
+    Returns:
+      The signals, with `out_shape` values.
+
+    Raises:
+      ArgumentError: as for `image_resize`.
+      ShapeError: as for `image_resize`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.resize_linear(fluid.layers.data("sound", shape=[2, 8]), scale=1.5)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 2, 12]
+    """
+    return _resize(input, out_shape, scale, name, "LINEAR", actual_shape, align_corners, align_mode, data_format)
 
 
 @layer
@@ -194,8 +285,8 @@ def image_resize_short(
     Args:
       input: `[batch, channels, height, width]`.
       out_short_len: the new length of the shorter side.
-      resample: "BILINEAR" or "NEAREST".
-      name: instead of `bilinear_interp_N` or `nearest_interp_N`.
+      resample: "BILINEAR", "NEAREST" or "BICUBIC".
+      name: instead of `bilinear_interp_N`, `nearest_interp_N` or `bicubic_interp_N`.
 
     Returns:
       The images in their new size.
@@ -226,7 +317,7 @@ def _resize(
     """The resizing by one kind of interpolation; see `image_resize`."""
     this = _layer_of(resample, name)
     dims = _INTERPOLATIONS[resample.upper()][0]
-    image = image_of(this, input, dims + 2, data_format or ("NCHW" if dims == 2 else "NCDHW"))
+    image = image_of(this, input, dims + 2, data_format or _LAYOUTS[dims])
     if actual_shape is not None:
         raise errors.ArgumentError(
             f"{this.name}: actual_shape gives a size that depends on data, which no shape can; give out_shape="
@@ -264,6 +355,10 @@ def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool,
             result = jnp.take(result, np.minimum(near, pixels - 1), axis=axis)
         return result
     result = wide(result)
+    if resample.upper() == "BICUBIC":
+        for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
+            result = _cubic(result, axis, _places(pixels, size, corners, 0))
+        return result.astype(image.array.dtype)
     for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
         places = np.maximum(_places(pixels, size, corners, mode), 0)
         low = np.minimum(places.astype(int), pixels - 1)
@@ -272,6 +367,19 @@ def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool,
         above = jnp.take(result, np.minimum(low + 1, pixels - 1), axis=axis)
         result = below * (1 - share) + above * share
     return result.astype(image.array.dtype)
+
+
+def _cubic(x: Any, axis: int, places: np.ndarray) -> Any:
+    """An array read at `places` `[size]` along an axis by bicubic interpolation, as if its ends went on."""
+    low = np.floor(places).astype(int)
+    result = 0
+    for step in (-1, 0, 1, 2):
+        far = np.abs(places - low - step)
+        near = ((_CUBIC + 2) * far - (_CUBIC + 3)) * far * far + 1
+        share = np.where(far <= 1, near, _CUBIC * (((far - 5) * far + 8) * far - 4))
+        taken = jnp.take(x, np.clip(low + step, 0, x.shape[axis] - 1), axis=axis)
+        result = result + taken * share.reshape(along_axis(axis, x.ndim)).astype(x.dtype)
+    return result
 
 
 def _places(pixels: int, size: int, corners: bool, mode: int) -> np.ndarray:

@@ -14,7 +14,7 @@ Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
 # How much to pad before and after, for each spatial dimension.
 Pairs = list[tuple[int, int]]
 
-_LAYOUTS = {4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
+_LAYOUTS = {3: ("NCW", "NWC"), 4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
 
 
 class Image(NamedTuple):
@@ -38,12 +38,12 @@ class Image(NamedTuple):
 
 
 def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "data_format") -> Image:
-    """Read an input as a batch of images or volumes.
+    """Read an input as a batch of images, volumes or signals.
 
     Args:
       this: the layer, for messages.
       value: the input.
-      ndim: the number of its dimensions: 4 for images, 5 for volumes.
+      ndim: the number of its dimensions: 4 for images, 5 for volumes, 3 for signals.
       layout: from the user, for example "NCHW".
       argument: its name, for messages.
 
@@ -56,10 +56,12 @@ def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "d
         raise errors.ArgumentError(f"{this.name}: {argument}={layout!r}; expected {first!r} or {last!r}")
     array = array_of(this, value)
     if array.ndim != ndim:
-        sizes = "batch, channels, height, width" if ndim == 4 else "batch, channels, depth, height, width"
+        sizes = ["batch", "channels", "depth", "height", "width"]
+        sizes[2 : 7 - ndim] = []
         raise errors.ShapeError(
-            f"{this.name}: input {describe(value)} has {array.ndim} dimensions; expected {ndim}, [{sizes}] for "
-            f"{first!r}, as in layers.data(..., shape=[1, 28, 28]), or layers.reshape(x, [-1, 1, 28, 28])"
+            f"{this.name}: input {describe(value)} has {array.ndim} dimensions; expected {ndim}, [{', '.join(sizes)}] "
+            f"for {first!r}, as in layers.data(..., shape={[1, *[28] * (ndim - 2)]}), or "
+            f"layers.reshape(x, {[-1, 1, *[28] * (ndim - 2)]})"
         )
     channel_axis = 1 if layout == first else ndim - 1
     axes = tuple(i for i in range(1, ndim) if i != channel_axis)

@@ -146,8 +146,8 @@ def teacher_student_sigmoid_loss(
     Args:
       input: logits `[batch, 1]`.
       label: `[batch, 1]`, see above.
-      soft_max_up_bound: the logits are limited to this upper bound.
-      soft_max_lower_bound: the logits are limited to this lower bound.
+      soft_max_up_bound: logits from here on receive no gradient. The loss itself goes on.
+      soft_max_lower_bound: logits up to here receive no gradient.
       name: instead of `teacher_student_sigmoid_loss_N`.
 
     Returns:
@@ -166,7 +166,9 @@ def teacher_student_sigmoid_loss(
     """
     this = Layer("teacher_student_sigmoid_loss", name)
     check_same_shape(this, input, label)
-    x = jnp.clip(wide(input), soft_max_lower_bound, soft_max_up_bound)
+    logits = wide(input)
+    within = (logits > soft_max_lower_bound) & (logits < soft_max_up_bound)
+    x = jnp.where(within, logits, jax.lax.stop_gradient(logits))
     target = wide(label)
     clicked = ((target >= -1) & (target < 0)) | (target >= 1)
     taught = target >= 0

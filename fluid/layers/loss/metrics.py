@@ -9,20 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.layers.assigning import assigns
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, wide
 from fluid.layers.checks import check_ids
-from fluid.layers.no_effect import WRITES_NOTHING, Warned, no_effect
 from fluid.layers.tensor.reduce import rows_of
 
-_COUNTS = Warned(
-    WRITES_NOTHING.why,
-    WRITES_NOTHING.asks,
-    instead="the accuracy times the number of rows is how many are correct",
-)
+_COUNTS = "a = layers.accuracy(x, y); a times the number of rows is how many are correct"
 
 
 @layer
-@no_effect(correct=_COUNTS, total=_COUNTS)
+@assigns(correct=_COUNTS, total=_COUNTS)
 def accuracy(
     input: core.Value,
     label: core.Value,
@@ -37,15 +33,15 @@ def accuracy(
       input: probabilities or scores `[batch, classes]`, or a SequenceBatch of them.
       label: classes `[batch, 1]` of an integer dtype, or a SequenceBatch of them.
       k: how many classes count as predicted.
-      correct: accepted for programs written for Fluid, but has no effect: values never change.
-      total: accepted for programs written for Fluid, but has no effect: values never change.
+      correct: not possible in a program function, whose values never change: use what is returned.
+      total: not possible in a program function, whose values never change: use what is returned.
       name: instead of `accuracy_N`.
 
     Returns:
       A scalar, `[]`, float32. `trainer.test` averages it over batches, weighted by their numbers of rows.
 
     Raises:
-      ArgumentError: `k` is not between 1 and the number of classes.
+      ArgumentError: `k` is not between 1 and the number of classes, or `correct` or `total` is given.
       ArgumentTypeError: labels are no integers.
       ShapeError: labels do not fit the input.
 

@@ -36,7 +36,7 @@ def nce(
     """Noise-contrastive estimation (Gutmann and Hyvärinen, 2010): the right class is told from some drawn at random.
 
     The loss of a row is the sum of `-log(o / (o + b))` for the right class and `-log(b / (o + b))` for each drawn one,
-    with `o = sigmoid(score)` and `b = num_neg_samples * probability of being drawn`.
+    divided by `num_neg_samples + 1`, with `o = sigmoid(score)` and `b = num_neg_samples * probability of being drawn`.
 
     Args:
       input: `[batch, width]`.
@@ -85,8 +85,8 @@ def nce(
     rates = (odds * count)[classes].astype(scores.dtype)
     o = jax.nn.sigmoid(scores)
     costs = jnp.log(o + rates) - jnp.where(jnp.arange(classes.shape[1]) < right.shape[1], jnp.log(o), jnp.log(rates))
-    total = jnp.sum(costs, axis=1, keepdims=True)
-    return this.output(total if sample_weight is None else total * dense(sample_weight).reshape(-1, 1))
+    cost = jnp.sum(costs, axis=1, keepdims=True) / (count + 1)
+    return this.output(cost if sample_weight is None else cost * dense(sample_weight).reshape(-1, 1))
 
 
 @layer

@@ -9,7 +9,7 @@ from fluid import core
 from fluid.initializer import Constant
 from fluid.layers.base import Layer, along_axis, dense, is_sequence, layer, like, valid_steps, wide, wide_dtype
 from fluid.layers.functional import Activation
-from fluid.layers.no_effect import no_effect
+from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
 from fluid.param_attr import ParamSetting
 
@@ -18,6 +18,10 @@ from fluid.param_attr import ParamSetting
 @no_effect(
     in_place="XLA decides which memory is used again",
     do_model_average_for_mean_and_var="averages of parameters leave the moving mean and variance as they are",
+    fuse_with_relu=Warned(
+        "only the kernels of MKLDNN follow it", asks=lambda value, given: bool(value), instead="write act='relu'"
+    ),
+    use_mkldnn="XLA chooses the kernels",
 )
 def batch_norm(
     input: core.Value,
@@ -34,6 +38,8 @@ def batch_norm(
     moving_variance_name: str | None = None,
     do_model_average_for_mean_and_var: bool = True,
     use_global_stats: bool = False,
+    fuse_with_relu: bool = False,
+    use_mkldnn: bool = False,
 ) -> Any:
     """Batch normalisation (Ioffe and Szegedy, 2015): each channel gets mean 0 and variance 1, then a scale and a bias.
 
@@ -58,6 +64,9 @@ def batch_norm(
       do_model_average_for_mean_and_var: accepted for programs written for Fluid, but has no effect: averages of
         parameters leave the moving mean and variance as they are.
       use_global_stats: another name for `is_test`.
+      fuse_with_relu: accepted for programs written for Fluid, but has no effect: only the kernels of MKLDNN
+        follow it.
+      use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
       The same kind and shape as the input.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer, wide
+from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.steps import alike, packed, sequences, shifted, step_ids
 
 # Stands for the logarithm of 0: far below that of any path, and finite, so that gradients are finite too.
@@ -14,6 +15,7 @@ _LOG_ZERO = -1e30
 
 
 @layer
+@no_effect(use_cudnn="XLA chooses the kernels")
 def warpctc(
     input: core.Value,
     label: core.Value,
@@ -22,6 +24,7 @@ def warpctc(
     input_length: core.Value | None = None,
     label_length: core.Value | None = None,
     name: str | None = None,
+    use_cudnn: bool = False,
 ) -> jax.Array:
     """Connectionist temporal classification (Graves et al., 2006): the cost of a label without an alignment.
 
@@ -39,6 +42,7 @@ def warpctc(
       input_length: integers `[batch]` or `[batch, 1]`, when the input is an array.
       label_length: integers `[batch]` or `[batch, 1]`, when the label is an array.
       name: instead of `warpctc_N`.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
       `[batch, 1]`. A row with fewer steps than its label needs costs 0, as in Fluid, and so does not train.

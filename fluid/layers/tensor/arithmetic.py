@@ -5,40 +5,44 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, filled, layer, like, on_data, wide
+from fluid.layers.assigning import assigns
+from fluid.layers.base import Layer, dense, describe, filled, is_sequence, layer, like, on_data, wide
 from fluid.layers.functional import Activation
-from fluid.layers.no_effect import WRITES_NOTHING, Warned, no_effect
 
 
 @layer
-@no_effect(
-    in_place=Warned(
-        "values never change",
-        asks=lambda value, given: bool(value),
-        instead="use what is returned, as in i = layers.increment(i)",
-    )
-)
 def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
     """Add a number.
 
     Args:
       x: any shape, or a SequenceBatch.
-      value: the number.
-      in_place: accepted for programs written for Fluid, but has no effect: values never change.
+      value: the number. Beside integers it is cut to a whole number first, as in Fluid.
+      in_place: whether Fluid stores the result in `x`. Values never change here, so that `x` must not be used after
+        that: go on with what is returned, as in `i = layers.increment(i)`.
       name: instead of `increment_N`.
 
     Returns:
       The same kind, shape and dtype as `x`.
+
+    Raises:
+      ProgramError: by layers that use `x` later, with `in_place=True`.
 
     Example:
       >>> import fluid
       >>> print(fluid.Program(lambda: fluid.layers.increment(fluid.layers.data("x", shape=[3]))).outputs[0])
       float32[batch, 3]
     """
-    return Layer("increment", name).output(on_data(lambda v: (v + value).astype(v.dtype), x))
+    this = Layer("increment", name)
+    array = dense(x)
+    (value,) = _cut(this, array, value=value)
+    result = this.output(like(x, (array + value).astype(array.dtype)))
+    if in_place and (is_sequence(x) or isinstance(x, jax.Array)):
+        core.change_in_place(this.frame, x, "j = layers.increment(i, in_place=False)")
+    return result
 
 
 @layer
@@ -54,8 +58,9 @@ def scale(
 
     Args:
       x: any shape, or a SequenceBatch.
-      scale: the factor.
-      bias: the number that is added.
+      scale: the factor. Beside integers it is cut to a whole number first, as in Fluid; a FluidWarning says so where
+        that changes it.
+      bias: the number that is added; beside integers it is cut as well.
       bias_after_scale: whether the result is `scale * x + bias`, instead of `scale * (x + bias)`.
       act: name of an activation, or a function.
       name: instead of `scale_N`.
@@ -71,26 +76,27 @@ def scale(
       float32[batch, 3]
     """
     this = Layer("scale", name)
-    factor = scale if isinstance(scale, int | float) else dense(scale).reshape(())
     array = dense(x)
+    factor, bias = _cut(this, array, scale=scale, bias=bias)
     result = array * factor + bias if bias_after_scale else (array + bias) * factor
     return this.finish(like(x, result.astype(array.dtype)), act)
 
 
 @layer
-@no_effect(out=WRITES_NOTHING)
+@assigns(out="total = layers.sums([x, y])")
 def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None, name: str | None = None) -> Any:
     """The sum of several values.
 
     Args:
       input: a list of arrays, or of SequenceBatches, of one shape.
-      out: accepted for programs written for Fluid, but has no effect: values never change.
+      out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `sum_N`.
 
     Returns:
       The same kind and shape as each of them.
 
     Raises:
+      ArgumentError: `out` is given.
       ShapeError: the shapes differ.
 
     Example:
@@ -206,6 +212,21 @@ def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None
     """
     exponent = factor if isinstance(factor, int | float) else dense(factor).reshape(())
     return Layer("pow", name).output(like(x, filled(x, 1) ** exponent))
+
+
+def _cut(this: Layer, array: Any, **numbers: core.Value | float) -> list[Any]:
+    """Numbers, or values of one element, to compute with beside an array; beside integers they become whole ones."""
+    found = [n if isinstance(n, int | float) else dense(n).reshape(()) for n in numbers.values()]
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        return found
+    whole = [int(n) if isinstance(n, int | float) else n.astype(array.dtype) for n in found]
+    for name, given, cut in zip(numbers, found, whole, strict=True):
+        if isinstance(cut, int) and given != cut:
+            core.warn(
+                f"{this.name}: {name}={given!r} is cut to {cut} beside {array.dtype}, as Fluid does; for the exact "
+                f"result convert first: layers.cast(x, 'float32') (called at {core.user_site()})"
+            )
+    return whole
 
 
 def _total(this: Layer, given: Any) -> Any:

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
+from fluid.layers.assigning import assigns
 from fluid.layers.base import Layer, dense, is_sequence, layer, on_data
 from fluid.layers.checks import dtype_of
-from fluid.layers.no_effect import WRITES_NOTHING, no_effect
 from fluid.param_attr import ParamAttr, ParamSetting, to_attr
 
 
@@ -88,24 +89,27 @@ def create_parameter(
 
 
 @layer
-@no_effect(output=WRITES_NOTHING)
+@assigns(output="y = layers.assign(x)")
 def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None = None, name: str | None = None) -> Any:
     """A copy of a value, or a constant from NumPy.
 
     Args:
       input: any value, or a list or a number.
-      output: accepted for programs written for Fluid, but has no effect: values never change.
+      output: not possible in a program function, whose values never change: use what is returned.
       name: instead of `assign_N`.
 
     Returns:
       A value of the same kind, with the same numbers.
+
+    Raises:
+      ArgumentError: `output` is given.
 
     Example:
       >>> import fluid
       >>> fluid.Program(lambda: fluid.layers.assign([[1.0, 2.0]])).outputs[0].shape
       (1, 2)
     """
-    return Layer("assign", name).output(on_data(lambda v: v, input))
+    return Layer("assign", name).output(on_data(jnp.copy, input))
 
 
 @layer

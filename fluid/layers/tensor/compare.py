@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
+from fluid.layers.assigning import assigns
 from fluid.layers.base import Layer, dense, layer, on_data
 from fluid.layers.checks import check_same_shape
+from fluid.layers.no_effect import no_effect
 
 
 @layer
@@ -56,12 +58,14 @@ _DOCUMENTATION = """{title}
     Args:
       x: any shape, or a SequenceBatch.
       y: the same shape.
+      {target}: not possible in a program function, whose values never change: use what is returned.
       name: instead of `{kind}_N`.
 
     Returns:
       bool, of the same kind and shape as `x`.
 
     Raises:
+      ArgumentError: `{target}` is given.
       ShapeError: the shapes differ.
 
     Example:
@@ -74,40 +78,97 @@ _DOCUMENTATION = """{title}
     """
 
 
-def _make(kind: str, title: str, function: Callable[[Any, Any], Any], dtype: str = "float32") -> Callable[..., Any]:
-    """A layer that applies a function of two arrays of the same shape; `dtype` is that of the example."""
+def _comparison(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A layer that compares the elements of two arrays of the same shape."""
 
-    def compare(x: core.Value, y: core.Value, name: str | None = None) -> Any:
-        this = Layer(kind, name)
-        check_same_shape(this, x, y, ("x", "y"))
-        return this.output(on_data(function, x, y))
+    def compare(x: core.Value, y: core.Value, cond: core.Value | None = None, name: str | None = None) -> Any:
+        return _elementwise(Layer(kind, name), function, x, y)
 
-    compare.__name__ = compare.__qualname__ = kind
-    compare.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, dtype=dtype)
-    return layer(compare)
+    return _finished(compare, kind, title, "cond", "float32")
 
 
-less_than = _make("less_than", "Elementwise: whether `x < y`.", jnp.less)
-less_equal = _make("less_equal", "Elementwise: whether `x <= y`.", jnp.less_equal)
-greater_than = _make("greater_than", "Elementwise: whether `x > y`.", jnp.greater)
-greater_equal = _make("greater_equal", "Elementwise: whether `x >= y`.", jnp.greater_equal)
-equal = _make("equal", "Elementwise: whether `x == y`.", jnp.equal)
-not_equal = _make("not_equal", "Elementwise: whether `x != y`.", jnp.not_equal)
-logical_and = _make("logical_and", "Elementwise: whether both are true.", jnp.logical_and, "bool")
-logical_or = _make("logical_or", "Elementwise: whether at least one is true.", jnp.logical_or, "bool")
-logical_xor = _make("logical_xor", "Elementwise: whether exactly one is true.", jnp.logical_xor, "bool")
+def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A layer that combines the truth values of two arrays of the same shape."""
+
+    def combine(x: core.Value, y: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
+        return _elementwise(Layer(kind, name), function, x, y)
+
+    return _finished(combine, kind, title, "out", "bool")
+
+
+def _finished(function: Callable[..., Any], kind: str, title: str, target: str, dtype: str) -> Callable[..., Any]:
+    """A layer made of a function: its name, its documentation, and that it does not assign to `target`."""
+    function.__name__ = function.__qualname__ = kind
+    function.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, target=target, dtype=dtype)
+    return layer(assigns(**{target: f"c = layers.{kind}(x, y)"})(function))
+
+
+def _elementwise(this: Layer, function: Callable[[Any, Any], Any], x: core.Value, y: core.Value) -> Any:
+    check_same_shape(this, x, y, ("x", "y"))
+    return this.output(on_data(function, x, y))
 
 
 @layer
-def logical_not(x: core.Value, name: str | None = None) -> Any:
+@assigns(cond="c = layers.less_than(x, y)")
+@no_effect(force_cpu="XLA decides where values lie")
+def less_than(
+    x: core.Value,
+    y: core.Value,
+    force_cpu: bool | None = None,
+    cond: core.Value | None = None,
+    name: str | None = None,
+) -> Any:
+    """Elementwise: whether `x < y`.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      y: the same shape.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
+      cond: not possible in a program function, whose values never change: use what is returned.
+      name: instead of `less_than_N`.
+
+    Returns:
+      bool, of the same kind and shape as `x`.
+
+    Raises:
+      ArgumentError: `cond` is given.
+      ShapeError: the shapes differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.less_than(fluid.layers.data("x", shape=[3]), fluid.layers.data("y", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      bool[batch, 3]
+    """
+    return _elementwise(Layer("less_than", name), jnp.less, x, y)
+
+
+less_equal = _comparison("less_equal", "Elementwise: whether `x <= y`.", jnp.less_equal)
+greater_than = _comparison("greater_than", "Elementwise: whether `x > y`.", jnp.greater)
+greater_equal = _comparison("greater_equal", "Elementwise: whether `x >= y`.", jnp.greater_equal)
+equal = _comparison("equal", "Elementwise: whether `x == y`.", jnp.equal)
+not_equal = _comparison("not_equal", "Elementwise: whether `x != y`.", jnp.not_equal)
+logical_and = _logical("logical_and", "Elementwise: whether both are true.", jnp.logical_and)
+logical_or = _logical("logical_or", "Elementwise: whether at least one is true.", jnp.logical_or)
+logical_xor = _logical("logical_xor", "Elementwise: whether exactly one is true.", jnp.logical_xor)
+
+
+@layer
+@assigns(out="c = layers.logical_not(x)")
+def logical_not(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
     """Elementwise: whether `x` is false.
 
     Args:
       x: bool, any shape, or a SequenceBatch.
+      out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `logical_not_N`.
 
     Returns:
       bool, of the same kind and shape as `x`.
+
+    Raises:
+      ArgumentError: `out` is given.
 
     Example:
       >>> import fluid

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
@@ -219,6 +220,107 @@ def expand(x: core.Value, expand_times: Sequence[int], name: str | None = None) 
 
 
 @layer
+def expand_as(x: core.Value, target_tensor: core.Value, name: str | None = None) -> jax.Array:
+    """Repeat a value along its dimensions until it has the shape of another one.
+
+    Args:
+      x: any shape whose sizes divide those of the other.
+      target_tensor: the other value, of which only the shape counts.
+      name: instead of `expand_as_N`.
+
+    Returns:
+      An array in the shape of `target_tensor`.
+
+    Raises:
+      ShapeError: a size does not divide the other, or the numbers of dimensions differ.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, y = fluid.layers.data("x", shape=[1, 3]), fluid.layers.data("y", shape=[4, 3])
+      ...     return fluid.layers.expand_as(x, y)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4, 3]
+    """
+    this = Layer("expand_as", name)
+    array = array_of(this, x)
+    target = array_of(this, target_tensor).shape
+    # The same size first: of one that follows the batch no remainder is known.
+    fits = len(target) == array.ndim and all(
+        a == b or (a and b % a == 0) for a, b in zip(array.shape, target, strict=True)
+    )
+    if not fits:
+        raise errors.ShapeError(
+            f"{this.name}: x {describe(x)} cannot be repeated to {describe(target_tensor)}; each of its sizes must "
+            f"divide the other, as 1 does, after layers.unsqueeze(x, [1])"
+        )
+    return this.output(jnp.tile(array, [1 if a == b else b // a for a, b in zip(array.shape, target, strict=True)]))
+
+
+@layer
+def flip(input: core.Value, dims: Sizes, name: str | None = None) -> Any:
+    """Reverse the order of elements along one or several dimensions, another name for `reverse`.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      dims: the dimensions, one or several.
+      name: instead of `flip_N`.
+
+    Returns:
+      The same kind and shape as the input.
+
+    Raises:
+      ArgumentError: there is no such dimension, or it is the rows of sequences.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.flip(fluid.layers.data("x", shape=[3, 4]), dims=[1, 2])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 4]
+    """
+    return _reversed(Layer("flip", name), input, dims)
+
+
+@layer
+def roll(input: core.Value, shifts: Sizes, dims: Sizes | None = None, name: str | None = None) -> jax.Array:
+    """Move elements along dimensions; what leaves at the end comes in at the front.
+
+    Args:
+      input: any shape.
+      shifts: by how many places, a number or one for each dimension; negative moves towards the front.
+      dims: the dimensions, one or several; without them the value is rolled as one row of all its elements.
+      name: instead of `roll_N`.
+
+    Returns:
+      The same shape as the input.
+
+    Raises:
+      ArgumentError: there is no such dimension, or not one shift for each.
+      ShapeError: the input is a sequence batch.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.roll(fluid.layers.data("x", shape=[3, 4]), shifts=[1, -2], dims=[1, 2])
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 4]
+    """
+    this = Layer("roll", name)
+    array = array_of(this, input)
+    by: list[Any] = list(shifts) if isinstance(shifts, list | tuple) else [shifts]
+    given: Any = dims if isinstance(dims, list | tuple) or dims is None else [dims]
+    if len(by) != (1 if given is None else len(given)):
+        raise errors.ArgumentError(
+            f"{this.name}: shifts={shifts} for dims={dims}; expected one shift for each dimension, as in "
+            f"shifts={[1] * len(given or [0])}"
+        )
+    if given is None:
+        return this.output(jnp.roll(array, by[0]))
+    return this.output(jnp.roll(array, by, [axis_of(input, d, "dims") for d in given]))
+
+
+@layer
 def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
     """Reverse the order of elements along one or several dimensions.
 
@@ -240,7 +342,11 @@ def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 3, 4]
     """
-    this = Layer("reverse", name)
+    return _reversed(Layer("reverse", name), x, axis)
+
+
+def _reversed(this: Layer, x: core.Value, axis: Sizes) -> Any:
+    """Record a value reversed along dimensions; arguments and errors are those of `reverse`."""
     axes: list[Any] = list(axis) if isinstance(axis, list | tuple) else [axis]
     places = [axis_of(x, a) for a in axes]
     if 0 in places and row_dims(x) > 1:

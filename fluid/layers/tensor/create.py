@@ -8,26 +8,38 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fluid import core, errors
+from fluid.layers.assigning import assigns
 from fluid.layers.base import Layer, array_of, dense, describe, layer, on_data
 from fluid.layers.checks import dtype_of, known_shape, shape_of
-from fluid.layers.no_effect import WRITES_NOTHING, no_effect
+from fluid.layers.no_effect import no_effect
 
 
 @layer
-def fill_constant(shape: Sequence[int], dtype: DTypeLike, value: float, name: str | None = None) -> jax.Array:
+@assigns(out="x = layers.fill_constant(shape, dtype, value)")
+@no_effect(force_cpu="XLA decides where values lie")
+def fill_constant(
+    shape: Sequence[int],
+    dtype: DTypeLike,
+    value: float,
+    force_cpu: bool = False,
+    out: core.Value | None = None,
+    name: str | None = None,
+) -> jax.Array:
     """An array whose elements all have one value.
 
     Args:
       shape: its shape.
       dtype: its dtype.
       value: the value of every element.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
+      out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `fill_constant_N`.
 
     Returns:
       An array of shape `shape`.
 
     Raises:
-      ArgumentError: a size is negative, or the dtype does not exist.
+      ArgumentError: a size is negative, the dtype does not exist, or `out` is given.
 
     Example:
       >>> import fluid
@@ -39,6 +51,7 @@ def fill_constant(shape: Sequence[int], dtype: DTypeLike, value: float, name: st
 
 
 @layer
+@no_effect(force_cpu="XLA decides where values lie")
 def fill_constant_batch_size_like(
     input: core.Value,
     shape: Sequence[int],
@@ -47,6 +60,7 @@ def fill_constant_batch_size_like(
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
     name: str | None = None,
+    force_cpu: bool = False,
 ) -> jax.Array:
     """An array whose elements all have one value, with one size taken from another array, such as the batch.
 
@@ -58,6 +72,7 @@ def fill_constant_batch_size_like(
       input_dim_idx: which size of the input is taken.
       output_dim_idx: which size it replaces.
       name: instead of `fill_constant_batch_size_like_N`.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
 
     Returns:
       An array of shape `shape`, with that size replaced.
@@ -132,17 +147,20 @@ def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: 
 
 
 @layer
-@no_effect(out=WRITES_NOTHING)
+@assigns(out="y = layers.zeros_like(x)")
 def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
     """Zeros in the shape of another value.
 
     Args:
       x: any shape, or a SequenceBatch.
-      out: accepted for programs written for Fluid, but has no effect: values never change.
+      out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `zeros_like_N`.
 
     Returns:
       The same kind, shape and dtype as `x`.
+
+    Raises:
+      ArgumentError: `out` is given.
 
     Example:
       >>> import fluid
@@ -176,17 +194,20 @@ def fill_zeros_like(x: core.Value, name: str | None = None) -> Any:
 
 
 @layer
-@no_effect(out=WRITES_NOTHING)
+@assigns(out="y = layers.ones_like(x)")
 def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
     """Ones in the shape of another value.
 
     Args:
       x: any shape, or a SequenceBatch.
-      out: accepted for programs written for Fluid, but has no effect: values never change.
+      out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `ones_like_N`.
 
     Returns:
       The same kind, shape and dtype as `x`.
+
+    Raises:
+      ArgumentError: `out` is given.
 
     Example:
       >>> import fluid
@@ -196,6 +217,46 @@ def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = N
       float32[batch, 4]
     """
     return Layer("ones_like", name).output(on_data(jnp.ones_like, x))
+
+
+@layer
+@assigns(out="y = layers.full_like(x, value)")
+@no_effect(device="XLA decides where values lie", stop_gradient="a constant has no gradient")
+def full_like(
+    input: core.Value,
+    fill_value: float,
+    out: core.Value | None = None,
+    dtype: DTypeLike | None = None,
+    device: str | None = None,
+    stop_gradient: bool = True,
+    name: str | None = None,
+) -> Any:
+    """One value for all elements, in the shape of another value.
+
+    Args:
+      input: any shape, or a SequenceBatch.
+      fill_value: the value of every element.
+      out: not possible in a program function, whose values never change: use what is returned.
+      dtype: of the result; that of the input by default.
+      device: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
+      stop_gradient: accepted for programs written for Fluid, but has no effect: a constant has no gradient.
+      name: instead of `full_like_N`.
+
+    Returns:
+      The same kind and shape as the input.
+
+    Raises:
+      ArgumentError: there is no such dtype, or `out` is given.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.full_like(fluid.layers.data("x", shape=[4]), 2.5)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    found = None if dtype is None else dtype_of("full_like", dtype)
+    return Layer("full_like", name).output(on_data(lambda v: jnp.full_like(v, fill_value, dtype=found), input))
 
 
 @layer
@@ -286,28 +347,31 @@ def eye(
 
 
 @layer
-def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax.Array:
-    """A matrix with a vector on its diagonal, and zeros elsewhere.
+def meshgrid(input: Sequence[core.Value], name: str | None = None) -> list[jax.Array]:
+    """The coordinates of all points of a grid.
 
     Args:
-      diagonal: `[n]`.
-      name: instead of `diag_N`.
+      input: the coordinates along each dimension, a list of vectors `[n_i]`.
+      name: instead of `meshgrid_N`.
 
     Returns:
-      `[n, n]`.
+      A list of as many arrays `[n_1, n_2, ...]`; the `i`-th has the `i`-th coordinate of each point.
 
     Raises:
-      ShapeError: the input is no vector.
+      ShapeError: an input is no vector, or there is none.
 
     Example:
       >>> import fluid
-      >>> print(fluid.Program(lambda: fluid.layers.diag([1.0, 2.0])).outputs[0])
-      float32[2, 2]
+      >>> def program():
+      ...     return fluid.layers.meshgrid([fluid.layers.range(0, 4, 1, "float32"), fluid.layers.ones([3], "float32")])
+      >>> print(*fluid.Program(program).outputs)
+      float32[4, 3] float32[4, 3]
     """
-    this = Layer("diag", name)
-    vector = array_of(this, diagonal)
-    if vector.ndim != 1:
+    this = Layer("meshgrid", name)
+    vectors = [array_of(this, v) for v in input]
+    if not vectors or any(v.ndim != 1 for v in vectors):
         raise errors.ShapeError(
-            f"{this.name}: {describe(diagonal)}; expected a vector, as from layers.reshape(x, [-1])"
+            f"{this.name}: {', '.join(map(describe, input)) or 'nothing'}; expected a list of vectors, as in "
+            f"meshgrid([layers.reshape(x, [-1]), layers.reshape(y, [-1])])"
         )
-    return this.output(jnp.diag(vector))
+    return [this.output(grid) for grid in jnp.meshgrid(*vectors, indexing="ij")]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -109,12 +110,44 @@ def _sizes(value: Any) -> list[int]:
     return [math.prod(shape[:lead]), *shape[lead:]] if is_sequence(value) else list(shape)
 
 
+def _quotient(x: Any, y: Any) -> Any:
+    """The quotient of floats; that of integers is cut towards zero, as in Fluid."""
+    if not _are_integers(x, y):
+        return jnp.divide(x, y)
+    dtype = jnp.result_type(x, y)
+    return jax.lax.div(*jnp.broadcast_arrays(x.astype(dtype), y.astype(dtype)))
+
+
+def _whole_quotient(x: Any, y: Any) -> Any:
+    """The quotient of integers, cut towards zero; that of floats is rounded down."""
+    return _quotient(x, y) if _are_integers(x, y) else jnp.floor_divide(x, y)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """The remainder of integers, with the sign of `x`; that of floats has the sign of `y`."""
+    return jnp.fmod(x, y) if _are_integers(x, y) else jnp.mod(x, y)
+
+
+def _are_integers(x: Any, y: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x, y), jnp.integer)
+
+
 elementwise_add = _make("elementwise_add", "Sum: `x + y`.", jnp.add)
 elementwise_sub = _make("elementwise_sub", "Difference: `x - y`.", jnp.subtract)
 elementwise_mul = _make("elementwise_mul", "Product: `x * y`.", jnp.multiply)
-elementwise_div = _make("elementwise_div", "Quotient: `x / y`.", jnp.divide)
+elementwise_div = _make("elementwise_div", "Quotient: `x / y`; of integers cut towards zero.", _quotient)
 elementwise_max = _make("elementwise_max", "The larger of `x` and `y`.", jnp.maximum)
 elementwise_min = _make("elementwise_min", "The smaller of `x` and `y`.", jnp.minimum)
 elementwise_pow = _make("elementwise_pow", "Power: `x ** y`.", jnp.power)
-elementwise_mod = _make("elementwise_mod", "Remainder of `x / y`.", jnp.mod, integer=True)
-elementwise_floordiv = _make("elementwise_floordiv", "Whole part of `x / y`.", jnp.floor_divide, integer=True)
+elementwise_mod = _make(
+    "elementwise_mod",
+    "Remainder of `x / y`, with the sign of `x`; of floats with that of `y`.",
+    _remainder,
+    integer=True,
+)
+elementwise_floordiv = _make(
+    "elementwise_floordiv",
+    "Whole part of `x / y`, cut towards zero; of floats rounded down.",
+    _whole_quotient,
+    integer=True,
+)

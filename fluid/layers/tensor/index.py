@@ -153,6 +153,116 @@ def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> 
 
 
 @layer
+def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str | None = None) -> jax.Array:
+    """Parts of an array along a dimension, by their numbers.
+
+    Args:
+      input: any shape.
+      index: integers `[count]`.
+      dim: the dimension.
+      name: instead of `index_select_N`.
+
+    Returns:
+      The shape of the input, with `count` in the place of that size. A part whose number does not exist is NaN, or for
+      integers the smallest one.
+
+    Raises:
+      ArgumentError: there is no such dimension.
+      ArgumentTypeError: the index holds no integers.
+      ShapeError: the index is no vector.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.index_select(fluid.layers.data("x", shape=[5]), [0, 3, 3], dim=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("index_select", name)
+    array = array_of(this, input)
+    ids = check_ids(this.name, array_of(this, index), "index")
+    if ids.ndim != 1:
+        raise errors.ShapeError(f"{this.name}: index {describe(index)}; expected [count], as in [0, 3, 3]")
+    return this.output(_taken(array, ids, axis_of(input, dim, "dim")))
+
+
+@layer
+def index_sample(x: core.Value, index: core.Value, name: str | None = None) -> jax.Array:
+    """Elements of each row, by their numbers in it.
+
+    Args:
+      x: `[batch, n]`.
+      index: integers `[batch, count]`.
+      name: instead of `index_sample_N`.
+
+    Returns:
+      `[batch, count]`. An element whose number does not exist is NaN, or for integers the smallest one.
+
+    Raises:
+      ArgumentTypeError: the index holds no integers.
+      ShapeError: the inputs are no matrices with as many rows.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, i = fluid.layers.data("x", shape=[5]), fluid.layers.data("i", shape=[2], dtype="int64")
+      ...     return fluid.layers.index_sample(x, i)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 2]
+    """
+    this = Layer("index_sample", name)
+    array = array_of(this, x)
+    ids = check_ids(this.name, array_of(this, index), "index")
+    if array.ndim != 2 or ids.ndim != 2 or array.shape[0] != ids.shape[0]:
+        raise errors.ShapeError(
+            f"{this.name}: x {describe(x)} and index {describe(index)} do not fit; expected [batch, n] and "
+            f'[batch, count], as from layers.data("i", shape=[2], dtype="int64")'
+        )
+    core.limit_feed(index, 0, array.shape[1])
+    return this.output(jax.vmap(lambda row, places: _taken(row, places, 0))(array, ids))
+
+
+@layer
+def shard_index(
+    input: core.Value, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1, name: str | None = None
+) -> Any:
+    """The numbers that ids have in one of several shards, between which a range of ids is divided.
+
+    The ids from `k * size` on belong to shard `k`, where `size = ceil(index_num / nshards)`.
+
+    Args:
+      input: ids `[..., 1]` of an integer dtype, or a SequenceBatch.
+      index_num: how many ids there are.
+      nshards: the number of shards.
+      shard_id: which shard this is, counted from 0.
+      ignore_value: what stands in the place of ids of other shards.
+      name: instead of `shard_index_N`.
+
+    Returns:
+      Integers, the same kind and shape as the input.
+
+    Raises:
+      ArgumentError: a count is not positive, or there is no such shard.
+      ArgumentTypeError: the input holds no integers.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     ids = fluid.layers.data("ids", shape=[1], dtype="int64")
+      ...     return fluid.layers.shard_index(ids, index_num=20, nshards=2, shard_id=0)
+      >>> print(fluid.Program(program).outputs[0])
+      int32[batch, 1]
+    """
+    this = Layer("shard_index", name)
+    ids = check_ids(this.name, input, "input")
+    shards = core.whole_number(this.name, "nshards", nshards)
+    number = core.whole_number(this.name, "shard_id", shard_id, least=0, most=shards - 1)
+    size = -(-core.whole_number(this.name, "index_num", index_num) // shards)
+    core.limit_feed(input, 0, index_num)
+    return this.output(like(input, jnp.where(ids // size == number, ids % size, ignore_value)))
+
+
+@layer
 def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
     """For each class a row of zeros, with 1 at the place of the class.
 
@@ -205,3 +315,9 @@ def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: 
             raise errors.ArgumentError(f"{this.name}: rows of {describe(input)} cannot be sliced; slice from axis 1 on")
         key[place] = np.s_[start:end:stride]
     return this.output(like(input, array[tuple(key)]))
+
+
+def _taken(array: Any, numbers: Any, axis: int) -> Any:
+    """Parts along an axis by their numbers; NaN, or the smallest integer, for a number that does not exist."""
+    wanted = jnp.where(numbers < 0, array.shape[axis], numbers)
+    return jnp.take(array, wanted, axis=axis, mode="fill", fill_value=None)

@@ -1,6 +1,7 @@
-"""Products of matrices, and products of pairs of rows."""
+"""Products of matrices and of pairs of rows; diagonals and triangles of matrices."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -102,6 +103,116 @@ def mul(x: core.Value, y: core.Value, x_num_col_dims: int = 1, y_num_col_dims: i
 
 
 @layer
+def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax.Array:
+    """A matrix with a vector on its diagonal, and zeros elsewhere.
+
+    Args:
+      diagonal: `[n]`.
+      name: instead of `diag_N`.
+
+    Returns:
+      `[n, n]`.
+
+    Raises:
+      ShapeError: the input is no vector.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.diag([1.0, 2.0])).outputs[0])
+      float32[2, 2]
+    """
+    this = Layer("diag", name)
+    vector = array_of(this, diagonal)
+    if vector.ndim != 1:
+        raise errors.ShapeError(
+            f"{this.name}: {describe(diagonal)}; expected a vector, as from layers.reshape(x, [-1])"
+        )
+    return this.output(jnp.diag(vector))
+
+
+@layer
+def tril(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.Array:
+    """The lower triangle of matrices, with zeros elsewhere.
+
+    Args:
+      input: `[..., rows, columns]`.
+      diagonal: the last diagonal that is kept; 0 is the main one, larger numbers lie above it.
+      name: instead of `tril_N`.
+
+    Returns:
+      The same shape.
+
+    Raises:
+      ShapeError: the input has less than two dimensions.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.tril(fluid.layers.ones([3, 4], "float32"))).outputs[0])
+      float32[3, 4]
+    """
+    this = Layer("tril", name)
+    return this.output(jnp.tril(_matrices(this, input), diagonal))
+
+
+@layer
+def triu(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.Array:
+    """The upper triangle of matrices, with zeros elsewhere.
+
+    Args:
+      input: `[..., rows, columns]`.
+      diagonal: the first diagonal that is kept; 0 is the main one, larger numbers lie above it.
+      name: instead of `triu_N`.
+
+    Returns:
+      The same shape.
+
+    Raises:
+      ShapeError: the input has less than two dimensions.
+
+    Example:
+      >>> import fluid
+      >>> print(fluid.Program(lambda: fluid.layers.triu(fluid.layers.ones([3, 4], "float32"))).outputs[0])
+      float32[3, 4]
+    """
+    this = Layer("triu", name)
+    return this.output(jnp.triu(_matrices(this, input), diagonal))
+
+
+@layer
+def fsp_matrix(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
+    """The matrix of the flow of a solution procedure (Yim et al., 2017), by which a student imitates a teacher.
+
+    Args:
+      x: feature maps `[batch, m, height, width]`.
+      y: feature maps `[batch, n, height, width]` of another layer.
+      name: instead of `fsp_N`.
+
+    Returns:
+      `[batch, m, n]`: for each pair of channels the mean over pixels of their product.
+
+    Raises:
+      ShapeError: the inputs are no feature maps, or differ in batch or pixels.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, y = fluid.layers.data("x", shape=[3, 8, 8]), fluid.layers.data("y", shape=[5, 8, 8])
+      ...     return fluid.layers.fsp_matrix(x, y)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3, 5]
+    """
+    this = Layer("fsp", name)
+    left = array_of(this, x)
+    right = array_of(this, y)
+    if left.ndim != 4 or right.ndim != 4 or left.shape[2:] != right.shape[2:] or left.shape[0] != right.shape[0]:
+        raise errors.ShapeError(
+            f"{this.name}: x {describe(x)} and y {describe(y)} do not fit; expected [batch, m, height, width] and "
+            f"[batch, n, height, width], as after layers.pool2d(x, 2, pool_stride=2)"
+        )
+    return this.output(jnp.einsum("bmhw,bnhw->bmn", left, right) / (left.shape[2] * left.shape[3]))
+
+
+@layer
 def cos_sim(X: core.Value, Y: core.Value, name: str | None = None) -> Any:
     """The cosine of the angle between two vectors, for each row.
 
@@ -187,3 +298,14 @@ def bilinear_tensor_product(
     bias = this.bias(bias_attr, [1, size], first.dtype)
     product = jnp.einsum("bm,imn,bn->bi", first, weight, second)
     return this.finish(back(product if bias is None else product + bias), act)
+
+
+def _matrices(this: Layer, value: core.Value) -> Any:
+    """The array of a value of two dimensions or more."""
+    array = array_of(this, value)
+    if array.ndim < 2:
+        raise errors.ShapeError(
+            f"{this.name}: {describe(value)} is no matrix; expected [..., rows, columns], as from "
+            f"layers.unsqueeze(x, [0])"
+        )
+    return array

@@ -183,13 +183,13 @@ def gaussian_random_batch_size_like(
 
 
 @layer
-@no_effect(min=_drawn_by_probability(0.0), max=_drawn_by_probability(1.0))
+@no_effect(min=_drawn_by_probability(0.0), max=_drawn_by_probability(1.0), dtype="the numbers of classes are int64")
 def sampling_id(
     x: core.Value,
     min: float = 0.0,
     max: float = 1.0,
     seed: int = 0,
-    dtype: DTypeLike = "float32",
+    dtype: DTypeLike = "int64",
     name: str | None = None,
 ) -> jax.Array:
     """Draw one class for each row of probabilities.
@@ -199,21 +199,20 @@ def sampling_id(
       min: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
       max: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
       seed: if not 0, every step draws the same classes.
-      dtype: of the result.
+      dtype: accepted for programs written for Fluid, but has no effect: the numbers of classes are int64.
       name: instead of `sampling_id_N`; the classes that are drawn depend on it.
 
     Returns:
-      The numbers of the classes, `[batch]`.
+      The numbers of the classes, integers `[batch]`.
 
     Raises:
-      ArgumentError: the dtype does not exist.
       ShapeError: the input is no matrix.
 
     Example:
       >>> import fluid
       >>> def program():
       ...     p = fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=10, act="softmax")
-      ...     return fluid.layers.sampling_id(p, dtype="int64")
+      ...     return fluid.layers.sampling_id(p)
       >>> print(fluid.Program(program).outputs[0])
       int32[batch]
     """
@@ -224,7 +223,7 @@ def sampling_id(
             f"{this.name}: {describe(x)}; expected probabilities [batch, classes], as from layers.softmax(x)"
         )
     drawn = jax.random.categorical(_key(this, seed), jnp.log(jax.lax.stop_gradient(p)), axis=1)
-    return this.output(drawn.astype(dtype_of("sampling_id", dtype)))
+    return this.output(drawn.astype(dtype_of("sampling_id", "int64")))
 
 
 def _key(this: Layer, seed: int) -> Any:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.layers.assigning import assigns
 from fluid.layers.base import (
     Layer,
     axis_of,
@@ -217,6 +218,36 @@ def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
 
 
 @layer
+@assigns(out="y = layers.logsumexp(x)")
+def logsumexp(
+    x: core.Value, dim: Dims = None, keepdim: bool = False, out: core.Value | None = None, name: str | None = None
+) -> Any:
+    """Logarithm of the sum of exponentials over dimensions, exact where the exponentials themselves would overflow.
+
+    Args:
+      x: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      dim: one or several dimensions; all by default; negative counts from the end.
+      keepdim: whether these dimensions are kept, with size 1.
+      out: not possible in a program function, whose values never change: use what is returned.
+      name: instead of `logsumexp_N`.
+
+    Returns:
+      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
+
+    Raises:
+      ArgumentError: there is no such dimension, it is given twice, or `out` is given.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.logsumexp(fluid.layers.data("x", shape=[3]), dim=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch]
+    """
+    return Layer("logsumexp", name).output(_reduced(x, dim, keepdim, _logsumexp))
+
+
+@layer
 def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Whether all elements over dimensions are true.
 
@@ -310,6 +341,12 @@ def _mean(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
     count = jnp.sum(jnp.broadcast_to(where, x.shape), axis=axis, keepdims=keepdims)
     total = jnp.sum(x, axis=axis, keepdims=keepdims, where=where)
     return (total / jnp.maximum(count, 1)).astype(total.dtype)
+
+
+def _logsumexp(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
+    """The logarithm of the sum of exponentials along axes; minus infinity where there are no elements."""
+    result = jax.nn.logsumexp(wide(x), axis=axis, keepdims=keepdims, where=where)
+    return result.astype(x.dtype)
 
 
 def largest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> Any:

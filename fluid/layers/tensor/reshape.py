@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, is_sequence, layer, like, row_dims
 from fluid.layers.checks import Sizes, check_axes, dtype_of, shape_of
 from fluid.layers.functional import Activation
-from fluid.layers.no_effect import no_effect
 
 
 @layer
@@ -84,7 +83,6 @@ def size(input: core.Value, name: str | None = None) -> jax.Array:
 
 
 @layer
-@no_effect(inplace="XLA decides which memory is used again")
 def reshape(
     x: core.Value,
     shape: Sequence[int],
@@ -101,7 +99,8 @@ def reshape(
         remains.
       actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
       act: name of an activation, or a function.
-      inplace: accepted for programs written for Fluid, but has no effect: XLA decides which memory is used again.
+      inplace: whether Fluid gives `x` itself the new shape. Values never change here, so that `x` must not be used
+        after that: go on with what is returned.
       name: instead of `reshape2_N`.
 
     Returns:
@@ -110,6 +109,7 @@ def reshape(
     Raises:
       ArgumentError: `actual_shape` is given.
       ArgumentTypeError: the shape is no list of integers.
+      ProgramError: by layers that use `x` later, with `inplace=True`.
       ShapeError: the numbers of elements differ.
 
     Example:
@@ -139,6 +139,8 @@ def reshape(
         )
     result = array.reshape([*array.shape[: lead + 1], *new[1:]] if lead else new)
     result = this.output(like(x, result))
+    if inplace and result is not x and (is_sequence(x) or isinstance(x, jax.Array)):
+        core.change_in_place(this.frame, x, "y = layers.reshape(x, shape)")
     this.skip_outputs(1)
     return this.activate(result, act)
 

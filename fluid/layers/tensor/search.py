@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, describe, layer, like
-from fluid.layers.checks import inner_axis_of
+from fluid.layers.base import Layer, array_of, dense, describe, layer, like
+from fluid.layers.checks import dtype_of, inner_axis_of
 
 
 @layer
@@ -94,12 +94,13 @@ def argmin(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
 
 
 @layer
-def argsort(input: core.Value, axis: int = -1, name: str | None = None) -> tuple[Any, Any]:
-    """Sort along a dimension, smallest first, and give the index that each element had.
+def argsort(input: core.Value, axis: int = -1, descending: bool = False, name: str | None = None) -> tuple[Any, Any]:
+    """Sort along a dimension, and give the index that each element had. Of equal ones the first stays first.
 
     Args:
       input: any shape, or a SequenceBatch.
       axis: the dimension.
+      descending: whether the largest element comes first, instead of the smallest.
       name: instead of `argsort_N`.
 
     Returns:
@@ -111,15 +112,110 @@ def argsort(input: core.Value, axis: int = -1, name: str | None = None) -> tuple
     Example:
       >>> import fluid
       >>> def program():
-      ...     return fluid.layers.argsort(fluid.layers.data("x", shape=[10]))
+      ...     return fluid.layers.argsort(fluid.layers.data("x", shape=[10]), descending=True)
       >>> print(*fluid.Program(program).outputs)
       float32[batch, 10] int32[batch, 10]
     """
     this = Layer("argsort", name)
     array = dense(input)
     place = inner_axis_of(this, input, axis)
-    order = jnp.argsort(array, axis=place)
+    order = jnp.argsort(array, axis=place, descending=descending)
     return (
         this.output(like(input, jnp.take_along_axis(array, order, axis=place))),
         this.output(like(input, order)),
     )
+
+
+@layer
+def unique(
+    x: core.Value, dtype: str = "int32", max_length: int | None = None, name: str | None = None
+) -> tuple[core.SequenceBatch, jax.Array]:
+    """The different values of a vector, in the order in which they first appear.
+
+    How many there are depends on the data, and shapes cannot: they are a SequenceBatch of one row, whose length is
+    their number, with room for as many as there may be.
+
+    Args:
+      x: `[n]`.
+      dtype: of the index.
+      max_length: how many different values there is room for; `n` by default. Those beyond it are left out.
+      name: instead of `unique_N`.
+
+    Returns:
+      `(values, index)`: the values, a SequenceBatch `[1, max_length]`; and for each element of `x` where it stands
+      among them, integers `[n]`, -1 for one that was left out.
+
+    Raises:
+      ArgumentError: `max_length` is not positive, or there is no such dtype.
+      ShapeError: the input is no vector.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.unique(fluid.layers.data("x", shape=[], dtype="int64"))
+      >>> with fluid.Session(program) as session:
+      ...     values, index = session.run(feed={"x": np.array([2, 3, 3, 1, 5, 3])}, mode="test")
+      >>> np.asarray(values.rows()[0]).tolist(), index.tolist()
+      ([2, 3, 1, 5], [0, 1, 1, 2, 3, 1])
+    """
+    this = Layer("unique", name)
+    values, index, _ = _unique(this, x, dtype, max_length)
+    return this.output(values), this.output(index)
+
+
+@layer
+def unique_with_counts(
+    x: core.Value, dtype: str = "int32", max_length: int | None = None, name: str | None = None
+) -> tuple[core.SequenceBatch, jax.Array, core.SequenceBatch]:
+    """The different values of a vector as of `unique`, and how often each of them is there.
+
+    Args:
+      x: `[n]`.
+      dtype: of the index and of the counts.
+      max_length: how many different values there is room for; `n` by default. Those beyond it are left out.
+      name: instead of `unique_with_counts_N`.
+
+    Returns:
+      `(values, index, counts)`: see `unique`; the counts are a SequenceBatch of integers `[1, max_length]`.
+
+    Raises:
+      ArgumentError: `max_length` is not positive, or there is no such dtype.
+      ShapeError: the input is no vector.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.unique_with_counts(fluid.layers.data("x", shape=[], dtype="int64"))
+      >>> with fluid.Session(program) as session:
+      ...     values, index, counts = session.run(feed={"x": np.array([2, 3, 3, 1, 5, 3])}, mode="test")
+      >>> np.asarray(counts.rows()[0]).tolist()
+      [1, 3, 1, 1]
+    """
+    this = Layer("unique_with_counts", name)
+    values, index, counts = _unique(this, x, dtype, max_length)
+    return this.output(values), this.output(index), this.output(counts)
+
+
+def _unique(
+    this: Layer, value: Any, dtype: Any, max_length: int | None
+) -> tuple[core.SequenceBatch, jax.Array, core.SequenceBatch]:
+    """The different values of a vector `[n]`, where each element stands among them, and how often each is there."""
+    x = array_of(this, value)
+    if x.ndim != 1:
+        raise errors.ShapeError(f"{this.name}: {describe(value)} is no vector; use layers.reshape(x, [-1]) first")
+    kind = dtype_of(this.name, dtype)
+    room = x.shape[0] if max_length is None else core.whole_number(this.name, "max_length", max_length)
+    # Equal elements are neighbours in sorted order, the first of them in `x` first.
+    order = jnp.argsort(x, stable=True)
+    ordered = x[order]
+    begins = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])[: x.shape[0]]
+    is_first = jnp.zeros(x.shape[0], bool).at[order].set(begins)
+    rank = jnp.cumsum(is_first) - 1
+    group = jnp.cumsum(begins) - 1
+    first_of_group = jnp.zeros_like(order).at[jnp.where(begins, group, x.shape[0])].set(order, mode="drop")
+    index = jnp.zeros_like(rank).at[order].set(rank[first_of_group[group]])
+    values = jnp.zeros(room, x.dtype).at[jnp.where(is_first, rank, room)].set(x, mode="drop")
+    counts = jnp.zeros(room, kind).at[index].add(1, mode="drop")
+    lengths = jnp.minimum(jnp.sum(is_first, dtype=jnp.int32), room).reshape(1)
+    kept = jnp.where(index < room, index, -1).astype(kind)
+    return core.SequenceBatch(values[None], lengths), kept, core.SequenceBatch(counts[None], lengths)

@@ -1,5 +1,6 @@
 """Arithmetic, products of matrices, reductions and comparisons."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -88,7 +89,7 @@ ROWS: dict[str, Rule] = {
     "equal": _compare(layers.equal),
     "greater_equal": _compare(layers.greater_equal),
     "greater_than": _compare(layers.greater_than),
-    "increment": unary(layers.increment, value=("step", 1.0)),
+    "increment": unary(functools.partial(layers.increment, in_place=False), value=("step", 1.0)),
     "isfinite": unary(layers.isfinite),
     "isinf": unary(layers.has_inf),
     "isnan": unary(layers.has_nan),

@@ -43,7 +43,7 @@ def _fill_any_like(op: Op) -> Outputs:
     zeros = layers.zeros_like(op.value("X"))
     dtype = op.dtype_or_none()
     zeros = zeros if dtype is None else layers.cast(zeros, dtype)
-    return {"Out": layers.increment(zeros, op.attr("value", 0.0))}
+    return {"Out": layers.increment(zeros, op.attr("value", 0.0), in_place=False)}
 
 
 def _assign_value(op: Op) -> Outputs:

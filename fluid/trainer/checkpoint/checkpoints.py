@@ -33,7 +33,8 @@ class CheckpointConfig:
     same folder continues from the newest one that is whole.
 
     Args:
-      checkpoint_dir: a folder for the checkpoints of this training alone; made when it is not there.
+      checkpoint_dir: a folder for the checkpoints of this training alone; made when it is not there. By default
+        `checkpoints` in the current folder.
       max_num_checkpoints: how many of the newest checkpoints are kept, at least 1; None keeps all.
       epoch_interval: save at the end of every so many epochs; None saves none of them. The end of training is always
         saved.
@@ -52,13 +53,15 @@ class CheckpointConfig:
       3
     """
 
-    checkpoint_dir: PathLike
+    checkpoint_dir: PathLike = "checkpoints"
     max_num_checkpoints: int | None = 3
     epoch_interval: int | None = 1
     step_interval: int | None = 10
     keep_best: tuple[str | int, str] | None = None
 
     def __post_init__(self) -> None:
+        if self.checkpoint_dir is None:
+            object.__setattr__(self, "checkpoint_dir", "checkpoints")
         if not isinstance(self.checkpoint_dir, str | os.PathLike) or not os.fspath(self.checkpoint_dir):
             raise errors.ArgumentTypeError(
                 f"checkpoint_dir={self.checkpoint_dir!r}: expected the path of a folder: CheckpointConfig('here')"

@@ -56,6 +56,40 @@ def test_resize_nearest(sizes, corners):
     check(lambda x: layers.resize_nearest(x, sizes, align_corners=corners), IMAGE[:, :, rows][..., columns], x=IMAGE)
 
 
+@pytest.mark.parametrize(("corners", "mode"), [(True, 1), (False, 0), (False, 1)])
+def test_resize_linear(corners, mode):
+    signal = real(2, 3, 5)
+    want = interpolated(signal[:, :, None], [1, 8], corners, mode)[:, :, 0]
+    check(lambda x: layers.resize_linear(x, [8], align_corners=corners, align_mode=mode), want, x=signal)
+    last = signal.transpose(0, 2, 1)
+    check(lambda x: layers.interpolate(x, [8], None, None, "LINEAR", None, corners, mode, "NWC"),
+          want.transpose(0, 2, 1), x=last)  # fmt: skip
+
+
+@pytest.mark.parametrize("corners", [True, False])
+@pytest.mark.parametrize("sizes", [[6, 8], [3, 2], [4, 5]])
+def test_bicubic(sizes, corners):
+    image = real(1, 2, 4, 5)
+
+    def kernel(d):
+        d = abs(d)
+        if d <= 1:
+            return 1.25 * d**3 - 2.25 * d**2 + 1
+        return -0.75 * (d**3 - 5 * d**2 + 8 * d - 4) if d < 2 else 0.0
+
+    def matrix(pixels, size):
+        found = np.zeros((size, pixels))
+        for k in range(size):
+            place = k * (pixels - 1) / (size - 1) if corners else (k + 0.5) * pixels / size - 0.5
+            for near in range(int(np.floor(place)) - 1, int(np.floor(place)) + 3):
+                found[k, min(max(near, 0), pixels - 1)] += kernel(place - near)
+        return found
+
+    want = np.einsum("ih,nchw,jw->ncij", matrix(4, sizes[0]), image, matrix(5, sizes[1]))
+    check(lambda x: layers.interpolate(x, sizes, resample="BICUBIC", align_corners=corners), want, x=image, atol=1e-5)
+    check(lambda x: layers.image_resize(x, sizes, resample="bicubic", align_corners=corners), want, x=image, atol=1e-5)
+
+
 def test_shorter_side():
     assert output(lambda: layers.image_resize_short(*feeds(x=IMAGE), 8), {"x": IMAGE}).shape == (2, 3, 10, 8)
     assert output(lambda: layers.image_resize(*feeds(x=IMAGE), scale=1.5), {"x": IMAGE}).shape == (2, 3, 7, 6)

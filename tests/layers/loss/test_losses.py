@@ -192,3 +192,23 @@ def test_bpr_loss_is_the_mean_over_other_classes():
         for i in range(4)
     ]
     check(layers.bpr_loss, want, x=x, label=label)
+
+
+@pytest.mark.parametrize("bounds", [(15.0, -15.0), (2.0, -2.0)])
+def test_logits_of_a_student_beyond_the_bounds_cost_but_learn_nothing(bounds):
+    up, low = bounds
+    x = np.linspace(-30, 30, 41, dtype="float32")[:, None]
+    label = np.resize(np.array([-2, -1, 0.3, 1.6], "float32"), x.shape)
+    program = fluid.Program(lambda: layers.teacher_student_sigmoid_loss(*feeds(x=x, label=label), up, low))
+    softplus = np.logaddexp(0, x.astype("float64"))
+    clicked = (label == -1) | (label >= 1)
+    taught, teacher = label >= 0, np.where(label >= 1, label - 1, label)
+    want = softplus - clicked * x + taught * (softplus - teacher * x)
+    chance = 1 / (1 + np.exp(-x.astype("float64")))
+    slope = np.where((low < x) & (x < up), chance - clicked + taught * (chance - teacher), 0)
+
+    def cost(x):
+        return program.apply({}, {"x": x, "label": label}, key=None).outputs[0]
+
+    np.testing.assert_allclose(cost(x), want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jax.grad(lambda x: cost(x).sum())(x), slope, rtol=1e-4, atol=1e-6)

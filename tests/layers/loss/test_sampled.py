@@ -44,8 +44,26 @@ def test_nce(sparse, weighed):
         o = sigmoid(row @ w[right] + b[right])
         noise = sigmoid(row @ w[2] + b[2])
         want.append(-np.log(o / (o + 3 * odds[right])) - 3 * np.log(3 / (noise + 3)))
-    want = np.array(want)[:, None] * (weight if weighed else 1)
+    want = np.array(want)[:, None] / (3 + 1) * (weight if weighed else 1)
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_the_slope_of_nce():
+    """Beside class 2 alone, drawn ten times by default, the slope of a score is that of the formula."""
+    odds = 0.8 * np.eye(6)[2]
+    program = fluid.Program(lambda: layers.nce(*feeds(x=X, label=LABEL), 6, sampler="custom_dist", custom_dist=odds))
+    arrays = {"nce_0.w_0": real(6, 4), "nce_0.b_0": real(6, 1)}
+
+    def total(arrays):
+        return program.apply(arrays, {"x": X, "label": LABEL}, key=jax.random.key(0)).outputs[0].sum()
+
+    want = np.zeros(6)
+    for row, (right,) in zip(X, LABEL, strict=True):
+        for place, sign, times in ((right, -1, 1), (2, 1, 10)):
+            o, b = sigmoid(row @ arrays["nce_0.w_0"][place] + arrays["nce_0.b_0"][place, 0]), 10 * odds[place]
+            share = b / (o + b) if sign < 0 else o / (o + b)
+            want[place] += times * sign * share * (1 - o) / 11
+    np.testing.assert_allclose(jax.grad(total)(arrays)["nce_0.b_0"][:, 0], want, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "log_uniform"])
@@ -62,7 +80,7 @@ def test_nce_draws_as_its_sampler_says(sampler):
     rates = 4000 * odds
     # Every score is 0: the cost is that of the right class, and the mean over the noise.
     want = -np.log(0.5 / (0.5 + rates[7])) - 4000 * np.sum(odds * np.log(rates / (0.5 + rates)))
-    assert cost == pytest.approx(want, rel=2e-2)
+    assert cost == pytest.approx(want / 4001, rel=2e-2)
 
 
 def test_draws_change_from_step_to_step_unless_there_is_a_seed():

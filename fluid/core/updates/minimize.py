@@ -1,0 +1,105 @@
+"""What is minimised, by which optimizer, over which parameters, and how their gradients are clipped."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.core.frame import Frame, Minimization, current_frame, present_frame
+from fluid.naming import is_glob, select
+
+
+class Parameter(NamedTuple):
+    """A parameter, as functions such as `exclude_from_weight_decay_fn` and `need_clip` get it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def described(name: str, value: Any) -> Parameter:
+    """The description of the parameter with this name and value."""
+    return Parameter(name, tuple(value.shape), str(value.dtype))
+
+
+def record_minimize(
+    loss: Any, optimizer: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
+) -> Any:
+    """Record that the optimizer shall minimise a loss by changing parameters; Session builds the update from it.
+
+    Args:
+      loss: a scalar of the running program.
+      optimizer: opaque here.
+      parameter_list: names, globs or values of the parameters to change; every trainable one by default.
+      no_grad_set: names, globs or values of parameters to leave alone.
+
+    Returns:
+      The optimizer that discovery has recorded here, which is the one that counts; None while it is on.
+
+    Raises:
+      ProgramError: the loss is no float scalar.
+      UnknownNameError: a name is not a parameter of the program.
+    """
+    frame = current_frame("optimizer.minimize")
+    shape = jnp.shape(loss)
+    dtype = jnp.result_type(loss)
+    if shape not in ((), (1,)) or not jnp.issubdtype(dtype, jnp.floating):
+        found = ", ".join("batch" if d == frame.placeholder_batch else str(d) for d in shape)
+        raise errors.ProgramError(
+            f"the loss must be one float, found {dtype}[{found}]; reduce it first: "
+            f"loss = fluid.layers.mean(loss), and return it first"
+        )
+    names = None if parameter_list is None else _parameter_names(frame, parameter_list)
+    excluded = _parameter_names(frame, no_grad_set or ())
+    number = len(frame.made.minimizations)
+    frame.made.minimizations.append(Minimization(loss, jnp.reshape(loss, ()), optimizer, names, excluded))
+    recorded = frame.declared.optimizers
+    return recorded[number] if number < len(recorded) else None
+
+
+def record_gradient_clip(clip: Any) -> None:
+    """Note a clip for the gradients of all parameters, in a program function or in a function of an optimizer.
+
+    Raises:
+      OutsideProgramError: neither is running.
+    """
+    frame = present_frame(settings=True) or current_frame("clip.set_gradient_clip")
+    frame.made.gradient_clip = clip
+
+
+def clip_parameters(clip: Any, parameter_list: Sequence[Any]) -> None:
+    """Let the gradients of some parameters be clipped, each by itself.
+
+    Args:
+      clip: opaque here.
+      parameter_list: names or values of the parameters.
+
+    Raises:
+      UnknownNameError: a name is not a parameter of the program.
+    """
+    frame = current_frame("clip.set_gradient_clip")
+    for name in _parameter_names(frame, parameter_list, "set_gradient_clip"):
+        spec = frame.declared.arrays[name]
+        frame.declared.arrays[name] = replace(spec, settings=replace(spec.settings, gradient_clip=clip))
+
+
+def _parameter_names(frame: Frame, items: Sequence[Any], caller: str = "minimize") -> tuple[str, ...]:
+    if isinstance(items, str):
+        items = [items]
+    parameters = [n for n, s in frame.declared.arrays.items() if s.trainable is not None]
+    names = []
+    for item in items:
+        if isinstance(item, str) and is_glob(item):
+            names += select(item, parameters, "minimize")
+            continue
+        name = item if isinstance(item, str) else frame.fact(item, "parameter") or getattr(item, "name", None)
+        spec = frame.declared.arrays.get(name) if isinstance(name, str) else None
+        if spec is None or spec.trainable is None:
+            raise errors.UnknownNameError(
+                f"{caller} was given {name if name is not None else item!r}, which is no parameter of this program. "
+                f"{errors.nearest(str(name), parameters)}"
+            )
+        names.append(str(name))
+    return tuple(dict.fromkeys(names))

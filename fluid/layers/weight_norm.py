@@ -1,0 +1,75 @@
+"""Parameters that are trained as a length and a direction."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.param_attr import WeightNormParamAttr
+
+
+def create(
+    name: str,
+    settings: WeightNormParamAttr,
+    shape: Sequence[int],
+    dtype: str,
+    default: Callable[..., Any],
+    kind: str,
+    layer: str,
+) -> jax.Array:
+    """Create the two parts of a parameter, `NAME_g` and `NAME_v`, and put them together: `g * v / norm(v)`.
+
+    Args:
+      name: of the parameter.
+      settings: what the user says about it.
+      shape: of the parameter.
+      dtype: of both parts.
+      default: the initializer of the direction where the settings have none.
+      kind: see `core.create_parameter`.
+      layer: see `core.create_parameter`.
+
+    Raises:
+      ArgumentError: the parameter has no such dimension.
+    """
+    dim = settings.dim
+    if dim is not None and (isinstance(dim, bool) or dim not in range(-len(shape), len(shape))):
+        raise errors.ArgumentError(
+            f"{layer}: WeightNormParamAttr(dim={dim!r}) of a parameter of shape {list(shape)}; expected None or a "
+            f"dimension from 0 to {len(shape) - 1}"
+        )
+    kept = None if dim is None else dim % len(shape)
+    axes = tuple(axis for axis in range(len(shape)) if axis != kept)
+    sizes = [size if axis == kept else 1 for axis, size in enumerate(shape)]
+    draw = settings.initializer or default
+
+    def part(suffix: str, size: Sequence[int], start: Callable[..., Any]) -> jax.Array:
+        return core.create_parameter(
+            f"{name}_{suffix}", size, dtype, start, settings.trainable, settings, kind=kind, layer=layer
+        )
+
+    length = part("g", sizes, _NormOf(draw, tuple(shape), axes, f"{name}_v"))
+    direction = part("v", shape, draw)
+    wide = direction.astype(jnp.promote_types(direction.dtype, jnp.float32))
+    return (direction * (length / _norm(wide, axes))).astype(direction.dtype)
+
+
+@dataclass(frozen=True)
+class _NormOf:
+    """The initial value of the lengths of a direction: its norm over some axes. Both are made from one random key."""
+
+    initializer: Callable[..., Any]
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    key_name: str
+
+    def __call__(self, key: Any, shape: Sequence[int], dtype: Any) -> Any:
+        return _norm(jnp.asarray(self.initializer(key, self.shape, dtype)), self.axes)
+
+
+def _norm(x: Any, axes: tuple[int, ...]) -> Any:
+    """The Euclidean norm along axes, which keep the size 1; 1 where it is 0."""
+    squares = jnp.sum(jnp.square(x), axis=axes, keepdims=True)
+    return jnp.sqrt(jnp.where(squares > 0, squares, 1))

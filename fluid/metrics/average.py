@@ -1,0 +1,63 @@
+"""Means of numbers that weigh differently."""
+
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+
+
+class WeightedAverage:
+    """The mean of values that are added one by one, each with its weight, such as the losses of minibatches.
+
+    `trainer.test` weighs what it averages by itself.
+
+    Example:
+      >>> import fluid
+      >>> average = fluid.average.WeightedAverage()
+      >>> average.add(value=2.0, weight=1)
+      >>> average.add(value=4.0, weight=3)
+      >>> float(average.eval())
+      3.5
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all values."""
+        self._total: Any = None
+        self._weight = 0.0
+
+    def add(self, value: Any, weight: Any) -> None:
+        """Add a value.
+
+        Args:
+          value: a number or an array; all that are added have one shape.
+          weight: its weight, a number, such as the number of rows that it is the mean of.
+
+        Raises:
+          ArgumentTypeError: the value holds no numbers, or the weight is no number.
+        """
+        found = np.asarray(value)
+        if found.dtype.kind not in "fiub" or np.size(weight) != 1 or np.asarray(weight).dtype.kind not in "fiu":
+            raise errors.ArgumentTypeError(
+                f"WeightedAverage.add(value={value!r}, weight={weight!r}): expected numbers, as in "
+                f"add(value=loss, weight=32)"
+            )
+        share = float(np.reshape(weight, ()))
+        part = found.astype("float64") * share
+        self._total = part if self._total is None else self._total + part
+        self._weight += share
+
+    def eval(self) -> Any:
+        """The mean so far, float64 in the shape of the values.
+
+        Raises:
+          ArgumentError: nothing was added, or the weights sum to 0.
+        """
+        if self._total is None or self._weight == 0:
+            raise errors.ArgumentError(
+                "WeightedAverage.eval(): there is nothing to average; call add(value=loss, weight=32) first"
+            )
+        return self._total / self._weight

@@ -1,0 +1,65 @@
+"""Automatic names: in Fluid they go on from program to program, here they start afresh in each."""
+
+import contextlib
+from collections.abc import Iterator
+
+from fluid import core, errors
+
+
+@contextlib.contextmanager
+def guard(new_generator: None = None) -> Iterator[None]:
+    """Let automatic names start afresh, which they do in every program anyway.
+
+    Around a Trainer or a Session it changes nothing. Inside a program function it must be the first thing: two layers
+    of one name would be one layer.
+
+    Args:
+      new_generator: only None is accepted.
+
+    Raises:
+      ArgumentTypeError: `new_generator` is given.
+      ProgramError: layers were called before it in the program function.
+
+    Example:
+      >>> import fluid
+      >>> with fluid.unique_name.guard():
+      ...     session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> sorted(session.scope)
+      ['fc_0.b_0', 'fc_0.w_0']
+    """
+    if new_generator is not None:
+        raise errors.ArgumentTypeError(
+            f"unique_name.guard({new_generator!r}): names have no generators; to put something before them write "
+            f'with fluid.name_scope("teacher"):'
+        )
+    try:
+        names = core.current_frame("unique_name.guard").naming.counters
+    except errors.OutsideProgramError:
+        names = {}
+    if names:
+        raise errors.ProgramError(
+            "unique_name.guard() inside a program function, behind layers that have names already, would give these "
+            'names out once more; write with fluid.name_scope("second"): instead, or share parameters by '
+            'ParamAttr(name="shared")'
+        )
+    yield
+
+
+def generate(key: str) -> str:
+    """Inside a program function: a name that no layer has, such as `fc_0` for "fc".
+
+    Args:
+      key: what it begins with.
+
+    Raises:
+      OutsideProgramError: no program function is running.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     name = fluid.unique_name.generate("table")
+      ...     return fluid.layers.create_parameter([2], name=name)
+      >>> list(fluid.Program(program).parameters)
+      ['table_0']
+    """
+    return core.current_frame("unique_name.generate").unique(key)
