@@ -2,7 +2,7 @@
 #   make demo    train the convolutional net on handwritten digits, and show some predictions
 #   make test    check, then the whole test suite
 #   make check   lint, format, types, layering
-#   make examples  every example at full strength, against the accuracy that it reaches
+#   make full    every example at full strength, against the accuracy that it reaches; the whole of long tables
 #   make soak    what takes too long for every day: 20 kills, every byte of a checkpoint flipped, 10,000 bad requests
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make bench   fluid beside hand-written JAX
@@ -20,7 +20,7 @@ XLA_FLAG := import jaxlib.version as v; print("--xla_cpu_use_fusion_emitters=fal
 COMPILE_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$($(BIN)/python -c '$(XLA_FLAG)')"
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
-.PHONY: demo test check quick examples format mistakes bench soak clean setup
+.PHONY: demo test check quick full format mistakes bench soak clean setup
 
 setup: $(STAMP)
 
@@ -52,11 +52,11 @@ check: $(STAMP)
 test: check quick
 	$(PYTEST) -m slow || test $$? -eq 5  # 5: PYTEST_ARGS leaves none of them
 
-examples: $(STAMP)
+full: $(STAMP)
 	$(PYTEST) -m full
 
 quick: $(STAMP)
-	$(COMPILE_QUICKLY) $(PYTEST) -m "not slow and not full" || test $$? -eq 5
+	$(COMPILE_QUICKLY) $(PYTEST) -m "not slow and not full and not soak" || test $$? -eq 5
 
 soak: $(STAMP)
 	FLUID_KILLS=20 FLUID_STRIDE=1 FLUID_REQUESTS=10000 $(BIN)/python -m pytest -q tests/trainer/test_kill.py \

@@ -57,14 +57,24 @@ def all_sizes(model):
     return [(rows, 1) for rows in range(1, 18)] if model.has_rows else [(1, 1)]
 
 
+def by_length():
+    """One parameter for each model; in full are those that take long, and all of a golden family but its first."""
+    seen = set()
+    for id in MODELS:
+        family = id.rpartition("/")[0] if id.startswith("golden/") else id
+        long = family in seen or "image_classification" in id
+        seen.add(family)
+        yield pytest.param(id, marks=[pytest.mark.full] if long else [])
+
+
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")  # some golden programs update tables densely
-@pytest.mark.parametrize("id", MODELS)
+@pytest.mark.parametrize("id", list(by_length()))
 def test_it_answers_with_the_same_bits(id, process, tmp_path):
     place = list(MODELS).index(id)
     check(MODELS[id], process, tmp_path / "model.fluid", [(1 + 7 * place % 17, 1 + 7 * place % 50)])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 @pytest.mark.parametrize("id", [*list(MODELS)[: len(examples())], *list(MODELS)[len(examples()) :: STRIDE]])
 def test_it_answers_with_the_same_bits_to_all_sizes(id, process, tmp_path):

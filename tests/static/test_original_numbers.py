@@ -16,14 +16,14 @@ CELLS = {"layers.GRUCell", "layers.LSTMCell", "layers.BasicDecoder", "layers.Tra
 
 
 def runnable():
-    """One parameter for each case that fluid can run; slow are those that call nothing that none before them calls."""
+    """One parameter for each case that fluid can run; in full are those that call nothing that none before them calls."""
     seen = set()
     for id, case in BY_ID.items():
         if CELLS & case.needs() or id in IMPOSSIBLE or {"build_only", "defect"} & case.spec.keys():
             continue
         new = case.needs() - seen or case.spec["family"] == "training"
         seen |= case.needs()
-        yield pytest.param(id, marks=[] if new else pytest.mark.slow)
+        yield pytest.param(id, marks=[] if new else pytest.mark.full)
 
 
 @pytest.fixture(autouse=True)
