@@ -60,7 +60,7 @@ quick: $(STAMP)
 
 soak: $(STAMP)
 	FLUID_KILLS=20 FLUID_STRIDE=1 FLUID_REQUESTS=10000 $(BIN)/python -m pytest -q tests/trainer/test_kill.py \
-	    tests/trainer/test_faults.py tests/serving/test_fuzz.py
+	    tests/trainer/test_faults.py tests/serving/test_fuzz.py tests/artifact/test_every_program.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,7 @@ CELLS = {"layers.GRUCell", "layers.LSTMCell", "layers.BasicDecoder", "layers.Tra
 
 
 def runnable():
-    """One parameter for each case that fluid can run; in full are those that call nothing that none before them calls."""
+    """One parameter for each case that can run; marked full are those that call nothing that none before them calls."""
     seen = set()
     for id, case in BY_ID.items():
         if CELLS & case.needs() or id in IMPOSSIBLE or {"build_only", "defect"} & case.spec.keys():
