@@ -33,7 +33,7 @@ def trainer():
 
 def line_of(error):
     """The call that an error gives as the one that works."""
-    return re.search(r"(reader\.\w+\(.*?\))(?:;|, since|$)", str(error.value)).group(1)
+    return re.search(r"(reader\.\w+\(.*?\))(?:;|, since|\. If|$)", str(error.value)).group(1)
 
 
 class TestDataFrames:
