@@ -2,8 +2,9 @@
 #   make demo    train the convolutional net on handwritten digits, and show some predictions
 #   make test    check, then the whole test suite
 #   make check   lint, format, types, layering
-#   make full    every example at full strength, against the accuracy that it reaches; the whole of long tables
-#   make soak    what takes too long for every day: 20 kills, every byte of a checkpoint flipped, 10,000 bad requests
+#   make examples  every example at full strength, against the accuracy that it reaches
+#   make soak    what takes too long for every day: 20 kills, every byte of a checkpoint flipped, 10,000 bad requests,
+#                the whole of long tables
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make bench   fluid beside hand-written JAX
 PYTHON ?= python3
@@ -20,7 +21,7 @@ XLA_FLAG := import jaxlib.version as v; print("--xla_cpu_use_fusion_emitters=fal
 COMPILE_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$($(BIN)/python -c '$(XLA_FLAG)')"
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
-.PHONY: demo test check quick full format mistakes bench soak clean setup
+.PHONY: demo test check quick examples format mistakes bench soak clean setup
 
 setup: $(STAMP)
 
@@ -52,7 +53,7 @@ check: $(STAMP)
 test: check quick
 	$(PYTEST) -m slow || test $$? -eq 5  # 5: PYTEST_ARGS leaves none of them
 
-full: $(STAMP)
+examples: $(STAMP)
 	$(PYTEST) -m full
 
 quick: $(STAMP)
@@ -60,7 +61,8 @@ quick: $(STAMP)
 
 soak: $(STAMP)
 	FLUID_KILLS=20 FLUID_STRIDE=1 FLUID_REQUESTS=10000 $(BIN)/python -m pytest -q tests/trainer/test_kill.py \
-	    tests/trainer/test_faults.py tests/serving/test_fuzz.py tests/artifact/test_every_program.py
+	    tests/trainer/test_faults.py tests/serving/test_fuzz.py tests/artifact/test_every_program.py \
+	    tests/static/test_original_numbers.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,4 @@
-"""Every example as it is shown, with the numbers that it says it reaches; `make full` runs these."""
+"""Every example as it is shown, with the numbers that it says it reaches; `make examples` runs these."""
 
 import pytest
 from test_examples import EXAMPLES, load

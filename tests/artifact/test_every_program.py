@@ -58,13 +58,13 @@ def all_sizes(model):
 
 
 def by_length():
-    """One parameter for each model; in full are those that take long, and all of a golden family but its first."""
+    """One parameter for each model; marked soak are those that take long, and all of a golden family but its first."""
     seen = set()
     for id in MODELS:
         family = id.rpartition("/")[0] if id.startswith("golden/") else id
         long = family in seen or "image_classification" in id
         seen.add(family)
-        yield pytest.param(id, marks=[pytest.mark.full] if long else [])
+        yield pytest.param(id, marks=[pytest.mark.soak] if long else [])
 
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")  # some golden programs update tables densely

@@ -16,14 +16,14 @@ CELLS = {"layers.GRUCell", "layers.LSTMCell", "layers.BasicDecoder", "layers.Tra
 
 
 def runnable():
-    """One parameter for each case that can run; marked full are those that call nothing that none before them calls."""
+    """One parameter for each case that can run; marked soak are those that call nothing that none before them calls."""
     seen = set()
     for id, case in BY_ID.items():
         if CELLS & case.needs() or id in IMPOSSIBLE or {"build_only", "defect"} & case.spec.keys():
             continue
         new = case.needs() - seen or case.spec["family"] == "training"
         seen |= case.needs()
-        yield pytest.param(id, marks=[] if new else pytest.mark.full)
+        yield pytest.param(id, marks=[] if new else pytest.mark.soak)
 
 
 @pytest.fixture(autouse=True)
