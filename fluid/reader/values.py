@@ -54,7 +54,7 @@ class NaNs:
 
     Example:
       >>> import warnings
-      >>> with warnings.catch_warnings(record=True) as caught:
+      >>> with warnings.catch_warnings(record=True, action="always") as caught:
       ...     NaNs().look({"x": FeedSpec("x", (None, 1), "float32")}, {"x": np.array([[0.5], [np.nan]])}, "batch 7")
       >>> print(str(caught[0].message).partition(", expected")[0])
       feed 'x', sample 1, batch 7: found NaN in 1 of 2 samples
