@@ -44,14 +44,14 @@ def test_recognize_digits(in_tmp, capsys):
     assert f"test accuracy {reached:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_recognize_digits_as_it_is_shown(in_tmp):
     """What `make demo` promises."""
     accuracy, _ = load("recognize_digits").main()
     assert accuracy >= 0.98
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("net", "epochs"), [("vgg", 4), ("resnet", 5)])
 def test_image_classification(net, epochs, in_tmp, capsys, monkeypatch):
     """Deep nets with batch normalisation learn, in training and in testing."""
@@ -134,7 +134,7 @@ def test_movielens_is_read_as_it_is_published(in_tmp):
         example.read_movielens(in_tmp)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_language_model(in_tmp, capsys):
     path = str(in_tmp / "language.params")
     bits, counted, texts = load("language_model").main(layers=2, size=64, steps=200, length=40, path=path)
