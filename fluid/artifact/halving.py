@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid.artifact.signature import Computation
+from fluid.core.equations import scan_counts
 
 # These hand the numbers of their first operand on, so that it does not matter whether they are rounded before or after.
 _MOVES = frozenset(
@@ -58,7 +59,8 @@ def _use_converts(jaxpr: Any, equation: Any, position: int, dtype: str, returned
         return bool(parameters["new_dtype"] == jnp.dtype(dtype))
     if kind in _MOVES and position == 0:
         return outside(0)
-    if kind == "scan" and not parameters["num_consts"] <= position < parameters["num_consts"] + parameters["num_carry"]:
+    consts, carried = scan_counts(equation) if kind == "scan" else (0, 0)
+    if kind == "scan" and not consts <= position < consts + carried:
         body = parameters["jaxpr"].jaxpr
         return _converted(body, body.invars[position], dtype)
     if kind == "while":

@@ -249,6 +249,21 @@ def frames(equation: Any) -> Sequence[Any]:
     return [] if traceback is None else traceback.frames
 
 
+def scan_counts(equation: Any) -> tuple[int, int]:
+    """How many constants a scan reads, and how many values it carries from step to step.
+
+    They come first and second among its inputs; the rest is read step by step, so that one step has a dimension less
+    of it. Not every release of JAX writes the two numbers into the equation.
+
+    Args:
+      equation: a scan.
+    """
+    body = equation.params["jaxpr"].jaxpr
+    carried = sum(len(v.aval.shape) == len(w.aval.shape) for v, w in zip(equation.outvars, body.outvars, strict=True))
+    whole = sum(len(v.aval.shape) == len(w.aval.shape) for v, w in zip(equation.invars, body.invars, strict=True))
+    return whole - carried, carried
+
+
 def is_literal(variable: Any) -> bool:
     """Whether an input of an equation is a constant that is written into it."""
     return hasattr(variable, "val")

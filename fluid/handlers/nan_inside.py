@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid.core.equations import inner_jaxprs, is_literal, labelled, live_equations
+from fluid.core.equations import inner_jaxprs, is_literal, labelled, live_equations, scan_counts
 
 
 class Inside(NamedTuple):
@@ -110,7 +110,7 @@ class _Looking:
         kind = equation.primitive.name
         params = equation.params
         if kind == "scan":
-            return self._loop(params["jaxpr"], *_steps_of_scan(params, values), params["num_carry"])
+            return self._loop(params["jaxpr"], *_steps_of_scan(equation, values), scan_counts(equation)[1])
         if kind == "while":
             return self._while(params, values)
         if kind == "cond":
@@ -169,12 +169,12 @@ class _Looking:
         return bad[self._rows] if self._rows is not None and bad.shape[:1] == self._rows.shape else bad
 
 
-def _steps_of_scan(params: Any, values: list[Any]) -> tuple[list[Any], list[Any], Iterator[tuple[int, list[Any]]]]:
+def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[Any], Iterator[tuple[int, list[Any]]]]:
     """What all steps of a scan read, what the first one starts with, and for each step its number and slices."""
-    consts = params["num_consts"]
-    carried = consts + params["num_carry"]
-    numbers = range(params["length"])
-    order = reversed(numbers) if params["reverse"] else numbers
+    consts, carried = scan_counts(equation)
+    carried += consts
+    numbers = range(equation.params["length"])
+    order = reversed(numbers) if equation.params["reverse"] else numbers
     return values[:consts], values[consts:carried], ((i, [v[i] for v in values[carried:]]) for i in order)
 
 

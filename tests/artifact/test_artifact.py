@@ -170,7 +170,8 @@ def test_values_can_be_fed_and_fetched_by_name(saved, tmp_path):
     got = upper.infer({"batch_norm_0.tmp_2": hidden})
     assert same(got, with_function.infer({"batch_norm_0.tmp_2": hidden}, fetch=["guess", "guess.w_0"]))
     assert set(artifact.load(path).arrays) == {"guess.w_0", "guess.b_0"}
-    assert same(upper.infer({"batch_norm_0.tmp_2": hidden}, fetch=["guess"]), got[:1])
+    (guess,) = upper.infer({"batch_norm_0.tmp_2": hidden}, fetch=["guess"])
+    np.testing.assert_allclose(guess, got[0], rtol=1e-6)  # another program for XLA than the one that returns both
 
 
 # Entry points
