@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
-from jax.extend.core import jaxprs_in_params
 
 from fluid.core.frame import is_library
 
@@ -168,8 +167,12 @@ def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any
 
 def inner_jaxprs(equation: Any) -> Iterator[Any]:
     """The functions that an equation calls: bodies, branches, conditions."""
-    for inner in jaxprs_in_params(equation.params):
-        yield getattr(inner, "jaxpr", inner)
+    # `jax.extend.core` has a function for this, and takes longer to import than all of this room.
+    for value in equation.params.values():
+        for item in value if isinstance(value, tuple | list) else [value]:
+            inner = getattr(item, "jaxpr", item)
+            if hasattr(inner, "eqns"):
+                yield inner
 
 
 def user_line(equation: Any) -> str:
