@@ -4,7 +4,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 # Rooms that `import fluid` does not load.
-ROOMS = ("static",)
+ROOMS = ("online", "static")
+# Names of `fluid` itself that come from such rooms.
+NAMES = {"OnlineTrainer": "online", "RemoteTrainer": "remote"}
 
 
 class _Lazy:

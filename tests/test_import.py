@@ -39,6 +39,11 @@ def test_what_draws_and_counts_loads_on_use():
     assert python(code) == "fluid.looking fluid.looking.api"
 
 
+def test_training_over_the_network_loads_on_use():
+    code = "import sys, fluid; print('fluid.online' in sys.modules, fluid.OnlineTrainer.__name__)"
+    assert python(code) == "False OnlineTrainer"
+
+
 def test_programs_that_are_written_down_load_on_use():
     code = "import sys, fluid; print('fluid.static' in sys.modules, fluid.static.Executor.__name__)"
     assert python(code) == "False Executor"

@@ -24,6 +24,7 @@ TIERS = [
     ["handlers"],
     ["inferencer", "io", "tuning"],
     ["serving", "contrib"],
+    ["online"],
     ["__init__"],
     ["static"],
     ["cli"],

@@ -26,6 +26,8 @@ def instead_of(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
     def missing(name: str) -> Any:
         if module == "fluid" and name in lazy.ROOMS:
             return lazy.room(name)
+        if module == "fluid" and name in lazy.NAMES:
+            return getattr(lazy.room(lazy.NAMES[name]), name)
         known = vars(sys.modules[module]).get("__all__", ())  # not there yet while it is imported
         raise errors.missing_name(f"module {module!r}", name, known, instead)
 
