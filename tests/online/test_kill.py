@@ -16,8 +16,8 @@ from fluid import errors
 
 # `make soak` kills 200 times.
 KILLS = int(os.environ.get("FLUID_ONLINE_KILLS", "4"))
-REQUESTS = 12 * KILLS
 SCRIPT = pathlib.Path(streamed.__file__)
+AHEAD = 60  # rows that a client sends ahead of the training
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +25,13 @@ pytestmark = pytest.mark.slow
 class Killed:
     """A server that is killed at some moments, and started again each time.
 
+    Args:
+      folder: of the OnlineTrainer.
+      environment: of its processes.
+      moments: of each process that is killed: after how many lines and how many seconds after these, or None; else
+        after how many accepted requests, before it has answered the last one.
+
     Attributes:
-      url: of the one that runs now.
       steps: the rows of each step, as the processes said.
       kills: how many have died.
     """
@@ -36,12 +41,11 @@ class Killed:
         self.kills = 0
         self._folder = folder
         self._environment = environment
-        self._moments = moments
+        self._moments = list(moments)
         self._url = None
-        self._changed = threading.Condition()
         self._process = None
-        self._ending = False
         self._failure = None
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self):
@@ -50,26 +54,32 @@ class Killed:
 
     def __exit__(self, *exception):
         """Tell the last one to end, as a container does."""
-        with self._changed:
-            self._moments = []
-            self._changed.wait_for(lambda: self._url or not self._thread.is_alive())
-            self._ending = True
+        self._moments.clear()
+        self.wait(lambda: self._url)
         self._process.send_signal(signal.SIGTERM)
         self._thread.join()
         if self._failure and not exception[0]:
             raise self._failure
 
-    def url(self):
-        """Where it is, as soon as it is there."""
+    def wait(self, until):
+        """Wait for something that processes say; returns what it was."""
         with self._changed:
-            self._changed.wait_for(lambda: self._url or not self._thread.is_alive())
-            assert self._url, self._failure
-            return self._url
+            self._changed.wait_for(lambda: until() or not self._thread.is_alive())
+            assert until(), self._failure
+            return until()
+
+    def send(self, rows, key):
+        """Send rows until there is an answer, whichever process gives it."""
+        while True:
+            try:
+                return fluid.RemoteTrainer(self.wait(lambda: self._url)).send(rows, key, wait=0)
+            except errors.RemoteError:  # it was killed meanwhile; nobody knows whether the rows were accepted
+                continue
 
     def _run(self):
         try:
-            while not self._ending:
-                self._run_once(self._moments.pop(0) if self._moments else None)
+            for moment in [*self._moments, None]:
+                self._run_once(moment)
         except BaseException as error:
             self._failure = error
         finally:
@@ -77,31 +87,31 @@ class Killed:
                 self._changed.notify_all()
 
     def _run_once(self, moment):
-        """One process, which is killed after some lines and some more seconds, or lives on."""
-        command = [sys.executable, str(SCRIPT), str(self._folder)]
+        """One process, which is killed at its moment, or lives on."""
+        after, accepted = moment or (None, None)
+        command = [sys.executable, str(SCRIPT), str(self._folder), *([str(accepted)] if accepted else [])]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self._environment) as process:
             self._process = process
-            lines = 0
-            for line in process.stdout:
+            for number, line in enumerate(process.stdout, 1):
+                if after is not None and number == after[0]:
+                    threading.Timer(after[1], process.kill).start()
                 self._hear(line.split())
-                lines += 1
-                if moment is not None and lines == moment[0]:
-                    threading.Timer(moment[1], process.kill).start()
             code = process.wait()
         with self._changed:
             self._url = None
+            self.kills += code == -signal.SIGKILL
+            self._changed.notify_all()
         assert code == (0 if moment is None else -signal.SIGKILL)
-        self.kills += code != 0
 
     def _hear(self, words):
-        if words[0] == "url":
-            with self._changed:
+        with self._changed:
+            if words[0] == "url":
                 self._url = words[1]
-                self._changed.notify_all()
-        elif words[0] == "step":
-            # A step that is done again has the same rows, and none is left out.
-            assert int(words[1]) <= len(self.steps)
-            assert self.steps.setdefault(int(words[1]), words[2]) == words[2]
+            elif words[0] == "step":
+                # A step that is done again has the same rows, and none is left out.
+                assert int(words[1]) <= len(self.steps)
+                assert self.steps.setdefault(int(words[1]), words[2]) == words[2]
+            self._changed.notify_all()
 
 
 @pytest.fixture
@@ -111,44 +121,25 @@ def environment(tmp_path_factory):
     return {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled), "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def send(server, rows, key):
-    """Send until there is an answer, whichever process gives it."""
-    while True:
-        try:
-            return fluid.RemoteTrainer(server.url()).send(rows, key, wait=0)
-        except errors.RemoteError:  # it was killed meanwhile; nobody knows whether the rows were accepted
-            continue
-
-
 def test_killed_at_any_moment_every_accepted_row_is_trained_on_once(tmp_path, environment):
-    whole = tmp_path / "whole"
-    expected = {}
-    with streamed.make(whole, [streamed.Digests(lambda said: expected.update([said.split()[1:]]))]) as online:
-        positions = [online.send(rows, key) for key, rows in streamed.requests(KILLS, REQUESTS)]
-        settle(online)
     rng = np.random.default_rng(KILLS)
-    moments = [(int(rng.integers(1, 12)), float(rng.uniform(0, 0.1))) for _ in range(KILLS)]
-    killed = tmp_path / "killed"
-    with Killed(killed, environment, moments) as server:
-        for number, (key, rows) in enumerate(streamed.requests(KILLS, REQUESTS)):
-            assert send(server, rows, key) == positions[number]
-        until_all_is_trained(server)
-    assert server.kills == KILLS
-    assert {str(number): rows for number, rows in server.steps.items()} == expected
-    assert streamed.bits(killed) == streamed.bits(whole)
+    after = [(int(rng.integers(1, 12)), float(rng.uniform(0, 0.1))) for _ in range(KILLS)]
+    accepted = rng.integers(1, 5, KILLS).tolist()
+    moments = [(None, accepted[i]) if i % 3 == 1 else (after[i], None) for i in range(KILLS)]
+    sent = []
+    with Killed(tmp_path, environment, moments) as server:
+        requests = streamed.requests(KILLS)
+        while server.kills < KILLS:
+            key, rows = next(requests)
+            assert server.send(rows, key) == len(sent)
+            sent += rows
+            server.wait(lambda: server.kills == KILLS or len(sent) - 5 * len(server.steps) < AHEAD)
+        minibatches = streamed.divided(sent)
+        server.wait(lambda: len(server.steps) == len(minibatches))
 
-
-def settle(online):
-    """Wait until every whole minibatch is trained on."""
-    while online.save()["state"] != "waiting":
-        pass
-
-
-def until_all_is_trained(server):
-    """Wait until the last process, which nobody kills, has trained on every whole minibatch."""
-    while True:
-        try:
-            if not server._moments and fluid.RemoteTrainer(server.url()).save()["state"] == "waiting":
-                return
-        except errors.FluidError:
-            continue
+    expected = []
+    whole = streamed.trainer()
+    whole.train(minibatches, handlers=[streamed.Digests(expected.append)], progress=False)
+    assert [f"step {number} {rows}" for number, rows in server.steps.items()] == expected
+    killed = streamed.trainer(checkpoint_config=fluid.CheckpointConfig(tmp_path / "checkpoints"))
+    assert streamed.state(killed) == streamed.state(whole)
