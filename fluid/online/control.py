@@ -54,6 +54,7 @@ class Control:
         self._trainer: Trainer | None = trainer
         self._thread: threading.Thread | None = None
         self._tasks: collections.deque[tuple[Task, Future[Any]]] = collections.deque()
+        self._begun = 0  # how many steps were done when training went on last
         self._paused = False
         self._stopping = False
         self._starting = threading.Lock()
@@ -147,7 +148,7 @@ class Control:
         try:
             while self._wait():
                 self._do_tasks()
-                if not self._ending() and self._minibatches.is_there(self.steps):
+                if not self._stopping and self._may_train():
                     self._train()
         except BaseException as error:
             LOG.exception("the training has failed; what was saved is continued by start()")
@@ -171,7 +172,8 @@ class Control:
 
     def _ending(self) -> bool:
         """Whether training shall end, for a while or for good."""
-        return self._stopping or self._paused or bool(self._tasks)
+        # Tasks wait for a step, so that training goes on however many there are.
+        return self._stopping or self._paused or (bool(self._tasks) and self.steps > self._begun)
 
     def _do_tasks(self) -> None:
         while self._tasks:
@@ -184,6 +186,7 @@ class Control:
     def _train(self) -> None:
         """Train until something else is to be done; then a checkpoint is written."""
         trainer = self._prepared()
+        self._begun = self.steps
         ended = threading.Event()
 
         def end() -> None:

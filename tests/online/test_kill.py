@@ -132,7 +132,7 @@ def test_killed_at_any_moment_every_accepted_row_is_trained_on_once(tmp_path, en
         while server.kills < KILLS:
             key, rows = next(requests)
             assert server.send(rows, key) == len(sent)
-            sent += rows
+            sent.extend(rows)
             server.wait(lambda: server.kills == KILLS or len(sent) - 5 * len(server.steps) < AHEAD)
         minibatches = streamed.divided(sent)
         server.wait(lambda: len(server.steps) == len(minibatches))
