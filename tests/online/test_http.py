@@ -1,4 +1,4 @@
-"""An OnlineTrainer behind HTTP: rows as lines and tensors, verbs, limits, tokens; and what RemoteTrainer makes of it."""
+"""An OnlineTrainer behind HTTP: rows as lines and tensors, verbs, limits, tokens; and RemoteTrainer, which asks it."""
 
 import http.client
 import json
@@ -124,7 +124,7 @@ def test_bad_requests_add_nothing(server, online, body, headers, status, why):
     assert online.status()["accepted"] == before
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.binary(max_size=60)
     | st.lists(st.dictionaries(st.sampled_from("xyz"), st.recursive(st.none() | st.floats() | st.text(), st.lists)))
@@ -230,6 +230,11 @@ def test_tokens(online):
         online.serve(host="0.0.0.0", port=0)
 
 
+def test_a_port_that_is_taken(online, server):
+    with pytest.raises(errors.ArgumentError, match="cannot listen on"):
+        online.serve(port=int(server.url.rpartition(":")[2]))
+
+
 def test_every_request_is_one_line_of_json(server, caplog):
     with caplog.at_level(logging.INFO, "fluid.serving.access"):
         send(server, GOOD, LINES)
@@ -300,7 +305,6 @@ def test_from_a_shell_until_sigterm(in_tmp):
         (["net.py:train_program", "kept", "--batch-size", "0"], "batch_size=0"),
         (["net.py:train_program", "kept", "--fetch", "guess"], "publish_to= where"),
         (["net.py:train_program", "kept", "--host", "0.0.0.0"], "so a token is needed"),
-        (["net.py:train_program", "kept", "--port", "99999"], "cannot listen on"),
         (["net.py:train_program", "kept", "--token-file", "nowhere"], "--token-file"),
     ],
 )

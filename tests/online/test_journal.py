@@ -33,7 +33,7 @@ def open_journal(path):
         journal.close()
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=12), st.data())
 def test_what_was_accepted_is_read_in_order_also_by_the_next_process(tmp_path_factory, sent, data):
     path = tmp_path_factory.mktemp("journal") / "journal.db"
