@@ -77,9 +77,10 @@ class OnlineTrainer(AcceptsRows):
       ...     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))}
       >>> with fluid.OnlineTrainer(program, fluid.optimizer.SGD(0.1), "online", batch_size=2, test_every=3) as online:
       ...     first = online.send([(1.0, 2.0), (2.0, 4.0), (3.0, 6.0), (1.0, 2.0), (0.5, 1.0)])
-      ...     status = online.save()
-      >>> status["accepted"], status["waiting"], online.status()["state"]
-      (5, 0, 'stopped')
+      ...     while (status := online.save())["state"] == "training":
+      ...         pass
+      >>> status["accepted"], status["steps"], status["tested"]
+      (5, 2, 1)
     """
 
     def __init__(

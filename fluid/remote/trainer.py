@@ -55,8 +55,8 @@ class RemoteTrainer:
       >>> with online, online.serve(port=0) as server:
       ...     trainer = fluid.RemoteTrainer(server.url)
       ...     first = trainer.send([(1.0, 2.0), (2.0, 4.0)])
-      ...     trainer.pause()["steps"], trainer.resume()["state"]
-      (1, 'waiting')
+      ...     trainer.pause()["state"], trainer.stop()["accepted"]
+      ('paused', 2)
     """
 
     def __init__(self, url: str, token: str | None = None):
