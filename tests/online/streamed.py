@@ -13,6 +13,7 @@ import sys
 import numpy as np
 
 import fluid
+from fluid.serving import Settings
 
 # Small numbers, so that a short stream has many minibatches, checkpoints and dropped rows.
 BATCH, TEST_EVERY = 4, 5
@@ -117,7 +118,7 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         die_when_accepted(online._journal, int(sys.argv[2]))
     with online:
-        server = online.host("127.0.0.1", 0, None, False, fluid.serving.Settings())
+        server = online.host("127.0.0.1", 0, None, False, Settings())
         print(f"url {server.url}", flush=True)
         server.run()
     print("ended", flush=True)
