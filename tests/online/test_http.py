@@ -35,7 +35,7 @@ def online(tmp_path_factory):
     folder = tmp_path_factory.mktemp("online")
     with make(
         folder / "online",
-        max_rows=500,
+        max_rows=100,
         publish_to=folder / "models",
         fetch=["guess"],
         export={"platforms": ["cpu"]},
@@ -192,23 +192,23 @@ def test_bad_rows_are_the_same_error_from_afar(remote, online):
 def test_a_full_journal_says_when_to_send_again(server, online, remote):
     remote.pause()
     while True:
-        status, body = raw(server, post("/rows", b'{"x": 1, "y": 1}\n' * 200, LINES))
+        status, body = raw(server, post("/rows", b'{"x": 1, "y": 1}\n' * 40, LINES))
         if status != 200:
             break
     assert status == 429 and json.loads(body)["kind"] == "JournalFullError"
-    with pytest.raises(errors.JournalFullError, match="rows wait to be trained on, of 500"):
-        remote.send(points(400), wait=0)
+    with pytest.raises(errors.JournalFullError, match="rows wait to be trained on, of 100"):
+        remote.send(points(80), wait=0)
     # Who may wait tries again, until training has made room.
     sending = threading.Thread(target=lambda: online.resume())
     sending.start()
-    assert remote.send(points(400), wait=120) == online.status()["accepted"] - 400
+    assert remote.send(points(80), wait=120) == online.status()["accepted"] - 80
     sending.join()
 
 
 def test_retry_after_is_said(server, online, remote):
     remote.pause()
     accepted = online.status()
-    online.send(points(500 - accepted["waiting"]))
+    online.send(points(100 - accepted["waiting"]))
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
     connection.request("POST", "/rows", GOOD, {"Content-Type": "application/x-ndjson"})
     answer = connection.getresponse()
