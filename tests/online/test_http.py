@@ -81,7 +81,7 @@ def test_rows_as_lines_and_as_tensors(server, online):
     assert len({entry.body for entry in entries}) == 1, "they are the same rows"
 
 
-def test_the_same_key_adds_nothing(server, online):
+def test_row_50_the_same_key_adds_nothing(server, online):
     first = send(server, GOOD, LINES, "Idempotency-Key: the same")
     assert send(server, GOOD, LINES, "Idempotency-Key: the same") == (200, {**first[1], "repeated": True})
     status, told = send(server, b'{"x": 1.0, "y": 1}', LINES, "Idempotency-Key: the same")
@@ -116,7 +116,7 @@ def test_the_same_key_adds_nothing(server, online):
         (GOOD, [LINES, "Origin: https://example.org"], 403, "pages in a browser cannot ask this server"),
     ],
 )  # fmt: skip
-def test_bad_requests_add_nothing(server, online, body, headers, status, why):
+def test_row_50_bad_requests_add_nothing(server, online, body, headers, status, why):
     before = online.status()["accepted"]
     found, told = send(server, body, *headers)
     assert found == status and why in told["error"]
@@ -189,7 +189,7 @@ def test_bad_rows_are_the_same_error_from_afar(remote, online):
         assert str(here.value) == re.sub(r" \(declared at [^)]*\)", "", str(there.value))
 
 
-def test_a_full_journal_says_when_to_send_again(server, online, remote):
+def test_row_49_a_full_journal_says_when_to_send_again(server, online, remote):
     remote.pause()
     while True:
         status, body = raw(server, post("/rows", b'{"x": 1, "y": 1}\n' * 40, LINES))

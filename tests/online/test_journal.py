@@ -67,7 +67,7 @@ def test_a_commit_waits_for_the_disk(open_journal):
     assert database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
 
-def test_one_process_at_a_time(open_journal, path):
+def test_row_51_one_process_at_a_time(open_journal, path):
     open_journal()
     with pytest.raises(errors.JournalError, match="another OnlineTrainer is at work there"):
         open_journal()
@@ -76,7 +76,7 @@ def test_one_process_at_a_time(open_journal, path):
     assert done.returncode == 1 and "database is locked" in done.stderr
 
 
-def test_full(open_journal):
+def test_row_49_a_full_journal(open_journal):
     journal = open_journal(max_rows=4, max_bytes=10, least_rows=2)
     with pytest.raises(errors.FeedError, match="found 5 rows at once, expected at most 4; send them in parts"):
         journal.append(b"a", 0, 5)
@@ -98,7 +98,7 @@ def test_full(open_journal):
     assert journal.append(b"b", 0, 1, key="b") == Accepted(6, False)
 
 
-def test_one_key_stands_for_the_same_rows(open_journal):
+def test_row_50_one_key_stands_for_the_same_rows(open_journal):
     journal = open_journal(max_keys=2)
     journal.append(b"a", 0, 1, key="one")
     with pytest.raises(errors.OnlineError, match="other rows were sent with the key 'one' before"):
@@ -129,7 +129,7 @@ def test_rows_that_are_not_there(open_journal):
             journal.read(start, stop)
 
 
-def test_a_full_disk_accepts_nothing(open_journal):
+def test_row_49_a_full_disk_accepts_nothing(open_journal):
     journal = open_journal()
     journal.append(b"a", 0, 1)
     pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
@@ -142,7 +142,7 @@ def test_a_full_disk_accepts_nothing(open_journal):
     assert [entry.first for entry in journal.read(0, 2)] == [0, 1]
 
 
-def test_changed_on_the_disk(open_journal, path):
+def test_row_51_changed_on_the_disk(open_journal, path):
     journal = open_journal()
     journal.append(b"abc", 0, 1)
     journal.close()
@@ -153,7 +153,7 @@ def test_changed_on_the_disk(open_journal, path):
         open_journal().read(0, 1)
 
 
-def test_files_that_are_no_journal(tmp_path, open_journal, path):
+def test_row_51_files_that_are_no_journal(tmp_path, open_journal, path):
     other = tmp_path / "other.db"
     other.write_bytes(b"something else, which is long enough to be looked at " * 50)
     with pytest.raises(errors.JournalError, match="file is not a database"):

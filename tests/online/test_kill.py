@@ -121,7 +121,7 @@ def environment(tmp_path_factory):
     return {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled), "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def test_killed_at_any_moment_every_accepted_row_is_trained_on_once(tmp_path, environment):
+def test_row_48_killed_at_any_moment_every_accepted_row_is_trained_on_once(tmp_path, environment):
     rng = np.random.default_rng(KILLS)
     after = [(int(rng.integers(1, 12)), float(rng.uniform(0, 0.1))) for _ in range(KILLS)]
     accepted = rng.integers(1, 5, KILLS).tolist()

@@ -271,7 +271,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told(opened, monkeypatch):
         ([(1.0, float("inf"))], errors.FeedError, "feed 'y': found NaN or an infinity"),
     ],
 )
-def test_bad_rows_are_refused_as_a_whole(opened, rows, kind, why):
+def test_row_50_bad_rows_are_refused_as_a_whole(opened, rows, kind, why):
     online = opened()
     with pytest.raises(kind, match=why):
         online.send([(1.0, 1.0), *rows] if isinstance(rows, list) and rows else rows)
@@ -347,7 +347,7 @@ def test_nothing_is_published_before_the_first_step(opened, tmp_path):
         online.publish()
 
 
-def test_a_journal_and_checkpoints_that_do_not_belong_together(opened, tmp_path):
+def test_row_51_a_journal_and_checkpoints_that_do_not_belong_together(opened, tmp_path):
     online = opened()
     online.send(points(30))
     trained_on(online)
