@@ -268,7 +268,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         wanted = program.outputs if names is None else [self._array(n) for n in names]
         given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
-        step = self.session.step(program, request)
+        step = self.session.bind(program, request)
         names = program.output_names if names is None else names
         return _Plan(feeds, overrides, step, padded, names, program.batch_sizes)
 

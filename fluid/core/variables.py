@@ -332,12 +332,15 @@ def _overridden(name: str, value: Any, given: Any) -> Any:
     Args:
       name: of the value, for messages.
       value: an array `[batch, ...]` or a sequence batch.
-      given: of the same kind and the same size of each example or step.
+      given: of the same kind and the same size of each example or step; or a scalar, for all of its numbers.
 
     Raises:
       FeedError: it is not.
     """
     sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
+    if jnp.ndim(given) == 0 and not isinstance(given, SequenceBatch | NestedSequenceBatch):
+        numbers = jnp.full_like(value.data if sequence else value, given)
+        return value.with_data(filled(value.with_data(numbers), 0)) if sequence else numbers
     if sequence and not isinstance(given, type(value)):
         kind = type(value).__name__
         raise errors.FeedError(f"{name!r} is a sequence batch; override it with a fluid.{kind}, found an array")

@@ -117,7 +117,7 @@ class TerminateOnNaN(Handler):
         """Do the steps since the last check again, one by one; raise at the one that fails, in the state before it."""
         session = self.trainer.session
         program = self.trainer.program
-        step = session.step(program, Request(TRAIN, None, tuple(program.feeds)))
+        step = session.bind(program, Request(TRAIN, None, tuple(program.feeds)))
         assert self._good is not None
         rates = session.rates.given(program.name)
         self._put(self._good)

@@ -55,7 +55,7 @@ class Compilations(list[Compilation]):
 class BoundStep:
     """A step of one program, jitted, over the arrays of its Session.
 
-    Calling it runs one step. Made by `Session.step`; feeds are taken as they are, already checked.
+    Calling it runs one step. Made by `Session.bind`; feeds are taken as they are, already checked.
 
     Args:
       program: the program.

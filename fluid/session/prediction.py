@@ -24,7 +24,7 @@ def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | No
       program: the program.
       names: of the values; None for the outputs.
     """
-    needed = session.step(program, Request(TEST, names, ())).needed_feeds()
+    needed = session.bind(program, Request(TEST, names, ())).needed_feeds()
     return tuple(name for name in program.feeds if name in needed)
 
 

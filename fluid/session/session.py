@@ -162,8 +162,8 @@ class Session(SavesArrays):
 
         Args:
           program: its name, its function or itself; may be left out when there is one.
-          feed: arrays by name: of feeds, and of any other named value, which is replaced by them. Feeds that the result
-            does not depend on need not be given.
+          feed: arrays by name: of feeds, and of any other named value, which is replaced by them; a scalar stands there
+            for an array of it. Feeds that the result does not depend on need not be given.
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
             run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised). A
               training step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
@@ -181,12 +181,12 @@ class Session(SavesArrays):
         feed = {} if feed is None else check_feed(found, feed)
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
-        step = self.step(found, Request(mode, names, given, replaced))
+        step = self.bind(found, Request(mode, names, given, replaced))
         feeds = step.buckets.pad({n: read_feed(found.feeds[n], feed[n]) for n in given})
         self.nans.look(found.feeds, feeds)
         return step(self.take(feeds), self.take({n: as_array(feed[n]) for n in replaced}))
 
-    def step(self, program: Program, request: Request) -> "BoundStep":
+    def bind(self, program: Program, request: Request) -> BoundStep:
         """The compiled step for a request; the same one for equal requests."""
         known = self._steps.get((program.name, request))
         if known is None:
@@ -244,7 +244,7 @@ class Session(SavesArrays):
     def buckets(self, program: Program, request: Request | None = None) -> Buckets:
         """What pads the sequences of a program: for a request that of its step, else new ones."""
         if request is not None:
-            return self.step(program, request).buckets
+            return self.bind(program, request).buckets
         ladders = self._ladders
         if isinstance(ladders, Mapping):  # other programs may have other feeds
             ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}

@@ -83,7 +83,7 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         names = None if fetch is None else check_fetch(program, fetch)
         only = needed_feeds(session, program, names)
         feeder = Feeder(program.feeds, feed_order, buckets=session.buckets(program), only=only)
-        step = session.step(program, Request(TEST, names, only))
+        step = session.bind(program, Request(TEST, names, only))
         shown = program.output_names if names is None else names
 
         def begin(feed: Any) -> Callable[[], Results]:

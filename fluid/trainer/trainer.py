@@ -18,6 +18,7 @@ from fluid.session import Request, Results, Session, StepFunction
 from fluid.session.names import Fetch
 from fluid.storage import PathLike, Rename
 from fluid.trainer import loop
+from fluid.trainer.asking import AskableStep
 from fluid.trainer.calls import Calls
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.evaluation.evaluate import Evaluator, converter
@@ -214,7 +215,7 @@ class Trainer(HasParameters, Predicting):
         """Do what a call of `train` has to do, or what an interrupted one had left to do."""
         source = minibatches(reader)
         request = Request(TRAIN, None, tuple(self.program.feeds), also=dispatcher.fetches(self.program))
-        step = self.session.step(self.program, request)
+        step = AskableStep(self.session, self.program, request)
         position, checkpoints = self._calls.begin(reader, source, num_epochs, resume)
         self._freeze_as_before(position)
         has_sequences = any(spec.lod_level for spec in self.program.feeds.values())

@@ -89,7 +89,7 @@ class Evaluator:
         feeder = Feeder(program.feeds, feed_order, buckets=self._session.buckets(program))
         batches = Prefetcher(source(), converter(self._session, feeder, interrupts))
         try:
-            results = evaluate(self._session.step(program, request), request, batches, program, metrics, rows)
+            results = evaluate(self._session.bind(program, request), request, batches, program, metrics, rows)
         finally:
             batches.close()
         self._last = _Last(self._session.scope.step, tuple(self._session.replaced), frozenset(_numbers(results)))
