@@ -12,6 +12,7 @@ import numpy as np
 from fluid.core import warn
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import Results
+from fluid.session.results import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.events import (
@@ -26,9 +27,6 @@ from fluid.trainer.handlers import Dispatcher
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
-# Steps that may be under way on the device before the loop waits: enough to keep it busy, few enough that memory and
-# the delay of an error stay small.
-IN_FLIGHT = 8
 # Seconds that reading a minibatch may take for the loop to do it before it tells handlers of the end of a step.
 _SLOW = 0.02
 

@@ -15,9 +15,9 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import BoundStep, Request, Results, Session, check_fetch
+from fluid.session.results import IN_FLIGHT
 from fluid.trainer.evaluation.totals import Total
 from fluid.trainer.evaluation.values import output_names, scalar_outputs
-from fluid.trainer.loop import IN_FLIGHT
 from fluid.trainer.signals import Signals
 
 
@@ -102,9 +102,7 @@ def converter(session: Session, feeder: Feeder, interrupts: Signals | None = Non
     def convert(minibatch: Any, index: int) -> Any:
         if interrupts is not None:
             interrupts.check()
-        feed = feeder.feed(minibatch, index)
-        session.nans.look(feeder.specs, feed, f"batch {index}")
-        return session.take(feed)
+        return session.convert(feeder, minibatch, index)
 
     return convert
 
