@@ -62,6 +62,17 @@ def create_parameter(
     return _named_array(_as_frozen(frame, spec), whole=not rows_only)
 
 
+def named_array(name: str) -> jax.Array:
+    """The value of a parameter or state that the running program has used before.
+
+    Args:
+      name: the whole name, for example "fc_0.w_0".
+    """
+    frame = current_frame("layers.create_parameter")
+    frame.declared.used_whole.add(name)
+    return _named_array(frame.declared.arrays[name])
+
+
 def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) -> jax.Array:
     """Take rows of a parameter in such a way that its update can be one of these rows alone.
 
