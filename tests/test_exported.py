@@ -5,7 +5,7 @@ from public_names import MODULES, public_names
 
 NAMES = {
     "fluid": """
-        BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder
+        BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace Checkpoint CheckpointConfig DataFeeder
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
         NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer TrainingStep
         WeightNormParamAttr average batch clip contrib core create_lod_tensor create_random_int_lodtensor data draw

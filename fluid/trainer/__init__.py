@@ -1,6 +1,6 @@
 """The training loop, its events and handlers, and Trainer."""
 
-from fluid.trainer.checkpoint import CheckpointConfig
+from fluid.trainer.checkpoint import Checkpoint, CheckpointConfig
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -21,6 +21,7 @@ __all__ = [
     "BeginEpochEvent",
     "BeginStepEvent",
     "BeginTrainEvent",
+    "Checkpoint",
     "CheckpointConfig",
     "EndEpochEvent",
     "EndStepEvent",

@@ -129,7 +129,7 @@ class Trainer(HasParameters, Predicting):
         self._signals = Signals()
         self._checkpoints: Checkpoints | None = None
         if checkpoint_config is not None:
-            self._checkpoints = Checkpoints(checkpoint_config, self.session, program)
+            self._checkpoints = Checkpoints(checkpoint_config, self.session, [program])
         self._calls = Calls(self._checkpoints)
         self._validation = Validation(self, self._checkpoints)
 
