@@ -118,9 +118,9 @@ class BoundStep:
         """How often this step was compiled so far."""
         return len(self._shapes)
 
-    def needed_feeds(self) -> set[str]:
-        """The feeds that the results depend on, of those that the request does not give."""
-        return self._needed({}, {})
+    def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
+        """The feeds that the results depend on, of those that the request does not give; what it gives is at hand."""
+        return self._needed(feeds, overrides)
 
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
         """Run one step on the session's arrays and put the new ones in their place."""
@@ -255,10 +255,16 @@ class BoundStep:
             )
         self._checked = True
 
+    def _takes_its_size(self, name: str, value: Any) -> bool:
+        """Whether an override is a scalar for a value that follows the batch, so that it depends on its feeds still."""
+        known = self._program.values.get(self._program.aliases.get(name, name))
+        return not value.shape and known is not None and None in known.shape
+
     def _needed(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
         """The feeds that the results depend on, of those that the request does not give."""
         step = self._step
         kept = self._not_carried()
+        overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
             if step.training:

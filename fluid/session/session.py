@@ -266,7 +266,7 @@ class Session(SavesArrays, ValuesOnDemand):
         if known is None:
             known = self._steps[program.name, request] = BoundStep(
                 program,
-                self.rules[program.name],
+                self.rules.get(program.name, ()),
                 request,
                 self.scope,
                 self.rates,

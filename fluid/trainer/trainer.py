@@ -321,6 +321,9 @@ class Trainer(HasParameters, Predicting):
         reader: ReaderLike | None = None,
         feed_order: FeedOrder = None,
         metrics: Metrics | None = None,
+        *,
+        fetch: Fetch | None = None,
+        feed: Mapping[str, Any] | None = None,
     ) -> Results:
         """Evaluate the program over one pass of a reader, in test mode.
 
@@ -332,6 +335,8 @@ class Trainer(HasParameters, Predicting):
           reader: as in `train`.
           feed_order: as in `train`.
           metrics: by name, metrics of `fluid.metrics` and what they read: `{"auc": Auc().of(preds=..., labels=...)}`.
+          fetch: names of values and globs, to return instead of the outputs; each is combined like an output.
+          feed: what is fed beside every minibatch, as in `predict`.
 
         Returns:
           Results: one NumPy value for each output of the program, then one for each metric; by name when the program
@@ -343,11 +348,15 @@ class Trainer(HasParameters, Predicting):
           UnknownNameError: a metric reads what the program does not have.
           ArgumentError: a metric has the name of an output.
         """
-        return self._evaluate(check_data("test", self.program.feeds, reader, feed_order), feed_order, metrics or {})
+        reader = check_data("test", self.program.feeds, reader, feed_order)
+        return self._evaluate(reader, feed_order, metrics or {}, fetch=fetch, feed=feed)
 
-    def _evaluate(self, reader: ReaderLike, order: FeedOrder, metrics: Metrics, rows: bool = True) -> Results:
+    def _evaluate(
+        self, reader: ReaderLike, order: FeedOrder, metrics: Metrics, rows: bool = True, **looked_at: Any
+    ) -> Results:
         # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
-        return self._evaluator.test(reader, order, metrics, rows, self._signals if self._training else None)
+        signals = self._signals if self._training else None
+        return self._evaluator.test(reader, order, metrics, rows, signals, **looked_at)
 
     def run(self, feed: Mapping[str, Any] | None = None, fetch: Fetch | None = None, mode: str = TEST) -> Results:
         """Run the program once, to look at it: nothing is trained unless `mode` says so.
