@@ -6,7 +6,7 @@ from public_names import MODULES, public_names
 NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace Checkpoint CheckpointConfig DataFeeder
-        EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
+        EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop MeasuredEvent
         NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer TrainingStep
         WeightNormParamAttr average batch clip contrib core create_lod_tensor create_random_int_lodtensor data draw
         embedding errors find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot

@@ -14,6 +14,7 @@ from fluid.trainer.events import (
 )
 from fluid.trainer.handlers import Handler
 from fluid.trainer.one_call import train
+from fluid.trainer.own_loop import Loop
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.trainer import Trainer
 
@@ -29,6 +30,7 @@ __all__ = [
     "Event",
     "Handler",
     "History",
+    "Loop",
     "MeasuredEvent",
     "ProgressBar",
     "Trainer",
