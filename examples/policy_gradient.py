@@ -54,9 +54,11 @@ class Player:
         self.rng = np.random.Generator(np.random.PCG64(seed))
 
     def state(self):
+        """Where the random numbers are, as JSON."""
         return self.rng.bit_generator.state
 
     def restore(self, state):
+        """Go on from there."""
         self.rng.bit_generator.state = state
 
     def play(self, probabilities, count=EPISODES):
