@@ -84,8 +84,8 @@ NAMES = {
         every once
     """,
     "fluid.reader": """
-        DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers prefetch shard
-        shuffle xmap xmap_readers
+        DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers
+        prefetch shard shuffle xmap xmap_readers
     """,
     "fluid.io": """
         check_match load_arrays load_fluid_params load_inference_model load_params load_persistables save_arrays

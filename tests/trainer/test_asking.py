@@ -158,3 +158,19 @@ def test_what_was_fetched_stays_on_the_device():
     seen = []
     training(lambda mine, e: e.fetch("fc_0"), lambda e: seen.append(e.fetched["fc_0"]))
     assert isinstance(seen[0], jax.Array) and seen[0].shape == (8, 1)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_step_that_an_override_has_spoiled_is_found(every):
+    mine = trainer()
+    before = []
+
+    def on_event(event):
+        if isinstance(event, fluid.BeginStepEvent) and event.step == 2:
+            before.append(state(mine))
+            event.override({"fc_0.tmp_0": np.inf})
+
+    watch = fluid.handlers.TerminateOnNaN(report=True, every=every)
+    with pytest.raises(errors.NonFiniteError, match="step 2 of epoch 0: .* event.override had replaced 'fc_0.tmp_0'"):
+        mine.train(arrays(), 1, on_event, handlers=[watch], progress=False)
+    assert_equal(state(mine), before[0])
