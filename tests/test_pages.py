@@ -18,6 +18,7 @@ PAGES = [
     "not-there-yet.md",
     "online.md",
     "own-layers.md",
+    "own-loops.md",
     "precision.md",
     "rates.md",
     "resume.md",
