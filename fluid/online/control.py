@@ -1,6 +1,7 @@
 """Control: a thread that trains on what a journal holds, and does what it is asked between two steps."""
 
 import collections
+import importlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -85,6 +86,7 @@ class Control:
                 return
             self.stop()
             self._prepared()
+            importlib.import_module("orbax.checkpoint")  # which takes a while; the first rows need not wait for it
             self.failure = None
             self._stopping = False
             self._paused = False

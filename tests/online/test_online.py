@@ -159,6 +159,7 @@ def test_versions_are_published_by_themselves(opened, tmp_path, caplog):
     (tmp_path / "models").write_text("in the way")
     online.send(points(5))
     assert trained_on(online)["steps"] == 6
+    online.stop()  # what is to be done after the last step is done by then
     assert "nothing was published after 6 steps" in caplog.text
 
 
