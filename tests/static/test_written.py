@@ -242,6 +242,23 @@ def test_what_is_persistable_can_be_looked_at():
         np.testing.assert_allclose(scope_value(y.name), 2 * X)
 
 
+def test_what_a_clone_is_fetched_from_has_the_shapes_of_the_program():
+    with fresh() as (main, startup):
+        h = layers.fc(layers.data("x", shape=[3]), size=2)
+        loss = layers.mean(h)
+        test = main.clone(for_test=True)
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        tested = exe.run(test, feed={"x": X}, fetch_list=[loss, h])
+        trained = exe.run(main, feed={"x": X}, fetch_list=[loss, h])
+        assert [v.shape for v in tested] == [v.shape for v in trained] == [(1,), (4, 2)]
+        np.testing.assert_array_equal(tested[1], trained[1])
+        with fluid.program_guard(test, startup):
+            (doubled,) = exe.run(test, feed={"x": X * 0}, fetch_list=[layers.scale(h, 2.0)])
+        np.testing.assert_allclose(doubled, np.tile(2 * scope_value("fc_0.b_0"), (4, 1)), rtol=1e-6)
+
+
 def test_layers_written_after_a_run_keep_the_optimizer_going():
     def losses(later):
         with fresh() as (main, startup):

@@ -240,7 +240,7 @@ class Program:
 
     def snapshot(self) -> "Tape":
         """What there is of it now, as a program function."""
-        return Tape(self, list(self._global.calls), [v for v in self.variables.values() if v.made_in is self._global])
+        return Tape(self, list(self._global.calls), [v for v in self.variables.values() if _is_global(v)])
 
     def discovered(self) -> core.Program:
         """What there is of it now, as a Session takes it."""
@@ -249,7 +249,7 @@ class Program:
     def outliving(self) -> list[Variable]:
         """Variables whose values the user, or an assignment to a parameter, lets outlive a run."""
         parameters = [v for v in self._global.assigned() if isinstance(v, Persistent) and v.is_parameter]
-        asked = [v for v in self.variables.values() if v.persistable and v.made_in is self._global]
+        asked = [v for v in self.variables.values() if v.persistable and _is_global(v)]
         return [*parameters, *asked]
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,14 +324,19 @@ class Program:
                     f"layers.{call.type}: {variable!r} belongs to another program; programs share parameters by name, "
                     f'ParamAttr(name="shared"), and values through feed= and fetch_list='
                 )
-            if not isinstance(variable, Persistent) and variable.made_in not in open_blocks:
+            if not isinstance(variable, Persistent) and not (_is_global(variable) or variable.made_in in open_blocks):
                 variable.held()
         functions = [v for v in jax.tree.leaves((call.args, call.kwargs)) if callable(v)]
         if not functions and not call.blocks:
             captured = [v for v in getattr(call.function, "captures", ()) if v.structs]
             return [v for v in (*found, *captured) if not isinstance(v, Persistent)]
         every = [v for v in self.variables.values() if v.structs and not isinstance(v, Persistent)]
-        return [v for v in every if v.made_in in open_blocks]
+        return [v for v in every if _is_global(v) or v.made_in in open_blocks]
+
+
+def _is_global(variable: Variable) -> bool:
+    """Whether a variable is made outside of loops and branches, here or in the program that this is a clone of."""
+    return variable.made_in is not None and variable.made_in.outer is None
 
 
 def _changes(call: Call, name: str) -> bool:
