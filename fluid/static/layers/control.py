@@ -12,7 +12,7 @@ from fluid import errors, layers
 from fluid.layers.control.tensor_array import TensorArray
 from fluid.static.layers.arrays import ArrayVariable, at_present_batch, present_batch
 from fluid.static.layers.beam import BeamVariable
-from fluid.static.layers.bounds import Entered, most_turns
+from fluid.static.layers.bounds import enter, most_turns
 from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Environment, inside, outer_environment
 from fluid.static.tape.program import Program, default_main_program
@@ -68,7 +68,7 @@ class While:
         """
         program = self._cond.program
         constants = {v: v.constant for v in program.variables.values() if v.constant is not None}
-        with program.writing(Entered(self._cond, program.present_block, constants)) as block:
+        with program.writing(enter(self._cond, program.present_block, constants)) as block:
             yield
         carried = block.assigned()
         if self._cond not in carried:
