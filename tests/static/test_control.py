@@ -225,6 +225,35 @@ def test_assignments_outside_of_blocks():
         assert run(*programs, [a, b, kept, s, less]) == [[1.0], [6.0], [8.0], [14.0], [False]]
 
 
+def test_results_that_are_stored_in_given_variables():
+    """By keyword and by place, as Fluid has the arguments."""
+    with fresh() as programs:
+        x, y = constant(2.0), constant(3.0)
+        cond = layers.less_than(x, y)
+        assert layers.less_than(y, x, None, cond) is cond
+        same = layers.equal(x, x)
+        assert layers.not_equal(x, x, cond=same) is same
+        either = layers.logical_or(cond, same)
+        assert layers.logical_not(either, either) is either
+        blank = constant(7.0)
+        assert layers.zeros_like(x, out=blank) is blank
+        assert run(*programs, [cond, same, either, blank]) == [[False], [False], [True], [0.0]]
+        with pytest.raises(fluid.errors.ArgumentTypeError, match="expected a variable"):
+            layers.less_than(x, y, cond=1.0)
+        with pytest.raises(fluid.errors.ProgramError, match="holds nothing yet"):
+            layers.scale(layers.create_tensor("float32"), 2.0)
+
+
+def test_functions_of_branches_and_loops_return_values_and_cannot_assign():
+    with fresh() as programs:
+        i, n = layers.zeros([1], "int64"), constant(5, "int64")
+        (last, _) = layers.while_loop(layers.less_than, lambda i, n: [layers.increment(i), n], [i, n])
+        assert run(*programs, [last]) == [[5]]
+        for assign in (lambda: layers.increment(i), lambda: layers.assign(n * 2, i), lambda: layers.sums([i], i)):
+            with pytest.raises(fluid.errors.ProgramError, match="return the value from the function"):
+                layers.cond(i < 3, assign, lambda: n)
+
+
 def test_what_is_assigned_is_read_by_what_comes_behind():
     with fresh() as programs:
         x = constant(3.0)

@@ -152,8 +152,16 @@ class Program:
 
         Returns:
           What the function returns, with variables for values.
+
+        Raises:
+          ProgramError: a function that the program calls, such as a branch of `layers.cond`, assigns to a variable.
         """
         environment = running()
+        if environment is not None and into is not None:
+            raise errors.ProgramError(
+                f"{', '.join(v.name for v in into)} cannot be given a value in a function that a layer calls; return "
+                f"the value from the function, or write the block of a layers.Switch or layers.While instead"
+            )
         if environment is not None:
             return function(*environment.read(args), **environment.read(kwargs or {}))
         call = Call(function, args, dict(kwargs or {}), assigns=into is not None, site=core.user_site(), blocks=blocks)
@@ -312,13 +320,14 @@ class Program:
         """The variables that a call may read: its arguments; all of them where it calls functions or runs blocks.
 
         Raises:
-          ProgramError: an argument belongs to another program, or to a block that is over.
+          ProgramError: an argument belongs to another program, or to a block that is over, or was given no value yet.
         """
         open_blocks = self._current.open_blocks()
         found = list(dict.fromkeys(call.variables()))
         for variable in found:
             if variable.made_in is None and not isinstance(variable, Persistent):
                 variable.held()  # raises: no layer makes it
+            variable.check_assigned()
             if self.variables.get(variable.name) is not variable:
                 raise errors.ProgramError(
                     f"layers.{call.type}: {variable!r} belongs to another program; programs share parameters by name, "

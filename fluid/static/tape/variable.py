@@ -83,6 +83,15 @@ class Variable:
     def check(self) -> None:
         """Refuse what is not whole, once all of the program is written down."""
 
+    def check_assigned(self) -> None:
+        """Refuse to read what was made without a value, and was given none yet.
+
+        Raises:
+          ProgramError: it is that.
+        """
+        if not self.structs:
+            raise errors.ProgramError(f"the variable {self.name!r} holds nothing yet; assign something to it first")
+
     def held(self) -> Any:
         """What it holds before the program gives it a value, inside a run.
 
@@ -99,8 +108,7 @@ class Variable:
         return 1 + self.lod_level if self.lod_level else 0
 
     def _both(self) -> tuple[Any, ...]:
-        if not self.structs:
-            raise errors.ProgramError(f"the variable {self.name!r} holds nothing yet; assign something to it first")
+        self.check_assigned()
         return self.structs
 
     def _struct(self) -> Any:
