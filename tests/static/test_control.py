@@ -249,7 +249,13 @@ def test_functions_of_branches_and_loops_return_values_and_cannot_assign():
         i, n = layers.zeros([1], "int64"), constant(5, "int64")
         (last, _) = layers.while_loop(layers.less_than, lambda i, n: [layers.increment(i), n], [i, n])
         assert run(*programs, [last]) == [[5]]
-        for assign in (lambda: layers.increment(i), lambda: layers.assign(n * 2, i), lambda: layers.sums([i], i)):
+        array = layers.array_write(n, i)
+        for assign in (
+            lambda: layers.increment(i),
+            lambda: layers.assign(n * 2, i),
+            lambda: layers.sums([i], i),
+            lambda: layers.array_write(n * 2, i, array=array),
+        ):
             with pytest.raises(fluid.errors.ProgramError, match="return the value from the function"):
                 layers.cond(i < 3, assign, lambda: n)
 

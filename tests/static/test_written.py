@@ -55,6 +55,8 @@ def test_names_go_on_from_program_to_program_unless_guarded():
             with fluid.unique_name.guard():
                 shared = layers.fc(layers.data("y", shape=[3]), size=1)
         assert shared.name == "fc_0.tmp_1"
+        with pytest.raises(fluid.errors.ArgumentTypeError, match="no prefix"), fluid.unique_name.guard("teacher"):
+            layers.fc(x, size=1)
 
 
 def test_a_layer_that_fails_leaves_no_trace():
@@ -130,6 +132,19 @@ def test_gradients_are_fetched():
         (pair,) = fluid.backward.append_backward(layers.mean(layers.fc(x, size=1, bias_attr=False)))
         with pytest.raises(fluid.errors.ProgramError, match="can be fetched"):
             layers.scale(pair[1], 2.0)
+
+
+def test_gradients_do_not_go_through_what_is_excluded():
+    with fresh() as (main, startup):
+        x = layers.data("x", shape=[3])
+        squared = layers.square(x)
+        total = layers.reduce_sum(squared * x)
+        found = [fluid.gradients(total, x, no_grad_set=given)[0] for given in (None, [squared], {squared.name})]
+        results = fluid.Executor(fluid.CPUPlace()).run(main, feed={"x": X}, fetch_list=found)
+        for result, factor in zip(results, (3, 1, 1), strict=True):
+            np.testing.assert_allclose(result, factor * X**2, rtol=1e-5)
+        with pytest.raises(fluid.errors.ArgumentError, match="stop_gradient = True"):
+            fluid.backward.append_backward(total, no_grad_set=[squared])
 
 
 def test_gradients_of_several_losses_are_not_mixed_up():
