@@ -15,6 +15,7 @@ MODULES = {
     "fluid.io": missing.of_io,
     "fluid.layers": missing.of_layers,
     "fluid.metrics": missing.of_metrics,
+    "fluid.optimizer": missing.of_optimizer,
 }
 NAMES = [(module, name) for module, found in MODULES.items() for name in found.instead]
 
