@@ -124,8 +124,8 @@ def gradients(
     several = _listed(targets)
     given = _listed(inputs)
     program = several[0].program
-    made = [program.new_variable(unique_name.generate(f"{v.name}{GRAD}")) for v in given]
     ends = [program.var(_name(item)) for item in no_grad_set or ()]
+    made = [program.new_variable(unique_name.generate(f"{v.name}{GRAD}")) for v in given]
     program.apply(_Differentiated(program, several, given, ends), into=made)
     return list(made)
 
@@ -159,12 +159,11 @@ class _Differentiated:
         outer = outer_environment("fluid.gradients")
         held = [outer[v] for v in self._inputs]
         found = jax.grad(self._total)([values.dense_of(value) for value in held], held, outer)
-        return [g if g is values.dense_of(g) else v.with_data(g) for g, v in zip(found, held, strict=True)]
+        return [_with_data(value, gradient) for value, gradient in zip(held, found, strict=True)]
 
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
         """The sum of the targets, where the inputs hold this data."""
-        given = [v.with_data(d) if v is not values.dense_of(v) else d for v, d in zip(held, data, strict=True)]
-        pairs = list(zip(self._inputs, given, strict=True))
+        pairs = list(zip(self._inputs, map(_with_data, held, data), strict=True))
         frame = core.current_frame("fluid.gradients")
         child = core.inner_frame(frame)
         parameters = {v.name: value for v, value in pairs if isinstance(v, Persistent)}
@@ -177,6 +176,11 @@ class _Differentiated:
                 for variable in self._ends.intersection(call.outputs):
                     environment[variable] = jax.lax.stop_gradient(environment[variable])
             return sum(jnp.sum(dense(environment[target])) for target in self._targets)
+
+
+def _with_data(value: Any, data: Any) -> Any:
+    """An array in the place of that of a value: with its lengths, where it is a batch of sequences."""
+    return value.with_data(data) if isinstance(value, values.SEQUENCES) else data
 
 
 calc_gradient = gradients

@@ -134,6 +134,18 @@ def test_gradients_are_fetched():
             layers.scale(pair[1], 2.0)
 
 
+def test_gradients_of_sequences_are_sequences():
+    rows = np.arange(6, dtype="float32").reshape(3, 2)
+    with fresh() as (main, _):
+        x = layers.data("x", shape=[2], lod_level=1)
+        (gradient,) = fluid.gradients(layers.sequence_pool(layers.square(x), "sum"), x)
+        assert (gradient.shape, gradient.lod_level) == ((-1, 2), 1)
+        feed = {"x": fluid.create_lod_tensor(rows, [[2, 1]], None)}
+        (found,) = fluid.Executor().run(main, feed=feed, fetch_list=[gradient], return_numpy=False)
+        np.testing.assert_allclose(np.array(found), 2 * rows)
+        assert found.recursive_sequence_lengths() == [[2, 1]]
+
+
 def test_gradients_do_not_go_through_what_is_excluded():
     with fresh() as (main, startup):
         x = layers.data("x", shape=[3])
