@@ -12,7 +12,7 @@ from fluid import core, errors
 from fluid.static import unique_name
 from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Call, running
-from fluid.static.tape.snapshot import Tape, minimized
+from fluid.static.tape.snapshot import Tape, changes, minimized
 from fluid.static.tape.trial import BATCHES, Trial
 from fluid.static.tape.variable import Persistent, Variable
 
@@ -64,7 +64,10 @@ class Program:
         calls = "\n".join(f"  {', '.join(v.name for v in call.outputs)} = {call.type}" for call in self._global.calls)
         return f"Program({len(self._global.calls)} calls)\n{calls}".rstrip()
 
-    # ------------------------------------------------------------------ what programs of 2018 ask of it
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """Its calls as text, as `print` shows them; no argument has an effect."""
+        del throw_on_error, with_details
+        return repr(self)
 
     def global_block(self) -> "Program":
         """The program itself."""
@@ -130,8 +133,6 @@ class Program:
         new._current = new._global
         new.for_test = for_test or self.for_test
         return new
-
-    # ------------------------------------------------------------------ writing down
 
     def apply(
         self,
@@ -236,7 +237,7 @@ class Program:
 
     def differentiated(self, name: str) -> Variable | None:
         """The loss whose gradient with respect to a parameter can be fetched: what changes it, or else `first`."""
-        losses = [call.args[1] for call in self._global.calls if call.function is minimized and _changes(call, name)]
+        losses = [call.args[1] for call in self._global.calls if call.function is minimized and changes(call, name)]
         return losses[0] if losses else self.first
 
     def write_behind(self, block: Block) -> None:
@@ -248,7 +249,7 @@ class Program:
 
     def snapshot(self) -> "Tape":
         """What there is of it now, as a program function."""
-        return Tape(self, list(self._global.calls), [v for v in self.variables.values() if _is_global(v)])
+        return Tape(self, list(self._global.calls), [v for v in self.variables.values() if v.is_global])
 
     def discovered(self) -> core.Program:
         """What there is of it now, as a Session takes it."""
@@ -257,7 +258,7 @@ class Program:
     def outliving(self) -> list[Variable]:
         """Variables whose values the user, or an assignment to a parameter, lets outlive a run."""
         parameters = [v for v in self._global.assigned() if isinstance(v, Persistent) and v.is_parameter]
-        asked = [v for v in self.variables.values() if v.persistable and _is_global(v)]
+        asked = [v for v in self.variables.values() if v.persistable and v.is_global]
         return [*parameters, *asked]
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -333,25 +334,14 @@ class Program:
                     f"layers.{call.type}: {variable!r} belongs to another program; programs share parameters by name, "
                     f'ParamAttr(name="shared"), and values through feed= and fetch_list='
                 )
-            if not isinstance(variable, Persistent) and not (_is_global(variable) or variable.made_in in open_blocks):
+            if not isinstance(variable, Persistent) and not (variable.is_global or variable.made_in in open_blocks):
                 variable.held()
         functions = [v for v in jax.tree.leaves((call.args, call.kwargs)) if callable(v)]
         if not functions and not call.blocks:
             captured = [v for v in getattr(call.function, "captures", ()) if v.structs]
             return [v for v in (*found, *captured) if not isinstance(v, Persistent)]
         every = [v for v in self.variables.values() if v.structs and not isinstance(v, Persistent)]
-        return [v for v in every if _is_global(v) or v.made_in in open_blocks]
-
-
-def _is_global(variable: Variable) -> bool:
-    """Whether a variable is made outside of loops and branches, here or in the program that this is a clone of."""
-    return variable.made_in is not None and variable.made_in.outer is None
-
-
-def _changes(call: Call, name: str) -> bool:
-    """Whether what is minimised by a call changes a parameter."""
-    names, excluded = call.args[2:4]
-    return (names is None or name in names) and name not in excluded
+        return [v for v in every if v.is_global or v.made_in in open_blocks]
 
 
 _DEFAULTS = (Program(), Program())

@@ -53,3 +53,9 @@ def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: A
     if rate is not None:
         made = core.current_frame("optimizer.minimize").made.minimizations
         made[-1] = made[-1]._replace(rate=jnp.reshape(rate, ()))
+
+
+def changes(call: Call, name: str) -> bool:
+    """Whether a call of `minimized` changes a parameter."""
+    names, excluded = call.args[2:4]
+    return (names is None or name in names) and name not in excluded

@@ -59,6 +59,11 @@ class Variable:
         return self.program
 
     @property
+    def is_global(self) -> bool:
+        """Whether a layer outside of loops and branches makes it."""
+        return self.made_in is not None and self.made_in.outer is None
+
+    @property
     def lod_level(self) -> int:
         """0 for arrays, 1 for sequences, 2 for sequences of sequences."""
         kinds = {core.SequenceBatch: 1, core.NestedSequenceBatch: 2}
