@@ -27,7 +27,7 @@ def test_every_example_is_tested_here():
         "language_model.py",
     }
     tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py", "seq2seq_2018.py"}
-    tested |= {"serve_digits.py", "run_a_2018_model.py"}
+    tested |= {"serve_digits.py", "run_a_2018_model.py", "online_recommender.py", "policy_gradient.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -203,6 +203,14 @@ def test_serve_digits(in_tmp, capsys):
     assert f"accuracy {accuracy:.4f}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_online_recommender(in_tmp, capsys):
+    errors = load("online_recommender").main(ratings=8000, folder=in_tmp)
+    assert errors["moving test in the end"] < 0.8 * errors["moving test after the change"]
+    assert errors["served"] < 0.5 * errors["never trained since"]
+    assert "generated ratings" in capsys.readouterr().out
+
+
 def test_run_a_2018_model(in_tmp):
     here, served, before, after = load("run_a_2018_model").main(path=str(in_tmp / "old.fluid"))
     assert here < 1e-5 > served and after < before / 2
@@ -221,3 +229,12 @@ def test_notebook(in_tmp):
     said = "".join(output.get("text", "") for output in outputs)
     assert "image/png" in kinds, "a plot"
     assert float(said.rpartition("test accuracy ")[2].split()[0]) > 0.9
+
+
+def test_policy_gradient(in_tmp, capsys):
+    example = load("policy_gradient")
+    reached, by_chance = example.main(iterations=16)
+    assert reached > 2 * by_chance
+    assert f"reaches a return of {reached:.1f}" in capsys.readouterr().out
+    example.main(iterations=9, checkpoint_dir="policy")
+    assert example.main(iterations=16, checkpoint_dir="policy") == (reached, by_chance), "continued to the same bits"
