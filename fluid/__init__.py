@@ -43,6 +43,7 @@ from fluid.trainer import (
     MeasuredEvent,
     ProgressBar,
     Trainer,
+    TrainingProgram,
     train,
 )
 from fluid.tuning import find_learning_rate
@@ -74,6 +75,7 @@ __all__ = [
     "SequenceBatch",
     "Session",
     "Trainer",
+    "TrainingProgram",
     "TrainingStep",
     "WeightNormParamAttr",
     "average",

@@ -14,6 +14,7 @@ from fluid.trainer.events import (
 )
 from fluid.trainer.handlers import Handler
 from fluid.trainer.one_call import train
+from fluid.trainer.programs import TrainingProgram
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.trainer import Trainer
 
@@ -31,5 +32,6 @@ __all__ = [
     "MeasuredEvent",
     "ProgressBar",
     "Trainer",
+    "TrainingProgram",
     "train",
 ]

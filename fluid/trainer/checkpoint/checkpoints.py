@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program, whole_number
+from fluid.core import whole_number
 from fluid.session import Results, Session
 from fluid.storage import PathLike
 from fluid.storage.folder import Folder
@@ -40,7 +40,8 @@ class CheckpointConfig:
         saved.
       step_interval: save after every so many steps; None saves at the ends of epochs and of training only.
       keep_best: `(output, "min" or "max")`: also keep the checkpoint with the best output. The output is a scalar,
-        given by its name or position, and is compared as the mean over the steps since the checkpoint before. Or the
+        given by its name or position, of several programs as "generator/loss", and is compared as the mean over the
+        steps of its program since the checkpoint before. Or the
         name of a value that is measured while training goes on, such as `("test_loss", "min")`: when it is the best so
         far, a checkpoint is saved.
 
@@ -88,8 +89,8 @@ class CheckpointHooks(abc.ABC):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
 
     @abc.abstractmethod
-    def after_step(self, metrics: Results) -> None:
-        """Called after each step, when its handlers are done."""
+    def after_step(self, metrics: Results, program: str) -> None:
+        """Called after each step of a program, when its handlers are done."""
 
     @abc.abstractmethod
     def after_epoch(self) -> None:
@@ -105,7 +106,7 @@ class NoCheckpoints(CheckpointHooks):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         pass
 
-    def after_step(self, metrics: Results) -> None:
+    def after_step(self, metrics: Results, program: str) -> None:
         """Do nothing."""
 
     def after_epoch(self) -> None:
@@ -119,8 +120,7 @@ class Checkpoints(CheckpointHooks):
 
     Args:
       config: when to save, where to, and what to keep.
-      session: whose state is saved.
-      program: whose outputs `keep_best` names.
+      session: whose state is saved, and whose outputs `keep_best` names.
 
     Attributes:
       config: the same.
@@ -132,8 +132,8 @@ class Checkpoints(CheckpointHooks):
 
     Example:
       >>> import fluid
-      >>> program = fluid.Program(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
-      >>> checkpoints = Checkpoints(CheckpointConfig("here"), fluid.Session(program), program)
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> checkpoints = Checkpoints(CheckpointConfig("here"), session)
       >>> checkpoints.restore() is None  # there is nothing yet
       True
       >>> with checkpoints:
@@ -142,15 +142,14 @@ class Checkpoints(CheckpointHooks):
       [0]
     """
 
-    def __init__(self, config: CheckpointConfig, session: Session, program: Program):
+    def __init__(self, config: CheckpointConfig, session: Session):
         if not isinstance(config, CheckpointConfig):
             raise errors.ArgumentTypeError(
                 f"checkpoint_config={config!r}: expected fluid.CheckpointConfig('checkpoints')"
             )
         self.config = config
         self._session = session
-        self._program = program
-        self._score = None if config.keep_best is None else Score(program, *config.keep_best)
+        self._score = None if config.keep_best is None else Score(session.programs, *config.keep_best)
         self.folder = Folder(config.checkpoint_dir)
         self._writer = Writer(self.folder, config.max_num_checkpoints, self._score)
         self._progress = Progress()
@@ -185,7 +184,7 @@ class Checkpoints(CheckpointHooks):
                 return None
             meta = self.folder.meta(chosen)
             here = f"checkpoint {chosen} in {str(self.folder.path)!r}"
-            check_checkpoint(meta, self._session, self._program, here)
+            check_checkpoint(meta, self._session, here)
             arrays = self._read(chosen)
             for damaged, problem in flaws.items():
                 name = self.folder.set_aside(damaged, "damaged")
@@ -241,11 +240,11 @@ class Checkpoints(CheckpointHooks):
         """Save after this step, or after the epoch that it ends."""
         self._asked = True
 
-    def after_step(self, metrics: Results) -> None:
+    def after_step(self, metrics: Results, program: str) -> None:
         """Save if it is time; what is due at the last step of an epoch waits for its end."""
         self._since += 1
         if self._score is not None:
-            self._score.add(metrics)
+            self._score.add(metrics, program)
         if self._due() and not self._progress.last:
             self.save()
 
@@ -270,7 +269,7 @@ class Checkpoints(CheckpointHooks):
             return
         self._since = 0
         score = None if self._score is None else self._score.take(step)
-        optimizers = describe_optimizers(self._program)
+        optimizers = describe_optimizers(self._session.programs.values())
         self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers, self._session.origins))
 
     def wait(self) -> None:

@@ -1,7 +1,7 @@
-"""Evaluation of a program over a data set: its outputs and metrics, in one pass."""
+"""Evaluation of programs over a data set: outputs and metrics, in one pass."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,12 +12,13 @@ from fluid.core import TEST, Program, warn
 from fluid.metrics import MetricBase, Metrics, names_of
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
-from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.reader.feeder import FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import BoundStep, Request, Results, Session, check_fetch
 from fluid.trainer.evaluation.totals import Total
 from fluid.trainer.evaluation.values import output_names, scalar_outputs
 from fluid.trainer.loop import IN_FLIGHT
+from fluid.trainer.programs import Member
 from fluid.trainer.signals import Signals
 
 
@@ -36,17 +37,15 @@ class _Last(NamedTuple):
 
 
 class Evaluator:
-    """Tests a program.
+    """Tests the programs of a Trainer.
 
     Args:
       session: which holds the arrays.
-      program: the program.
     """
 
-    def __init__(self, session: Session, program: Program):
+    def __init__(self, session: Session):
         self._session = session
-        self._program = program
-        self._warned = False
+        self._warned: set[str] = set()  # names of programs
         self._last = _Last(None, (), frozenset())
 
     def averages_of(self, value: float) -> tuple[Any, ...]:
@@ -61,6 +60,7 @@ class Evaluator:
 
     def test(
         self,
+        member: Member,
         reader: ReaderLike,
         feed_order: FeedOrder,
         metrics: Metrics,
@@ -69,9 +69,10 @@ class Evaluator:
     ) -> Results:
         """Run one pass of a reader, see `Trainer.test`.
 
-        Warns, in the first test, of outputs whose value over a data set is a guess.
+        Warns, in the first test of a program, of outputs whose value over a data set is a guess.
 
         Args:
+          member: which program is tested.
           reader: as in `Trainer.test`.
           feed_order: as in `Trainer.test`.
           metrics: as in `Trainer.test`.
@@ -79,34 +80,21 @@ class Evaluator:
           interrupts: the signals that end the test between two minibatches.
         """
         source = minibatches(reader)
-        program = self._program
+        program = member.program
         request = request_of(program, metrics)
-        if not self._warned:
-            self._warned = True
+        if member.name not in self._warned:
+            self._warned.add(member.name)
             for doubt in doubts(program):
                 warn(doubt)
         # New ones for each pass, so that a result does not depend on what was tested before.
-        feeder = Feeder(program.feeds, feed_order, buckets=self._session.buckets(program))
-        batches = Prefetcher(source(), converter(self._session, feeder, interrupts))
+        convert = member.convert(feed_order, self._session.buckets(program), interrupts=interrupts)
+        batches = Prefetcher(source(), lambda minibatch, index: member.fed(convert(minibatch, index)))
         try:
             results = evaluate(self._session.step(program, request), request, batches, program, metrics, rows)
         finally:
             batches.close()
         self._last = _Last(self._session.scope.step, tuple(self._session.replaced), frozenset(_numbers(results)))
         return results
-
-
-def converter(session: Session, feeder: Feeder, interrupts: Signals | None = None) -> Callable[[Any, int], Any]:
-    """What makes a feed on the device of a minibatch and its number in the epoch."""
-
-    def convert(minibatch: Any, index: int) -> Any:
-        if interrupts is not None:
-            interrupts.check()
-        feed = feeder.feed(minibatch, index)
-        session.nans.look(feeder.specs, feed, f"batch {index}")
-        return session.take(feed)
-
-    return convert
 
 
 def request_of(program: Program, metrics: Metrics) -> Request:
