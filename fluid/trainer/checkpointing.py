@@ -1,13 +1,24 @@
-"""What a Trainer does with its checkpoints when it is asked to: save one, go back to one."""
+"""What a Trainer does with its checkpoints: save one, go back to one, continue from one."""
+
+import logging
 
 from fluid import errors
+from fluid.session import Session
 from fluid.trainer.calls import Calls
 from fluid.trainer.checkpoint import Checkpoints
+from fluid.trainer.resume import Progress
+
+log = logging.getLogger("fluid")
 
 
 class HasCheckpoints:
-    """The checkpoints of a Trainer, if it has a `checkpoint_config`."""
+    """The checkpoints of a Trainer, if it has a `checkpoint_config`.
 
+    Attributes:
+      session: that of the Trainer.
+    """
+
+    session: Session
     _checkpoints: Checkpoints | None
     _calls: Calls
     _training: bool
@@ -62,3 +73,16 @@ class HasCheckpoints:
                 "checkpoint_config=fluid.CheckpointConfig('checkpoints')"
             )
         self._calls.go_back(found)
+
+    def _freeze_as_before(self, position: Progress) -> None:
+        """Freeze what was frozen when the checkpoint was written, if this call continues from there."""
+        before = position.frozen
+        position.frozen = None
+        if before is None or not position.begun or before == self.session.freezing.given():
+            return
+        self.session.freezing.put(before)
+        log.warning(
+            "training continues with what was frozen when the checkpoint was written: %s. To change that, freeze and "
+            "unfreeze in a handler, or train(..., resume=False)",
+            ", ".join(n for n in self.session.scope.specs if n in self.session.freezing.names) or "nothing",
+        )

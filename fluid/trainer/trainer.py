@@ -1,7 +1,6 @@
 """Trainer: program functions and their optimizers, trained, tested and saved."""
 
 import contextlib
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,12 +43,10 @@ from fluid.trainer.programs import (
     readers_of,
     source_of,
     turns_of,
+    warn_of_idle,
 )
 from fluid.trainer.progress import ProgressBar
-from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
-
-log = logging.getLogger("fluid")
 
 
 class Trainer(HasParameters, HasCheckpoints, Predicting):
@@ -269,19 +266,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, readers)
-
-    def _freeze_as_before(self, position: Progress) -> None:
-        """Freeze what was frozen when the checkpoint was written, if this call continues from there."""
-        before = position.frozen
-        position.frozen = None
-        if before is None or not position.begun or before == self.session.freezing.given():
-            return
-        self.session.freezing.put(before)
-        log.warning(
-            "training continues with what was frozen when the checkpoint was written: %s. To change that, freeze and "
-            "unfreeze in a handler, or train(..., resume=False)",
-            ", ".join(self.frozen) or "nothing",
-        )
+        if not self._stopping:
+            warn_of_idle(self._members, source)
 
     def _train(self, run: loop.Run, num_epochs: int, readers: Readers) -> None:
         self._training = True

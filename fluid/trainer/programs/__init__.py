@@ -3,7 +3,16 @@
 from fluid.trainer.programs.links import member_called, members_of
 from fluid.trainer.programs.member import Member
 from fluid.trainer.programs.padding import PaddingOfAll
-from fluid.trainer.programs.readers import ReadersLike, Source, check_data, plan_of, readers_of, source_of, turns_of
+from fluid.trainer.programs.readers import (
+    ReadersLike,
+    Source,
+    check_data,
+    plan_of,
+    readers_of,
+    source_of,
+    turns_of,
+    warn_of_idle,
+)
 from fluid.trainer.programs.schedule import ScheduleLike
 from fluid.trainer.programs.training_program import (
     ProgramFunction,
@@ -34,4 +43,5 @@ __all__ = [
     "readers_of",
     "source_of",
     "turns_of",
+    "warn_of_idle",
 ]

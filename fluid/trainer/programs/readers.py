@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fluid import errors
-from fluid.core import Program
+from fluid.core import Program, warn
 from fluid.reader import data_sets
 from fluid.reader.adapters import Minibatches, minibatches
 from fluid.reader.base import ReaderLike
@@ -194,6 +194,24 @@ def turns_of(
         sharing = [m for m, r in zip(members, readers, strict=True) if r is reader and r is not None]
         converts.append(member.convert(None, its, others=[name for other in sharing for name in other.reads]))
     return lambda item, index: Turn(item[0], converts[item[0]](item[1], index))
+
+
+def warn_of_idle(members: Sequence[Member], source: Source) -> None:
+    """Warn of programs that a call of `train` has not trained, at its end.
+
+    Args:
+      members: the programs.
+      source: what it has read.
+    """
+    if not isinstance(source, Turns):
+        return
+    counts = source.counts
+    idle = [repr(member.name) for member, count in zip(members, counts, strict=True) if not count]
+    if idle and sum(counts):
+        warn(
+            f"{' and '.join(idle)} {'was' if len(idle) == 1 else 'were'} not trained in any of {sum(counts)} steps: "
+            f"the schedule of the Trainer gave no step to {'it' if len(idle) == 1 else 'them'}"
+        )
 
 
 def _corrected(members: Sequence[Member]) -> str:

@@ -65,9 +65,9 @@ class Turns:
         return any(source.reads_once for source in self._sources)
 
     @property
-    def idle(self) -> list[int]:
-        """The numbers of the programs of which no item was given, resumed passes included."""
-        return [number for number, count in enumerate(self._counts) if not count]
+    def counts(self) -> list[int]:
+        """How many items of each program were given, those before a resume included."""
+        return list(self._counts)
 
     def __call__(self) -> Iterator[tuple[int, Any]]:
         """Start the next pass, or continue the one that `restore` named."""
