@@ -11,6 +11,7 @@ COLUMNS = {
     "noise": RNG.normal(size=(52, 3)).astype("float32"),
 }
 EPOCHS = 3
+LONG = 30  # epochs of a training that is killed
 MOVED = {"discriminator": ["discriminator/*"], "generator": ["generator/*"]}
 
 
@@ -86,15 +87,16 @@ def by_hand(pattern="ddg", epochs=EPOCHS):
     return session
 
 
+def turns_said(say):
+    """An event handler that says which program each step was of."""
+    return lambda e: isinstance(e, fluid.EndStepEvent) and say(f"{e.epoch} {e.step} {e.program}")
+
+
 if __name__ == "__main__":  # a training to be killed: `python tests/adversaries.py FOLDER`
     import sys
 
     from killed import digest
 
     mine = trainer(sys.argv[1])
-    mine.train(
-        reader(),
-        num_epochs=20,
-        event_handler=lambda e: isinstance(e, fluid.EndStepEvent) and print(e.epoch, e.step, e.program, flush=True),
-    )
+    mine.train(reader(), LONG, event_handler=turns_said(lambda line: print(line, flush=True)))
     print("ended", digest(mine), flush=True)

@@ -164,11 +164,16 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
             progress.keep_pass(batches)
         else:
             batches.close()
+    return _end_of_epoch(run, _compiled(run) - compiled_before)
+
+
+def _end_of_epoch(run: Run, compiled: int) -> EndEpochEvent:
+    """The event of the end of an epoch in which so many compilations happened."""
     return EndEpochEvent(
-        progress.epoch,
-        progress.step,
+        run.progress.epoch,
+        run.progress.step,
         completed=not run.stopping(),
-        compiled=_compiled(run) - compiled_before,
+        compiled=compiled,
         padding=padding_of([program.step.buckets for program in run.programs]),
         metrics=run.epoch_metrics(),
     )
