@@ -22,9 +22,9 @@ def generate(noise):
 
 
 def realness(x):
-    with fluid.name_scope("discriminator"):
-        hidden = layers.dropout(layers.fc(x, size=5, act="tanh", name="first"), 0.3, name="drop")
-        return layers.fc(hidden, size=1, name="last")
+    hidden = layers.fc(x, size=5, act="tanh", param_attr="discriminator/first.w", bias_attr="discriminator/first.b")
+    hidden = layers.dropout(hidden, 0.3)
+    return layers.fc(hidden, size=1, param_attr="discriminator/last.w", bias_attr="discriminator/last.b")
 
 
 def loss_of(logits, truth):
