@@ -1,8 +1,8 @@
 """A GAN that draws handwritten digits: two programs, each with its own optimizer, in one Trainer.
 
-The generator makes an image of a digit that is asked for out of noise; the discriminator tells such images from real ones,
-those that come with scikit-learn. They are trained in turn, a step of each. `--loop session` does the same in a loop of
-one's own over a Session, with the same bits. Run
+The generator makes an image of a digit that is asked for out of noise; the discriminator tells such images from real
+ones, those that come with scikit-learn. They are trained in turn, a step of each. `--loop session` does the same in a
+loop of one's own over a Session, with the same bits. Run
 
     python examples/gan_digits.py
     python examples/gan_digits.py --loop session

@@ -7,10 +7,11 @@ NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
-        NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer TrainingProgram
-        TrainingStep WeightNormParamAttr average batch clip contrib core create_lod_tensor create_random_int_lodtensor data draw
-        embedding errors find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot
-        optimizer place reader regularizer serve summary train trainer unique_name
+        NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer
+        TrainingProgram TrainingStep WeightNormParamAttr average batch clip contrib core
+        create_lod_tensor create_random_int_lodtensor data draw embedding errors find_learning_rate
+        frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place reader
+        regularizer serve summary train trainer unique_name
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell

@@ -3,8 +3,8 @@
 import inspect
 from typing import Any
 
+from fluid import optimizer as optimizers
 from fluid.core import Program
-from fluid.optimizer import Adam
 from fluid.optimizer.base import OptimizerLike
 from fluid.trainer.events import EventHandler
 from fluid.trainer.programs import ProgramFunction, ProgramsLike, ReadersLike
@@ -44,7 +44,7 @@ def train(
     call = {name: options.pop(name) for name in inspect.signature(Trainer.train).parameters if name in options}
     given = optimizer is not None or "optimizer_func" in options
     if not given and callable(program_func) and not Program(program_func).minimizes:
-        optimizer = Adam()
+        optimizer = optimizers.Adam()
     trainer = Trainer(program_func, optimizer, **options)
     trainer.train(reader, num_epochs, event_handler, **call)
     return trainer
