@@ -190,9 +190,11 @@ def test_seq2seq_2018(in_tmp, capsys):
     assert f"right to the last digit: {right:.3f}" in said and "generated numbers" in said
 
 
-def test_gan_digits(in_tmp, capsys):
+def test_gan_digits(in_tmp, capsys, monkeypatch):
     """Whether digits can be read takes more epochs: `make examples` shows that."""
-    measured = load("gan_digits").main(num_epochs=15)
+    example = load("gan_digits")
+    monkeypatch.setattr(example, "HIDDEN", 48)
+    measured = example.main(num_epochs=15)
     (_, near), (_, far) = measured["drawn by the GAN"], measured["noise"]
     assert near < 0.7 * far
     assert "digits.png shows ten of each digit" in capsys.readouterr().out
