@@ -18,6 +18,7 @@ PAGES = [
     "not-there-yet.md",
     "own-layers.md",
     "precision.md",
+    "programs.md",
     "rates.md",
     "resume.md",
     "serving.md",

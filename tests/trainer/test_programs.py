@@ -1,7 +1,9 @@
 """Several programs in one Trainer: whose turn it is, what each reads, and the same bits as a loop of one's own."""
 
 import itertools
+from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 from adversaries import COLUMNS, EPOCHS, by_hand, discriminator, generator, reader, trainer
@@ -42,8 +44,6 @@ def test_a_loop_of_ones_own_gives_the_same_bits(whole):
     assert_equal(arrays_of(mine.session), arrays_of(hand))
     slots = zip(mine.session.scope.slots.values(), hand.scope.slots.values(), strict=True)
     for one, other in slots:
-        import jax
-
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             assert np.array_equal(a, b)
     assert int(mine.session.scope.step) == int(hand.scope.step) == 21
@@ -148,6 +148,8 @@ def test_each_program_can_be_tested_predicted_run_and_exported(whole, in_tmp):
 
 def test_learning_rates_by_program():
     mine = trainer()
+    with pytest.raises(errors.ArgumentError, match=r"find_learning_rate\(discriminator, reader, optimizer\)"):
+        fluid.find_learning_rate(mine, reader())
     assert mine.learning_rate == {"discriminator": pytest.approx(0.02), "generator": pytest.approx(0.05)}
     mine.learning_rate = {"generator": 0.01}
     assert mine.learning_rate == {"discriminator": pytest.approx(0.02), "generator": pytest.approx(0.01)}
@@ -311,8 +313,6 @@ def test_an_epoch_is_a_pass_over_the_reader_of_the_first_program_or_of_the_one_t
 def test_programs_share_a_reader_or_bring_their_own():
     mine = fluid.Trainer([task("a"), task("b")], schedule=lambda step: "b" if step % 3 == 2 else 0)
     assert trained_on(mine, numbers(1, 2, 3, 4)) == "a1 a2 b3 a4"
-    from dataclasses import replace
-
     mine = fluid.Trainer([task("a"), replace(task("b"), reader=numbers(7, 8))])
     assert trained_on(mine, numbers(1, 2, 3)) == "a1 b7 a2 b8 a3 b7"
     mine = fluid.Trainer([replace(task("a"), reader=numbers(1)), replace(task("b"), reader=numbers(7, 8))])
@@ -525,8 +525,6 @@ def test_programs_that_wait_for_each_other():
 
     one = fluid.TrainingProgram(lambda: {"loss": layers.mean(back()["made"])}, SGD(0.1), name="one")
     two = fluid.TrainingProgram(forth, SGD(0.1), name="two", feed_from={"made": "one/back"})
-    from dataclasses import replace
-
     fluid.Trainer([one, two])
     with pytest.raises(errors.ArgumentError, match="wait for each other"):
         fluid.Trainer([replace(one, feed_from={"noise": "two/forth"}), two])
