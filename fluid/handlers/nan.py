@@ -11,18 +11,28 @@ from fluid.core import TRAIN
 from fluid.handlers.nan_report import State, investigate
 from fluid.session import Request
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
+from fluid.trainer.asking import AskableStep, Asked
 from fluid.trainer.evaluation.values import Every, Interval, number
 from fluid.trainer.health import Health
 
 
 class _Batch(NamedTuple):
-    """A minibatch that a program was trained on since the last check, and the learning rates that were set then."""
+    """A minibatch that a program was trained on since the last check.
+
+    The learning rates are those that were set then; `asked` is what handlers have asked of its step, or None.
+    """
 
     program: str
     epoch: int
     step: int
     feed: Any
     rates: list[float | None]
+    asked: Asked | None
+
+    @property
+    def replaced(self) -> dict[str, Any]:
+        """What handlers have put in the place of values."""
+        return {} if self.asked is None else self.asked.values
 
 
 class TerminateOnNaN(Handler):
@@ -80,7 +90,7 @@ class TerminateOnNaN(Handler):
     def begin_step(self, event: BeginStepEvent) -> None:
         """Keep the minibatch until its step is checked."""
         rates = self.trainer.session.rates.given(event.program)
-        self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates))
+        self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates, event.asked))
 
     def end_step(self, event: EndStepEvent) -> None:
         """Check the steps since the last check, if it is due."""
@@ -122,15 +132,17 @@ class TerminateOnNaN(Handler):
         self._put(self._good)
         for batch in self._batches:
             program = programs[batch.program]
-            step = session.step(program, Request(TRAIN, None, tuple(program.feeds)))
+            step = AskableStep(session, program, Request(TRAIN, None, tuple(program.feeds)))
             session.rates.put(program.name, batch.rates)
             before = _copy(self._state())
-            loss = step(batch.feed)[step.loss_output]
+            asked = step.ask()
+            asked.override(batch.replaced)
+            loss = step(batch.feed, asked)[0][step.loss_output]
             complaint = self._complaint(self._state(), [loss])
             if complaint is None:
                 continue
             report = None
-            if self._report:
+            if self._report and not batch.replaced:
                 its = before._replace(slots=before.slots[program.name])
                 report = investigate(session, program, its, batch.feed, batch.epoch, batch.step)
             self._put(before)
@@ -177,7 +189,8 @@ def _copy(state: State) -> State:
 
 
 def _short(batch: _Batch, complaint: str) -> str:
-    return (
-        f"step {batch.step} of epoch {batch.epoch}: {complaint}. The parameters are those before it. To find the "
-        f"cause, use handlers=[fluid.handlers.TerminateOnNaN(report=True)]"
-    )
+    where = f"step {batch.step} of epoch {batch.epoch}: {complaint}. The parameters are those before it. "
+    if batch.replaced:
+        names = ", ".join(map(repr, batch.replaced))
+        return f"{where}In this step, event.override had replaced {names}, so that there is no report of the cause"
+    return f"{where}To find the cause, use handlers=[fluid.handlers.TerminateOnNaN(report=True)]"

@@ -12,7 +12,9 @@ import numpy as np
 from fluid.core import TRAIN, warn
 from fluid.reader.buckets import padding_of
 from fluid.reader.prefetch import Prefetcher
-from fluid.session import BoundStep, Request, Results, Session
+from fluid.session import Request, Results, Session
+from fluid.session.results import IN_FLIGHT
+from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -27,9 +29,6 @@ from fluid.trainer.programs import Member, Turn
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
-# Steps that may be under way on the device before the loop waits: enough to keep it busy, few enough that memory and
-# the delay of an error stay small.
-IN_FLIGHT = 8
 # Seconds that reading a minibatch may take for the loop to do it before it tells handlers of the end of a step.
 _SLOW = 0.02
 
@@ -47,7 +46,7 @@ class ProgramRun:
     """
 
     member: Member
-    step: BoundStep
+    step: AskableStep
     batch_feed: str | None
 
 
@@ -88,7 +87,7 @@ def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -
     runs = []
     for member, also in zip(members, fetched, strict=True):
         feeds = member.program.feeds
-        step = session.step(member.program, Request(TRAIN, None, tuple(feeds), also=also))
+        step = AskableStep(session, member.program, Request(TRAIN, None, tuple(feeds), also=also))
         runs.append(ProgramRun(member, step, next((n for n, spec in feeds.items() if spec.shape[:1] == (None,)), None)))
     return runs
 
@@ -142,8 +141,9 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
             program = run.programs[turn.program]
             name = program.member.name
             feed = program.member.fed(turn.feed)
-            handlers(BeginStepEvent(progress.epoch, progress.step, feed, batch.seconds, name))
-            metrics, fetched = program.step.and_also(feed)
+            asked = program.step.ask()
+            handlers(BeginStepEvent(progress.epoch, progress.step, feed, batch.seconds, asked, name))
+            metrics, fetched = program.step(feed, asked)
             losses.add(metrics[program.step.loss_output], progress.epoch, progress.step)
             progress.advance(batch)
             quick = batch.seconds < _SLOW and not progress.reads_once

@@ -1,6 +1,6 @@
 """What a Trainer does with whole data sets beside training: predictions of its programs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from fluid.core import TEST, Program
@@ -10,7 +10,7 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.session import Request, Results, check_fetch
 from fluid.session.names import Fetch
-from fluid.session.prediction import needed_feeds, on_host, stream
+from fluid.session.prediction import constant, needed_feeds, on_host, stream
 from fluid.session.shown import ShowsProgram
 from fluid.trainer.programs import Member, ProgramFunction, check_data
 from fluid.trainer.signals import Signals
@@ -53,6 +53,8 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         fetch: Fetch | None = None,
         feed_order: FeedOrder = None,
         program: str | ProgramFunction | None = None,
+        *,
+        feed: Mapping[str, Any] | None = None,
     ) -> Iterator[Results]:
         """Run a program over one pass of a reader, in test mode, and give the results of each minibatch.
 
@@ -62,9 +64,11 @@ class Predicting(ShowsProgram, SpelledElsewhere):
 
         Args:
           reader: as in `train`. Feeds that the results do not depend on, such as labels, may be there or not.
-          fetch: names of values, such as that of the prediction; the outputs of the program by default.
+          fetch: names of values and globs, such as that of the prediction; the outputs of the program by default.
           feed_order: as in `train`.
           program: its name or its function; may be left out when there is one.
+          feed: what is fed beside every minibatch, as for `Session.run`: of a named value or a parameter, which it
+            replaces, such as a scalar for all of its numbers; or of a feed that the reader does not give.
 
         Returns:
           An iterator of Results: NumPy arrays `[batch, ...]`, for sequences SequenceBatches of NumPy arrays; by name
@@ -91,16 +95,17 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         found = member.program
         source = minibatches(check_data("predict", member.reads, reader))
         names = None if fetch is None else check_fetch(found, fetch)
-        needed = needed_feeds(session, found, names)
-        step = session.step(found, Request(TEST, names, needed))
+        fixed = constant(session, found, feed)
+        needed = needed_feeds(session, found, names, fixed)
+        step = session.bind(found, Request(TEST, names, (*needed, *fixed.feeds), tuple(fixed.overrides)))
         shown = found.output_names if names is None else names
         # What is fed from other programs reads all that those need.
-        only = needed if member.chain is None else None
+        only = needed if member.chain is None else member.reads.keys() - fixed.feeds.keys()
         interrupts = self._signals if self._training else None
 
-        def begin(feed: Any) -> Callable[[], Results]:
-            fed = member.fed(feed)
-            values = step.raw({name: fed[name] for name in needed})
+        def begin(minibatch: Any) -> Callable[[], Results]:
+            fed = {**member.fed({**minibatch, **fixed.feeds}), **fixed.feeds}
+            values = step.raw({name: fed[name] for name in (*needed, *fixed.feeds)}, fixed.overrides)
             return lambda: Results(on_host(values), shown)
 
         return stream(source, member.convert(feed_order, session.buckets(found), only, interrupts), begin)

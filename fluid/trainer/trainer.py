@@ -156,7 +156,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._signals = Signals()
         self._checkpoints: Checkpoints | None = None
         if checkpoint_config is not None:
-            self._checkpoints = Checkpoints(checkpoint_config, self.session)
+            self._checkpoints = Checkpoints(checkpoint_config, self.session, programs)
         self._calls = Calls(self._checkpoints)
         self._validation = Validation(self, self._checkpoints)
 
@@ -293,6 +293,9 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         feed_order: FeedOrder = None,
         metrics: Metrics | None = None,
         program: str | ProgramFunction | None = None,
+        *,
+        fetch: Fetch | None = None,
+        feed: Mapping[str, Any] | None = None,
     ) -> Results:
         """Evaluate a program over one pass of a reader, in test mode.
 
@@ -305,6 +308,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
           feed_order: as in `train`.
           metrics: by name, metrics of `fluid.metrics` and what they read: `{"auc": Auc().of(preds=..., labels=...)}`.
           program: its name or its function; may be left out when there is one.
+          fetch: names of values and globs, to return instead of the outputs; each is combined like an output.
+          feed: what is fed beside every minibatch, as in `predict`.
 
         Returns:
           Results: one NumPy value for each output of the program, then one for each metric; by name when the program
@@ -317,7 +322,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
           ArgumentError: a metric has the name of an output.
         """
         reader = check_data("test", self._member(program, "test").reads, reader, feed_order)
-        return self._evaluate(reader, feed_order, metrics or {}, program)
+        return self._evaluate(reader, feed_order, metrics or {}, program, fetch=fetch, feed=feed)
 
     def _evaluate(
         self,
@@ -326,10 +331,11 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         metrics: Metrics,
         program: str | ProgramFunction | None = None,
         rows: bool = True,
+        **looked_at: Any,
     ) -> Results:
         # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
         signals = self._signals if self._training else None
-        return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows, signals)
+        return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows, signals, **looked_at)
 
     def run(
         self,

@@ -51,4 +51,5 @@ class Chain:
             needed = feed if link.chain is None else {**feed, **link.chain(feed)}
             values = link.step({name: needed[name] for name in link.needs})
             computed.update(zip(link.feeds, values, strict=True))
-        return {name: computed[name] if name in computed else feed[name] for name in self._own}
+        both = {**feed, **computed}
+        return {name: both[name] for name in self._own if name in both}

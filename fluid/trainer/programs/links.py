@@ -7,7 +7,7 @@ import jax
 from fluid import errors
 from fluid.core import TEST, FeedSpec, Program
 from fluid.session import Request, Session, check_fetch
-from fluid.session.prediction import needed_feeds
+from fluid.session.prediction import Constant, needed_feeds
 from fluid.trainer.programs.chain import Chain, Link
 from fluid.trainer.programs.member import Member
 from fluid.trainer.programs.training_program import ProgramFunction, TrainingProgram
@@ -79,14 +79,14 @@ def _linked(name: str, members: Mapping[str, Member], session: Session, waiting:
         for feed, value in wanted:
             check_fetch(other.program, value)
             _check_fits(program, feed, other.program, value)
-        needs = needed_feeds(session, other.program, values)
+        needs = needed_feeds(session, other.program, values, Constant({}, {}))
         chained = other.declared.feed_from or {}
         wants_chain = any(feed in chained for feed in needs)
         read = {n: s for n, s in other.reads.items() if n in needs or (wants_chain and n not in other.program.feeds)}
         _add(reads, read, program, other.program)
         request = Request(TEST, values, needs)
         feeds = tuple(feed for feed, _ in wanted)
-        links.append(Link(session.step(other.program, request), feeds, needs, chain if wants_chain else None))
+        links.append(Link(session.bind(other.program, request), feeds, needs, chain if wants_chain else None))
     member.chain = Chain(tuple(program.feeds), links, reads)
     return member.chain
 

@@ -1,6 +1,6 @@
 """Member: one program of a Trainer, with what its steps and tests are fed with."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fluid.core import FeedSpec, Program
@@ -55,7 +55,7 @@ class Member:
         self,
         order: FeedOrder,
         buckets: Buckets,
-        only: Sequence[str] | None = None,
+        only: Collection[str] | None = None,
         interrupts: Signals | None = None,
         others: Sequence[str] = (),
     ) -> Convert:
@@ -76,9 +76,7 @@ class Member:
         def convert(minibatch: Any, index: int) -> dict[str, Any]:
             if interrupts is not None:
                 interrupts.check()
-            feed = feeder.feed(without(minibatch, left_out) if left_out else minibatch, index)
-            session.nans.look(feeder.specs, feed, f"batch {index}")
-            return session.take(feed)
+            return session.convert(feeder, without(minibatch, left_out) if left_out else minibatch, index)
 
         return convert
 
