@@ -419,6 +419,28 @@ def test_a_program_is_fed_with_what_another_one_computes_then(tmp_path):
     assert np.mean(found) == pytest.approx(wanted, rel=1e-5)
 
 
+def test_values_of_the_program_of_a_step_are_fetched_and_replaced():
+    mine = chained()
+    found = []
+
+    def ask(event):
+        if isinstance(event, fluid.BeginStepEvent) and event.step < 2:
+            event.fetch("made")
+            if event.program == "refine":
+                event.override({"made": np.zeros((13, 2), "float32")})
+        if isinstance(event, fluid.EndStepEvent) and event.step < 2:
+            found.append((event.program, np.asarray(event.fetched["made"]).any()))
+
+    mine.train(noises(), event_handler=ask)
+    assert found == [("generator", True), ("refine", False)]
+    given = {"made": np.zeros((13, 2), "float32")}
+    wanted = float(mine.session.run("refine", given, mode="test")["loss"])
+    assert float(mine.test(noises(), program="refine", feed=given)[0]) == pytest.approx(wanted)
+    assert mine.test(noises(), program="generator", fetch=["made"])["made"].shape == (52, 2)
+    predicted = mine.predict(noises(), ["loss"], program="refine", feed=given)
+    assert [float(r["loss"]) for r in predicted] == pytest.approx([wanted] * 4)
+
+
 # Mistakes.
 
 
