@@ -46,6 +46,7 @@ from fluid.trainer import (
     MeasuredEvent,
     ProgressBar,
     Trainer,
+    TrainingProgram,
     train,
 )
 from fluid.tuning import find_learning_rate
@@ -81,6 +82,7 @@ __all__ = [
     "SequenceBatch",
     "Session",
     "Trainer",
+    "TrainingProgram",
     "TrainingStep",
     "WeightNormParamAttr",
     "average",

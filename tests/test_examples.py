@@ -6,6 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
+import fluid
+
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -28,6 +30,7 @@ def test_every_example_is_tested_here():
     }
     tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py", "seq2seq_2018.py"}
     tested |= {"serve_digits.py", "run_a_2018_model.py", "online_recommender.py", "policy_gradient.py"}
+    tested |= {"gan_digits.py", "shared_tower.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -186,6 +189,44 @@ def test_seq2seq_2018(in_tmp, capsys):
     assert right > 0.6 > 1000 * by_guessing
     said = capsys.readouterr().out
     assert f"right to the last digit: {right:.3f}" in said and "generated numbers" in said
+
+
+def test_gan_digits(in_tmp, capsys, monkeypatch):
+    """Whether digits can be read takes more epochs: `make examples` shows that."""
+    example = load("gan_digits")
+    monkeypatch.setattr(example, "HIDDEN", 48)
+    measured = example.main(num_epochs=15)
+    (_, near), (_, far) = measured["drawn by the GAN"], measured["noise"]
+    assert near < 0.7 * far
+    assert "digits.png shows ten of each digit" in capsys.readouterr().out
+    assert (in_tmp / "digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_gan_digits_gives_the_same_bits_in_a_loop_of_its_own_and_after_it_was_broken_off(in_tmp, monkeypatch):
+    example = load("gan_digits")
+    monkeypatch.setattr(example, "HIDDEN", 16)
+    (images, digits), _ = example.load_data()
+
+    def reader():
+        columns = {"image": images[:320], "digit": digits[:320]}
+        return fluid.reader.arrays(columns, batch_size=64, shuffle=True)
+
+    def fail(event):
+        if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == (3, 1):
+            raise ZeroDivisionError
+
+    whole = example.train(reader(), 5)
+    with pytest.raises(ZeroDivisionError):
+        example.train(reader(), 5, "checkpoints", fail)
+    for params in (example.train_by_hand(reader(), 5), example.train(reader(), 5, "checkpoints")):
+        assert params.keys() == whole.keys()
+        assert all(np.array_equal(params[name], whole[name]) for name in whole)
+
+
+def test_shared_tower(capsys):
+    errors = load("shared_tower").main(num_epochs=15)
+    assert errors["with the shared tower"] < 0.8 * errors["ratings alone"]
+    assert "generated ratings" in capsys.readouterr().out
 
 
 def test_detect_shapes(in_tmp, capsys):

@@ -74,6 +74,18 @@ def test_detect_shapes(in_tmp):
     assert reached > 0.6 > 80 * by_guessing
 
 
+def test_gan_digits(in_tmp):
+    measured = load("gan_digits").main()
+    (drawn, near), (by_chance, far) = measured["drawn by the GAN"], measured["noise"]
+    assert drawn > 0.8 > 6 * by_chance and near < 0.5 * far
+
+
+def test_shared_tower(in_tmp):
+    errors = load("shared_tower").main()
+    assert errors["with the shared tower"] < 0.5 * errors["always the mean"]
+    assert errors["with the shared tower"] < 0.6 * errors["ratings alone"]
+
+
 def test_serve_digits(in_tmp):
     accuracy, status = load("serve_digits").main()
     assert accuracy > 0.95 and status == 0

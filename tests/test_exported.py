@@ -8,10 +8,10 @@ NAMES = {
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace Checkpoint CheckpointConfig DataFeeder
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop MeasuredEvent
         NestedSequenceBatch OnlineTrainer ParamAttr Program ProgressBar RemoteTrainer Results Scope
-        SequenceBatch Session Trainer TrainingStep WeightNormParamAttr average batch clip contrib core
-        create_lod_tensor create_random_int_lodtensor data draw embedding errors find_learning_rate frozen
-        handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer serve
-        summary train trainer unique_name
+        SequenceBatch Session Trainer TrainingProgram TrainingStep WeightNormParamAttr average batch clip
+        contrib core create_lod_tensor create_random_int_lodtensor data draw embedding errors find_learning_rate
+        frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer
+        serve summary train trainer unique_name
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell
@@ -101,10 +101,11 @@ NAMES = {
     "fluid.static": """
         BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram DataFeeder ExecutionStrategy Executor
         Inferencer LoDTensor ParallelExecutor ParamAttr Program Scope Trainer Variable WeightNormParamAttr
-        append_backward average backward batch clip compiler core cpu_places create_lod_tensor create_random_int_lodtensor cuda_places data
-        default_main_program default_startup_program embedding errors framework global_scope gradients
-        in_dygraph_mode initializer io is_compiled_with_cuda layers memory_optimize metrics name_scope nets
-        one_hot optimizer program_guard reader regularizer release_memory scope_guard unique_name
+        append_backward average backward batch clip compiler core cpu_places create_lod_tensor
+        create_random_int_lodtensor cuda_places data default_main_program default_startup_program embedding
+        errors framework global_scope gradients in_dygraph_mode initializer io is_compiled_with_cuda layers
+        memory_optimize metrics name_scope nets one_hot optimizer program_guard reader regularizer
+        release_memory scope_guard unique_name
     """,
     "fluid.static.backward": """
         append_backward calc_gradient gradients

@@ -20,6 +20,7 @@ PAGES = [
     "own-layers.md",
     "own-loops.md",
     "precision.md",
+    "programs.md",
     "rates.md",
     "resume.md",
     "serving.md",

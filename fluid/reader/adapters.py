@@ -85,7 +85,7 @@ class Minibatches:
         """Whether the next minibatch can be read now; see `Reader.ready`."""
         return self._reader.ready
 
-    def __call__(self) -> Iterator[Any]:
+    def __call__(self) -> Rows:
         """Start the next pass, or continue the one that `restore` named."""
         # The Pass is made now, and not with the first minibatch, so that `state()` already tells its position.
         rows = self._reader()

@@ -15,6 +15,7 @@ from fluid.trainer.events import (
 from fluid.trainer.handlers import Handler
 from fluid.trainer.one_call import train
 from fluid.trainer.own_loop import Loop
+from fluid.trainer.programs import TrainingProgram
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.trainer import Trainer
 
@@ -34,5 +35,6 @@ __all__ = [
     "MeasuredEvent",
     "ProgressBar",
     "Trainer",
+    "TrainingProgram",
     "train",
 ]

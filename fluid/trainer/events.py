@@ -68,6 +68,7 @@ class BeginStepEvent:
       feed: the minibatch by name of feed, as the step gets it.
       seconds: how long reading and converting it took.
       asked: what handlers ask of this step, by `fetch` and `override`.
+      program: the name of the program that the step is of.
 
     Example:
       >>> BeginStepEvent(epoch=0, step=5)
@@ -79,6 +80,7 @@ class BeginStepEvent:
     feed: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     seconds: float = field(default=0.0, repr=False, compare=False)
     asked: Asked | None = field(default=None, repr=False, compare=False)
+    program: str = field(default="", repr=False, compare=False)
 
     def fetch(self, names: Fetch) -> None:
         """Have this step return more values: by name in `event.fetched` of its EndStepEvent, on the device.
@@ -140,6 +142,7 @@ class EndStepEvent:
       metrics: the program's outputs for this minibatch, in order and by name.
       fetched: the values that handlers have asked for, by `Handler.fetches` or `BeginStepEvent.fetch`, by name.
       examples: how many examples the minibatch has.
+      program: the name of the program that the step is of, whose outputs the metrics are.
 
     Example:
       >>> EndStepEvent(epoch=0, step=5, metrics=Results([0.5])).metrics[0]
@@ -151,6 +154,7 @@ class EndStepEvent:
     metrics: Results = field(repr=False)
     fetched: Results = field(default=Results((), ()), repr=False)
     examples: int = field(default=1, repr=False, compare=False)
+    program: str = field(default="", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +168,9 @@ class EndEpochEvent:
       compiled: how many times its steps made XLA compile.
       padding: the share of padding among the sequence steps that were fed, from 0 to 1; None without sequences.
       metrics: the scalars that the program returns, by name, over the steps of the epoch: means, weighted by the
-        examples of each step; sums, maxima and so on where the program says so, see `layers.metric`. They are computed
-        when somebody reads one, which waits for the last steps; NaN when there was no step.
+        examples of each step; sums, maxima and so on where the program says so, see `layers.metric`. Of several
+        programs they are called `generator/loss`, over the steps of each. They are computed when somebody reads one,
+        which waits for the last steps; NaN when there was no step.
 
     Example:
       >>> EndEpochEvent(epoch=0, steps=10).completed

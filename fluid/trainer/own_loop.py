@@ -26,6 +26,7 @@ from fluid.trainer.events import (
 from fluid.trainer.handlers import Dispatcher, Handlers, listed
 from fluid.trainer.loop import Losses
 from fluid.trainer.parameters import HasParameters
+from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, member_called
 from fluid.trainer.progress import ProgressBar
 
 
@@ -84,6 +85,8 @@ class Loop(HasParameters):
     ):
         self.session = session
         self.program = session.find(program)
+        self.programs = {self.program.name: self.program}
+        self._only = Member(TrainingProgram(self.program.function), self.program, session)
         if not self.program.minimizes:
             raise errors.ArgumentError(
                 f"Loop: the program {self.program.name} minimises nothing, expected optimizer.minimize(loss) in it; of "
@@ -97,8 +100,8 @@ class Loop(HasParameters):
         self._bars = [handler for handler in told if isinstance(handler, ProgressBar)]
         self._keeper = HistoryKeeper()
         self._tell = Dispatcher([self._keeper, *told], self)
-        self._evaluator = Evaluator(session, self.program)
-        also = self._tell.fetches(self.program)
+        self._evaluator = Evaluator(session)
+        (also,) = self._tell.fetches([self.program])
         self._step = AskableStep(session, self.program, Request(TRAIN, None, tuple(self.program.feeds), also=also))
         rows = [name for name, spec in self.program.feeds.items() if spec.shape[:1] == (None,)]
         self._batch_feed = next(iter(rows), None)
@@ -170,14 +173,14 @@ class Loop(HasParameters):
         asked = self._step.ask()
         arrays = self._arrays(feed)
         epoch = self.epoch
-        self._tell(BeginStepEvent(epoch, self._steps, arrays, asked=asked))
+        self._tell(BeginStepEvent(epoch, self._steps, arrays, asked=asked, program=self.program.name))
         metrics, fetched = self._step(arrays, asked)
         if isinstance(feed, Feed):  # while the device works
             feed.advance()
         self._losses.add(metrics[self._step.loss_output], epoch, self._steps)
         self._steps += 1
         examples = 1 if self._batch_feed is None else arrays[self._batch_feed].shape[0]
-        self._tell(EndStepEvent(epoch, self._steps - 1, metrics, fetched, examples))
+        self._tell(EndStepEvent(epoch, self._steps - 1, metrics, fetched, examples, self.program.name))
         self._losses.wait_for_half()
         return metrics
 
@@ -215,8 +218,18 @@ class Loop(HasParameters):
         self._passes = state["epochs"]
         self._steps = state["steps"]
 
-    def _evaluate(self, reader: ReaderLike, order: FeedOrder, metrics: Metrics, rows: bool = True) -> Results:
-        return self._evaluator.test(reader, order, metrics, rows)
+    def _evaluate(
+        self,
+        reader: ReaderLike,
+        order: FeedOrder,
+        metrics: Metrics,
+        program: str | ProgramFunction | None = None,
+        rows: bool = True,
+    ) -> Results:
+        return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows)
+
+    def _member(self, program: str | ProgramFunction | None, method: str) -> Member:
+        return member_called(program, [self._only], method)
 
     def _one_pass(self) -> Iterator[Any]:
         """The minibatches of one epoch, or of what an interruption has left of it, with the events around them."""

@@ -152,6 +152,11 @@ def find_learning_rate(
             f"above 0, and a factor above 1: start=1e-7, end=10.0, diverged=4.0"
         )
     trainer = target if isinstance(target, Trainer) else Trainer(target, optimizer)
+    if len(trainer.programs) > 1:
+        raise errors.ArgumentError(
+            f"find_learning_rate trains one program, and the Trainer has {', '.join(trainer.programs)}; give it one of "
+            f"their functions: fluid.find_learning_rate({next(iter(trainer.programs))}, reader, optimizer)"
+        )
     session = trainer.session
     declared = session.rates.given(trainer.program.name)
     whole_number("find_learning_rate", "which", which, least=0, most=len(declared) - 1)

@@ -555,7 +555,7 @@ def long():
 
 
 def test_long_epochs_are_gathered_exactly_and_in_little_memory():
-    from fluid.trainer.evaluation.means import Means
+    from fluid.trainer.evaluation.means import TrainingMeans
 
     losses, worsts, offs, sizes, waiting = [], [], [], [], []
 
@@ -565,7 +565,7 @@ def test_long_epochs_are_gathered_exactly_and_in_little_memory():
             worsts.append(float(event.metrics["worst"]))
             offs.append(float(event.metrics["off"]))
             sizes.append(event.examples)
-            means = next(v for v in vars(self._dispatcher._handlers[0]).values() if isinstance(v, Means))
+            means = next(v for v in vars(self._dispatcher._handlers[0]).values() if isinstance(v, TrainingMeans))._only
             waiting.append(len(means._unread))
 
     history = make(SGD(1e-3)).train(long, 1, handlers=[Watching()])

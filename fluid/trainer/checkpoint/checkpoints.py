@@ -40,7 +40,8 @@ class CheckpointConfig:
         saved.
       step_interval: save after every so many steps; None saves at the ends of epochs and of training only.
       keep_best: `(output, "min" or "max")`: also keep the checkpoint with the best output. The output is a scalar,
-        given by its name or position, and is compared as the mean over the steps since the checkpoint before. Or the
+        given by its name or position, of several programs as "generator/loss", and is compared as the mean over the
+        steps of its program since the checkpoint before. Or the
         name of a value that is measured while training goes on, such as `("test_loss", "min")`: when it is the best so
         far, a checkpoint is saved.
 
@@ -103,8 +104,8 @@ class CheckpointHooks(abc.ABC):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
 
     @abc.abstractmethod
-    def after_step(self, metrics: Results) -> None:
-        """Called after each step, when its handlers are done."""
+    def after_step(self, metrics: Results, program: str) -> None:
+        """Called after each step of a program, when its handlers are done."""
 
     @abc.abstractmethod
     def after_epoch(self) -> None:
@@ -120,7 +121,7 @@ class NoCheckpoints(CheckpointHooks):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         pass
 
-    def after_step(self, metrics: Results) -> None:
+    def after_step(self, metrics: Results, program: str) -> None:
         """Do nothing."""
 
     def after_epoch(self) -> None:
@@ -135,7 +136,7 @@ class Checkpoints(CheckpointHooks):
     Args:
       config: when to save, where to, and what to keep.
       session: whose state is saved.
-      programs: those that are trained; `keep_best` names an output of the first.
+      programs: those that are trained, one of whose outputs `keep_best` names.
 
     Attributes:
       config: the same.
@@ -165,7 +166,8 @@ class Checkpoints(CheckpointHooks):
         self.config = config
         self._session = session
         self._programs = list(programs)
-        self._score = None if config.keep_best is None else Score(self._programs[0], *config.keep_best)
+        by_name = {program.name: program for program in self._programs}
+        self._score = None if config.keep_best is None else Score(by_name, *config.keep_best)
         self.folder = Folder(config.checkpoint_dir)
         self._writer = Writer(self.folder, config.max_num_checkpoints, self._score)
         self._progress: Position = Progress()
@@ -277,11 +279,11 @@ class Checkpoints(CheckpointHooks):
         """Save after this step, or after the epoch that it ends."""
         self._asked = True
 
-    def after_step(self, metrics: Results) -> None:
+    def after_step(self, metrics: Results, program: str) -> None:
         """Save if it is time; what is due at the last step of an epoch waits for its end."""
         self._since += 1
         if self._score is not None:
-            self._score.add(metrics)
+            self._score.add(metrics, program)
         if self._due() and not self._progress.last:
             self.save()
 

@@ -1,7 +1,7 @@
-"""Evaluation of a program over a data set: its outputs and metrics, in one pass."""
+"""Evaluation of programs over a data set: outputs and metrics, in one pass."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from fluid.core import TEST, Program, warn
 from fluid.metrics import MetricBase, Metrics, names_of
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
-from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.reader.feeder import FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import BoundStep, Request, Results, Session, check_fetch
 from fluid.session.names import Fetch
@@ -22,6 +22,7 @@ from fluid.session.results import IN_FLIGHT
 from fluid.trainer.evaluation.returning import returning
 from fluid.trainer.evaluation.totals import Total
 from fluid.trainer.evaluation.values import output_names, scalar_outputs
+from fluid.trainer.programs import Member
 from fluid.trainer.signals import Signals
 
 
@@ -40,17 +41,15 @@ class _Last(NamedTuple):
 
 
 class Evaluator:
-    """Tests a program.
+    """Tests the programs of a Trainer.
 
     Args:
       session: which holds the arrays.
-      program: the program.
     """
 
-    def __init__(self, session: Session, program: Program):
+    def __init__(self, session: Session):
         self._session = session
-        self._program = program
-        self._warned = False
+        self._warned: set[str] = set()  # names of programs
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
 
@@ -66,6 +65,7 @@ class Evaluator:
 
     def test(
         self,
+        member: Member,
         reader: ReaderLike,
         feed_order: FeedOrder,
         metrics: Metrics,
@@ -76,9 +76,10 @@ class Evaluator:
     ) -> Results:
         """Run one pass of a reader, see `Trainer.test`.
 
-        Warns, in the first test, of outputs whose value over a data set is a guess.
+        Warns, in the first test of a program, of outputs whose value over a data set is a guess.
 
         Args:
+          member: which program is tested.
           reader: as in `Trainer.test`.
           feed_order: as in `Trainer.test`.
           metrics: as in `Trainer.test`.
@@ -88,17 +89,20 @@ class Evaluator:
           feed: as in `Trainer.test`.
         """
         source = minibatches(reader)
-        program = self._program if fetch is None else self._returning(check_fetch(self._program, fetch))
+        trained = member.program
+        program = trained if fetch is None else self._returning(trained, check_fetch(trained, fetch))
         fixed = constant(self._session, program, feed)
         request = replace(request_of(program, metrics), overrides=tuple(fixed.overrides))
-        if not self._warned and fetch is None:
-            self._warned = True
+        if member.name not in self._warned and fetch is None:
+            self._warned.add(member.name)
             for doubt in doubts(program):
                 warn(doubt)
         # New ones for each pass, so that a result does not depend on what was tested before.
-        only = None if not fixed.feeds else program.feeds.keys() - fixed.feeds.keys()
-        feeder = Feeder(program.feeds, feed_order, buckets=self._session.buckets(program), only=only)
-        batches = Prefetcher(source(), converter(self._session, feeder, interrupts))
+        only = None if not fixed.feeds else member.reads.keys() - fixed.feeds.keys()
+        convert = member.convert(feed_order, self._session.buckets(program), only, interrupts)
+        batches = Prefetcher(
+            source(), lambda minibatch, index: member.fed({**convert(minibatch, index), **fixed.feeds})
+        )
         step = self._session.bind(program, request)
         try:
             results = evaluate(step, request, batches, program, metrics, rows, fixed)
@@ -107,22 +111,12 @@ class Evaluator:
         self._last = _Last(self._session.scope.step, tuple(self._session.replaced), frozenset(_numbers(results)))
         return results
 
-    def _returning(self, names: tuple[str, ...]) -> Program:
+    def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
         """The program with named values as its outputs."""
-        if names not in self._fetched:
-            self._fetched[names] = returning(self._program, names)
-        return self._fetched[names]
-
-
-def converter(session: Session, feeder: Feeder, interrupts: Signals | None = None) -> Callable[[Any, int], Any]:
-    """What makes a feed on the device of a minibatch and its number in the epoch."""
-
-    def convert(minibatch: Any, index: int) -> Any:
-        if interrupts is not None:
-            interrupts.check()
-        return session.convert(feeder, minibatch, index)
-
-    return convert
+        key = (program.name, *names)
+        if key not in self._fetched:
+            self._fetched[key] = returning(program, names)
+        return self._fetched[key]
 
 
 def request_of(program: Program, metrics: Metrics) -> Request:
