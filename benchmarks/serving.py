@@ -8,9 +8,7 @@ result, and parses nothing. Cold starts are timed from the start of the process 
 """
 
 import argparse
-import asyncio
 import contextlib
-import multiprocessing
 import os
 import pathlib
 import statistics
@@ -21,21 +19,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from load import Figures, clients, exchange
 from models import LENET
 
 import fluid
 from fluid import artifact, protocol, serving
-
-
-class Figures(NamedTuple):
-    """What one round of clients measured: requests per second, and milliseconds."""
-
-    rate: float
-    p50: float
-    p99: float
 
 
 def bare(path: str) -> None:
@@ -117,35 +108,6 @@ def bare_request(image: np.ndarray) -> bytes:
 
 def _head(path: str, body: bytes, more: str = "") -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode()
-
-
-def clients(url: str, request: bytes, connections: int, seconds: float) -> Figures:
-    """Ask for some seconds, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found: Figures = pool.apply(_ask, (url, request, connections, seconds))
-    return found
-
-
-def _ask(url: str, request: bytes, connections: int, seconds: float) -> Figures:
-    took: list[float] = []
-
-    async def client(end: float) -> None:
-        reading, writing = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-        while (start := time.perf_counter()) < end:
-            writing.write(request)
-            head = await reading.readuntil(b"\r\n\r\n")
-            assert b" 200 " in head[:20], head
-            await reading.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
-            took.append(time.perf_counter() - start)
-        writing.close()
-
-    async def together() -> None:
-        end = time.perf_counter() + seconds
-        await asyncio.gather(*(client(end) for _ in range(connections)))
-
-    asyncio.run(together())
-    p50, p99 = np.percentile(took, [50, 99]) * 1000
-    return Figures(len(took) / seconds, float(p50), float(p99))
 
 
 def throughput(path: str, rounds: int, seconds: float) -> None:

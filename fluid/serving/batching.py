@@ -78,6 +78,7 @@ class Batcher:
         self._max_jobs = max_jobs
         self._jobs: collections.deque[Job] = collections.deque()
         self._changed = threading.Condition()
+        self._rows = 0  # of the jobs that wait
         self._crowded = False
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="fluid-batcher", daemon=True)
@@ -101,13 +102,16 @@ class Batcher:
             if len(self._jobs) >= self._max_jobs:
                 raise QueueFull("too many requests are waiting")
             self._jobs.append(job)
-            self._changed.notify()
+            self._rows += job.rows
+            if len(self._jobs) == 1 or self._is_full():  # nothing else makes a difference to the thread
+                self._changed.notify()
 
     def cancel(self, job: Job) -> None:
         """Forget a job that nobody waits for; one that runs already goes on."""
         with self._changed:
             if job in self._jobs:
                 self._jobs.remove(job)
+                self._rows -= job.rows
         job.future.cancel()
 
     def close(self) -> None:
@@ -146,7 +150,7 @@ class Batcher:
             return self._take()
 
     def _is_full(self) -> bool:
-        return not self._jobs or sum(job.rows for job in self._jobs) >= self._max_rows
+        return not self._jobs or self._rows >= self._max_rows
 
     def _take(self) -> list[Job]:
         """The first job, and those behind it that may run with it; the others keep their order."""
@@ -163,4 +167,5 @@ class Batcher:
             (taken if fits else left).append(job)
             rows += job.rows if fits else 0
         self._jobs = collections.deque(left)
+        self._rows = sum(job.rows for job in left)
         return taken
