@@ -41,6 +41,7 @@ class App:
       models: the models.
       draining: whether the server is about to end; then it is not ready.
       failure: why the models cannot be compiled, or None.
+      settled: called when all models are compiled, and again when new versions have taken over.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class App:
         self.models = Models(models, settings, self.metrics, place)
         self.draining = False
         self.failure: Exception | None = None
+        self.settled: Callable[[], object] = lambda: None
         self._settings, self._access, self._reload_every = settings, access, reload_every
         self._bodies = Bodies(settings)
         self._mailbox = Mailbox(min(_SOON, settings.timeout / 2))
@@ -253,9 +255,11 @@ class App:
             LOG.exception("a model cannot be compiled; the server will not become ready")
             self.failure = error
             return
+        self.settled()
         while self._reload_every is not None:
             await asyncio.sleep(self._reload_every)
-            await asyncio.to_thread(self.models.reload)
+            if await asyncio.to_thread(self.models.reload):
+                self.settled()
 
 
 def _answer(version: Version, asked: protocol.InferRequest, values: Values) -> Reply:

@@ -4,39 +4,36 @@ import asyncio
 import collections
 
 from fluid.serving.batching import Job
+from fluid.serving.timeouts import Timeouts
 
 
 class Mailbox:
     """Wakes the requests whose results are there, all of a batch at once: to wake an event loop costs system calls.
 
     Args:
-      patience: seconds after which a request is woken though it has no result; up to twice that. One timer serves all.
+      patience: seconds for which `patiently` waits.
     """
 
     def __init__(self, patience: float):
-        self._patience = patience
         self._arrived: collections.deque[asyncio.Future[None]] = collections.deque()
         self._is_called = False
-        self._newer: list[asyncio.Future[None]] = []
-        self._older: list[asyncio.Future[None]] = []
-        self._is_ticking = False
+        self._waiting: Timeouts[asyncio.Future[None]] = Timeouts(patience, _wake)
 
     def arrival(self, job: Job) -> asyncio.Future[None]:
         """Done when the job is."""
         loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
+        waiter: asyncio.Future[None] = loop.create_future()
         job.future.add_done_callback(lambda _: self._put(loop, waiter))
         return waiter
 
     async def patiently(self, job: Job) -> bool:
         """Wait until a job is done, for a while; whether it is."""
         waiter = self.arrival(job)
-        self._newer.append(waiter)
-        if not self._is_ticking:
-            self._is_ticking = True
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._patience, self._tick, loop)
-        await waiter
+        self._waiting.watch(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.forget(waiter)
         return job.future.done()
 
     def _put(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
@@ -50,15 +47,6 @@ class Mailbox:
         self._is_called = False
         while self._arrived:
             _wake(self._arrived.popleft())
-
-    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        for waiter in self._older:
-            _wake(waiter)
-        self._older = self._newer
-        self._newer = []
-        self._is_ticking = bool(self._older)
-        if self._is_ticking:
-            loop.call_later(self._patience, self._tick, loop)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
