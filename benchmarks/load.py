@@ -31,6 +31,13 @@ class Figures(NamedTuple):
     cpu: float
 
 
+UNITS = {
+    "rate": "requests/s (higher is better)",
+    "p50": "p50, ms (lower is better)",
+    "p99": "p99, ms (lower is better)",
+}
+
+
 def exchange(address: tuple[str, int], request: bytes) -> bytes:
     """The answer to one request, which has to say how long it is."""
     with socket.create_connection(address) as connection:

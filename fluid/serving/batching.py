@@ -54,6 +54,7 @@ class Batcher:
       max_delay: how long a job waits for others, in seconds.
       max_jobs: how many may wait.
       failed: called with an exception of `run`, which the jobs get too.
+      choose: called with a shape and how many rows of it wait, `max_rows` at most: how many of them to run next.
 
     Example:
       >>> batcher = Batcher(lambda jobs: [{"y": job.values["x"] + 1} for job in jobs], max_rows=8)
@@ -71,8 +72,9 @@ class Batcher:
         max_delay: float = 0.0,
         max_jobs: int = 256,
         failed: Callable[[Exception], None] = lambda error: None,
+        choose: Callable[[Hashable, int], int] = lambda shape, rows: rows,
     ):
-        self._run, self._failed = run, failed
+        self._run, self._failed, self._choose = run, failed, choose
         self._max_rows = max_rows
         self._max_delay = max_delay
         self._max_jobs = max_jobs
@@ -154,18 +156,26 @@ class Batcher:
 
     def _take(self) -> list[Job]:
         """The first job, and those behind it that may run with it; the others keep their order."""
-        taken: list[Job] = []
-        left: list[Job] = []
-        rows = 0
         now = time.monotonic()
         for job in self._jobs:
             if job.deadline <= now:
                 job.future.cancel()
-                continue
-            alone = job.shape is None
-            fits = not taken or (not alone and job.shape == taken[0].shape and rows + job.rows <= self._max_rows)
+        waiting = [job for job in self._jobs if not job.future.cancelled()]
+        taken = waiting[:1]
+        left: list[Job] = []
+        room = self._room(waiting)
+        for job in waiting[1:]:
+            fits = job.shape is not None and job.shape == taken[0].shape and job.rows <= room
             (taken if fits else left).append(job)
-            rows += job.rows if fits else 0
+            room -= job.rows if fits else 0
         self._jobs = collections.deque(left)
         self._rows = sum(job.rows for job in left)
         return taken
+
+    def _room(self, waiting: Sequence[Job]) -> int:
+        """How many rows may run with the first job."""
+        if not waiting or waiting[0].shape is None:
+            return 0
+        first = waiting[0]
+        rows = sum(job.rows for job in waiting if job.shape == first.shape)
+        return self._choose(first.shape, min(rows, self._max_rows)) - first.rows

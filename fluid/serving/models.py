@@ -45,7 +45,12 @@ class Version:
         self.runner = Runner(session, program, settings, model)
         self._metrics = metrics
         self.batcher = Batcher(
-            self._run, self.runner.max_rows, settings.max_delay_ms / 1000, settings.max_queue, self._failed
+            self._run,
+            self.runner.max_rows,
+            settings.max_delay_ms / 1000,
+            settings.max_queue,
+            self._failed,
+            self.runner.choose,
         )
 
     def warm_up(self) -> None:
