@@ -9,7 +9,7 @@ from typing import Any
 
 from fluid import errors, protocol
 from fluid.serving import page
-from fluid.serving.access import Access
+from fluid.serving.access import Access, Record
 from fluid.serving.batching import Closed, Job, QueueFull, Values
 from fluid.serving.bodies import Bodies
 from fluid.serving.mailbox import Mailbox
@@ -92,9 +92,14 @@ class App:
                 record.status, record.sent = reply.status, len(reply.body)
                 await answer(send, reply)
             finally:
-                if record.infers:
-                    self.metrics.answered(record.model, record.version, record.status, record.seconds)
-                record.write()
+                record.end()
+                asyncio.get_running_loop().call_soon(self._note, record)  # when the answer is on its way
+
+    def _note(self, record: Record) -> None:
+        """Count a request, and write it down."""
+        if record.infers:
+            self.metrics.answered(record.model, record.version, record.status, record.seconds)
+        record.write()
 
     async def _reply(self, request: Request) -> Reply:
         """The answer of an endpoint, or the error that it raised."""
