@@ -46,7 +46,7 @@ def guarded(settings: Settings) -> Any:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError as error:
         raise errors.ArgumentError(
-            "a server needs starlette, uvicorn, httptools and prometheus_client: pip install 'fluid-jax[serve]'"
+            "a server needs uvicorn, httptools and prometheus_client: pip install 'fluid-jax[serve]'"
         ) from error
 
     class GuardedConnection(HttpToolsProtocol):
