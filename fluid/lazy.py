@@ -1,10 +1,11 @@
-"""What is loaded when it is first used: optax, which a program that only infers never needs, and rooms of fluid."""
+"""What is loaded when it is first used: optax, which a program that only infers never needs, and most of fluid."""
 
+import ast
 import importlib
+import pathlib
+import sys
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
-
-# Rooms that `import fluid` does not load.
-ROOMS = ("static",)
 
 
 class _Lazy:
@@ -23,6 +24,52 @@ else:
     optax = _Lazy("optax")
 
 
-def room(name: str) -> Any:
-    """A room of fluid that is loaded on use."""
-    return importlib.import_module(f"fluid.{name}")
+Attached = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
+
+
+def attach(package: str, otherwise: Callable[[str], Any], above: Iterable[str] = ()) -> Attached:
+    """Make the `__getattr__`, `__dir__` and `__all__` of a package whose names are loaded on use.
+
+    The names and where they come from are written down once, as imports in the package's `__init__.pyi`, which
+    type checkers and editors read too.
+
+    Args:
+      package: its name, `"fluid.layers"`.
+      otherwise: is called with names that the stub does not have either; raises or returns their value.
+      above: packages inside this one that import it, and so are not in its stub.
+
+    Returns:
+      The three, in that order.
+
+    Example:
+      >>> import fluid
+      >>> "ssd_loss" in dir(fluid.layers), fluid.layers.ssd_loss.__module__
+      (True, 'fluid.layers.detection.ssd_loss')
+
+    References:
+      Scientific Python's SPEC 1 describes such stubs.
+    """
+    module = sys.modules[package]
+    sources, public = _stub(package, pathlib.Path(str(module.__file__)).with_suffix(".pyi"))
+    sources.update(dict.fromkeys(above, package))
+
+    def load(name: str) -> Any:
+        if name not in sources:
+            return otherwise(name)
+        source = sources[name]
+        value = importlib.import_module(f"{package}.{name}" if source == package else source)
+        if source != package:
+            value = getattr(value, name)
+        setattr(module, name, value)
+        return value
+
+    return load, lambda: sorted({*vars(module), *public}), public
+
+
+def _stub(package: str, path: pathlib.Path) -> tuple[dict[str, str], list[str]]:
+    """Read which module each name is imported from, and `__all__`, in a stub of nothing but imports."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    imports = [node for node in body if isinstance(node, ast.ImportFrom)]
+    sources = {alias.name: node.module or package for node in imports for alias in node.names}
+    public = next(node.value for node in body if isinstance(node, ast.Assign))
+    return sources, ast.literal_eval(public)

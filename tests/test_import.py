@@ -34,9 +34,25 @@ def test_nothing_beyond_jax_and_optax_is_loaded(loaded):
     assert {name for name in loaded if name not in sys.stdlib_module_names} == {"fluid"}
 
 
-def test_what_draws_and_counts_loads_on_use():
-    code = "import sys, fluid; print(*sorted(m for m in sys.modules if m.startswith('fluid.looking')))"
-    assert python(code) == "fluid.looking fluid.looking.api"
+@pytest.mark.parametrize("room", ["contrib", "handlers", "looking", "nets", "serving", "static", "tuning"])
+def test_rooms_that_few_scripts_use_load_on_use(room):
+    assert python(f"import sys, fluid; print('fluid.{room}' in sys.modules)") == "False"
+
+
+def test_a_layer_loads_its_family_and_what_that_needs():
+    code = "import sys, fluid; {}; print(*sorted(m for m in sys.modules if m.startswith('fluid.layers.detection.')))"
+    assert python(code.format("fluid.layers.conv2d")) == ""
+    assert "fluid.layers.detection.ssd_loss" in python(code.format("fluid.layers.ssd_loss")).split()
+
+
+def test_every_name_is_listed_before_it_is_loaded():
+    code = "import fluid; print({'serve', 'layers'} <= set(dir(fluid)), 'ssd_loss' in dir(fluid.layers))"
+    assert python(code) == "True True"
+
+
+def test_a_layer_is_not_hidden_by_the_module_of_its_name():
+    code = "import fluid; from fluid.layers import *; print(fc is fluid.layers.fc, callable(fluid.layers.embedding))"
+    assert python(code) == "True True"
 
 
 def test_programs_that_are_written_down_load_on_use():

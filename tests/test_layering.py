@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import itertools
 import pathlib
 import sys
 
@@ -76,10 +77,11 @@ def family_of(module):
 def imports_of(module):
     """List `(imported module, line, at module level)` for all imports, wherever in the file they stand."""
     path = MODULES[module]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    top = {id(node) for node in tree.body}
+    stub = path.with_suffix(".pyi")
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (path, stub) if file.exists()]
+    top = {id(node) for tree in trees for node in tree.body}
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node in itertools.chain.from_iterable(map(ast.walk, trees)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -175,10 +177,11 @@ def test_the_test_would_complain(module, name):
 
 @pytest.mark.parametrize("module", [m for m, path in MODULES.items() if path.name == "__init__.py"])
 def test_facades_only_import(module):
-    """A package's __init__ holds its docstring, imports and __all__; that of fluid its version too."""
+    """A package's __init__ holds its docstring, imports and __all__, or what loads them, and fluid its version."""
     docstring, *body = ast.parse(MODULES[module].read_text(encoding="utf-8")).body
     assert isinstance(docstring, ast.Expr)
     for node in body:
         names = {ast.unparse(target) for target in node.targets} if isinstance(node, ast.Assign) else set()
         lists = bool(names) and names <= ({"__all__", "__version__"} if module == "fluid" else {"__all__"})
+        lists |= names == {"(__getattr__, __dir__, __all__)"}
         assert lists or isinstance(node, ast.Import | ast.ImportFrom), f"{MODULES[module]}:{node.lineno}"

@@ -4,13 +4,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fluid import errors, lazy
+from fluid import errors
 
 
 def instead_of(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
     """A module's `__getattr__`, which is called for names that it does not have.
 
-    It loads the rooms of fluid that are loaded on use, and says of all other names what takes their place.
+    It says what takes their place.
 
     Args:
       module: its name.
@@ -24,8 +24,6 @@ def instead_of(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
     """
 
     def missing(name: str) -> Any:
-        if module == "fluid" and name in lazy.ROOMS:
-            return lazy.room(name)
         known = vars(sys.modules[module]).get("__all__", ())  # not there yet while it is imported
         raise errors.missing_name(f"module {module!r}", name, known, instead)
 

@@ -204,3 +204,16 @@ of_metrics = instead_of(
         "MetricsBase": "fluid.metrics.MetricBase",
     },
 )
+
+of_optimizer = instead_of(
+    "fluid.optimizer",
+    {
+        "Adafactor": "fluid.Trainer(program, optax.adafactor(1e-3)): any optax transformation is an optimizer",
+        "LBFGS": "fluid.Trainer(..., step=...), a training step of your own",
+        "NAdam": "fluid.Trainer(program, optax.nadam(1e-3)): any optax transformation is an optimizer",
+        "RAdam": "fluid.Trainer(program, optax.radam(1e-3)): any optax transformation is an optimizer",
+        "RMSprop": "fluid.optimizer.RMSProp(1e-3)",
+        "lr_scheduler": "fluid.layers.warmup_cosine and the other schedules, given as learning_rate=",
+        "schedules": "fluid.layers.warmup_cosine and the other schedules, given as learning_rate=",
+    },
+)

@@ -6,8 +6,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.core import Program, current_frame
-from fluid.optimizer import as_optimizer
-from fluid.optimizer.base import Minimizer, OptimizerLike
+from fluid.optimizer.base import Minimizer, OptimizerLike, as_optimizer
 
 
 def trained_program(

@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from fluid import optimizer as optimizers
 from fluid.core import Program
-from fluid.optimizer import Adam
 from fluid.optimizer.base import OptimizerLike
 from fluid.reader.base import ReaderLike
 from fluid.trainer.events import EventHandler
@@ -44,7 +44,7 @@ def train(
     """
     call = {name: options.pop(name) for name in inspect.signature(Trainer.train).parameters if name in options}
     if optimizer is None and "optimizer_func" not in options and not Program(program_func).minimizes:
-        optimizer = Adam()
+        optimizer = optimizers.Adam()
     trainer = Trainer(program_func, optimizer, **options)
     trainer.train(reader, num_epochs, event_handler, **call)
     return trainer

@@ -1,0 +1,108 @@
+"""What each name of `fluid` is; those that `__init__.py` does not load are loaded when they are first used."""
+
+from fluid import (
+    clip,
+    contrib,
+    core,
+    errors,
+    handlers,
+    initializer,
+    io,
+    layers,
+    metrics,
+    nets,
+    optimizer,
+    place,
+    reader,
+    regularizer,
+    trainer,
+    unique_name,
+)
+from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope
+from fluid.inferencer import Inferencer
+from fluid.input import data, embedding, one_hot
+from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
+from fluid.looking import draw, summary
+from fluid.metrics import average
+from fluid.param_attr import ParamAttr, WeightNormParamAttr
+from fluid.place import CPUPlace, CUDAPlace
+from fluid.reader import DataFeeder, batch
+from fluid.serving import serve
+from fluid.session import Results, Session, TrainingStep
+from fluid.trainer import (
+    BeginEpochEvent,
+    BeginStepEvent,
+    BeginTrainEvent,
+    CheckpointConfig,
+    EndEpochEvent,
+    EndStepEvent,
+    EndTrainEvent,
+    Handler,
+    History,
+    MeasuredEvent,
+    ProgressBar,
+    Trainer,
+    train,
+)
+from fluid.tuning import find_learning_rate
+
+__version__: str
+
+__all__ = [
+    "BeginEpochEvent",
+    "BeginStepEvent",
+    "BeginTrainEvent",
+    "CPUPlace",
+    "CUDAPlace",
+    "CheckpointConfig",
+    "DataFeeder",
+    "EndEpochEvent",
+    "EndStepEvent",
+    "EndTrainEvent",
+    "Handler",
+    "History",
+    "Inferencer",
+    "LoDTensor",
+    "MeasuredEvent",
+    "NestedSequenceBatch",
+    "ParamAttr",
+    "Program",
+    "ProgressBar",
+    "Results",
+    "Scope",
+    "SequenceBatch",
+    "Session",
+    "Trainer",
+    "TrainingStep",
+    "WeightNormParamAttr",
+    "average",
+    "batch",
+    "clip",
+    "contrib",
+    "core",
+    "create_lod_tensor",
+    "create_random_int_lodtensor",
+    "data",
+    "draw",
+    "embedding",
+    "errors",
+    "find_learning_rate",
+    "frozen",
+    "handlers",
+    "initializer",
+    "io",
+    "layers",
+    "metrics",
+    "name_scope",
+    "nets",
+    "one_hot",
+    "optimizer",
+    "place",
+    "reader",
+    "regularizer",
+    "serve",
+    "summary",
+    "train",
+    "trainer",
+    "unique_name",
+]

@@ -1,0 +1,292 @@
+"""What each name of `fluid.layers` is; `__init__.py` loads it when it is first used."""
+
+from fluid.layers.activation.rectifier import (
+    brelu,
+    elu,
+    hard_shrink,
+    leaky_relu,
+    maxout,
+    prelu,
+    relu6,
+    selu,
+    soft_relu,
+    softshrink,
+    thresholded_relu,
+)
+from fluid.layers.activation.sigmoid import gelu, hard_sigmoid, hard_swish, stanh, swish
+from fluid.layers.activation.softmax import log_softmax, softmax
+from fluid.layers.activation.unary import (
+    abs,
+    acos,
+    asin,
+    atan,
+    ceil,
+    cos,
+    erf,
+    exp,
+    floor,
+    log,
+    log1p,
+    logsigmoid,
+    mish,
+    reciprocal,
+    relu,
+    round,
+    rsqrt,
+    sigmoid,
+    sign,
+    silu,
+    sin,
+    softplus,
+    softsign,
+    sqrt,
+    square,
+    tanh,
+    tanh_shrink,
+)
+from fluid.layers.attention.attention import attention_cache, multi_head_attention
+from fluid.layers.attention.position import add_position_encoding, rotary_position, sinusoidal_position
+from fluid.layers.control.branch import case, cond, switch_case
+from fluid.layers.control.loop import scan, while_loop
+from fluid.layers.control.print import Print
+from fluid.layers.control.repeat import repeat
+from fluid.layers.control.tensor_array import array_length, array_read, array_write, create_array
+from fluid.layers.data import data
+from fluid.layers.detection.box import box_clip, iou_similarity, polygon_box_transform
+from fluid.layers.detection.coder import box_coder, box_decoder_and_assign
+from fluid.layers.detection.matching import bipartite_match, target_assign
+from fluid.layers.detection.prior import anchor_generator, density_prior_box, prior_box
+from fluid.layers.detection.proposals import collect_fpn_proposals, distribute_fpn_proposals, generate_proposals
+from fluid.layers.detection.retinanet import retinanet_detection_output, retinanet_target_assign
+from fluid.layers.detection.roi import prroi_pool, psroi_pool, roi_align, roi_pool
+from fluid.layers.detection.sampling import generate_proposal_labels, rpn_target_assign
+from fluid.layers.detection.ssd import detection_output, multi_box_head
+from fluid.layers.detection.ssd_loss import ssd_loss
+from fluid.layers.detection.suppression import matrix_nms, multiclass_nms
+from fluid.layers.detection.yolo import yolo_box
+from fluid.layers.detection.yolo_loss import yolov3_loss
+from fluid.layers.embedding import embedding
+from fluid.layers.fc import fc
+from fluid.layers.image.conv import conv2d, conv3d
+from fluid.layers.image.conv_transpose import conv2d_transpose, conv3d_transpose
+from fluid.layers.image.deformable import deformable_conv
+from fluid.layers.image.grid import affine_grid, grid_sampler
+from fluid.layers.image.pad import pad2d
+from fluid.layers.image.patches import im2sequence, unfold
+from fluid.layers.image.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
+from fluid.layers.image.resize import (
+    image_resize,
+    image_resize_short,
+    interpolate,
+    resize_bilinear,
+    resize_linear,
+    resize_nearest,
+    resize_trilinear,
+)
+from fluid.layers.image.shuffle import pixel_shuffle, shuffle_channel, space_to_depth, temporal_shift
+from fluid.layers.loss.auc import auc
+from fluid.layers.loss.center import center_loss
+from fluid.layers.loss.classification import (
+    bpr_loss,
+    dice_loss,
+    label_smooth,
+    sigmoid_focal_loss,
+    teacher_student_sigmoid_loss,
+)
+from fluid.layers.loss.cross_entropy import cross_entropy, sigmoid_cross_entropy_with_logits, softmax_with_cross_entropy
+from fluid.layers.loss.metrics import accuracy, mean_iou, metric, precision, recall
+from fluid.layers.loss.regression import (
+    huber_loss,
+    kldiv_loss,
+    log_loss,
+    margin_rank_loss,
+    mse_loss,
+    npair_loss,
+    rank_loss,
+    smooth_l1,
+    square_error_cost,
+)
+from fluid.layers.loss.sampled import hsigmoid, nce, sampled_softmax_with_cross_entropy
+from fluid.layers.module import module
+from fluid.layers.norm.batch_norm import batch_norm
+from fluid.layers.norm.data_norm import data_norm
+from fluid.layers.norm.dropout import dropout
+from fluid.layers.norm.layer_norm import group_norm, instance_norm, layer_norm
+from fluid.layers.norm.rescale import affine_channel, l2_normalize, lrn
+from fluid.layers.norm.spectral import spectral_norm
+from fluid.layers.own import create_state, is_training, random_key
+from fluid.layers.py_func import py_func
+from fluid.layers.recurrent.dynamic_rnn import DynamicRNN
+from fluid.layers.recurrent.gated_cells import GRUCell, LSTMCell
+from fluid.layers.recurrent.gru import dynamic_gru, gru_unit
+from fluid.layers.recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm_unit
+from fluid.layers.recurrent.rnn import rnn
+from fluid.layers.recurrent.rnn_cell import RNNCell
+from fluid.layers.recurrent.stacked_lstm import lstm
+from fluid.layers.recurrent.static_rnn import StaticRNN
+from fluid.layers.sequence.conv import row_conv, sequence_conv
+from fluid.layers.sequence.index import sequence_enumerate, sequence_erase, sequence_scatter
+from fluid.layers.sequence.lod import lod_append, lod_reset
+from fluid.layers.sequence.pad import sequence_mask, sequence_pad, sequence_unpad
+from fluid.layers.sequence.pool import sequence_first_step, sequence_last_step, sequence_pool, sequence_softmax
+from fluid.layers.sequence.shape import (
+    sequence_concat,
+    sequence_expand,
+    sequence_expand_as,
+    sequence_reshape,
+    sequence_reverse,
+    sequence_slice,
+)
+from fluid.layers.structured.beam import beam_search
+from fluid.layers.structured.beam_decoder import BeamSearchDecoder
+from fluid.layers.structured.chunk import chunk_eval
+from fluid.layers.structured.crf import crf_decoding, linear_chain_crf
+from fluid.layers.structured.ctc import ctc_greedy_decoder, warpctc
+from fluid.layers.structured.decode_helper import (
+    DecodeHelper,
+    GreedyEmbeddingHelper,
+    SampleEmbeddingHelper,
+    TrainingHelper,
+)
+from fluid.layers.structured.decoder import BasicDecoder, Decoder
+from fluid.layers.structured.distance import edit_distance
+from fluid.layers.structured.dynamic_decode import dynamic_decode
+from fluid.layers.structured.hypotheses import gather_tree
+from fluid.layers.tensor.arithmetic import clip, clip_by_norm, increment, pow, scale, sum, sums
+from fluid.layers.tensor.assign import assign, cast, create_parameter, identity
+from fluid.layers.tensor.compare import (
+    equal,
+    greater_equal,
+    greater_than,
+    has_inf,
+    has_nan,
+    isfinite,
+    less_equal,
+    less_than,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+)
+from fluid.layers.tensor.concat import concat, expand, expand_as, flip, reverse, roll, split, stack, unstack
+from fluid.layers.tensor.create import (
+    eye,
+    fill_constant,
+    fill_constant_batch_size_like,
+    fill_zeros_like,
+    full_like,
+    linspace,
+    meshgrid,
+    ones,
+    ones_like,
+    range,
+    zeros,
+    zeros_like,
+)
+from fluid.layers.tensor.elementwise import (
+    elementwise_add,
+    elementwise_div,
+    elementwise_floordiv,
+    elementwise_max,
+    elementwise_min,
+    elementwise_mod,
+    elementwise_mul,
+    elementwise_pow,
+    elementwise_sub,
+)
+from fluid.layers.tensor.index import (
+    gather,
+    gather_nd,
+    index_sample,
+    index_select,
+    one_hot,
+    shard_index,
+    slice,
+    strided_slice,
+)
+from fluid.layers.tensor.matrix import bilinear_tensor_product, cos_sim, diag, fsp_matrix, matmul, mul, tril, triu
+from fluid.layers.tensor.pad import crop, crop_tensor, pad, pad_constant_like
+from fluid.layers.tensor.product import addmm, bmm, cross, dist, dot, kron
+from fluid.layers.tensor.random import (
+    gaussian_random,
+    gaussian_random_batch_size_like,
+    sampling_id,
+    uniform_random,
+    uniform_random_batch_size_like,
+)
+from fluid.layers.tensor.reduce import (
+    cumsum,
+    logsumexp,
+    mean,
+    reduce_all,
+    reduce_any,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+)
+from fluid.layers.tensor.reshape import flatten, rank, reshape, shape, size, squeeze, transpose, unsqueeze
+from fluid.layers.tensor.scatter import multiplex, scatter, scatter_nd, scatter_nd_add, where
+from fluid.layers.tensor.search import argmax, argmin, argsort, topk, unique, unique_with_counts
+from fluid.lr import (
+    cosine_decay,
+    exponential_decay,
+    inverse_time_decay,
+    linear_lr_warmup,
+    natural_exp_decay,
+    noam_decay,
+    piecewise_decay,
+    polynomial_decay,
+    warmup_cosine,
+)
+
+# fmt: off
+__all__ = [
+    "BasicDecoder", "BeamSearchDecoder", "DecodeHelper", "Decoder", "DynamicRNN", "GRUCell", "GreedyEmbeddingHelper",
+    "LSTMCell", "Print", "RNNCell", "SampleEmbeddingHelper", "StaticRNN", "TrainingHelper", "abs", "accuracy", "acos",
+    "adaptive_pool2d", "adaptive_pool3d", "add_position_encoding", "addmm", "affine_channel", "affine_grid",
+    "anchor_generator", "argmax", "argmin", "argsort", "array_length", "array_read", "array_write", "asin", "assign",
+    "atan", "attention_cache", "auc", "batch_norm", "beam_search", "bilinear_tensor_product", "bipartite_match", "bmm",
+    "box_clip", "box_coder", "box_decoder_and_assign", "bpr_loss", "brelu", "case", "cast", "ceil", "center_loss",
+    "chunk_eval", "clip", "clip_by_norm", "collect_fpn_proposals", "concat", "cond", "conv2d", "conv2d_transpose",
+    "conv3d", "conv3d_transpose", "cos", "cos_sim", "cosine_decay", "create_array", "create_parameter", "create_state",
+    "crf_decoding", "crop", "crop_tensor", "cross", "cross_entropy", "ctc_greedy_decoder", "cumsum", "data",
+    "data_norm", "deformable_conv", "density_prior_box", "detection_output", "diag", "dice_loss", "dist",
+    "distribute_fpn_proposals", "dot", "dropout", "dynamic_decode", "dynamic_gru", "dynamic_lstm", "dynamic_lstmp",
+    "edit_distance", "elementwise_add", "elementwise_div", "elementwise_floordiv", "elementwise_max", "elementwise_min",
+    "elementwise_mod", "elementwise_mul", "elementwise_pow", "elementwise_sub", "elu", "embedding", "equal", "erf",
+    "exp", "expand", "expand_as", "exponential_decay", "eye", "fc", "fill_constant", "fill_constant_batch_size_like",
+    "fill_zeros_like", "flatten", "flip", "floor", "fsp_matrix", "full_like", "gather", "gather_nd", "gather_tree",
+    "gaussian_random", "gaussian_random_batch_size_like", "gelu", "generate_proposal_labels", "generate_proposals",
+    "greater_equal", "greater_than", "grid_sampler", "group_norm", "gru_unit", "hard_shrink", "hard_sigmoid",
+    "hard_swish", "has_inf", "has_nan", "hsigmoid", "huber_loss", "identity", "im2sequence", "image_resize",
+    "image_resize_short", "increment", "index_sample", "index_select", "instance_norm", "interpolate",
+    "inverse_time_decay", "iou_similarity", "is_training", "isfinite", "kldiv_loss", "kron", "l2_normalize",
+    "label_smooth", "layer_norm", "leaky_relu", "less_equal", "less_than", "linear_chain_crf", "linear_lr_warmup",
+    "linspace", "lod_append", "lod_reset", "log", "log1p", "log_loss", "log_softmax", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "logsigmoid", "logsumexp", "lrn", "lstm", "lstm_unit", "margin_rank_loss", "matmul",
+    "matrix_nms", "maxout", "mean", "mean_iou", "meshgrid", "metric", "mish", "module", "mse_loss", "mul",
+    "multi_box_head", "multi_head_attention", "multiclass_nms", "multiplex", "natural_exp_decay", "nce", "noam_decay",
+    "not_equal", "npair_loss", "one_hot", "ones", "ones_like", "pad", "pad2d", "pad_constant_like", "piecewise_decay",
+    "pixel_shuffle", "polygon_box_transform", "polynomial_decay", "pool2d", "pool3d", "pow", "precision", "prelu",
+    "prior_box", "prroi_pool", "psroi_pool", "py_func", "random_key", "range", "rank", "rank_loss", "recall",
+    "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
+    "relu", "relu6", "repeat", "reshape", "resize_bilinear", "resize_linear", "resize_nearest", "resize_trilinear",
+    "retinanet_detection_output", "retinanet_target_assign", "reverse", "rnn", "roi_align", "roi_pool", "roll",
+    "rotary_position", "round", "row_conv", "rpn_target_assign", "rsqrt", "sampled_softmax_with_cross_entropy",
+    "sampling_id", "scale", "scan", "scatter", "scatter_nd", "scatter_nd_add", "selu", "sequence_concat",
+    "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand", "sequence_expand_as",
+    "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape",
+    "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax", "sequence_unpad", "shape",
+    "shard_index", "shuffle_channel", "sigmoid", "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss", "sign",
+    "silu", "sin", "sinusoidal_position", "size", "slice", "smooth_l1", "soft_relu", "softmax",
+    "softmax_with_cross_entropy", "softplus", "softshrink", "softsign", "space_to_depth", "spectral_norm", "split",
+    "sqrt", "square", "square_error_cost", "squeeze", "ssd_loss", "stack", "stanh", "strided_slice", "sum", "sums",
+    "swish", "switch_case", "tanh", "tanh_shrink", "target_assign", "teacher_student_sigmoid_loss", "temporal_shift",
+    "thresholded_relu", "topk", "transpose", "tril", "triu", "unfold", "uniform_random",
+    "uniform_random_batch_size_like", "unique", "unique_with_counts", "unsqueeze", "unstack", "warmup_cosine",
+    "warpctc", "where", "while_loop", "yolo_box", "yolov3_loss", "zeros", "zeros_like",
+]
+# fmt: on
