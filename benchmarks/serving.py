@@ -19,11 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 from load import UNITS, clients, exchange
 from models import LENET
@@ -41,16 +43,17 @@ def wide_program() -> Any:
     return fluid.layers.fc(hidden, size=10, act="softmax")
 
 
+# Fluid's server, the handler by hand and the model alone compute in the thread that asks for it.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
 # Their programs, and the shape of a row.
 MODELS = {"LeNet": (LENET.inference_program, LENET.shape), "perceptron": (wide_program, (784,))}
 
 
 def bare(path: str) -> None:
     """A server that calls the jitted function, and does nothing else."""
-    import jax
     import uvicorn
 
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # as fluid's server has it
     program = artifact.load(path).program()
     arrays = program.init(jax.random.key(0))
     call = jax.jit(lambda arrays, x: program.apply(arrays, {"x": x}, key=jax.random.key(0)).outputs[0])
@@ -145,6 +148,19 @@ def check(url: str, request: bytes, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(found.data, wanted, rtol=1e-5, atol=1e-6)
 
 
+def forward(name: str, path: str) -> None:
+    """Print how long the model alone takes for a row, in a batch of one and of 64: the most that batching can give."""
+    program = artifact.load(path).program()
+    arrays = program.init(jax.random.key(0))
+    call = jax.jit(lambda arrays, x: program.apply(arrays, {"x": x}, key=jax.random.key(0)).outputs[0])
+    took = {}
+    for rows in (1, 64):
+        x = np.zeros((rows, *MODELS[name][1]), "float32")
+        np.asarray(call(arrays, x))
+        took[rows] = min(timeit.repeat(lambda x=x: np.asarray(call(arrays, x)), number=1, repeat=50)) / rows * 1e6
+    print(f"{name} without a server: {took[1]:.0f} us for one row, {took[64]:.0f} us for each of 64")
+
+
 def throughput(name: str, path: str, rounds: int, seconds: float) -> None:
     """Print what both servers do with 1 and with 64 connections; they take turns."""
     row = np.random.default_rng(0).normal(size=(1, *MODELS[name][1])).astype("float32")
@@ -206,13 +222,17 @@ def main() -> None:
             print(f"{len(os.sched_getaffinity(0))} cores\n")
             print("| model, connections | what | fluid | bare handler | fluid / bare | quartiles |")
             print("|---|---|---|---|---|---|")
+            paths = {}
             for name, (program, _) in MODELS.items():
                 path, params = (os.path.join(folder, f"{name}.{ending}") for ending in ("fluid", "params"))
                 with fluid.Session(program, seed=0) as session:
                     session.save_params(params)
                 fluid.io.save_inference_model(path, program, params, platforms=["cpu", "cuda", "tpu"])
+                paths[name] = path
                 throughput(name, path, given.rounds, given.seconds)
             print()
+            for name, path in paths.items():
+                forward(name, path)
             path, params = (os.path.join(folder, f"LeNet.{ending}") for ending in ("fluid", "params"))
             print(f"{pathlib.Path(path).stat().st_size:,} bytes")
             cold_start(path, params, given.rounds)

@@ -12,12 +12,12 @@ from fluid.serving import page
 from fluid.serving.access import Access, Record
 from fluid.serving.batching import Closed, Job, QueueFull, Values
 from fluid.serving.bodies import Bodies
-from fluid.serving.mailbox import Mailbox
 from fluid.serving.metrics import Metrics
 from fluid.serving.models import Models, Version
 from fluid.serving.replies import Refusal, Reply, refused, said
 from fluid.serving.request import Receive, Request, Send, answer
 from fluid.serving.settings import Settings
+from fluid.serving.waiting import Mailbox
 
 LOG = logging.getLogger("fluid.serving")
 _SOON = 0.02  # seconds

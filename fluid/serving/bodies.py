@@ -8,7 +8,7 @@ from typing import Any
 from fluid.serving.replies import Refusal
 from fluid.serving.request import Request
 from fluid.serving.settings import Settings
-from fluid.serving.timeouts import Timeouts
+from fluid.serving.waiting import Timeouts
 
 
 class Bodies:

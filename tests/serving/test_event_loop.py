@@ -7,10 +7,9 @@ import time
 
 from fluid.serving.batching import Job
 from fluid.serving.guard import Joined
-from fluid.serving.mailbox import Mailbox
 from fluid.serving.runner import Runner
 from fluid.serving.server import _listening
-from fluid.serving.timeouts import Timeouts
+from fluid.serving.waiting import Mailbox, Timeouts
 
 
 def a_job():
