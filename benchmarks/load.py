@@ -35,6 +35,7 @@ UNITS = {
     "rate": "requests/s (higher is better)",
     "p50": "p50, ms (lower is better)",
     "p99": "p99, ms (lower is better)",
+    "cpu": "us of a core for an answer, in the clients",
 }
 
 
