@@ -27,7 +27,7 @@ def test_every_example_is_tested_here():
         "language_model.py",
     }
     tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py", "seq2seq_2018.py"}
-    tested |= {"serve_digits.py", "run_a_2018_model.py"}
+    tested |= {"serve_digits.py", "run_a_2018_model.py", "policy_gradient.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -221,3 +221,12 @@ def test_notebook(in_tmp):
     said = "".join(output.get("text", "") for output in outputs)
     assert "image/png" in kinds, "a plot"
     assert float(said.rpartition("test accuracy ")[2].split()[0]) > 0.9
+
+
+def test_policy_gradient(in_tmp, capsys):
+    example = load("policy_gradient")
+    reached, by_chance = example.main(iterations=16)
+    assert reached > 2 * by_chance
+    assert f"reaches a return of {reached:.1f}" in capsys.readouterr().out
+    example.main(iterations=9, checkpoint_dir="policy")
+    assert example.main(iterations=16, checkpoint_dir="policy") == (reached, by_chance), "continued to the same bits"

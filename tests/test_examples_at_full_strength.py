@@ -82,3 +82,8 @@ def test_serve_digits(in_tmp):
 def test_run_a_2018_model(in_tmp):
     here, served, before, after = load("run_a_2018_model").main()
     assert here < 1e-5 > served and after < before / 2
+
+
+def test_policy_gradient(in_tmp):
+    reached, by_chance = load("policy_gradient").main()
+    assert reached > 150 > 6 * by_chance

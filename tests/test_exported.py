@@ -5,8 +5,8 @@ from public_names import MODULES, public_names
 
 NAMES = {
     "fluid": """
-        BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder
-        EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
+        BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace Checkpoint CheckpointConfig DataFeeder
+        EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop MeasuredEvent
         NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer TrainingStep
         WeightNormParamAttr average batch clip contrib core create_lod_tensor create_random_int_lodtensor data draw
         embedding errors find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot
@@ -84,8 +84,8 @@ NAMES = {
         every once
     """,
     "fluid.reader": """
-        DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers shard
-        shuffle xmap xmap_readers
+        DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers
+        prefetch shard shuffle xmap xmap_readers
     """,
     "fluid.io": """
         check_match load_arrays load_fluid_params load_inference_model load_params load_persistables save_arrays

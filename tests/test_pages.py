@@ -17,6 +17,7 @@ PAGES = [
     "handlers.md",
     "not-there-yet.md",
     "own-layers.md",
+    "own-loops.md",
     "precision.md",
     "rates.md",
     "resume.md",

@@ -11,17 +11,27 @@ from fluid.core import TRAIN
 from fluid.handlers.nan_report import State, investigate
 from fluid.session import Request
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
+from fluid.trainer.asking import AskableStep, Asked
 from fluid.trainer.evaluation.values import Every, Interval, number
 from fluid.trainer.health import Health
 
 
 class _Batch(NamedTuple):
-    """A minibatch that was trained on since the last check, and the learning rates that were set then."""
+    """A minibatch that was trained on since the last check.
+
+    The learning rates are those that were set then; `asked` is what handlers have asked of its step, or None.
+    """
 
     epoch: int
     step: int
     feed: Any
     rates: list[float | None]
+    asked: Asked | None
+
+    @property
+    def replaced(self) -> dict[str, Any]:
+        """What handlers have put in the place of values."""
+        return {} if self.asked is None else self.asked.values
 
 
 class TerminateOnNaN(Handler):
@@ -80,7 +90,7 @@ class TerminateOnNaN(Handler):
     def begin_step(self, event: BeginStepEvent) -> None:
         """Keep the minibatch until its step is checked."""
         rates = self.trainer.session.rates.given(self.trainer.program.name)
-        self._batches.append(_Batch(event.epoch, event.step, event.feed, rates))
+        self._batches.append(_Batch(event.epoch, event.step, event.feed, rates, event.asked))
 
     def end_step(self, event: EndStepEvent) -> None:
         """Check the steps since the last check, if it is due."""
@@ -117,19 +127,21 @@ class TerminateOnNaN(Handler):
         """Do the steps since the last check again, one by one; raise at the one that fails, in the state before it."""
         session = self.trainer.session
         program = self.trainer.program
-        step = session.step(program, Request(TRAIN, None, tuple(program.feeds)))
+        step = AskableStep(session, program, Request(TRAIN, None, tuple(program.feeds)))
         assert self._good is not None
         rates = session.rates.given(program.name)
         self._put(self._good)
         for batch in self._batches:
             session.rates.put(program.name, batch.rates)
             before = _copy(self._state())
-            loss = step(batch.feed)[0]
+            asked = step.ask()
+            asked.override(batch.replaced)
+            loss = step(batch.feed, asked)[0][0]
             complaint = self._complaint(self._state(), [loss])
             if complaint is None:
                 continue
             report = None
-            if self._report:
+            if self._report and not batch.replaced:
                 report = investigate(session, program, before, batch.feed, batch.epoch, batch.step)
             self._put(before)
             raise errors.NonFiniteError(_short(batch, complaint) if report is None else str(report), report)
@@ -174,7 +186,8 @@ def _copy(state: State) -> State:
 
 
 def _short(batch: _Batch, complaint: str) -> str:
-    return (
-        f"step {batch.step} of epoch {batch.epoch}: {complaint}. The parameters are those before it. To find the "
-        f"cause, use handlers=[fluid.handlers.TerminateOnNaN(report=True)]"
-    )
+    where = f"step {batch.step} of epoch {batch.epoch}: {complaint}. The parameters are those before it. "
+    if batch.replaced:
+        names = ", ".join(map(repr, batch.replaced))
+        return f"{where}In this step, event.override had replaced {names}, so that there is no report of the cause"
+    return f"{where}To find the cause, use handlers=[fluid.handlers.TerminateOnNaN(report=True)]"

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from fluid.session.results import IN_FLIGHT
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, MeasuredEvent
 from fluid.trainer.evaluation.means import Averaging, Means
 from fluid.trainer.evaluation.values import Every, Interval, by_name
-from fluid.trainer.loop import IN_FLIGHT
 
 
 class Recorder(Averaging):

@@ -1,6 +1,6 @@
 """The training loop, its events and handlers, and Trainer."""
 
-from fluid.trainer.checkpoint import CheckpointConfig
+from fluid.trainer.checkpoint import Checkpoint, CheckpointConfig
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -14,6 +14,7 @@ from fluid.trainer.events import (
 )
 from fluid.trainer.handlers import Handler
 from fluid.trainer.one_call import train
+from fluid.trainer.own_loop import Loop
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.trainer import Trainer
 
@@ -21,6 +22,7 @@ __all__ = [
     "BeginEpochEvent",
     "BeginStepEvent",
     "BeginTrainEvent",
+    "Checkpoint",
     "CheckpointConfig",
     "EndEpochEvent",
     "EndStepEvent",
@@ -28,6 +30,7 @@ __all__ = [
     "Event",
     "Handler",
     "History",
+    "Loop",
     "MeasuredEvent",
     "ProgressBar",
     "Trainer",

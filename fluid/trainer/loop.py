@@ -11,7 +11,9 @@ import numpy as np
 
 from fluid.core import warn
 from fluid.reader.prefetch import Prefetcher
-from fluid.session import BoundStep, Results
+from fluid.session import Results
+from fluid.session.results import IN_FLIGHT
+from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -25,9 +27,6 @@ from fluid.trainer.handlers import Dispatcher
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
-# Steps that may be under way on the device before the loop waits: enough to keep it busy, few enough that memory and
-# the delay of an error stay small.
-IN_FLIGHT = 8
 # Seconds that reading a minibatch may take for the loop to do it before it tells handlers of the end of a step.
 _SLOW = 0.02
 
@@ -51,7 +50,7 @@ class Run:
       epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
     """
 
-    step: BoundStep
+    step: AskableStep
     batch_feed: str | None
     progress: Progress
     convert: Callable[[Any, int], Any]
@@ -109,8 +108,9 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
         batches.advance()
     try:
         for batch in batches:
-            handlers(BeginStepEvent(progress.epoch, progress.step, batch.feed, batch.seconds))
-            metrics, fetched = run.step.and_also(batch.feed)
+            asked = run.step.ask()
+            handlers(BeginStepEvent(progress.epoch, progress.step, batch.feed, batch.seconds, asked))
+            metrics, fetched = run.step(batch.feed, asked)
             losses.add(metrics[loss_output], progress.epoch, progress.step)
             progress.advance(batch)
             quick = batch.seconds < _SLOW and not progress.reads_once

@@ -1,6 +1,6 @@
 """What a Trainer does with whole data sets beside training: predictions of its program; and what is no data set."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from fluid import errors
@@ -12,7 +12,7 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import Request, Results, check_fetch
 from fluid.session.names import Fetch
-from fluid.session.prediction import needed_feeds, on_host, stream
+from fluid.session.prediction import constant, needed_feeds, on_host, stream
 from fluid.session.shown import ShowsProgram
 from fluid.trainer.evaluation.evaluate import converter
 from fluid.trainer.signals import Signals
@@ -44,7 +44,12 @@ class Predicting(ShowsProgram, SpelledElsewhere):
     }
 
     def predict(
-        self, reader: ReaderLike, fetch: Fetch | None = None, feed_order: FeedOrder = None
+        self,
+        reader: ReaderLike,
+        fetch: Fetch | None = None,
+        feed_order: FeedOrder = None,
+        *,
+        feed: Mapping[str, Any] | None = None,
     ) -> Iterator[Results]:
         """Run the program over one pass of a reader, in test mode, and give the results of each minibatch.
 
@@ -54,8 +59,10 @@ class Predicting(ShowsProgram, SpelledElsewhere):
 
         Args:
           reader: as in `train`. Feeds that the results do not depend on, such as labels, may be there or not.
-          fetch: names of values, such as that of the prediction; the outputs of the program by default.
+          fetch: names of values and globs, such as that of the prediction; the outputs of the program by default.
           feed_order: as in `train`.
+          feed: what is fed beside every minibatch, as for `Session.run`: of a named value or a parameter, which it
+            replaces, such as a scalar for all of its numbers; or of a feed that the reader does not give.
 
         Returns:
           An iterator of Results: NumPy arrays `[batch, ...]`, for sequences SequenceBatches of NumPy arrays; by name
@@ -81,13 +88,14 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         program = self.program
         source = minibatches(check_data("predict", program.feeds, reader))
         names = None if fetch is None else check_fetch(program, fetch)
-        only = needed_feeds(session, program, names)
+        fixed = constant(session, program, feed)
+        only = needed_feeds(session, program, names, fixed)
         feeder = Feeder(program.feeds, feed_order, buckets=session.buckets(program), only=only)
-        step = session.step(program, Request(TEST, names, only))
+        step = session.bind(program, Request(TEST, names, (*only, *fixed.feeds), tuple(fixed.overrides)))
         shown = program.output_names if names is None else names
 
-        def begin(feed: Any) -> Callable[[], Results]:
-            values = step.raw(feed)
+        def begin(minibatch: Any) -> Callable[[], Results]:
+            values = step.raw({**minibatch, **fixed.feeds}, fixed.overrides)
             return lambda: Results(on_host(values), shown)
 
         return stream(source, converter(session, feeder, self._signals if self._training else None), begin)

@@ -18,6 +18,7 @@ from fluid.session import Request, Results, Session, StepFunction
 from fluid.session.names import Fetch
 from fluid.storage import PathLike, Rename
 from fluid.trainer import loop
+from fluid.trainer.asking import AskableStep
 from fluid.trainer.calls import Calls
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.evaluation.evaluate import Evaluator, converter
@@ -128,7 +129,7 @@ class Trainer(HasParameters, Predicting):
         self._signals = Signals()
         self._checkpoints: Checkpoints | None = None
         if checkpoint_config is not None:
-            self._checkpoints = Checkpoints(checkpoint_config, self.session, program)
+            self._checkpoints = Checkpoints(checkpoint_config, self.session, [program])
         self._calls = Calls(self._checkpoints)
         self._validation = Validation(self, self._checkpoints)
 
@@ -214,7 +215,7 @@ class Trainer(HasParameters, Predicting):
         """Do what a call of `train` has to do, or what an interrupted one had left to do."""
         source = minibatches(reader)
         request = Request(TRAIN, None, tuple(self.program.feeds), also=dispatcher.fetches(self.program))
-        step = self.session.step(self.program, request)
+        step = AskableStep(self.session, self.program, request)
         position, checkpoints = self._calls.begin(reader, source, num_epochs, resume)
         self._freeze_as_before(position)
         has_sequences = any(spec.lod_level for spec in self.program.feeds.values())
@@ -320,6 +321,9 @@ class Trainer(HasParameters, Predicting):
         reader: ReaderLike | None = None,
         feed_order: FeedOrder = None,
         metrics: Metrics | None = None,
+        *,
+        fetch: Fetch | None = None,
+        feed: Mapping[str, Any] | None = None,
     ) -> Results:
         """Evaluate the program over one pass of a reader, in test mode.
 
@@ -331,6 +335,8 @@ class Trainer(HasParameters, Predicting):
           reader: as in `train`.
           feed_order: as in `train`.
           metrics: by name, metrics of `fluid.metrics` and what they read: `{"auc": Auc().of(preds=..., labels=...)}`.
+          fetch: names of values and globs, to return instead of the outputs; each is combined like an output.
+          feed: what is fed beside every minibatch, as in `predict`.
 
         Returns:
           Results: one NumPy value for each output of the program, then one for each metric; by name when the program
@@ -342,11 +348,15 @@ class Trainer(HasParameters, Predicting):
           UnknownNameError: a metric reads what the program does not have.
           ArgumentError: a metric has the name of an output.
         """
-        return self._evaluate(check_data("test", self.program.feeds, reader, feed_order), feed_order, metrics or {})
+        reader = check_data("test", self.program.feeds, reader, feed_order)
+        return self._evaluate(reader, feed_order, metrics or {}, fetch=fetch, feed=feed)
 
-    def _evaluate(self, reader: ReaderLike, order: FeedOrder, metrics: Metrics, rows: bool = True) -> Results:
+    def _evaluate(
+        self, reader: ReaderLike, order: FeedOrder, metrics: Metrics, rows: bool = True, **looked_at: Any
+    ) -> Results:
         # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
-        return self._evaluator.test(reader, order, metrics, rows, self._signals if self._training else None)
+        signals = self._signals if self._training else None
+        return self._evaluator.test(reader, order, metrics, rows, signals, **looked_at)
 
     def run(self, feed: Mapping[str, Any] | None = None, fetch: Fetch | None = None, mode: str = TEST) -> Results:
         """Run the program once, to look at it: nothing is trained unless `mode` says so.

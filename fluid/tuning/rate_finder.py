@@ -175,7 +175,7 @@ def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Gene
     """The losses of training steps, without end: each step is done when its loss is asked for."""
     session = trainer.session
     program = trainer.program
-    step = session.step(program, Request(TRAIN, None, tuple(program.feeds)))
+    step = session.bind(program, Request(TRAIN, None, tuple(program.feeds)))
     # What pads sequences in training shall not remember what a sweep has seen.
     feeder = Feeder(program.feeds, feed_order, buckets=session.buckets(program))
     source = minibatches(reader)

@@ -81,7 +81,7 @@ def whole():
     """What a process says that nobody kills: its lines, and the checksum it ends with."""
     said = []
     ended = killed.train(say=said.append)
-    return said, killed.digest(ended)
+    return said, killed.digest(ended.session)
 
 
 def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(start, whole, tmp_path):

@@ -599,8 +599,8 @@ def test_the_history_of_a_long_interrupted_epoch(tmp_path):
 @pytest.mark.parametrize("near", [True, False])
 def test_nobody_waits_for_the_metrics_of_an_epoch_that_nobody_reads(near, monkeypatch):
     """Where the device is far from the host, many steps are read at once, and with the same result."""
+    from fluid.session.results import IN_FLIGHT
     from fluid.trainer.evaluation import means
-    from fluid.trainer.loop import IN_FLIGHT
 
     begun, lags, made, kept = [0], [], {}, []
     on_host, stacked = means.on_host, means.stacked

@@ -1,7 +1,8 @@
 """Evaluation of a program over a data set: its outputs and metrics, in one pass."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -15,9 +16,12 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import BoundStep, Request, Results, Session, check_fetch
+from fluid.session.names import Fetch
+from fluid.session.prediction import Constant, constant
+from fluid.session.results import IN_FLIGHT
+from fluid.trainer.evaluation.returning import returning
 from fluid.trainer.evaluation.totals import Total
 from fluid.trainer.evaluation.values import output_names, scalar_outputs
-from fluid.trainer.loop import IN_FLIGHT
 from fluid.trainer.signals import Signals
 
 
@@ -47,6 +51,7 @@ class Evaluator:
         self._session = session
         self._program = program
         self._warned = False
+        self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
 
     def averages_of(self, value: float) -> tuple[Any, ...]:
@@ -66,6 +71,8 @@ class Evaluator:
         metrics: Metrics,
         rows: bool = True,
         interrupts: Signals | None = None,
+        fetch: Fetch | None = None,
+        feed: Mapping[str, Any] | None = None,
     ) -> Results:
         """Run one pass of a reader, see `Trainer.test`.
 
@@ -77,23 +84,34 @@ class Evaluator:
           metrics: as in `Trainer.test`.
           rows: whether outputs that are no scalars are gathered; None stands for them otherwise.
           interrupts: the signals that end the test between two minibatches.
+          fetch: as in `Trainer.test`.
+          feed: as in `Trainer.test`.
         """
         source = minibatches(reader)
-        program = self._program
-        request = request_of(program, metrics)
-        if not self._warned:
+        program = self._program if fetch is None else self._returning(check_fetch(self._program, fetch))
+        fixed = constant(self._session, program, feed)
+        request = replace(request_of(program, metrics), overrides=tuple(fixed.overrides))
+        if not self._warned and fetch is None:
             self._warned = True
             for doubt in doubts(program):
                 warn(doubt)
         # New ones for each pass, so that a result does not depend on what was tested before.
-        feeder = Feeder(program.feeds, feed_order, buckets=self._session.buckets(program))
+        only = None if not fixed.feeds else program.feeds.keys() - fixed.feeds.keys()
+        feeder = Feeder(program.feeds, feed_order, buckets=self._session.buckets(program), only=only)
         batches = Prefetcher(source(), converter(self._session, feeder, interrupts))
+        step = self._session.bind(program, request)
         try:
-            results = evaluate(self._session.step(program, request), request, batches, program, metrics, rows)
+            results = evaluate(step, request, batches, program, metrics, rows, fixed)
         finally:
             batches.close()
         self._last = _Last(self._session.scope.step, tuple(self._session.replaced), frozenset(_numbers(results)))
         return results
+
+    def _returning(self, names: tuple[str, ...]) -> Program:
+        """The program with named values as its outputs."""
+        if names not in self._fetched:
+            self._fetched[names] = returning(self._program, names)
+        return self._fetched[names]
 
 
 def converter(session: Session, feeder: Feeder, interrupts: Signals | None = None) -> Callable[[Any, int], Any]:
@@ -102,9 +120,7 @@ def converter(session: Session, feeder: Feeder, interrupts: Signals | None = Non
     def convert(minibatch: Any, index: int) -> Any:
         if interrupts is not None:
             interrupts.check()
-        feed = feeder.feed(minibatch, index)
-        session.nans.look(feeder.specs, feed, f"batch {index}")
-        return session.take(feed)
+        return session.convert(feeder, minibatch, index)
 
     return convert
 
@@ -134,6 +150,7 @@ def evaluate(
     program: Program,
     metrics: Metrics,
     rows: bool = True,
+    fixed: Constant = Constant({}, {}),  # noqa: B008
 ) -> Results:
     """Combine the outputs of a program over all minibatches, and feed metrics with the values that they read.
 
@@ -144,6 +161,7 @@ def evaluate(
       program: the program.
       metrics: by name; copies of them are used, so that they stay as they are.
       rows: whether outputs that are no scalars are gathered; None stands for them otherwise.
+      fixed: what is fed beside every minibatch.
 
     Returns:
       One NumPy value for each output, then the result of each metric; by name where the program names its outputs, or
@@ -154,7 +172,7 @@ def evaluate(
     fresh = [metric.of(**metric.inputs) for metric in metrics.values()]
     under_way: deque[Any] = deque()
     for batch in batches:
-        under_way.append(step.raw(batch.feed))
+        under_way.append(step.raw({**batch.feed, **fixed.feeds}, fixed.overrides))
         if len(under_way) > IN_FLIGHT:
             _collect(under_way.popleft(), request.fetch or (), totals, fresh)
     for found in under_way:

@@ -8,13 +8,13 @@ from typing import Any
 
 from fluid import errors
 from fluid.session import Results
+from fluid.session.results import IN_FLIGHT
 from fluid.storage import PathLike
 from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
 from fluid.trainer.evaluation.means import Means
 from fluid.trainer.evaluation.values import by_name, number
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
-from fluid.trainer.loop import IN_FLIGHT
 from fluid.trainer.progress.place import in_notebook
 
 # So many epochs of an interrupted training are remembered: every checkpoint holds them.

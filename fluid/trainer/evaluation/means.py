@@ -11,10 +11,10 @@ import numpy as np
 
 from fluid.core import Program
 from fluid.session import Results
+from fluid.session.results import IN_FLIGHT
 from fluid.trainer.evaluation.values import scalar_outputs
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
-from fluid.trainer.loop import IN_FLIGHT
 
 # So many steps are read at a time.
 _CHUNK = 32
