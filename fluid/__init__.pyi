@@ -24,9 +24,11 @@ from fluid.input import data, embedding, one_hot
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from fluid.looking import draw, summary
 from fluid.metrics import average
+from fluid.online import OnlineTrainer
 from fluid.param_attr import ParamAttr, WeightNormParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
+from fluid.remote import RemoteTrainer
 from fluid.serving import serve
 from fluid.session import Results, Session, TrainingStep
 from fluid.trainer import (
@@ -69,9 +71,11 @@ __all__ = [
     "Loop",
     "MeasuredEvent",
     "NestedSequenceBatch",
+    "OnlineTrainer",
     "ParamAttr",
     "Program",
     "ProgressBar",
+    "RemoteTrainer",
     "Results",
     "Scope",
     "SequenceBatch",

@@ -27,7 +27,7 @@ def test_every_example_is_tested_here():
         "language_model.py",
     }
     tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py", "seq2seq_2018.py"}
-    tested |= {"serve_digits.py", "run_a_2018_model.py", "policy_gradient.py"}
+    tested |= {"serve_digits.py", "run_a_2018_model.py", "online_recommender.py", "policy_gradient.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -201,6 +201,14 @@ def test_serve_digits(in_tmp, capsys):
     accuracy, status = load("serve_digits").main(num_epochs=2, path=str(in_tmp / "digits.fluid"))
     assert accuracy > 0.8 and status == 0
     assert f"accuracy {accuracy:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_online_recommender(in_tmp, capsys):
+    errors = load("online_recommender").main(ratings=8000, folder=in_tmp)
+    assert errors["moving test in the end"] < 0.8 * errors["moving test after the change"]
+    assert errors["served"] < 0.5 * errors["never trained since"]
+    assert "generated ratings" in capsys.readouterr().out
 
 
 def test_run_a_2018_model(in_tmp):

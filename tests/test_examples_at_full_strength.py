@@ -79,6 +79,13 @@ def test_serve_digits(in_tmp):
     assert accuracy > 0.95 and status == 0
 
 
+def test_online_recommender(in_tmp):
+    errors = load("online_recommender").main(folder=in_tmp)
+    assert errors["moving test in the end"] < 0.5 * errors["moving test after the change"]
+    assert errors["served"] < 0.25 * errors["never trained since"]
+    assert errors["served"] < 0.5 * errors["always the mean"]
+
+
 def test_run_a_2018_model(in_tmp):
     here, served, before, after = load("run_a_2018_model").main()
     assert here < 1e-5 > served and after < before / 2

@@ -7,10 +7,11 @@ NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace Checkpoint CheckpointConfig DataFeeder
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop MeasuredEvent
-        NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer TrainingStep
-        WeightNormParamAttr average batch clip contrib core create_lod_tensor create_random_int_lodtensor data draw
-        embedding errors find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot
-        optimizer place reader regularizer serve summary train trainer unique_name
+        NestedSequenceBatch OnlineTrainer ParamAttr Program ProgressBar RemoteTrainer Results Scope
+        SequenceBatch Session Trainer TrainingStep WeightNormParamAttr average batch clip contrib core
+        create_lod_tensor create_random_int_lodtensor data draw embedding errors find_learning_rate frozen
+        handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer serve
+        summary train trainer unique_name
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell
@@ -92,14 +93,15 @@ NAMES = {
         save_inference_model save_params save_persistables
     """,
     "fluid.errors": """
-        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError EOFException FeedError FeedTypeError
-        FluidError FluidWarning MissingNameError NonFiniteError OutsideProgramError ParameterError ParameterFileError
-        ProgramError ProtocolError ReaderError RemoteError ShapeError UnknownNameError missing_name nearest
+        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError EOFException FeedError
+        FeedTypeError FluidError FluidWarning JournalError JournalFullError MissingNameError NonFiniteError
+        OnlineError OutsideProgramError ParameterError ParameterFileError ProgramError ProtocolError ReaderError
+        RemoteError ShapeError UnknownNameError missing_name nearest
     """,
     "fluid.static": """
         BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram DataFeeder ExecutionStrategy Executor
-        Inferencer LoDTensor ParallelExecutor ParamAttr Program Scope Trainer Variable append_backward backward
-        batch clip core cpu_places create_lod_tensor create_random_int_lodtensor cuda_places data
+        Inferencer LoDTensor ParallelExecutor ParamAttr Program Scope Trainer Variable WeightNormParamAttr
+        append_backward average backward batch clip compiler core cpu_places create_lod_tensor create_random_int_lodtensor cuda_places data
         default_main_program default_startup_program embedding errors framework global_scope gradients
         in_dygraph_mode initializer io is_compiled_with_cuda layers memory_optimize metrics name_scope nets
         one_hot optimizer program_guard reader regularizer release_memory scope_guard unique_name

@@ -16,6 +16,7 @@ PAGES = [
     "deploy.md",
     "handlers.md",
     "not-there-yet.md",
+    "online.md",
     "own-layers.md",
     "own-loops.md",
     "precision.md",

@@ -142,8 +142,11 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
 
 
 def _read_ahead(run: Run, batches: Prefetcher) -> None:
-    """Read the next minibatch, unless training ends here: then it would be lost to readers that are read once only."""
-    if not run.stopping() and run.signals.arrived is None:
+    """Read the next minibatch, unless training ends here: then it would be lost to readers that are read once only.
+
+    What follows a step does not wait for a reader that has nothing yet.
+    """
+    if not run.stopping() and run.signals.arrived is None and run.progress.ready:
         with run.signals.reading_ahead:
             batches.advance()
 

@@ -96,6 +96,11 @@ class Progress:
         return self._source is not None and self._source.reads_once
 
     @property
+    def ready(self) -> bool:
+        """Whether the reader can give the next minibatch now."""
+        return self._source is None or self._source.ready
+
+    @property
     def place(self) -> str:
         """The position in words: how much is done, which is the same whether epochs are counted from 0 or from 1."""
         done = [counted(number, what) for number, what in ((self.epoch, "epoch"), (self.step, "step")) if number]
