@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.storage.seal import sync
+from fluid.storage.atomic import sync
 from fluid.trainer import Trainer
 
 _FILE = "model.fluid"
