@@ -1,16 +1,17 @@
-"""LeNet behind HTTP: fluid's server beside a bare uvicorn handler that calls the jitted function of the same artifact.
+"""Models behind HTTP: fluid's server beside a bare uvicorn handler that calls the jitted function of the same artifact.
 
     python benchmarks/serving.py --rounds 5 --seconds 5
 
-Each server is a process of its own, and so are the clients: connections that are kept, each of which asks for one
-image, as bytes, and asks again when it has the answer. The handler takes the bytes of the image and gives those of the
-result, and parses nothing. Cold starts are timed from the start of the process to the first time that it is ready.
+Each server is a process of its own, and so are the clients: connections that are kept, each of which asks for one row,
+as a binary tensor of the Open Inference Protocol, and asks again when it has the answer (`load.py`). The handler reads
+the same request and gives the same answer, as one writes that by hand: it checks nothing, has no limits, no log, no
+metrics, and computes each request as it comes. Cold starts are timed from the start of the process to the first time
+that it is ready.
 """
 
 import argparse
-import asyncio
 import contextlib
-import multiprocessing
+import json
 import os
 import pathlib
 import statistics
@@ -18,49 +19,69 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
+import jax
 import numpy as np
+from load import UNITS, clients, exchange
 from models import LENET
+from timing import interleave
 
 import fluid
 from fluid import artifact, protocol, serving
 
 
-class Figures(NamedTuple):
-    """What one round of clients measured: requests per second, and milliseconds."""
+def wide_program() -> Any:
+    """784-4096-4096-10, whose 20 million parameters are read once for each batch, however many rows it has."""
+    hidden = fluid.layers.data(name="x", shape=[784])
+    for _ in range(2):
+        hidden = fluid.layers.fc(hidden, size=4096, act="relu")
+    return fluid.layers.fc(hidden, size=10, act="softmax")
 
-    rate: float
-    p50: float
-    p99: float
+
+# Fluid's server, the handler by hand and the model alone compute in the thread that asks for it.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+# Their programs, and the shape of a row.
+MODELS = {"LeNet": (LENET.inference_program, LENET.shape), "perceptron": (wide_program, (784,))}
 
 
 def bare(path: str) -> None:
     """A server that calls the jitted function, and does nothing else."""
-    import jax
     import uvicorn
 
     program = artifact.load(path).program()
     arrays = program.init(jax.random.key(0))
     call = jax.jit(lambda arrays, x: program.apply(arrays, {"x": x}, key=jax.random.key(0)).outputs[0])
-    np.asarray(call(arrays, np.zeros((1, *LENET.shape), "float32")))
+    (feed,) = program.feeds.values()
+    np.asarray(call(arrays, np.zeros((1, *feed.shape[1:]), "float32")))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
+        if scope["method"] == "GET":  # whether it is ready
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
             return
         body, more = b"", True
         while more:
             message = await receive()
             body, more = body + message["body"], message.get("more_body", False)
-        result = b""
-        if body:
-            result = np.asarray(call(arrays, np.frombuffer(body, "float32").reshape(1, *LENET.shape))).tobytes()
-        headers = [(b"content-length", str(len(result)).encode())]
+        length = int(dict(scope["headers"])[b"inference-header-content-length"])
+        (given,) = json.loads(body[:length])["inputs"]
+        result = np.asarray(call(arrays, np.frombuffer(body, "float32", offset=length).reshape(given["shape"])))
+        told = {"name": "output_0", "datatype": "FP32", "shape": result.shape}
+        output = told | {"parameters": {"binary_data_size": result.nbytes}}
+        text = json.dumps({"model_name": "bare", "model_version": "1", "outputs": [output]}).encode()
+        answer = text + result.tobytes()
+        headers = [
+            (b"content-length", b"%d" % len(answer)),
+            (b"inference-header-content-length", b"%d" % len(text)),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": result})
+        await send({"type": "http.response.body", "body": answer})
 
     config = uvicorn.Config(app, port=0, http="httptools", log_level="error", access_log=False, lifespan="off")
     listening = config.bind_socket()
@@ -72,7 +93,7 @@ def bare(path: str) -> None:
 def by_function(params: str) -> None:
     """fluid's server, for the program function and a file of parameters."""
     inferencer = fluid.Inferencer(LENET.inference_program, param_path=params)
-    server = serving.Server({"lenet": inferencer}, port=0)
+    server = serving.Server({"model": inferencer}, port=0)
     print(server.url, flush=True)
     server.run()
 
@@ -104,78 +125,77 @@ def ready(url: str) -> bool:
         return False
 
 
-def fluid_request(image: np.ndarray) -> bytes:
-    """One image, as the protocol has it."""
-    body, length = protocol.write_request(protocol.InferRequest([protocol.Tensor("x", image)], binary=True))
-    return _head("/v2/models/lenet/infer", body, f"Inference-Header-Content-Length: {length}\r\n") + body
+def request_of(row: np.ndarray) -> bytes:
+    """What a client sends: one row."""
+    body, length = protocol.write_request(protocol.InferRequest([protocol.Tensor("x", row)], binary=True))
+    head = (
+        "POST /v2/models/model/infer HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Length: {len(body)}\r\nInference-Header-Content-Length: {length}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
-def bare_request(image: np.ndarray) -> bytes:
-    """One image, and nothing else."""
-    return _head("/", image.tobytes()) + image.tobytes()
+def address_of(url: str) -> tuple[str, int]:
+    """Where a server listens."""
+    return "127.0.0.1", int(url.rpartition(":")[2])
 
 
-def _head(path: str, body: bytes, more: str = "") -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode()
+def check(url: str, request: bytes, wanted: np.ndarray) -> None:
+    """Decode one answer, and compare it with the model's."""
+    head, _, body = exchange(address_of(url), request).partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"inference-header-content-length:")[2].split(b"\r\n")[0])
+    (found,) = protocol.read_response(body, length).outputs
+    np.testing.assert_allclose(found.data, wanted, rtol=1e-5, atol=1e-6)
 
 
-def clients(url: str, request: bytes, connections: int, seconds: float) -> Figures:
-    """Ask for some seconds, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found: Figures = pool.apply(_ask, (url, request, connections, seconds))
-    return found
+def forward(name: str, path: str) -> None:
+    """Print how long the model alone takes for a row, in a batch of one and of 64: the most that batching can give."""
+    program = artifact.load(path).program()
+    arrays = program.init(jax.random.key(0))
+    call = jax.jit(lambda arrays, x: program.apply(arrays, {"x": x}, key=jax.random.key(0)).outputs[0])
+    took = {}
+    for rows in (1, 64):
+        x = np.zeros((rows, *MODELS[name][1]), "float32")
+        np.asarray(call(arrays, x))
+        took[rows] = min(timeit.repeat(lambda x=x: np.asarray(call(arrays, x)), number=1, repeat=50)) / rows * 1e6
+    print(f"{name} without a server: {took[1]:.0f} us for one row, {took[64]:.0f} us for each of 64")
 
 
-def _ask(url: str, request: bytes, connections: int, seconds: float) -> Figures:
-    took: list[float] = []
-
-    async def client(end: float) -> None:
-        reading, writing = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-        while (start := time.perf_counter()) < end:
-            writing.write(request)
-            head = await reading.readuntil(b"\r\n\r\n")
-            assert b" 200 " in head[:20], head
-            await reading.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
-            took.append(time.perf_counter() - start)
-        writing.close()
-
-    async def together() -> None:
-        end = time.perf_counter() + seconds
-        await asyncio.gather(*(client(end) for _ in range(connections)))
-
-    asyncio.run(together())
-    p50, p99 = np.percentile(took, [50, 99]) * 1000
-    return Figures(len(took) / seconds, float(p50), float(p99))
-
-
-def throughput(path: str, rounds: int, seconds: float) -> None:
+def throughput(name: str, path: str, rounds: int, seconds: float) -> None:
     """Print what both servers do with 1 and with 64 connections; they take turns."""
-    image = LENET.data(1)[0]
-    print("| connections | server | requests/s | p50 ms | p99 ms |\n|---|---|---|---|---|")
+    row = np.random.default_rng(0).normal(size=(1, *MODELS[name][1])).astype("float32")
+    request = request_of(row)
+    (wanted,) = fluid.Inferencer(param_path=path).infer({"x": row})
     with (
-        running("-m", "fluid", "serve", f"lenet={path}", "--port", "0", "--max-batch", "64") as (served, _),
+        running("-m", "fluid", "serve", f"model={path}", "--port", "0", "--max-batch", "64") as (served, _),
         running(__file__, "--bare", path) as (plain, _),
     ):
-        asked: dict[str, Callable[[int, float], Figures]] = {
-            "fluid": lambda n, s: clients(served, fluid_request(image), n, s),
-            "bare handler": lambda n, s: clients(plain, bare_request(image), n, s),
-        }
+        urls = {"fluid": served, "bare": plain}
+        for url in urls.values():
+            check(url, request, wanted)
         for connections in (1, 64):
-            for ask in asked.values():
-                ask(connections, 1.0)
-            found: dict[str, list[Figures]] = {name: [] for name in asked}
-            for number in range(rounds):
-                for name in list(asked) if number % 2 == 0 else list(reversed(asked)):
-                    found[name].append(asked[name](connections, seconds))
-            for name, figures in found.items():
-                rate, p50, p99 = (statistics.median(column) for column in zip(*figures, strict=True))
-                print(f"| {connections} | {name} | {rate:.0f} | {p50:.2f} | {p99:.2f} |")
+            found = interleave(
+                {
+                    who: lambda url=url, n=connections: clients(address_of(url), request, n, seconds)
+                    for who, url in urls.items()
+                },
+                rounds,
+            )
+            for what, unit in UNITS.items():
+                numbers = {who: [getattr(figures, what) for figures in rounds] for who, rounds in found.items()}
+                ratios = sorted(f / b for f, b in zip(numbers["fluid"], numbers["bare"], strict=True))
+                low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+                fluids, bares = (statistics.median(numbers[who]) for who in urls)
+                print(
+                    f"| {name}, {connections} | {unit} | {fluids:.4g} | {bares:.4g} | {middle:.2f} "
+                    f"| {low:.2f} to {high:.2f} |"
+                )
 
 
 def cold_start(path: str, params: str, rounds: int) -> None:
     """Print how long it takes until the server is ready, with the artifact and with the program function."""
     commands = {
-        "artifact": ("-m", "fluid", "serve", f"lenet={path}", "--port", "0"),
+        "artifact": ("-m", "fluid", "serve", f"model={path}", "--port", "0"),
         "function and parameters": (__file__, "--by-function", params),
     }
     for name, command in commands.items():
@@ -199,13 +219,22 @@ def main() -> None:
         by_function(given.by_function)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            path, params = os.path.join(folder, "lenet.fluid"), os.path.join(folder, "lenet.params")
-            with fluid.Session(LENET.inference_program, seed=0) as session:
-                session.save_params(params)
-            fluid.io.save_inference_model(path, LENET.inference_program, params, platforms=["cpu", "cuda", "tpu"])
-            print(f"{pathlib.Path(path).stat().st_size:,} bytes; {len(os.sched_getaffinity(0))} cores\n")
-            throughput(path, given.rounds, given.seconds)
+            print(f"{len(os.sched_getaffinity(0))} cores\n")
+            print("| model, connections | what | fluid | bare handler | fluid / bare | quartiles |")
+            print("|---|---|---|---|---|---|")
+            paths = {}
+            for name, (program, _) in MODELS.items():
+                path, params = (os.path.join(folder, f"{name}.{ending}") for ending in ("fluid", "params"))
+                with fluid.Session(program, seed=0) as session:
+                    session.save_params(params)
+                fluid.io.save_inference_model(path, program, params, platforms=["cpu", "cuda", "tpu"])
+                paths[name] = path
+                throughput(name, path, given.rounds, given.seconds)
             print()
+            for name, path in paths.items():
+                forward(name, path)
+            path, params = (os.path.join(folder, f"LeNet.{ending}") for ending in ("fluid", "params"))
+            print(f"{pathlib.Path(path).stat().st_size:,} bytes")
             cold_start(path, params, given.rounds)
 
 

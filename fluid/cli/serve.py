@@ -7,6 +7,8 @@ import pathlib
 import sys
 from typing import Any
 
+import jax
+
 from fluid import errors
 from fluid.serving import Server, Settings
 
@@ -56,6 +58,8 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C."""
+    # A model has a thread of its own, which may as well compute; to let another one do it costs two wake-ups a batch.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     lists = ("batch_sizes", "buckets", "outer_buckets")
     settings = {name: value for name in (*_NUMBERS, *lists) if (value := getattr(given, name)) is not None}

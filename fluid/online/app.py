@@ -8,9 +8,10 @@ from typing import Any
 from fluid import errors, protocol
 from fluid.online.metrics import Metrics
 from fluid.remote.rows import Columns, Packed
-from fluid.serving.access import Access, Record
+from fluid.serving.access import Access
 from fluid.serving.bodies import Bodies
 from fluid.serving.replies import Refusal, Reply, refused, said
+from fluid.serving.request import Request, answer
 from fluid.serving.settings import Settings
 
 LOG = logging.getLogger("fluid.online")
@@ -20,14 +21,13 @@ _KEY = "idempotency-key"
 _VERBS = ("start", "pause", "resume", "save", "publish", "stop")
 _MOST_VERBS = 4  # at once: each holds a thread until the step under way is done
 _OPEN = {"/health/live", "/health/ready"}
-_SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 _STATUS = {
     errors.JournalFullError: 429,
     errors.JournalError: 503,
     errors.OnlineError: 409,
     errors.UnknownNameError: 400,
 }
-Endpoint = Callable[[Any], Awaitable[Reply]]
+Endpoint = Callable[[Request], Awaitable[Reply]]
 
 
 class App:
@@ -77,23 +77,20 @@ class App:
             await self._http(scope, receive, send)
 
     async def _http(self, scope: Any, receive: Any, send: Any) -> None:
-        from starlette.requests import Request
-        from starlette.responses import Response
-
-        record = scope["record"] = Record(scope)
+        request = Request(scope, receive)
+        record = request.record
         path = scope["path"] if scope["path"] in self._paths else ""
         try:
-            reply = await self._reply(path, Request(scope, receive))
+            reply = await self._reply(path, request)
             record.status = reply.status
             record.sent = len(reply.body)
-            response = Response(reply.body, reply.status, media_type=reply.content_type)
-            response.headers.update({**_SAFE, **reply.headers})
-            await response(scope, receive, send)
+            await answer(send, reply)
         finally:
+            record.end()
             self._metrics.answered(path, record.status)
             record.write()
 
-    async def _reply(self, path: str, request: Any) -> Reply:
+    async def _reply(self, path: str, request: Request) -> Reply:
         """The answer of a path, or the error that it raised."""
         try:
             return await self._endpoint(path, request)(request)
@@ -103,7 +100,7 @@ class App:
             LOG.exception("a request failed")
             return refused(Refusal(500, "the trainer failed on this request"))
 
-    def _endpoint(self, path: str, request: Any) -> Endpoint:
+    def _endpoint(self, path: str, request: Request) -> Endpoint:
         """What answers a path.
 
         Raises:
@@ -123,7 +120,7 @@ class App:
             raise Refusal(405, f"the method of this path is {method}")
         return endpoint
 
-    async def _rows(self, request: Any) -> Reply:
+    async def _rows(self, request: Request) -> Reply:
         if self.draining:
             raise Refusal(503, "the server is about to end; send the same rows again later")
         headers = request.headers
@@ -135,7 +132,7 @@ class App:
             )  # fmt: skip
         with self._bodies.counted() as pending:
             body = await self._bodies.read(request, pending)
-            request.scope["record"].received = len(body)
+            request.record.received = len(body)
             length = self._header_length(headers, body, kind)
             accepted, rows = await asyncio.to_thread(self._accept, kind, body, length, headers.get(_KEY))
         return said({"first": accepted.first, "rows": rows, "repeated": accepted.repeated})
@@ -166,7 +163,7 @@ class App:
     def _verb(self, name: str) -> Endpoint:
         """What does a verb."""
 
-        async def do(request: Any) -> Reply:
+        async def do(request: Request) -> Reply:
             if self._verbs >= _MOST_VERBS:
                 raise Refusal(503, f"{_MOST_VERBS} requests wait for the trainer already; ask again later")
             self._verbs += 1
@@ -177,20 +174,20 @@ class App:
 
         return do
 
-    async def _status(self, request: Any) -> Reply:
+    async def _status(self, request: Request) -> Reply:
         return said(await asyncio.to_thread(self._online.status))
 
-    async def _signature(self, request: Any) -> Reply:
+    async def _signature(self, request: Request) -> Reply:
         return said(self._online.signature())
 
-    async def _read_metrics(self, request: Any) -> Reply:
+    async def _read_metrics(self, request: Request) -> Reply:
         body, content_type = await asyncio.to_thread(self._metrics.text)
         return Reply(body, content_type=content_type)
 
-    async def _is_live(self, request: Any) -> Reply:
+    async def _is_live(self, request: Request) -> Reply:
         return said({"live": True})
 
-    async def _is_ready(self, request: Any) -> Reply:
+    async def _is_ready(self, request: Request) -> Reply:
         return said({"ready": self.ready}, 200 if self.ready else 503)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:

@@ -70,7 +70,7 @@ def read_json(text: bytes) -> dict[str, Any]:
       fluid.errors.ProtocolError: no JSON: the name 'a' stands twice in one object
     """
     try:
-        found = json.loads(text.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
+        found = _DECODER.decode(text.decode("utf-8"))
     except RecursionError:
         raise errors.ProtocolError("no JSON: it is nested too deeply") from None
     except ValueError as error:  # bad UTF-8, bad JSON, a number of thousands of digits
@@ -157,7 +157,7 @@ def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: 
         else:
             told["data"] = tensors.to_json(array)
         described.append(told)
-    text = json.dumps({**header, key: described}, allow_nan=False, separators=(",", ":")).encode()
+    text = _ENCODER.encode({**header, key: described}).encode()
     return b"".join([text, *chunks]), len(text)
 
 
@@ -238,3 +238,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON; what is not finite is sent as a binary tensor")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -13,13 +15,16 @@ from fluid.serving.bodies import Bodies
 from fluid.serving.metrics import Metrics
 from fluid.serving.models import Models, Version
 from fluid.serving.replies import Refusal, Reply, refused, said
+from fluid.serving.request import Receive, Request, Send, answer
 from fluid.serving.settings import Settings
+from fluid.serving.waiting import Mailbox
 
 LOG = logging.getLogger("fluid.serving")
-_SAFE = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 _SOON = 0.02  # seconds
+_OF_MODEL = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready)?")
 # What tells nothing about a model, and is asked by whoever restarts a server.
 _OPEN = {"/", "/page.js", "/page.css", "/v2/health/live", "/v2/health/ready"}
+Endpoint = Callable[[Request], Awaitable[Reply]]
 
 
 class App:
@@ -36,6 +41,7 @@ class App:
       models: the models.
       draining: whether the server is about to end; then it is not ready.
       failure: why the models cannot be compiled, or None.
+      settled: called when all models are compiled, and again when new versions have taken over.
     """
 
     def __init__(
@@ -50,9 +56,18 @@ class App:
         self.models = Models(models, settings, self.metrics, place)
         self.draining = False
         self.failure: Exception | None = None
+        self.settled: Callable[[], object] = lambda: None
         self._settings, self._access, self._reload_every = settings, access, reload_every
         self._bodies = Bodies(settings)
-        self._router = self._routes()
+        self._mailbox = Mailbox(min(_SOON, settings.timeout / 2))
+        self._fixed: dict[str, Endpoint] = {
+            "/": page.html, "/page.js": page.script, "/page.css": page.style, "/metrics": self._read_metrics,
+            "/v2": self._server, "/v2/health/live": self._is_live, "/v2/health/ready": self._is_ready,
+            "/v2/models": self._list,
+        }  # fmt: skip
+        self._of_model: dict[str | None, Endpoint] = {
+            None: self._describe, "/ready": self._is_model_ready, "/infer": self._infer,
+        }  # fmt: skip
         self._work: asyncio.Task[None] | None = None
 
     @property
@@ -65,73 +80,65 @@ class App:
         """Bytes of all requests that are being read or waiting."""
         return self._bodies.pending
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI has it."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            record = scope["record"] = Record(scope)
+            request = Request(scope, receive)
+            record = request.record
             try:
-                await self._router(scope, receive, _recorded(send, record))
+                reply = await self._reply(request)
+                record.status, record.sent = reply.status, len(reply.body)
+                await answer(send, reply)
             finally:
-                if record.infers:
-                    self.metrics.answered(record.model, record.version, record.status, record.seconds)
-                record.write()
+                record.end()
+                asyncio.get_running_loop().call_soon(self._note, record)  # when the answer is on its way
 
-    def _routes(self) -> Any:
-        from starlette.responses import Response
-        from starlette.routing import Route, Router
+    def _note(self, record: Record) -> None:
+        """Count a request, and write it down."""
+        if record.infers:
+            self.metrics.answered(record.model, record.version, record.status, record.seconds)
+        record.write()
 
-        def route(path: str, endpoint: Callable[[Any], Awaitable[Reply]], method: str = "GET") -> Any:
-            async def answer(request: Any) -> Any:
-                reply = await self._reply(endpoint, request, method)
-                response = Response(reply.body, reply.status, media_type=reply.content_type)
-                response.headers.update({**_SAFE, **reply.headers})
-                return response
-
-            return Route(path, answer, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-
-        model = "/v2/models/{model}"
-        version = model + "/versions/{version}"
-        return Router(
-            [
-                *[
-                    route(path + "/infer", self._infer, "POST") for path in (model, version)
-                ],  # the one that has to be quick
-                route("/", page.html),
-                route("/page.js", page.script),
-                route("/page.css", page.style),
-                route("/metrics", self._read_metrics),
-                route("/v2", self._server),
-                route("/v2/health/live", self._is_live),
-                route("/v2/health/ready", self._is_ready),
-                route("/v2/models", self._list),
-                *[route(path, self._describe) for path in (model, version)],
-                *[route(path + "/ready", self._is_model_ready) for path in (model, version)],
-                route("/{path:path}", self._nothing),
-            ],
-            redirect_slashes=False,
-        )
-
-    async def _reply(self, endpoint: Callable[[Any], Awaitable[Reply]], request: Any, method: str) -> Reply:
+    async def _reply(self, request: Request) -> Reply:
         """The answer of an endpoint, or the error that it raised."""
         try:
-            path, headers = request.url.path, request.headers
+            path, headers = request.path, request.headers
             if not self._access.knows(headers.get("host")):
                 raise Refusal(403, "the server has no such name; it listens for this machine only")
             if path not in _OPEN and not self._access.allows(headers.get("authorization")):
                 raise Refusal(401, "this server asks for a token: Authorization: Bearer TOKEN")
-            if endpoint != self._nothing and request.method != method:
-                raise Refusal(405, f"the method of this path is {method}")
-            return await endpoint(request)
+            return await self._endpoint(request)(request)
         except errors.FluidError as error:
             return refused(error)
         except Exception:  # of ours or of the model; what it says is for the log
             LOG.exception("a request failed")
             return refused(Refusal(500, "the model failed on this request"))
 
-    async def _infer(self, request: Any) -> Reply:
-        record: Record = request.scope["record"]
+    def _endpoint(self, request: Request) -> Endpoint:
+        """What answers a path; the name and the version of a model in it are noted.
+
+        Raises:
+          Refusal: 404 where nothing does, 405 for another method.
+        """
+        method = "GET"
+        found = self._fixed.get(request.path)
+        if found is None:
+            match = _OF_MODEL.fullmatch(request.path)
+            if match is None:
+                raise Refusal(
+                    404, "there is nothing here; the paths are those of the Open Inference Protocol: /v2/models"
+                )
+            request.model, request.version, what = match.groups()
+            found = self._of_model[what]
+            method = "POST" if what == "/infer" else "GET"
+        if request.method != method:
+            raise Refusal(405, f"the method of this path is {method}")
+        return found
+
+    async def _infer(self, request: Request) -> Reply:
+        record = request.record
         record.infers = True
         with self._bodies.counted() as pending:
             version = self._find(request)
@@ -145,7 +152,7 @@ class App:
             record.version = version.version
             return _answer(version, asked, values)
 
-    def _header_length(self, request: Any, body: bytes) -> int | None:
+    def _header_length(self, request: Request, body: bytes) -> int | None:
         """How many bytes of a request are JSON; None for all."""
         given = request.headers.get(protocol.HEADER_LENGTH)
         if given is not None and not (given.isascii() and given.isdigit() and len(given) < 18):
@@ -155,7 +162,7 @@ class App:
             raise Refusal(413, f"a request may have {self._settings.max_json} bytes of JSON; send binary tensors")
         return length
 
-    def _submitted(self, request: Any, version: Version, asked: protocol.InferRequest) -> tuple[Version, Job]:
+    def _submitted(self, request: Request, version: Version, asked: protocol.InferRequest) -> tuple[Version, Job]:
         """The job of a request, in the queue of its model."""
         levels = {name: spec.lod_level for name, spec in version.runner.signature.feeds.items()}
         _check_outputs(version, asked)
@@ -171,31 +178,37 @@ class App:
             return self._submitted(request, newer, asked)
         return version, job
 
-    async def _result(self, request: Any, version: Version, job: Job) -> Values:
+    async def _result(self, request: Request, version: Version, job: Job) -> Values:
         """The results of a job; it is forgotten when its time is over, or when its client goes away."""
-        result = asyncio.wrap_future(job.future)
-        timeout = self._settings.timeout
         try:
             # Most answers come before it is worth looking whether anybody still waits for them.
-            await asyncio.wait((result,), timeout=min(_SOON, timeout))
-            if not result.done() and await _is_gone(request, result, timeout - _SOON):
+            if not await self._mailbox.patiently(job) and await self._is_gone(request, job):
                 raise Refusal(400, "the client went away")
-            if not result.done() or result.cancelled():
-                raise Refusal(504, f"no answer within {timeout:g} seconds")
-            return result.result()
+            if not job.future.done() or job.future.cancelled():
+                raise Refusal(504, f"no answer within {self._settings.timeout:g} seconds")
+            return job.future.result()
         finally:
-            if not result.done():
+            if not job.future.done():
                 version.batcher.cancel(job)
-                result.cancel()
 
-    def _find(self, request: Any) -> Version:
-        params = request.path_params
-        version = self.models.find(params["model"], params.get("version"))
-        record: Record = request.scope["record"]
+    async def _is_gone(self, request: Request, job: Job) -> bool:
+        """Wait for a result until its deadline; whether the client went away instead."""
+        result = self._mailbox.arrival(job)
+        gone = asyncio.ensure_future(request.receive())
+        left = job.deadline - time.monotonic()
+        try:
+            await asyncio.wait((result, gone), timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
+            return gone.done() and not job.future.done()
+        finally:
+            gone.cancel()
+
+    def _find(self, request: Request) -> Version:
+        version = self.models.find(request.model or "", request.version)
+        record = request.record
         record.model, record.version = version.model, version.version
         return version
 
-    async def _describe(self, request: Any) -> Reply:
+    async def _describe(self, request: Request) -> Reply:
         version = self._find(request)
         told = {
             "name": version.model,
@@ -205,28 +218,25 @@ class App:
         }
         return said(told)
 
-    async def _is_model_ready(self, request: Any) -> Reply:
+    async def _is_model_ready(self, request: Request) -> Reply:
         version = self._find(request)
         return said({"name": version.model, "ready": version.ready}, 200 if version.ready else 503)
 
-    async def _list(self, request: Any) -> Reply:
+    async def _list(self, request: Request) -> Reply:
         return said({"models": self.models.names()})
 
-    async def _server(self, request: Any) -> Reply:
+    async def _server(self, request: Request) -> Reply:
         return said({"name": "fluid", "version": _version(), "extensions": ["binary_tensor_data"]})
 
-    async def _is_live(self, request: Any) -> Reply:
+    async def _is_live(self, request: Request) -> Reply:
         return said({"live": True})
 
-    async def _is_ready(self, request: Any) -> Reply:
+    async def _is_ready(self, request: Request) -> Reply:
         return said({"ready": self.ready}, 200 if self.ready else 503)
 
-    async def _read_metrics(self, request: Any) -> Reply:
+    async def _read_metrics(self, request: Request) -> Reply:
         body, content_type = self.metrics.text()
         return Reply(body, content_type=content_type)
-
-    async def _nothing(self, request: Any) -> Reply:
-        raise Refusal(404, "there is nothing here; the paths are those of the Open Inference Protocol: /v2/models")
 
     def _gauges(self) -> list[tuple[str, str, int, int]]:
         return [(v.model, v.version, v.batcher.waiting, v.runner.compilations) for v in self.models]
@@ -250,19 +260,11 @@ class App:
             LOG.exception("a model cannot be compiled; the server will not become ready")
             self.failure = error
             return
+        self.settled()
         while self._reload_every is not None:
             await asyncio.sleep(self._reload_every)
-            await asyncio.to_thread(self.models.reload)
-
-
-async def _is_gone(request: Any, result: asyncio.Future[Values], timeout: float) -> bool:
-    """Wait for a result, for some seconds at most; whether the client went away instead."""
-    gone = asyncio.ensure_future(request.receive())
-    try:
-        await asyncio.wait((result, gone), timeout=max(timeout, 0), return_when=asyncio.FIRST_COMPLETED)
-        return gone.done() and not result.done()
-    finally:
-        gone.cancel()
+            if await asyncio.to_thread(self.models.reload):
+                self.settled()
 
 
 def _answer(version: Version, asked: protocol.InferRequest, values: Values) -> Reply:
@@ -293,19 +295,6 @@ def _check_outputs(version: Version, asked: protocol.InferRequest) -> None:
             )
     if len(set(names)) != len(names):
         raise errors.ProtocolError("an output is asked for twice")
-
-
-def _recorded(send: Any, record: Record) -> Any:
-    """`send`, with what it sends written down."""
-
-    async def sending(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            record.status = message["status"]
-        else:
-            record.sent += len(message.get("body", b""))
-        await send(message)
-
-    return sending
 
 
 def _version() -> str:

@@ -54,6 +54,7 @@ class Batcher:
       max_delay: how long a job waits for others, in seconds.
       max_jobs: how many may wait.
       failed: called with an exception of `run`, which the jobs get too.
+      choose: called with a shape and how many rows of it wait, `max_rows` at most: how many of them to run next.
 
     Example:
       >>> batcher = Batcher(lambda jobs: [{"y": job.values["x"] + 1} for job in jobs], max_rows=8)
@@ -71,13 +72,15 @@ class Batcher:
         max_delay: float = 0.0,
         max_jobs: int = 256,
         failed: Callable[[Exception], None] = lambda error: None,
+        choose: Callable[[Hashable, int], int] = lambda shape, rows: rows,
     ):
-        self._run, self._failed = run, failed
+        self._run, self._failed, self._choose = run, failed, choose
         self._max_rows = max_rows
         self._max_delay = max_delay
         self._max_jobs = max_jobs
         self._jobs: collections.deque[Job] = collections.deque()
         self._changed = threading.Condition()
+        self._rows = 0  # of the jobs that wait
         self._crowded = False
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="fluid-batcher", daemon=True)
@@ -101,13 +104,16 @@ class Batcher:
             if len(self._jobs) >= self._max_jobs:
                 raise QueueFull("too many requests are waiting")
             self._jobs.append(job)
-            self._changed.notify()
+            self._rows += job.rows
+            if len(self._jobs) == 1 or self._is_full():  # nothing else makes a difference to the thread
+                self._changed.notify()
 
     def cancel(self, job: Job) -> None:
         """Forget a job that nobody waits for; one that runs already goes on."""
         with self._changed:
             if job in self._jobs:
                 self._jobs.remove(job)
+                self._rows -= job.rows
         job.future.cancel()
 
     def close(self) -> None:
@@ -146,21 +152,30 @@ class Batcher:
             return self._take()
 
     def _is_full(self) -> bool:
-        return not self._jobs or sum(job.rows for job in self._jobs) >= self._max_rows
+        return not self._jobs or self._rows >= self._max_rows
 
     def _take(self) -> list[Job]:
         """The first job, and those behind it that may run with it; the others keep their order."""
-        taken: list[Job] = []
-        left: list[Job] = []
-        rows = 0
         now = time.monotonic()
         for job in self._jobs:
             if job.deadline <= now:
                 job.future.cancel()
-                continue
-            alone = job.shape is None
-            fits = not taken or (not alone and job.shape == taken[0].shape and rows + job.rows <= self._max_rows)
+        waiting = [job for job in self._jobs if not job.future.cancelled()]
+        taken = waiting[:1]
+        left: list[Job] = []
+        room = self._room(waiting)
+        for job in waiting[1:]:
+            fits = job.shape is not None and job.shape == taken[0].shape and job.rows <= room
             (taken if fits else left).append(job)
-            rows += job.rows if fits else 0
+            room -= job.rows if fits else 0
         self._jobs = collections.deque(left)
+        self._rows = sum(job.rows for job in left)
         return taken
+
+    def _room(self, waiting: Sequence[Job]) -> int:
+        """How many rows may run with the first job."""
+        if not waiting or waiting[0].shape is None:
+            return 0
+        first = waiting[0]
+        rows = sum(job.rows for job in waiting if job.shape == first.shape)
+        return self._choose(first.shape, min(rows, self._max_rows)) - first.rows

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 from fluid.serving.replies import Refusal
+from fluid.serving.request import Request
 from fluid.serving.settings import Settings
+from fluid.serving.waiting import Timeouts
 
 
 class Bodies:
@@ -21,6 +23,7 @@ class Bodies:
 
     def __init__(self, settings: Settings):
         self._settings = settings
+        self._reading: Timeouts[asyncio.Task[Any]] = Timeouts(settings.read_timeout, asyncio.Task.cancel)
         self.pending = 0
 
     @contextlib.contextmanager
@@ -32,7 +35,7 @@ class Bodies:
         finally:
             self.pending -= pending.size
 
-    async def read(self, request: Any, pending: "Pending") -> bytes:
+    async def read(self, request: Request, pending: "Pending") -> bytes:
         """The body of a request.
 
         Raises:
@@ -45,13 +48,22 @@ class Bodies:
         if not length.isascii() or not length.isdigit() or len(length) > 18:
             raise Refusal(400, "the header Content-Length is a number")
         self._check(int(length))
-        try:
-            async with asyncio.timeout(self._settings.read_timeout):
-                return await self._received(request, pending)
-        except TimeoutError:
-            raise Refusal(408, f"the request took longer than {self._settings.read_timeout:g} seconds") from None
+        return await self._in_time(self._received(request, pending))
 
-    async def _received(self, request: Any, pending: "Pending") -> bytes:
+    async def _in_time(self, received: Awaitable[bytes]) -> bytes:
+        """What is received, as `asyncio.timeout` would have it, with one timer for all requests."""
+        task: Any = asyncio.current_task()
+        self._reading.watch(task)
+        try:
+            return await received
+        except asyncio.CancelledError:
+            if task in self._reading or task.uncancel():  # somebody else wants it to end
+                raise
+            raise Refusal(408, f"the request took longer than {self._settings.read_timeout:g} seconds") from None
+        finally:
+            self._reading.forget(task)
+
+    async def _received(self, request: Request, pending: "Pending") -> bytes:
         chunks = []
         more = True
         while more:

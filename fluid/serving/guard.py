@@ -8,13 +8,45 @@ from fluid.serving.settings import Settings
 _ANSWER = b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
+class Joined:
+    """A transport that sends together what is written together: the head of an answer and its body.
+
+    Args:
+      transport: of asyncio.
+      loop: which sends when it has done what it is doing.
+    """
+
+    def __init__(self, transport: Any, loop: Any):
+        self._transport, self._loop = transport, loop
+        self._written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Send bytes soon."""
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        """Send what was written, and end."""
+        self._send()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _send(self) -> None:
+        if self._written:
+            self._transport.write(b"".join(self._written))
+            self._written.clear()
+
+
 def guarded(settings: Settings) -> Any:
     """The class of connections that uvicorn makes; see `uvicorn.Config(http=...)`."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError as error:
         raise errors.ArgumentError(
-            "a server needs starlette, uvicorn, httptools and prometheus_client: pip install 'fluid-jax[serve]'"
+            "a server needs uvicorn, httptools and prometheus_client: pip install 'fluid-jax[serve]'"
         ) from error
 
     class GuardedConnection(HttpToolsProtocol):
@@ -24,7 +56,8 @@ def guarded(settings: Settings) -> Any:
         _timer: Any = None
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            joined: Any = Joined(transport, self.loop)
+            super().connection_made(joined)
             self._wait_for_head()
 
         def connection_lost(self, exc: Exception | None) -> None:

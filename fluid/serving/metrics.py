@@ -22,7 +22,7 @@ class Metrics:
             import prometheus_client as client
         except ImportError as error:
             raise errors.ArgumentError(
-                "a server needs starlette, uvicorn, httptools and prometheus_client: pip install 'fluid-jax[serve]'"
+                "a server needs uvicorn, httptools and prometheus_client: pip install 'fluid-jax[serve]'"
             ) from error
         self._client = client
         self._gauges = gauges

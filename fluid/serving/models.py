@@ -45,7 +45,12 @@ class Version:
         self.runner = Runner(session, program, settings, model)
         self._metrics = metrics
         self.batcher = Batcher(
-            self._run, self.runner.max_rows, settings.max_delay_ms / 1000, settings.max_queue, self._failed
+            self._run,
+            self.runner.max_rows,
+            settings.max_delay_ms / 1000,
+            settings.max_queue,
+            self._failed,
+            self.runner.choose,
         )
 
     def warm_up(self) -> None:
@@ -137,11 +142,15 @@ class Models:
         for version in self:
             version.warm_up()
 
-    def reload(self) -> None:
+    def reload(self) -> bool:
         """Take over versions that are new in a folder; the version before answers until the new one is ready.
 
         A file that cannot be loaded is reported once, and tried again when it has changed.
+
+        Returns:
+          Whether there were any.
         """
+        replaced = False
         for name, folder in self._folders.items():
             newest = max(_numbers(folder), default=0)
             if newest <= max((int(v) for v in self._known(name)), default=0):
@@ -160,6 +169,8 @@ class Models:
                 LOG.error("version %d of the model %s is not served: %s", newest, name, error)
                 continue
             self._replace(found)
+            replaced = True
+        return replaced
 
     def close(self) -> None:
         """Answer what waits, and end."""

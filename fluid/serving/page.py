@@ -1,9 +1,9 @@
 """The page at `/`: the models, a form that tries one, and live figures. It asks the server as any other client does."""
 
 import pathlib
-from typing import Any
 
 from fluid.serving.replies import Reply
+from fluid.serving.request import Request
 
 _FOLDER = pathlib.Path(__file__).parent / "static"
 # The page loads nothing from elsewhere, and nobody else may frame it.
@@ -13,17 +13,17 @@ _POLICY = {
 }
 
 
-async def html(request: Any) -> Reply:
+async def html(request: Request) -> Reply:
     """The page."""
     return _file("page.html", "text/html; charset=utf-8")
 
 
-async def script(request: Any) -> Reply:
+async def script(request: Request) -> Reply:
     """What it does."""
     return _file("page.js", "text/javascript; charset=utf-8")
 
 
-async def style(request: Any) -> Reply:
+async def style(request: Request) -> Reply:
     """How it looks."""
     return _file("page.css", "text/css; charset=utf-8")
 

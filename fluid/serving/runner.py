@@ -1,7 +1,8 @@
 """Runner: one version of a model, compiled for all its shapes, which runs requests together."""
 
+import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -48,6 +49,7 @@ class Runner:
         self._names = _names_of(program)
         self._keys: set[Any] = set()
         self._warm = 0
+        self._seconds: dict[tuple[Any, int], float] = {}
         self.signature = Signature(self._specs, (), program.output_names is not None)
         self.together = False
 
@@ -68,8 +70,10 @@ class Runner:
         for index, rung in enumerate(self._shapes.rungs):
             for size in sizes:
                 feeds = made_up(self._specs, size, rung, random)
-                self._keys.add(self._shapes.key(index, feeds))
+                key = self._shapes.key(index, feeds)
+                self._keys.add(key)
                 values = self._run(feeds)
+                self._seconds[key, size] = min(self._timed(feeds) for _ in range(3))
         self.signature = Signature(self._specs, self._outputs(values), self._program.output_names is not None)
         self.together = self._has_rows() and not self._program.random and self._is_independent(random)
         self._warm = len(self._keys)
@@ -95,13 +99,25 @@ class Runner:
         self._check_key(key)
         return Job(checked, rows, key if self.together else None, time.monotonic() + timeout)
 
+    def choose(self, key: Hashable, rows: int) -> int:
+        """How many of the rows that wait to run next: all of them padded, or only as many as need no padding.
+
+        Padding takes as long as rows do where arithmetic is what takes the time, and nothing where reading the
+        parameters is. How long each size takes was measured when it was compiled.
+        """
+        room = self._shapes.room(rows)
+        fewer = max((size for size in self._shapes.rows if size <= rows), default=rows)
+        if room == fewer or (key, room) not in self._seconds:
+            return rows
+        return rows if self._seconds[key, room] / rows <= self._seconds[key, fewer] / fewer else fewer
+
     def run(self, jobs: Sequence[Job]) -> list[Values]:
         """The results of jobs of the same shape, by name."""
         if not self.together:
             return [dict(zip(self._names, self._run(job.values), strict=True)) for job in jobs]
         rows = sum(job.rows for job in jobs)
         values = self._run(joined([job.values for job in jobs], self._shapes.room(rows)))
-        ends = np.cumsum([job.rows for job in jobs]).tolist()
+        ends = itertools.accumulate(job.rows for job in jobs)
         return [
             {name: cut(value, end - job.rows, end) for name, value in zip(self._names, values, strict=True)}
             for job, end in zip(jobs, ends, strict=True)
@@ -109,6 +125,12 @@ class Runner:
 
     def _run(self, feeds: Mapping[str, Any]) -> list[Any]:
         return [jax.tree.map(np.asarray, value) for value in self._step.raw(feeds)]
+
+    def _timed(self, feeds: Mapping[str, Any]) -> float:
+        """How many seconds a batch takes."""
+        start = time.perf_counter()
+        self._run(feeds)
+        return time.perf_counter() - start
 
     def _has_rows(self) -> bool:
         """Whether all feeds and outputs have the batch for their first dimension."""

@@ -1,5 +1,6 @@
 """Server: an App behind uvicorn, in a thread of a program or for a whole process."""
 
+import gc
 import logging
 import os
 import pathlib
@@ -156,6 +157,7 @@ class Server(Host):
     def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C: then no longer be ready, answer what was asked, and return."""
         LOG.info("serving %s at %s", ", ".join(self.app.models.names()), self.url)
+        self.app.settled = _leave_alone
         super().run()
 
     def __repr__(self) -> str:
@@ -248,6 +250,13 @@ def checked_settings(given: Mapping[str, Any]) -> Settings:
     return Settings(**given)
 
 
+def _leave_alone() -> None:
+    """Let the garbage collector pass over everything that lives now: a pass over JAX and the models takes 100 ms."""
+    gc.unfreeze()  # of a version that was replaced something may be garbage
+    gc.collect()
+    gc.freeze()
+
+
 def _application(models: Mapping[str, Any], settings: Settings, access: Any, place: Place, every: float | None) -> Any:
     from fluid.serving.app import App  # which needs asyncio
 
@@ -261,8 +270,10 @@ def _named(models: Models) -> Mapping[str, Any]:
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # asyncio sends at once (TCP_NODELAY) only where the socket says its protocol; else an answer waits 40 ms for an
+        # acknowledgement of its head.
+        found = socket.socket(family, kind, protocol)
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(address)

@@ -124,3 +124,15 @@ def test_a_model_that_fails_tells_those_who_asked_and_goes_on():
         bad.future.result()
     assert good.future.result() == {"y": 0} and [str(f) for f in failures] == ["broken"]
     batcher.close()
+
+
+def test_rows_are_left_for_the_next_batch_where_that_was_chosen():
+    asked = []
+
+    def choose(shape, rows):
+        asked.append((shape, rows))
+        return 4 if rows == 5 else rows
+
+    jobs = [a_job(1, rows=3), a_job(2, rows=2), a_job(3, shape="b"), a_job(4, shape=None)]
+    assert queued(jobs, max_rows=8, choose=choose) == [[1], [2], [3], [4]]
+    assert asked[1:] == [("a", 5), ("a", 2), ("b", 1)]

@@ -363,8 +363,8 @@ def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool,
         places = np.maximum(_places(pixels, size, corners, mode), 0)
         low = np.minimum(places.astype(int), pixels - 1)
         share = (places - low).reshape(along_axis(axis, result.ndim)).astype(result.dtype)
-        below = jnp.take(result, low, axis=axis)
-        above = jnp.take(result, np.minimum(low + 1, pixels - 1), axis=axis)
+        below = jnp.take(result, low, axis=axis, mode="clip")
+        above = jnp.take(result, np.minimum(low + 1, pixels - 1), axis=axis, mode="clip")
         result = below * (1 - share) + above * share
     return result.astype(image.array.dtype)
 

@@ -1,0 +1,109 @@
+"""What the event loop waits for: results that other threads compute, and limits of time, each at the cost of one."""
+
+import asyncio
+import collections
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from fluid.serving.batching import Job
+
+T = TypeVar("T")
+
+
+class Timeouts(Generic[T]):
+    """Tells what is still watched after some seconds. A timer for each would cost more than what most of them wait for.
+
+    Args:
+      seconds: the limit.
+      late: called with what has reached it, which is no longer watched then.
+
+    Example:
+      >>> async def main():
+      ...     late = []
+      ...     timeouts = Timeouts(0.001, late.append)
+      ...     timeouts.watch("slow")
+      ...     timeouts.watch("quick")
+      ...     timeouts.forget("quick")
+      ...     while not late:
+      ...         await asyncio.sleep(0)
+      ...     return late, "slow" in timeouts
+      >>> asyncio.run(main())
+      (['slow'], False)
+    """
+
+    def __init__(self, seconds: float, late: Callable[[T], object]):
+        self._seconds, self._late = seconds, late
+        self._ends: dict[T, float] = {}  # who came first ends first
+        self._is_set = False
+
+    def watch(self, one: T) -> None:
+        """Begin; the time runs from now on."""
+        loop = asyncio.get_running_loop()
+        self._ends[one] = loop.time() + self._seconds
+        if not self._is_set:
+            self._is_set = True
+            loop.call_later(self._seconds, self._look, loop)
+
+    def forget(self, one: T) -> None:
+        """It has come in time, or was late."""
+        self._ends.pop(one, None)
+
+    def __contains__(self, one: T) -> bool:
+        return one in self._ends
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._ends:
+            one, end = next(iter(self._ends.items()))
+            if end > loop.time():
+                loop.call_at(end, self._look, loop)
+                return
+            del self._ends[one]
+            self._late(one)
+        self._is_set = False
+
+
+class Mailbox:
+    """Wakes the requests whose results are there, all of a batch at once: to wake an event loop costs system calls.
+
+    Args:
+      patience: seconds for which `patiently` waits.
+    """
+
+    def __init__(self, patience: float):
+        self._arrived: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._is_called = False
+        self._waiting: Timeouts[asyncio.Future[None]] = Timeouts(patience, _wake)
+
+    def arrival(self, job: Job) -> asyncio.Future[None]:
+        """Done when the job is."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        job.future.add_done_callback(lambda _: self._put(loop, waiter))
+        return waiter
+
+    async def patiently(self, job: Job) -> bool:
+        """Wait until a job is done, for a while; whether it is."""
+        waiter = self.arrival(job)
+        self._waiting.watch(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.forget(waiter)
+        return job.future.done()
+
+    def _put(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+        """Called in the thread that has the result."""
+        self._arrived.append(waiter)
+        if not self._is_called:  # set before the loop is called, unset before it looks: nothing stays behind
+            self._is_called = True
+            loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_called = False
+        while self._arrived:
+            _wake(self._arrived.popleft())
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
