@@ -15,9 +15,11 @@ DEMO_STAMP := $(VENV)/.installed-demo
 WORKERS ?= 2
 PYTEST_ARGS ?=
 comma := ,
-# Most tests run a program once or twice, so how fast it compiles is all that counts. Those marked slow, which train,
-# run what users run. (XLA of later years has no such flag.)
-XLA_FLAG := import jaxlib.version as v; print("--xla_cpu_use_fusion_emitters=false" if v.__version_info__ < (0, 11) else "")
+# Most tests run a program once or twice, so how fast it compiles is all that counts; to split a program for several
+# threads costs more than it gains where every core has a worker. Those marked slow, which train, run what users run.
+# (XLA of later years has no such flags.)
+FEWER_PASSES := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
+XLA_FLAG := import jaxlib.version as v; print("$(FEWER_PASSES)" if v.__version_info__ < (0, 11) else "")
 COMPILE_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$($(BIN)/python -c '$(XLA_FLAG)')"
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
