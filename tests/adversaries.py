@@ -11,7 +11,7 @@ COLUMNS = {
     "noise": RNG.normal(size=(52, 3)).astype("float32"),
 }
 EPOCHS = 3
-LONG = 30  # epochs of a training that is killed
+LONG = 10  # epochs of a training that is killed
 MOVED = {"discriminator": ["discriminator/*"], "generator": ["generator/*"]}
 
 
@@ -99,4 +99,4 @@ if __name__ == "__main__":  # a training to be killed: `python tests/adversaries
 
     mine = trainer(sys.argv[1])
     mine.train(reader(), LONG, event_handler=turns_said(lambda line: print(line, flush=True)))
-    print("ended", digest(mine), flush=True)
+    print("ended", digest(mine.session), flush=True)

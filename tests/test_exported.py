@@ -99,13 +99,13 @@ NAMES = {
         RemoteError ShapeError UnknownNameError missing_name nearest
     """,
     "fluid.static": """
-        BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram DataFeeder ExecutionStrategy Executor
-        Inferencer LoDTensor ParallelExecutor ParamAttr Program Scope Trainer Variable WeightNormParamAttr
-        append_backward average backward batch clip compiler core cpu_places create_lod_tensor
-        create_random_int_lodtensor cuda_places data default_main_program default_startup_program embedding
-        errors framework global_scope gradients in_dygraph_mode initializer io is_compiled_with_cuda layers
-        memory_optimize metrics name_scope nets one_hot optimizer program_guard reader regularizer
-        release_memory scope_guard unique_name
+        BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram DataFeeder ExecutionStrategy
+        Executor Inferencer LoDTensor ParallelExecutor ParamAttr Program Scope Trainer Variable
+        WeightNormParamAttr append_backward average backward batch clip compiler core cpu_places
+        create_lod_tensor create_random_int_lodtensor cuda_places data default_main_program
+        default_startup_program embedding errors framework global_scope gradients in_dygraph_mode
+        initializer io is_compiled_with_cuda layers memory_optimize metrics name_scope nets one_hot
+        optimizer program_guard reader regularizer release_memory scope_guard unique_name
     """,
     "fluid.static.backward": """
         append_backward calc_gradient gradients

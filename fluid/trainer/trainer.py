@@ -257,7 +257,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         run = loop.Run(
             programs=programs,
             progress=position,
-            convert=turns_of(self._members, readers, feed_order, [program.step.buckets for program in programs]),
+            convert=turns_of(self._members, feed_order, [program.step.buckets for program in programs]),
             handlers=dispatcher,
             stopping=lambda: self._stopping,
             pausing=lambda: self._pausing,

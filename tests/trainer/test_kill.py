@@ -111,7 +111,7 @@ def test_row_01_several_programs_are_killed_and_end_with_the_same_bits(start, tm
     whole = adversaries.trainer()
     turns = []
     whole.train(adversaries.reader(), adversaries.LONG, event_handler=adversaries.turns_said(turns.append))
-    assert again[-1] == f"ended {killed.digest(whole)}"
+    assert again[-1] == f"ended {killed.digest(whole.session)}"
     done = len(turns) - len(again[:-1])
     assert 0 < done <= len(said) and said[:done] + again[:-1] == turns and said == turns[: len(said)]
 

@@ -129,7 +129,7 @@ def test_each_program_can_be_tested_predicted_run_and_exported(whole, in_tmp):
     assert mine.test(data, program="discriminator")["loss"] == pytest.approx(
         float(mine.session.run("discriminator", COLUMNS, mode="test")["loss"]), rel=1e-5
     )
-    assert mine.test(noise, program=generator)["loss"] == pytest.approx(float(expected["loss"]), rel=1e-5)
+    assert mine.test(data, program=generator)["loss"] == pytest.approx(float(expected["loss"]), rel=1e-5)
     made = np.concatenate([found["made"] for found in mine.predict(noise, fetch="made", program="generator")])
     assert np.allclose(made, expected["made"], atol=1e-6)
     assert np.allclose(mine.run({"noise": COLUMNS["noise"]}, ["made"], program="generator")[0], made, atol=1e-6)

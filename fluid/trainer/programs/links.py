@@ -28,6 +28,9 @@ def members_of(declared: Sequence[TrainingProgram], programs: Sequence[Program],
     members = {p.name: Member(each, p, session) for each, p in zip(declared, programs, strict=True)}
     for name in members:
         _linked(name, members, session, ())
+    feeds = frozenset(feed for program in programs for feed in program.feeds)
+    for member in members.values():
+        member.others = feeds - member.reads.keys()
     return list(members.values())
 
 

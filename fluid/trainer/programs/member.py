@@ -1,6 +1,6 @@
 """Member: one program of a Trainer, with what its steps and tests are fed with."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from fluid.core import FeedSpec, Program
@@ -28,6 +28,7 @@ class Member:
       declared: the same.
       program: the same.
       chain: computes the feeds that come from other programs; None where there are none.
+      others: feeds of the other programs, which minibatches may have beside those of this one.
     """
 
     def __init__(self, declared: TrainingProgram, program: Program, session: Session):
@@ -35,6 +36,7 @@ class Member:
         self.declared = declared
         self.program = program
         self.chain: Chain | None = None
+        self.others: frozenset[str] = frozenset()
         self._session = session
 
     @property
@@ -57,20 +59,18 @@ class Member:
         buckets: Buckets,
         only: Collection[str] | None = None,
         interrupts: Signals | None = None,
-        others: Sequence[str] = (),
     ) -> Convert:
-        """What makes a feed of a minibatch, which holds `reads`.
+        """What makes a feed of a minibatch, which holds `reads`; of named columns, those of `others` are left out.
 
         Args:
           order: see `Feeder`; None for that of the TrainingProgram.
           buckets: pads sequences.
           only: the names of the feeds that are read; all by default.
           interrupts: signals that end what is going on between two minibatches.
-          others: columns that the minibatches have for other programs.
         """
         order = self.declared.feed_order if order is None else order
         feeder = Feeder(self.reads, order, buckets=buckets, only=only)
-        left_out = frozenset(others) - set(self.reads)
+        left_out = self.others
         session = self._session
 
         def convert(minibatch: Any, index: int) -> dict[str, Any]:

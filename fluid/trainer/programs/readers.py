@@ -167,14 +167,11 @@ def source_of(members: Sequence[Member], readers: Sequence[ReaderLike | None], p
     return Turns(sources, plan.schedule, leading, first)
 
 
-def turns_of(
-    members: Sequence[Member], readers: Sequence[ReaderLike | None], order: FeedOrder, buckets: Sequence[Buckets]
-) -> Callable[[Any, int], Turn]:
+def turns_of(members: Sequence[Member], order: FeedOrder, buckets: Sequence[Buckets]) -> Callable[[Any, int], Turn]:
     """What makes a Turn of what a Source gives, and its number in the epoch.
 
     Args:
       members: the programs.
-      readers: of each.
       order: the `feed_order` of `train`.
       buckets: what pads the sequences of each.
 
@@ -189,10 +186,7 @@ def turns_of(
             f"train(feed_order={order!r}): each of several programs has an order of its own; write "
             f"fluid.TrainingProgram({members[0].name}, optimizer, feed_order=...)"
         )
-    converts = []
-    for member, reader, its in zip(members, readers, buckets, strict=True):
-        sharing = [m for m, r in zip(members, readers, strict=True) if r is reader and r is not None]
-        converts.append(member.convert(None, its, others=[name for other in sharing for name in other.reads]))
+    converts = [member.convert(None, its) for member, its in zip(members, buckets, strict=True)]
     return lambda item, index: Turn(item[0], converts[item[0]](item[1], index))
 
 
