@@ -3,7 +3,7 @@
 #   make test    check, then the whole test suite
 #   make check   lint, format, types, layering
 #   make examples  every example at full strength, against the accuracy that it reaches
-#   make soak    what takes too long for every day: 20 kills, every byte of a checkpoint flipped, 10,000 bad requests,
+#   make soak    what takes too long for every day: 220 kills, every byte of a checkpoint flipped, 10,000 bad requests,
 #                the whole of long tables
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make bench   fluid beside hand-written JAX
@@ -62,9 +62,9 @@ quick: $(STAMP)
 	$(COMPILE_QUICKLY) $(PYTEST) -m "not slow and not full and not soak" || test $$? -eq 5
 
 soak: $(STAMP)
-	FLUID_KILLS=20 FLUID_STRIDE=1 FLUID_REQUESTS=10000 $(BIN)/python -m pytest -q tests/trainer/test_kill.py \
-	    tests/trainer/test_faults.py tests/serving/test_fuzz.py tests/artifact/test_every_program.py \
-	    tests/static/test_original_numbers.py
+	FLUID_KILLS=20 FLUID_ONLINE_KILLS=200 FLUID_STRIDE=1 FLUID_REQUESTS=10000 $(BIN)/python -m pytest -q \
+	    tests/trainer/test_kill.py tests/trainer/test_faults.py tests/serving/test_fuzz.py tests/artifact/test_every_program.py \
+	    tests/static/test_original_numbers.py tests/online/test_kill.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         config = fluid.CheckpointConfig(f"{place}/async", max_num_checkpoints=1, step_interval=1)
         trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3))
-        checkpoints = Checkpoints(config, trainer.session, trainer.program)
+        checkpoints = Checkpoints(config, trainer.session, [trainer.program])
         alone = Folder(f"{place}/sync")
         feed, number = {"x": np.ones((4, 64), "float32")}, iter(range(10**9))
 

@@ -24,24 +24,29 @@ from fluid.input import data, embedding, one_hot
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from fluid.looking import draw, summary
 from fluid.metrics import average
+from fluid.online import OnlineTrainer
 from fluid.param_attr import ParamAttr, WeightNormParamAttr
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.reader import DataFeeder, batch
+from fluid.remote import RemoteTrainer
 from fluid.serving import serve
 from fluid.session import Results, Session, TrainingStep
 from fluid.trainer import (
     BeginEpochEvent,
     BeginStepEvent,
     BeginTrainEvent,
+    Checkpoint,
     CheckpointConfig,
     EndEpochEvent,
     EndStepEvent,
     EndTrainEvent,
     Handler,
     History,
+    Loop,
     MeasuredEvent,
     ProgressBar,
     Trainer,
+    TrainingProgram,
     train,
 )
 from fluid.tuning import find_learning_rate
@@ -54,6 +59,7 @@ __all__ = [
     "BeginTrainEvent",
     "CPUPlace",
     "CUDAPlace",
+    "Checkpoint",
     "CheckpointConfig",
     "DataFeeder",
     "EndEpochEvent",
@@ -63,16 +69,20 @@ __all__ = [
     "History",
     "Inferencer",
     "LoDTensor",
+    "Loop",
     "MeasuredEvent",
     "NestedSequenceBatch",
+    "OnlineTrainer",
     "ParamAttr",
     "Program",
     "ProgressBar",
+    "RemoteTrainer",
     "Results",
     "Scope",
     "SequenceBatch",
     "Session",
     "Trainer",
+    "TrainingProgram",
     "TrainingStep",
     "WeightNormParamAttr",
     "average",

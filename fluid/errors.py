@@ -18,6 +18,9 @@
     |-- ArtifactError        (OSError)       an exported model cannot be written, read or run here
     |-- ProtocolError        (ValueError)    a message is not one of the Open Inference Protocol
     |-- RemoteError          (ConnectionError)  a server does not answer, or refuses
+    |-- OnlineError          (RuntimeError)  an OnlineTrainer cannot do that in the state that it is in
+    |   `-- JournalError     (OSError)       ... because its journal is damaged, in use or cannot be written
+    |       `-- JournalFullError             ... or has no room until more rows are trained on
     |-- NonFiniteError       (FloatingPointError)  training came to an infinity or a NaN
     `-- DeviceError          (RuntimeError)  a device that is not there was asked for
 
@@ -107,6 +110,18 @@ class ProtocolError(FluidError, ValueError):
 
 class RemoteError(FluidError, ConnectionError):
     """A server does not answer, or refuses a request that a client sent."""
+
+
+class OnlineError(FluidError, RuntimeError):
+    """An OnlineTrainer cannot do what it was asked in the state that it is in."""
+
+
+class JournalError(OnlineError, OSError):
+    """The journal of an OnlineTrainer is damaged, in use by another one, or cannot be written."""
+
+
+class JournalFullError(JournalError):
+    """The journal of an OnlineTrainer has no room until more rows are trained on; send the same rows again later."""
 
 
 class NonFiniteError(FluidError, FloatingPointError):

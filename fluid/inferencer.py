@@ -19,7 +19,7 @@ from fluid.reader.columns import batch_size, read_feed
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
-from fluid.session.prediction import needed_feeds, on_host, stream
+from fluid.session.prediction import constant, needed_feeds, on_host, stream
 from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike, Rename, newest_checkpoint, source_of
 
@@ -148,8 +148,9 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
 
         Args:
           feed: by name: arrays or nested lists `[batch, ...]`; for sequences lists of rows, SequenceBatches or
-            LoDTensors. Any other named value can be given as well, and replaces what the program computes; feeds that
-            are not needed then can be left out. A program of one feed also takes the data of that feed alone.
+            LoDTensors. Any other named value can be given as well, and replaces what the program computes; a scalar
+            stands there for an array of it. Feeds that are not needed then can be left out. A program of one feed also
+            takes the data of that feed alone.
           fetch: names of values to return instead of the outputs.
           return_numpy: False leaves arrays on the device, as JAX arrays, and returns sequences as LoDTensors.
 
@@ -192,7 +193,12 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         return super()._repr_html_() if self.remote is None else html.escape(repr(self))
 
     def predict(
-        self, reader: ReaderLike, fetch: Fetch | None = None, feed_order: FeedOrder = None
+        self,
+        reader: ReaderLike,
+        fetch: Fetch | None = None,
+        feed_order: FeedOrder = None,
+        *,
+        feed: Mapping[str, Any] | None = None,
     ) -> Iterator[Results]:
         """Run the program over one pass of a reader, and give the results of each minibatch.
 
@@ -204,6 +210,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
           fetch: names of values to return instead of the outputs.
           feed_order: which field of a row is which feed, as for `Trainer.train`. Columns of dicts that it does not name
             are ignored, such as a label that the program does not declare.
+          feed: what is fed beside every minibatch, as for `Session.run`: of a named value or a parameter, which it
+            replaces, such as a scalar for all of its numbers; or of a feed that the reader does not give.
 
         Returns:
           An iterator of Results, as `infer` returns them, one for each minibatch. Nothing is read before the first one
@@ -235,12 +243,14 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             )
         source = minibatches(reader)
         names = None if fetch is None else check_fetch(self.program, fetch)
-        needed = needed_feeds(self.session, self.program, names)
+        fixed = constant(self.session, self.program, feed)
+        needed = needed_feeds(self.session, self.program, names, fixed)
         feeder = Feeder(self.program.feeds, feed_order, buckets=self._buckets, only=needed)
-        plan = self._plan(needed, fetch)
+        plan = self._plan((*needed, *fixed.feeds, *fixed.overrides), fetch)
+        plan.padded = plan.padded and not fixed.has_rows
 
-        def begin(feed: Any) -> Callable[[], Results]:
-            values = plan.begin(feed, {})
+        def begin(minibatch: Any) -> Callable[[], Results]:
+            values = plan.begin({**minibatch, **fixed.feeds}, fixed.overrides)
             return lambda: Results(on_host(values()), plan.names)
 
         return stream(source, lambda minibatch, index: self.session.take(feeder.feed(minibatch, index)), begin)
@@ -268,7 +278,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         wanted = program.outputs if names is None else [self._array(n) for n in names]
         given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
-        step = self.session.step(program, request)
+        step = self.session.bind(program, request)
         names = program.output_names if names is None else names
         return _Plan(feeds, overrides, step, padded, names, program.batch_sizes)
 
@@ -318,7 +328,8 @@ class _Plan:
         Returns:
           A function that gives the values, and waits for them where they are to be cut.
         """
-        size = batch_size({**feeds, **overrides}) if self.padded else 0
+        rows = _with_rows(feeds, overrides) if self.padded else {}
+        size = batch_size(rows) if rows else 0
         room = self._room(size) if size else 0
         if room == size:
             values = self.step.raw(feeds, overrides)
@@ -341,8 +352,8 @@ class _Plan:
     def _begin(
         self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]
     ) -> Callable[[], Sequence[Any]]:
-        size = batch_size({**feeds, **overrides})
-        feeds, overrides = jax.tree.map(lambda x: pad(x, room - size), (feeds, overrides))
+        size = batch_size(_with_rows(feeds, overrides))
+        feeds, overrides = jax.tree.map(lambda x: pad(x, room - size) if np.ndim(x) else x, (feeds, overrides))
         values = self.step.raw(feeds, overrides)
         # Results are cut on the host: on the device each size would be a compilation of its own.
         return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
@@ -367,6 +378,11 @@ def _saved_by_the_original(path: Any) -> Any:
     from fluid import original  # not everybody needs it
 
     return original.load_inference_model(path).program if original.is_inference_model(path) else None
+
+
+def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What has one row for each example: all but scalars in the place of values."""
+    return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
 
 
 def _repeat_last(value: Any, count: int) -> Any:

@@ -32,11 +32,8 @@ def guard(new_generator: None = None) -> Iterator[None]:
             f"unique_name.guard({new_generator!r}): names have no generators; to put something before them write "
             f'with fluid.name_scope("teacher"):'
         )
-    try:
-        names = core.current_frame("unique_name.guard").naming.counters
-    except errors.OutsideProgramError:
-        names = {}
-    if names:
+    frame = core.present_frame()
+    if frame is not None and frame.naming.counters:
         raise errors.ProgramError(
             "unique_name.guard() inside a program function, behind layers that have names already, would give these "
             'names out once more; write with fluid.name_scope("second"): instead, or share parameters by '

@@ -69,14 +69,14 @@ def train(folder=None, mode="plain", say=print):
     return trainer
 
 
-def digest(trainer):
-    """A checksum of all arrays of a trainer."""
+def digest(session):
+    """A checksum of all arrays of a session."""
     found = hashlib.sha256()
-    for name, value in sorted(trainer.session.state().items()):
+    for name, value in sorted(session.state().items()):
         found.update(name.encode() + np.asarray(value).tobytes())
     return found.hexdigest()
 
 
 if __name__ == "__main__":
     ended = train(sys.argv[1], sys.argv[2], say=lambda line: print(line, flush=True))
-    print("ended", digest(ended), flush=True)
+    print("ended", digest(ended.session), flush=True)

@@ -6,6 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
+import fluid
+
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -27,7 +29,8 @@ def test_every_example_is_tested_here():
         "language_model.py",
     }
     tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py", "seq2seq_2018.py"}
-    tested |= {"serve_digits.py", "run_a_2018_model.py"}
+    tested |= {"serve_digits.py", "run_a_2018_model.py", "online_recommender.py", "policy_gradient.py"}
+    tested |= {"gan_digits.py", "shared_tower.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -188,6 +191,44 @@ def test_seq2seq_2018(in_tmp, capsys):
     assert f"right to the last digit: {right:.3f}" in said and "generated numbers" in said
 
 
+def test_gan_digits(in_tmp, capsys, monkeypatch):
+    """Whether digits can be read takes more epochs: `make examples` shows that."""
+    example = load("gan_digits")
+    monkeypatch.setattr(example, "HIDDEN", 48)
+    measured = example.main(num_epochs=15)
+    (_, near), (_, far) = measured["drawn by the GAN"], measured["noise"]
+    assert near < 0.7 * far
+    assert "digits.png shows ten of each digit" in capsys.readouterr().out
+    assert (in_tmp / "digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_gan_digits_gives_the_same_bits_in_a_loop_of_its_own_and_after_it_was_broken_off(in_tmp, monkeypatch):
+    example = load("gan_digits")
+    monkeypatch.setattr(example, "HIDDEN", 16)
+    (images, digits), _ = example.load_data()
+
+    def reader():
+        columns = {"image": images[:320], "digit": digits[:320]}
+        return fluid.reader.arrays(columns, batch_size=64, shuffle=True)
+
+    def fail(event):
+        if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == (3, 1):
+            raise ZeroDivisionError
+
+    whole = example.train(reader(), 5)
+    with pytest.raises(ZeroDivisionError):
+        example.train(reader(), 5, "checkpoints", fail)
+    for params in (example.train_by_hand(reader(), 5), example.train(reader(), 5, "checkpoints")):
+        assert params.keys() == whole.keys()
+        assert all(np.array_equal(params[name], whole[name]) for name in whole)
+
+
+def test_shared_tower(capsys):
+    errors = load("shared_tower").main(num_epochs=15)
+    assert errors["with the shared tower"] < 0.8 * errors["ratings alone"]
+    assert "generated ratings" in capsys.readouterr().out
+
+
 def test_detect_shapes(in_tmp, capsys):
     """Whether it learns takes minutes: `make examples` shows that."""
     path = str(in_tmp / "shapes.params")
@@ -201,6 +242,14 @@ def test_serve_digits(in_tmp, capsys):
     accuracy, status = load("serve_digits").main(num_epochs=2, path=str(in_tmp / "digits.fluid"))
     assert accuracy > 0.8 and status == 0
     assert f"accuracy {accuracy:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_online_recommender(in_tmp, capsys):
+    errors = load("online_recommender").main(ratings=8000, folder=in_tmp)
+    assert errors["moving test in the end"] < 0.8 * errors["moving test after the change"]
+    assert errors["served"] < 0.5 * errors["never trained since"]
+    assert "generated ratings" in capsys.readouterr().out
 
 
 def test_run_a_2018_model(in_tmp):
@@ -221,3 +270,12 @@ def test_notebook(in_tmp):
     said = "".join(output.get("text", "") for output in outputs)
     assert "image/png" in kinds, "a plot"
     assert float(said.rpartition("test accuracy ")[2].split()[0]) > 0.9
+
+
+def test_policy_gradient(in_tmp, capsys):
+    example = load("policy_gradient")
+    reached, by_chance = example.main(iterations=16)
+    assert reached > 2 * by_chance
+    assert f"reaches a return of {reached:.1f}" in capsys.readouterr().out
+    example.main(iterations=9, checkpoint_dir="policy")
+    assert example.main(iterations=16, checkpoint_dir="policy") == (reached, by_chance), "continued to the same bits"

@@ -74,11 +74,35 @@ def test_detect_shapes(in_tmp):
     assert reached > 0.6 > 80 * by_guessing
 
 
+def test_gan_digits(in_tmp):
+    measured = load("gan_digits").main()
+    (drawn, near), (by_chance, far) = measured["drawn by the GAN"], measured["noise"]
+    assert drawn > 0.8 > 6 * by_chance and near < 0.5 * far
+
+
+def test_shared_tower(in_tmp):
+    errors = load("shared_tower").main()
+    assert errors["with the shared tower"] < 0.5 * errors["always the mean"]
+    assert errors["with the shared tower"] < 0.6 * errors["ratings alone"]
+
+
 def test_serve_digits(in_tmp):
     accuracy, status = load("serve_digits").main()
     assert accuracy > 0.95 and status == 0
 
 
+def test_online_recommender(in_tmp):
+    errors = load("online_recommender").main(folder=in_tmp)
+    assert errors["moving test in the end"] < 0.5 * errors["moving test after the change"]
+    assert errors["served"] < 0.25 * errors["never trained since"]
+    assert errors["served"] < 0.5 * errors["always the mean"]
+
+
 def test_run_a_2018_model(in_tmp):
     here, served, before, after = load("run_a_2018_model").main()
     assert here < 1e-5 > served and after < before / 2
+
+
+def test_policy_gradient(in_tmp):
+    reached, by_chance = load("policy_gradient").main()
+    assert reached > 150 > 6 * by_chance

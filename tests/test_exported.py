@@ -5,12 +5,13 @@ from public_names import MODULES, public_names
 
 NAMES = {
     "fluid": """
-        BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace CheckpointConfig DataFeeder
-        EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor MeasuredEvent
-        NestedSequenceBatch ParamAttr Program ProgressBar Results Scope SequenceBatch Session Trainer TrainingStep
-        WeightNormParamAttr average batch clip contrib core create_lod_tensor create_random_int_lodtensor data draw
-        embedding errors find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot
-        optimizer place reader regularizer serve summary train trainer unique_name
+        BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace Checkpoint CheckpointConfig DataFeeder
+        EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop MeasuredEvent
+        NestedSequenceBatch OnlineTrainer ParamAttr Program ProgressBar RemoteTrainer Results Scope
+        SequenceBatch Session Trainer TrainingProgram TrainingStep WeightNormParamAttr average batch clip
+        contrib core create_lod_tensor create_random_int_lodtensor data draw embedding errors find_learning_rate
+        frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer
+        serve summary train trainer unique_name
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell
@@ -84,25 +85,27 @@ NAMES = {
         every once
     """,
     "fluid.reader": """
-        DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers shard
-        shuffle xmap xmap_readers
+        DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers
+        prefetch shard shuffle xmap xmap_readers
     """,
     "fluid.io": """
         check_match load_arrays load_fluid_params load_inference_model load_params load_persistables save_arrays
         save_inference_model save_params save_persistables
     """,
     "fluid.errors": """
-        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError EOFException FeedError FeedTypeError
-        FluidError FluidWarning MissingNameError NonFiniteError OutsideProgramError ParameterError ParameterFileError
-        ProgramError ProtocolError ReaderError RemoteError ShapeError UnknownNameError missing_name nearest
+        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError EOFException FeedError
+        FeedTypeError FluidError FluidWarning JournalError JournalFullError MissingNameError NonFiniteError
+        OnlineError OutsideProgramError ParameterError ParameterFileError ProgramError ProtocolError ReaderError
+        RemoteError ShapeError UnknownNameError missing_name nearest
     """,
     "fluid.static": """
         BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram DataFeeder ExecutionStrategy Executor
-        Inferencer LoDTensor ParallelExecutor ParamAttr Program Scope Trainer Variable append_backward backward
-        batch clip core cpu_places create_lod_tensor create_random_int_lodtensor cuda_places data
-        default_main_program default_startup_program embedding errors framework global_scope gradients
-        in_dygraph_mode initializer io is_compiled_with_cuda layers memory_optimize metrics name_scope nets
-        one_hot optimizer program_guard reader regularizer release_memory scope_guard unique_name
+        Inferencer LoDTensor ParallelExecutor ParamAttr Program Scope Trainer Variable WeightNormParamAttr
+        append_backward average backward batch clip compiler core cpu_places create_lod_tensor
+        create_random_int_lodtensor cuda_places data default_main_program default_startup_program embedding
+        errors framework global_scope gradients in_dygraph_mode initializer io is_compiled_with_cuda layers
+        memory_optimize metrics name_scope nets one_hot optimizer program_guard reader regularizer
+        release_memory scope_guard unique_name
     """,
     "fluid.static.backward": """
         append_backward calc_gradient gradients

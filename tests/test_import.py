@@ -55,6 +55,11 @@ def test_a_layer_is_not_hidden_by_the_module_of_its_name():
     assert python(code) == "True True"
 
 
+def test_training_over_the_network_loads_on_use():
+    code = "import sys, fluid; print('fluid.online' in sys.modules, fluid.OnlineTrainer.__name__)"
+    assert python(code) == "False OnlineTrainer"
+
+
 def test_programs_that_are_written_down_load_on_use():
     code = "import sys, fluid; print('fluid.static' in sys.modules, fluid.static.Executor.__name__)"
     assert python(code) == "False Executor"

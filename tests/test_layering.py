@@ -25,6 +25,7 @@ TIERS = [
     ["handlers"],
     ["inferencer", "io", "tuning"],
     ["serving", "contrib"],
+    ["online"],
     ["__init__"],
     ["static"],
     ["cli"],

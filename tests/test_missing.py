@@ -15,6 +15,7 @@ MODULES = {
     "fluid.io": missing.of_io,
     "fluid.layers": missing.of_layers,
     "fluid.metrics": missing.of_metrics,
+    "fluid.optimizer": missing.of_optimizer,
 }
 NAMES = [(module, name) for module, found in MODULES.items() for name in found.instead]
 
@@ -46,6 +47,8 @@ def test_what_never_was_has_no_advice():
         (lambda: fluid.optimizer.AdaM, "Did you mean 'Adam'"),
         (lambda: fluid.optimizer.RMSprop, "use fluid.optimizer.RMSProp"),
         (lambda: fluid.Executor, "use fluid.static.Executor; or fluid.Session"),
+        (lambda: fluid.static.profiler, "use fluid.handlers.Profiler"),
+        (lambda: fluid.static.Exekutor, "Did you mean 'Executor'"),
         (lambda: fluid.traner, "Did you mean 'trainer'"),
     ],
 )

@@ -63,7 +63,7 @@ def run(given: argparse.Namespace) -> int:
         _named(given.model),
         given.host,
         given.port,
-        token=_token(given.token_file),
+        token=read_token(given.token_file),
         allow_anonymous=given.allow_anonymous,
         place=given.place,
         reload_every=given.reload_every,
@@ -85,7 +85,12 @@ def _named(models: list[str]) -> dict[str, str]:
     return named
 
 
-def _token(file: pathlib.Path | None) -> str | None:
+def read_token(file: pathlib.Path | None) -> str | None:
+    """The token that clients have to send: in a file, or in the environment; None for none.
+
+    Raises:
+      ArgumentError: the file cannot be read.
+    """
     if file is None:
         return os.environ.get(_TOKEN) or None
     try:

@@ -19,7 +19,6 @@ from fluid.core.frame import (
     Frame,
     ParameterSpec,
     current_frame,
-    name_scope,
     present_frame,
     running,
     user_site,
@@ -30,7 +29,7 @@ from fluid.core.nested import NestedSequenceBatch, Value, stand_in
 from fluid.core.origins import Origin
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.reduction import Part, Reduced, Reduction
-from fluid.core.scope import Scope
+from fluid.core.scopes import NameScope, Scope, name_scope
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
 from fluid.core.stack import Stack
 from fluid.core.stages import Staged, Stages
@@ -53,6 +52,7 @@ from fluid.core.variables import (
     is_frozen,
     limit_feed,
     look_up,
+    named_array,
     perturbed,
     random_key,
     record,
@@ -70,6 +70,7 @@ __all__ = [
     "Frame",
     "LoDTensor",
     "Minimize",
+    "NameScope",
     "NestedSequenceBatch",
     "Origin",
     "Parameter",
@@ -105,6 +106,7 @@ __all__ = [
     "leave",
     "limit_feed",
     "look_up",
+    "named_array",
     "misfit_of",
     "name_scope",
     "one_of",

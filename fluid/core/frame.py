@@ -353,36 +353,3 @@ def warn(message: str) -> None:
         frame = frame.f_back
         level += 1
     warnings.warn(message, errors.FluidWarning, stacklevel=level)
-
-
-@contextlib.contextmanager
-def name_scope(prefix: str) -> Iterator[None]:
-    """Prefix the names of layers created inside; counters start afresh for each new prefix.
-
-    Names given by `ParamAttr(name=...)` and the names of feeds stay as they are, so that sharing works across scopes.
-    Opening the same scope again goes on counting.
-
-    Args:
-      prefix: one name, without "/".
-
-    Example:
-      >>> import fluid
-      >>> def program():
-      ...     x = fluid.layers.data("x", shape=[4])
-      ...     with fluid.name_scope("generator"):
-      ...         return fluid.layers.fc(x, size=2)
-      >>> sorted(fluid.Program(program).parameters)
-      ['generator/fc_0.b_0', 'generator/fc_0.w_0']
-    """
-    frame = current_frame("name_scope")
-    if not isinstance(prefix, str) or not prefix or "/" in prefix:
-        raise errors.ArgumentError(
-            f"name_scope needs one name without '/', found {prefix!r}; nest scopes instead: "
-            'with fluid.name_scope("a"), fluid.name_scope("b"): ...'
-        )
-    outer = frame.naming.scopes
-    frame.naming.scopes = (*outer, prefix)
-    try:
-        yield
-    finally:
-        frame.naming.scopes = outer

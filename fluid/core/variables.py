@@ -62,6 +62,17 @@ def create_parameter(
     return _named_array(_as_frozen(frame, spec), whole=not rows_only)
 
 
+def named_array(name: str) -> jax.Array:
+    """The value of a parameter or state that the running program has used before.
+
+    Args:
+      name: the whole name, for example "fc_0.w_0".
+    """
+    frame = current_frame("layers.create_parameter")
+    frame.declared.used_whole.add(name)
+    return _named_array(frame.declared.arrays[name])
+
+
 def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) -> jax.Array:
     """Take rows of a parameter in such a way that its update can be one of these rows alone.
 
@@ -332,12 +343,15 @@ def _overridden(name: str, value: Any, given: Any) -> Any:
     Args:
       name: of the value, for messages.
       value: an array `[batch, ...]` or a sequence batch.
-      given: of the same kind and the same size of each example or step.
+      given: of the same kind and the same size of each example or step; or a scalar, for all of its numbers.
 
     Raises:
       FeedError: it is not.
     """
     sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
+    if jnp.ndim(given) == 0 and not isinstance(given, SequenceBatch | NestedSequenceBatch):
+        numbers = jnp.full_like(value.data if sequence else value, given)
+        return value.with_data(filled(value.with_data(numbers), 0)) if sequence else numbers
     if sequence and not isinstance(given, type(value)):
         kind = type(value).__name__
         raise errors.FeedError(f"{name!r} is a sequence batch; override it with a fluid.{kind}, found an array")

@@ -2,7 +2,7 @@
 
 from fluid.session import step_names
 from fluid.trainer import EndStepEvent, Handler
-from fluid.trainer.evaluation.values import Every, Interval
+from fluid.trainer.evaluation.values import Every, Interval, value_name
 
 _GRADIENT = "grad_norm"
 _RATE = "learning_rate"
@@ -39,15 +39,23 @@ class GradientMonitor(Handler):
 
     def measures(self) -> list[str]:
         """The names of the values, those of one kind together."""
-        names = [name for name in step_names(self.trainer.program) if not name.startswith(_RATE)]
-        own = self.trainer.session.step_function is not None
-        return [name for name in names if not (own and name.startswith(_GRADIENT))]
+        programs = self.trainer.programs
+        return [value_name(programs, program, name) for program in programs for name in self._names(program)]
 
     def fetches(self) -> list[str]:
-        """The same names: the training step computes them."""
-        return self.measures()
+        """The same values: the training step computes them."""
+        return list(dict.fromkeys(name for program in self.trainer.programs for name in self._names(program)))
 
     def end_step(self, event: EndStepEvent) -> None:
         """Announce the values of this step, if they are due."""
         if self._every.at_step(self.done):
-            self.announce(event.epoch, event.step, {name: event.fetched[name] for name in self.measures()})
+            programs = self.trainer.programs
+            names = self._names(event.program)
+            values = {value_name(programs, event.program, name): event.fetched[name] for name in names}
+            self.announce(event.epoch, event.step, values)
+
+    def _names(self, program: str) -> list[str]:
+        """What the step of a program calls them."""
+        names = [name for name in step_names(self.trainer.programs[program]) if not name.startswith(_RATE)]
+        own = self.trainer.session.step_function is not None
+        return [name for name in names if not (own and name.startswith(_GRADIENT))]

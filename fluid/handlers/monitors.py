@@ -7,7 +7,7 @@ from fluid.core import whole_number
 from fluid.session.names import rate_names
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
 from fluid.trainer.evaluation.monitor import Monitor
-from fluid.trainer.evaluation.values import Every, Interval
+from fluid.trainer.evaluation.values import Every, Interval, value_name
 
 
 class EarlyStopping(Monitor):
@@ -117,6 +117,8 @@ class Checkpoint(Handler):
 class LearningRateMonitor(Handler):
     """Announces the learning rate of each step: `learning_rate_0`, and one more for each further `minimize`.
 
+    Of several programs it is that of the program of the step, as `generator/learning_rate_0`.
+
     Args:
       every: a number of steps.
 
@@ -143,20 +145,26 @@ class LearningRateMonitor(Handler):
 
     def measures(self) -> list[str]:
         """One name for each `minimize`."""
-        return rate_names(self.trainer.program)
+        return [name for program in self.trainer.programs for name in self._names(program)]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Find out whether all rates are told; what this raises of one that is not, is raised before the first step."""
-        self._rates = self._current()
+        for program in self.trainer.programs:
+            self._rates = self._current(program)
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Compute the rates of this step on the device, if they are due."""
-        self._rates = self._current() if self._every.at_step(self.done + 1) else None
+        self._rates = self._current(event.program) if self._every.at_step(self.done + 1) else None
 
     def end_step(self, event: EndStepEvent) -> None:
         """Announce the rates of this step."""
         if self._rates is not None:
-            self.announce(event.epoch, event.step, dict(zip(self.measures(), self._rates, strict=True)))
+            self.announce(event.epoch, event.step, dict(zip(self._names(event.program), self._rates, strict=True)))
 
-    def _current(self) -> Any:
-        return self.trainer.session.rate_arrays(self.trainer.program)
+    def _names(self, program: str) -> list[str]:
+        """What the rates of a program are announced as."""
+        programs = self.trainer.programs
+        return [value_name(programs, program, name) for name in rate_names(programs[program])]
+
+    def _current(self, program: str) -> Any:
+        return self.trainer.session.rate_arrays(self.trainer.programs[program])

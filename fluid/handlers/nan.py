@@ -11,17 +11,28 @@ from fluid.core import TRAIN
 from fluid.handlers.nan_report import State, investigate
 from fluid.session import Request
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
+from fluid.trainer.asking import AskableStep, Asked
 from fluid.trainer.evaluation.values import Every, Interval, number
 from fluid.trainer.health import Health
 
 
 class _Batch(NamedTuple):
-    """A minibatch that was trained on since the last check, and the learning rates that were set then."""
+    """A minibatch that a program was trained on since the last check.
 
+    The learning rates are those that were set then; `asked` is what handlers have asked of its step, or None.
+    """
+
+    program: str
     epoch: int
     step: int
     feed: Any
     rates: list[float | None]
+    asked: Asked | None
+
+    @property
+    def replaced(self) -> dict[str, Any]:
+        """What handlers have put in the place of values."""
+        return {} if self.asked is None else self.asked.values
 
 
 class TerminateOnNaN(Handler):
@@ -66,11 +77,10 @@ class TerminateOnNaN(Handler):
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Keep the state to go back to."""
         state = self._state()
-        prefix = f"@slots/{self.trainer.program.name}/"
-        self._slot_names = [name for name in self.trainer.session.state() if name.startswith(prefix)]
+        self._slot_names = [name for name in self.trainer.session.state() if name.startswith("@slots/")]
         # A state of the program, and a slot of some optimizers, may begin with an infinity. Parameters may not.
         self._health = Health.at_start(self._by_name(state))
-        bad = self._health.exempt & set(self.trainer.program.parameters)
+        bad = self._health.exempt & {name for program in self.trainer.programs.values() for name in program.parameters}
         if complaint := Health().complaint({name: state.arrays[name] for name in bad if name in state.arrays}):
             raise errors.NonFiniteError(
                 f"{complaint} before the first step; load good parameters: fluid.Trainer(..., param_path=...)"
@@ -79,12 +89,12 @@ class TerminateOnNaN(Handler):
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Keep the minibatch until its step is checked."""
-        rates = self.trainer.session.rates.given(self.trainer.program.name)
-        self._batches.append(_Batch(event.epoch, event.step, event.feed, rates))
+        rates = self.trainer.session.rates.given(event.program)
+        self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates, event.asked))
 
     def end_step(self, event: EndStepEvent) -> None:
         """Check the steps since the last check, if it is due."""
-        self._losses.append(event.metrics[self.trainer.program.loss_output])
+        self._losses.append(event.metrics[self.trainer.programs[event.program].loss_output])
         if self._every.at_step(self.done):
             self._check()
 
@@ -116,25 +126,30 @@ class TerminateOnNaN(Handler):
     def _find(self) -> None:
         """Do the steps since the last check again, one by one; raise at the one that fails, in the state before it."""
         session = self.trainer.session
-        program = self.trainer.program
-        step = session.step(program, Request(TRAIN, None, tuple(program.feeds)))
+        programs = self.trainer.programs
         assert self._good is not None
-        rates = session.rates.given(program.name)
+        rates = {name: session.rates.given(name) for name in programs}
         self._put(self._good)
         for batch in self._batches:
+            program = programs[batch.program]
+            step = AskableStep(session, program, Request(TRAIN, None, tuple(program.feeds)))
             session.rates.put(program.name, batch.rates)
             before = _copy(self._state())
-            loss = step(batch.feed)[0]
+            asked = step.ask()
+            asked.override(batch.replaced)
+            loss = step(batch.feed, asked)[0][step.loss_output]
             complaint = self._complaint(self._state(), [loss])
             if complaint is None:
                 continue
             report = None
-            if self._report:
-                report = investigate(session, program, before, batch.feed, batch.epoch, batch.step)
+            if self._report and not batch.replaced:
+                its = before._replace(slots=before.slots[program.name])
+                report = investigate(session, program, its, batch.feed, batch.epoch, batch.step)
             self._put(before)
             raise errors.NonFiniteError(_short(batch, complaint) if report is None else str(report), report)
         self._put(self._good)
-        session.rates.put(program.name, rates)
+        for name, given in rates.items():
+            session.rates.put(name, given)
         first = self._batches[0]
         last = self._batches[-1]
         raise errors.NonFiniteError(
@@ -143,11 +158,11 @@ class TerminateOnNaN(Handler):
         )
 
     def _state(self) -> State:
-        """The arrays that a step changes, as they are."""
+        """The arrays and slots that the steps of all programs change, as they are."""
         scope = self.trainer.session.scope
-        program = self.trainer.program
-        names = dict.fromkeys((*(n for m in program.minimizes for n in m.parameters), *program.states))
-        return State({n: scope.arrays[n] for n in names}, scope.slots[program.name], scope.step)
+        programs = self.trainer.programs.values()
+        names = dict.fromkeys(n for p in programs for n in (*(n for m in p.minimizes for n in m.parameters), *p.states))
+        return State({n: scope.arrays[n] for n in names}, dict(scope.slots), scope.step)
 
     def _by_name(self, state: State) -> dict[str, Any]:
         """The arrays and slots of a state, called as in `Session.state`."""
@@ -164,7 +179,7 @@ class TerminateOnNaN(Handler):
         scope = self.trainer.session.scope
         copied = _copy(state)
         scope.arrays.update(copied.arrays)
-        scope.slots[self.trainer.program.name] = copied.slots
+        scope.slots.update(copied.slots)
         scope.step = copied.step
 
 
@@ -174,7 +189,8 @@ def _copy(state: State) -> State:
 
 
 def _short(batch: _Batch, complaint: str) -> str:
-    return (
-        f"step {batch.step} of epoch {batch.epoch}: {complaint}. The parameters are those before it. To find the "
-        f"cause, use handlers=[fluid.handlers.TerminateOnNaN(report=True)]"
-    )
+    where = f"step {batch.step} of epoch {batch.epoch}: {complaint}. The parameters are those before it. "
+    if batch.replaced:
+        names = ", ".join(map(repr, batch.replaced))
+        return f"{where}In this step, event.override had replaced {names}, so that there is no report of the cause"
+    return f"{where}To find the cause, use handlers=[fluid.handlers.TerminateOnNaN(report=True)]"

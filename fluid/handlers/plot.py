@@ -84,7 +84,7 @@ class LivePlot(Recorder):
             numbers.append(number(value))
 
     def _draw(self) -> None:
-        picture = draw_curves(self._curves, list(self._places), "step")
+        picture = draw_curves(self._curves, self._names, "step")
         self._new = False
         if self._path is not None:
             write_picture(picture, self._path)

@@ -16,7 +16,8 @@ class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by a factor when a value has not become better for a while.
 
     The rate is set as by `trainer.learning_rate = ...`: nothing is compiled anew, checkpoints keep it, and a schedule
-    ends at the rate that it has then. A program with several `minimize` has all of its rates lowered.
+    ends at the rate that it has then. A program with several `minimize` has all of its rates lowered, and so have
+    several programs, unless one is named.
 
     Args:
       monitor: name of the value, as for EarlyStopping.
@@ -26,6 +27,7 @@ class ReduceLROnPlateau(Monitor):
       min_delta: by how much a value must be better than the best to count as better.
       cooldown: how many measurements after that do not count, so that the new rate has time to show what it does.
       min_lr: the rate is never set to less.
+      program: the name of the program whose rates are lowered; those of all by default.
 
     Attributes:
       best: the best value so far, or None.
@@ -56,6 +58,7 @@ class ReduceLROnPlateau(Monitor):
         min_delta: float = 1e-4,
         cooldown: int = 0,
         min_lr: float = 0.0,
+        program: str | None = None,
     ):
         super().__init__(monitor, mode, min_delta)
         if not 0 < factor < 1:
@@ -66,13 +69,15 @@ class ReduceLROnPlateau(Monitor):
         self._patience = whole_number("ReduceLROnPlateau", "patience", patience)
         self._cooldown = whole_number("ReduceLROnPlateau", "cooldown", cooldown, least=0)
         self._min_lr = min_lr
+        self._program = program
         self._worse = 0  # how many measurements in a row were no better
         self._resting = 0  # how many measurements still do not count
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Refuse an optimizer whose rate cannot be set."""
         super().begin_train(event)
-        self.trainer.session.learning_rates(self.trainer.program)
+        for program in self._lowered():
+            self.trainer.session.learning_rates(program)
 
     def state(self) -> dict[str, Any]:
         """The best value, how many measurements since were no better, and how many will not count."""
@@ -105,8 +110,15 @@ class ReduceLROnPlateau(Monitor):
 
     def _reduce(self) -> None:
         session = self.trainer.session
-        before = session.learning_rates(self.trainer.program)
-        after = [rate if rate <= self._min_lr else max(rate * self._factor, self._min_lr) for rate in before]
-        session.set_learning_rates(after, self.trainer.program)
-        shown = ", ".join(f"{rate:.3g}" for rate in after)
+        every: list[float] = []
+        for program in self._lowered():
+            before = session.learning_rates(program)
+            after = [rate if rate <= self._min_lr else max(rate * self._factor, self._min_lr) for rate in before]
+            session.set_learning_rates(after, program)
+            every += after
+        shown = ", ".join(f"{rate:.3g}" for rate in every)
         log.info("%s has not become better than %s: the learning rate is %s now", self.monitor, self.best, shown)
+
+    def _lowered(self) -> list[str]:
+        """The names of the programs whose rates are lowered."""
+        return list(self.trainer.programs) if self._program is None else [self._program]

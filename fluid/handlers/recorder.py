@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from fluid.session.results import IN_FLIGHT
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, MeasuredEvent
-from fluid.trainer.evaluation.means import Averaging, Means
+from fluid.trainer.evaluation.means import Averaging, TrainingMeans
 from fluid.trainer.evaluation.values import Every, Interval, by_name
-from fluid.trainer.loop import IN_FLIGHT
 
 
 class Recorder(Averaging):
@@ -21,7 +21,7 @@ class Recorder(Averaging):
     def __init__(self, every: Interval):
         super().__init__()
         self._every = Every(every, type(self).__name__)
-        self._waiting: deque[tuple[int, int, Any]] = deque()  # epoch, steps done, and a Mean or values by name
+        self._waiting: deque[tuple[int, int, Any]] = deque()  # epoch, steps done, and means or values by name
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Write everything that was gathered."""
@@ -63,7 +63,7 @@ class Recorder(Averaging):
         """Write the records of at most so many steps done."""
         while self._waiting and self._waiting[0][1] <= until:
             epoch, done, values = self._waiting.popleft()
-            self._write(epoch, done, values.read() if isinstance(values, Means) else values)
+            self._write(epoch, done, values.read() if isinstance(values, TrainingMeans) else values)
 
     def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
         raise NotImplementedError

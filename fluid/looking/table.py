@@ -1,6 +1,5 @@
 """The table of the layers of a program."""
 
-import fnmatch
 import html
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from fluid.looking.cost import Cost, Counter
 from fluid.looking.programs import look, step_cost
 from fluid.looking.rows import Row, rows_of
 from fluid.looking.trace import Sizes
+from fluid.naming import select
 
 _HEADER = ("layer", "output", "parameters", "size", "FLOPs", "moved", "line")
 _RIGHT = (2, 3, 4, 5)
@@ -138,13 +138,8 @@ def summarize(target: Any, batch_size: int, time: int, layers: str | Sequence[st
 
 
 def _matching(rows: Sequence[Row], layers: str | Sequence[str]) -> list[Row]:
-    wanted = [layers] if isinstance(layers, str) else list(layers)
-    for name in wanted:
-        if not any(fnmatch.fnmatchcase(row.name, name) for row in rows):
-            raise errors.UnknownNameError(
-                f"no layer matches {name!r}. {errors.nearest(name, [row.name for row in rows])}"
-            )
-    return [row for row in rows if any(fnmatch.fnmatchcase(row.name, name) for name in wanted)]
+    names = select(layers, [row.name for row in rows], "summary(layers=)")
+    return [row for row in rows if row.name in names]
 
 
 def _sum(rows: Iterable[Row]) -> Cost:

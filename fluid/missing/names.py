@@ -159,6 +159,9 @@ of_fluid = instead_of(
     },
 )
 
+# What fluid.static lacks of Fluid is what fluid itself lacks.
+of_static = instead_of("fluid.static", of_fluid.__dict__["instead"])
+
 of_io = instead_of(
     "fluid.io",
     {

@@ -15,6 +15,7 @@ from fluid.reader.decorators import (
 from fluid.reader.feeder import DataFeeder
 from fluid.reader.grouping import bucket_by_length
 from fluid.reader.mapping import map, map_readers, xmap, xmap_readers
+from fluid.reader.prefetch import prefetch
 
 __all__ = [
     "DataFeeder",
@@ -29,6 +30,7 @@ __all__ = [
     "firstn",
     "map",
     "map_readers",
+    "prefetch",
     "shard",
     "shuffle",
     "xmap",

@@ -80,7 +80,12 @@ class Minibatches:
         source = self._reader.source if isinstance(self._reader, Source) else None
         return hasattr(source, "__next__")
 
-    def __call__(self) -> Iterator[Any]:
+    @property
+    def ready(self) -> bool:
+        """Whether the next minibatch can be read now; see `Reader.ready`."""
+        return self._reader.ready
+
+    def __call__(self) -> Rows:
         """Start the next pass, or continue the one that `restore` named."""
         # The Pass is made now, and not with the first minibatch, so that `state()` already tells its position.
         rows = self._reader()

@@ -61,6 +61,11 @@ class Reader:
     def __iter__(self) -> "Pass":
         return self()
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next row can be read now; a training does not read ahead while a reader waits for its rows."""
+        return True
+
     def state(self) -> dict[str, Any]:
         """The position: how many rows of which pass the consumer has received, however many were read ahead.
 

@@ -56,7 +56,7 @@ class _Seen:
       grown: number of the minibatch for which the largest shape was made.
       growths: how often a shape was made because none held the minibatch.
       savings: what finer shapes would have saved since the last choice, in minibatches of the largest shape.
-      real: steps of data since the last `take_padding`.
+      real: steps of data since the last `take_steps`.
       fed: steps of data and padding since then.
     """
 
@@ -131,11 +131,15 @@ class Buckets:
 
     def take_padding(self) -> float | None:
         """The share of padding among the steps fed since the last call; None when there were none."""
+        return padding_of([self])
+
+    def take_steps(self) -> tuple[int, int]:
+        """Steps of data, and steps of data and padding, that were fed since the last call."""
         seen = self._seen
-        share = 1 - seen.real / seen.fed if seen.fed else None
+        steps = (seen.real, seen.fed)
         seen.real = 0
         seen.fed = 0
-        return share
+        return steps
 
     def state(self) -> dict[str, Any]:
         """What the choices depend on, as JSON."""
@@ -276,6 +280,13 @@ def _fine(need: Sizes) -> Sizes:
 
 def _step(need: int, parts: int) -> int:
     return max((padded_time(need) // 2) // parts, 1)
+
+
+def padding_of(buckets: Iterable[Buckets]) -> float | None:
+    """The share of padding among all steps that were fed since the last call; None when there were none."""
+    steps = [each.take_steps() for each in buckets]
+    fed = sum(count for _, count in steps)
+    return 1 - sum(count for count, _ in steps) / fed if fed else None
 
 
 def check_names(buckets: Ladders, names: Iterable[str]) -> None:

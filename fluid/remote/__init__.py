@@ -1,5 +1,6 @@
-"""Models behind a server."""
+"""Models and trainers behind a server."""
 
 from fluid.remote.model import RemoteModel
+from fluid.remote.trainer import RemoteTrainer
 
-__all__ = ["RemoteModel"]
+__all__ = ["RemoteModel", "RemoteTrainer"]

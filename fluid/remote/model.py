@@ -1,9 +1,6 @@
 """RemoteModel: a model behind a server that speaks the Open Inference Protocol, such as `python -m fluid serve`."""
 
-import http.client
-import json
 import urllib.parse
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,9 +10,9 @@ import jax.numpy as jnp
 from fluid import errors, protocol
 from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
 from fluid.reader.columns import batch_size, check_feed
+from fluid.remote.connection import Connection, told
 from fluid.session import Results
 
-_TIMEOUT = 60.0  # seconds
 _MODELS = "/v2/models"
 # What a server may call the errors of `infer`, and what they are here.
 _KINDS = {kind.__name__: kind for kind in (errors.FeedError, errors.FeedTypeError, errors.UnknownNameError)}
@@ -44,20 +41,13 @@ class RemoteModel:
     """
 
     def __init__(self, url: str, token: str | None = None):
-        found = urllib.parse.urlsplit(url)
-        if found.scheme not in ("http", "https") or not found.hostname:
-            raise errors.ArgumentError(f"url={url!r}: expected that of a server: http://127.0.0.1:8000")
-        self._secure = found.scheme == "https"
-        self._address = (found.hostname, found.port)
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._kept: list[http.client.HTTPConnection] = []
-        weakref.finalize(self, _close, self._kept)
+        self._connection = Connection(url, token, "python -m fluid serve MODEL")
         self.url = url
-        base, model, rest = found.path.rstrip("/").partition(f"{_MODELS}/")
+        base, model, rest = self._connection.path.partition(f"{_MODELS}/")
         self._path = f"{base}{model}{rest}" if model else f"{base}{_MODELS}/{self._only_model(base)}"
-        told = self._get(self._path)
-        self.name = str(told.get("name"))
-        self.signature = protocol.Signature.from_json(told, url)
+        described = self._get(self._path)
+        self.name = str(described.get("name"))
+        self.signature = protocol.Signature.from_json(described, url)
 
     def infer(
         self, feed: Mapping[str, Any], fetch: str | Sequence[str] | None = None, return_numpy: bool = True
@@ -78,12 +68,12 @@ class RemoteModel:
             protocol.to_tensors(values), [protocol.Wanted(n, True) for n in names], binary=True
         )
         body, length = protocol.write_request(request)
-        status, headers, answer = self._exchange(
+        status, headers, answer = self._connection.exchange(
             "POST", f"{self._path}/infer", body, {protocol.HEADER_LENGTH: str(length)}
         )
         if status != 200:
             raise self._refusal(status, answer)
-        found = {name.lower(): value for name, value in headers.items()}.get(protocol.HEADER_LENGTH)
+        found = headers.get(protocol.HEADER_LENGTH)
         response = protocol.read_response(answer, None if found is None else int(found))
         results = protocol.from_tensors(response.outputs, {o.name: o.lod_level for o in signature.outputs})
         ready = [_given_back(protocol.padded_as_before(results[name]), return_numpy) for name in names]
@@ -126,61 +116,18 @@ class RemoteModel:
         )
 
     def _get(self, path: str) -> dict[str, Any]:
-        status, _, answer = self._exchange("GET", path)
+        status, _, answer = self._connection.exchange("GET", path)
         if status == 404:
-            raise errors.UnknownNameError(f"{self.url}: {_told(answer)[0]}")
+            raise errors.UnknownNameError(f"{self.url}: {told(answer)[0]}")
         if status != 200:
             raise self._refusal(status, answer)
         return protocol.read_json(answer)
 
     def _refusal(self, status: int, answer: bytes) -> errors.FluidError:
-        message, kind = _told(answer)
+        message, kind = told(answer)
         if kind in _KINDS:
             return _KINDS[kind](message)
         return errors.RemoteError(f"{self.url} answered {status}: {message}")
-
-    def _exchange(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] = {},  # noqa: B006
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """One request and its answer; once more when a connection that was kept has been closed meanwhile."""
-        while True:
-            is_kept = bool(self._kept)
-            connection = self._kept.pop() if is_kept else self._connect()
-            try:
-                connection.request(method, path, body, {**self._headers, **headers})
-                answer = connection.getresponse()
-                found = answer.status, dict(answer.headers.items()), answer.read()
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                if is_kept and not isinstance(error, TimeoutError):
-                    continue
-                raise errors.RemoteError(
-                    f"{self.url} does not answer: {error!r}; is the server running? python -m fluid serve MODEL"
-                ) from error
-            self._kept.append(connection)
-            return found
-
-    def _connect(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        return kind(*self._address, timeout=_TIMEOUT)
-
-
-def _close(connections: list[http.client.HTTPConnection]) -> None:
-    for connection in connections:
-        connection.close()
-
-
-def _told(answer: bytes) -> tuple[str, str | None]:
-    """What a refusal says, and which kind of error it names."""
-    try:
-        found = json.loads(answer)
-        return str(found["error"]), found.get("kind")
-    except (ValueError, TypeError, KeyError):
-        return answer[:200].decode("utf-8", "replace"), None
 
 
 def _given_back(value: Any, as_numpy: bool) -> Any:

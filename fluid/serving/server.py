@@ -6,12 +6,12 @@ import pathlib
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 from fluid import errors
 from fluid.place import Place
-from fluid.serving.access import check_address
+from fluid.serving.access import Access, check_address
 from fluid.serving.settings import Settings
 
 LOG = logging.getLogger("fluid.serving")
@@ -19,11 +19,13 @@ _BACKLOG = 2048
 Models = Mapping[str, Any] | str | os.PathLike[str]
 
 
-class Server:
-    """Models behind HTTP. Made by `fluid.serve`, which starts it; closes at the end of a `with` block.
+class Host:
+    """An application behind uvicorn, in a thread of a program or for a whole process.
 
     Args:
-      models, host, port, token, allow_anonymous, place, reload_every, settings: see `fluid.serve`.
+      make: called with who may ask; returns the ASGI application. It has `ready`, whether it answers; `failure`, why it
+        never will, or None; and `draining`, which is set when it is about to end.
+      host, port, token, allow_anonymous, settings: see `fluid.serve`.
 
     Attributes:
       app: the ASGI application.
@@ -32,20 +34,18 @@ class Server:
 
     def __init__(
         self,
-        models: Models,
-        host: str = "127.0.0.1",
-        port: int = 8000,
+        make: Callable[[Access], Any],
+        host: str,
+        port: int,
         token: str | None = None,
         allow_anonymous: bool = False,
-        place: Place = None,
-        reload_every: float | None = None,
         settings: Settings | None = None,
     ):
         access = check_address(host, token, allow_anonymous)
         self._settings = settings or Settings()
         self._socket = _listening(host, port)
         try:
-            self.app = _application(_named(models), self._settings, access, place, reload_every)
+            self.app = make(access)
             self._server = self._made()
         except BaseException:
             self._socket.close()
@@ -56,11 +56,10 @@ class Server:
 
     def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C: then no longer be ready, answer what was asked, and return."""
-        LOG.info("serving %s at %s", ", ".join(self.app.models.names()), self.url)
         self._server.run([self._socket])
 
     def start(self) -> None:
-        """Serve in a thread; returns when every model is ready.
+        """Serve in a thread; returns when the application is ready.
 
         Raises:
           RemoteError: the server ended instead.
@@ -82,14 +81,11 @@ class Server:
             self._thread.join()
         self._socket.close()
 
-    def __enter__(self) -> "Server":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"Server({', '.join(self.app.models.names())} at {self.url})"
 
     def _drain(self, *signalled: Any) -> None:
         self.app.draining = True
@@ -123,6 +119,47 @@ class Server:
                 drain(sig)
 
         return DrainingServer(config)
+
+
+class Server(Host):
+    """Models behind HTTP. Made by `fluid.serve`, which starts it; closes at the end of a `with` block.
+
+    Args:
+      models, host, port, token, allow_anonymous, place, reload_every, settings: see `fluid.serve`.
+
+    Attributes:
+      app: the ASGI application.
+      url: where it is reached.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        token: str | None = None,
+        allow_anonymous: bool = False,
+        place: Place = None,
+        reload_every: float | None = None,
+        settings: Settings | None = None,
+    ):
+        settings = settings or Settings()
+        super().__init__(
+            lambda access: _application(_named(models), settings, access, place, reload_every),
+            host,
+            port,
+            token,
+            allow_anonymous,
+            settings,
+        )
+
+    def run(self) -> None:
+        """Serve until SIGTERM or Ctrl-C: then no longer be ready, answer what was asked, and return."""
+        LOG.info("serving %s at %s", ", ".join(self.app.models.names()), self.url)
+        super().run()
+
+    def __repr__(self) -> str:
+        return f"Server({', '.join(self.app.models.names())} at {self.url})"
 
 
 def serve(
@@ -194,8 +231,6 @@ def create_app(
       >>> app.models.names(), app.ready
       (['double'], False)
     """
-    from fluid.serving.access import Access
-
     return _application(_named(models), checked_settings(settings), Access(token), place, reload_every)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fluid import errors
-from fluid.core import Program, Scope, stand_in
+from fluid.core import TRAIN, Program, Scope, stand_in
 from fluid.core.equations import unneeded
 from fluid.reader.buckets import Buckets
 from fluid.session.freezing import Freezing
@@ -55,7 +55,7 @@ class Compilations(list[Compilation]):
 class BoundStep:
     """A step of one program, jitted, over the arrays of its Session.
 
-    Calling it runs one step. Made by `Session.step`; feeds are taken as they are, already checked.
+    Calling it runs one step. Made by `Session.bind`; feeds are taken as they are, already checked.
 
     Args:
       program: the program.
@@ -106,8 +106,7 @@ class BoundStep:
         self._compiling = False
         self._alone = set(self._step.kept) == set(scope.arrays)
         scope.trained |= self._step.training
-        self._train = self._jitted()
-        self._test = jax.jit(self._traced(self._step.test, 1))
+        self._train, self._test = self._jitted()
 
     @property
     def loss_output(self) -> int:
@@ -119,9 +118,9 @@ class BoundStep:
         """How often this step was compiled so far."""
         return len(self._shapes)
 
-    def needed_feeds(self) -> set[str]:
-        """The feeds that the results depend on, of those that the request does not give."""
-        return self._needed({}, {})
+    def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
+        """The feeds that the results depend on, of those that the request does not give; what it gives is at hand."""
+        return self._needed(feeds, overrides)
 
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
         """Run one step on the session's arrays and put the new ones in their place."""
@@ -140,6 +139,8 @@ class BoundStep:
         if not self._checked:
             self._check_missing(feeds, overrides)
         scope = self._scope
+        if self._frozen is not self._freezing.names and self._step.request.mode == TRAIN:
+            self._fit()
         if not self._step.training:
             if not scope.trained:
                 results = self._test(self._kept(), feeds, *self._rest(overrides))
@@ -149,8 +150,6 @@ class BoundStep:
             if self._compiling:
                 self._end_compilation()
             return results
-        if self._frozen is not self._freezing.names:
-            self._fit()
         if self._replaced:
             self._check_replaced()
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
@@ -166,20 +165,21 @@ class BoundStep:
             self._end_compilation()
         return results
 
-    def _jitted(self) -> Callable[..., Any]:
-        """The training step for what is frozen now."""
-        return jax.jit(self._traced(self._step.train, 2), donate_argnums=0)
+    def _jitted(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """The training step, and the run that changes nothing, for what is frozen now."""
+        train = jax.jit(self._traced(self._step.train, 2), donate_argnums=0)
+        return train, jax.jit(self._traced(self._step.test, 1))
 
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
-        self._fitted[self._frozen] = (self._step, self._train)
+        self._fitted[self._frozen] = (self._step, self._train, self._test)
         self._frozen = self._freezing.names
         known = self._fitted.get(self._frozen)
         if known is not None:
-            self._step, self._train = known
+            self._step, self._train, self._test = known
             return
         self._step = self._make(self._frozen)
-        self._train = self._jitted()
+        self._train, self._test = self._jitted()
         self._other_frozen = True
 
     def _kept(self) -> dict[str, Any]:
@@ -255,10 +255,16 @@ class BoundStep:
             )
         self._checked = True
 
+    def _takes_its_size(self, name: str, value: Any) -> bool:
+        """Whether an override is a scalar for a value that follows the batch, so that it depends on its feeds still."""
+        known = self._program.values.get(self._program.aliases.get(name, name))
+        return not value.shape and known is not None and None in known.shape
+
     def _needed(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
         """The feeds that the results depend on, of those that the request does not give."""
         step = self._step
         kept = self._not_carried()
+        overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
             if step.training:

@@ -9,25 +9,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fluid import errors
 from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
+from fluid.reader.feeder import Feeder
+from fluid.reader.prefetch import Feed
 from fluid.reader.values import NaNs
 from fluid.session.bound import BoundStep, Compilations
 from fluid.session.freezing import Freezing
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.names import Fetch, as_array, check_feed, check_fetch, no_program, split_names
+from fluid.session.on_demand import ValuesOnDemand
 from fluid.session.own_step import StepFunction, check_function, check_tables
 from fluid.session.rates import Rates
-from fluid.session.results import Results
+from fluid.session.results import Results, UnderWay
 from fluid.session.rules import Rule, rules_of
 from fluid.session.saving import SavesArrays
 from fluid.session.step import Request, checked_mode
 
 
-class Session(SavesArrays):
+class Session(SavesArrays, ValuesOnDemand):
     """Runs programs over one set of named arrays.
 
     Args:
@@ -96,6 +100,8 @@ class Session(SavesArrays):
         self.guard = InterruptGuard()
         self.nans = NaNs()
         self._closed = False
+        self._fed = None
+        self._under_way = UnderWay()
         self._ladders = buckets
         self._max_compilations = max_compilations
         for function in program_functions:
@@ -162,8 +168,8 @@ class Session(SavesArrays):
 
         Args:
           program: its name, its function or itself; may be left out when there is one.
-          feed: arrays by name: of feeds, and of any other named value, which is replaced by them. Feeds that the result
-            does not depend on need not be given.
+          feed: arrays by name: of feeds, and of any other named value, which is replaced by them; a scalar stands there
+            for an array of it. Feeds that the result does not depend on need not be given.
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
             run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised). A
               training step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
@@ -176,23 +182,91 @@ class Session(SavesArrays):
           FeedError: data does not fit; UnknownNameError: no such program, feed or value. The Scope stays as it was.
         """
         self._check_open()
-        found = self._program(program)
+        found = self.find(program)
         mode = checked_mode(mode or self._mode or (TRAIN if found.minimizes else TEST))
         feed = {} if feed is None else check_feed(found, feed)
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
-        step = self.step(found, Request(mode, names, given, replaced))
-        feeds = step.buckets.pad({n: read_feed(found.feeds[n], feed[n]) for n in given})
-        self.nans.look(found.feeds, feeds)
-        return step(self.take(feeds), self.take({n: as_array(feed[n]) for n in replaced}))
+        step = self.bind(found, Request(mode, names, given, replaced))
+        if isinstance(feed, Feed) and feed.program is found:  # converted already
+            results = step(feed.arrays)
+        else:
+            results = step(*self.taken(found, feed, given, replaced, step.buckets))
+        if isinstance(feed, Feed):  # while the device works
+            feed.advance()
+        return results
 
-    def step(self, program: Program, request: Request) -> "BoundStep":
+    def step(
+        self,
+        feed: Mapping[str, Any] | None = None,
+        program: str | Callable[[], Any] | Program | None = None,
+        fetch: Fetch | None = None,
+    ) -> Results:
+        """Train one step of a program that minimises something: `run` in train mode, for a loop of your own.
+
+        A loop may call it as often as it likes without reading a result: so many steps at most are under way on the
+        device, as in a Trainer. Of a minibatch of `fluid.reader.prefetch`, the next one is read while the device works.
+
+        Args:
+          feed: as for `run`.
+          program: as for `run`.
+          fetch: as for `run`.
+
+        Returns:
+          Results, as of `run`, on the device.
+
+        Raises:
+          ArgumentError: the program minimises nothing. FeedError, UnknownNameError: as from `run`.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     guess = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+          ...     loss = fluid.layers.mean(fluid.layers.square(guess))
+          ...     fluid.optimizer.SGD(0.1).minimize(loss)
+          ...     return {"loss": loss}
+          >>> session = fluid.Session(program)
+          >>> losses = [session.step({"x": np.ones((4, 2))}).loss for _ in range(20)]
+          >>> bool(losses[-1] < 0.1 * losses[0])
+          True
+        """
+        self._check_open()
+        found = self.find(program)
+        if not found.minimizes:
+            raise errors.ArgumentError(
+                f"session.step: the program {found.name} minimises nothing, expected optimizer.minimize(loss) in it; "
+                f"session.run({found.name!r}, feed) computes its outputs"
+            )
+        results = self.run(found, feed, fetch, TRAIN)
+        self._under_way.add(results)
+        return results
+
+    def taken(
+        self, program: Program, feed: Mapping[str, Any], given: Sequence[str], replaced: Sequence[str], buckets: Buckets
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Feeds and overrides as a step takes them: checked, padded and on the device.
+
+        Args:
+          program: whose they are.
+          feed: arrays by name.
+          given: names of feeds.
+          replaced: names of other values.
+          buckets: to which sizes sequences are padded.
+
+        Raises:
+          FeedError: data does not fit.
+        """
+        feeds = buckets.pad({n: read_feed(program.feeds[n], feed[n]) for n in given})
+        self.nans.look(program.feeds, feeds)
+        return self.take(feeds), self.take({n: as_array(feed[n]) for n in replaced})
+
+    def bind(self, program: Program, request: Request) -> BoundStep:
         """The compiled step for a request; the same one for equal requests."""
         known = self._steps.get((program.name, request))
         if known is None:
             known = self._steps[program.name, request] = BoundStep(
                 program,
-                self.rules[program.name],
+                self.rules.get(program.name, ()),
                 request,
                 self.scope,
                 self.rates,
@@ -216,7 +290,7 @@ class Session(SavesArrays):
         Raises:
           UnknownNameError: there is no such program, or an optimizer does not tell its rate.
         """
-        name = self._program(program).name
+        name = self.find(program).name
         return self.rates.read(name, self.scope.slots[name])
 
     def set_learning_rates(
@@ -233,7 +307,7 @@ class Session(SavesArrays):
           ArgumentError: a rate is no number from 0 on, or there are more or fewer than `minimize` calls.
           UnknownNameError: there is no such program, or an optimizer does not tell its rate.
         """
-        found = self._program(program)
+        found = self.find(program)
         values = list(rates) if isinstance(rates, Sequence) and not isinstance(rates, str) else [rates]
         self.rates.set(found.name, values)
 
@@ -244,7 +318,7 @@ class Session(SavesArrays):
     def buckets(self, program: Program, request: Request | None = None) -> Buckets:
         """What pads the sequences of a program: for a request that of its step, else new ones."""
         if request is not None:
-            return self.step(program, request).buckets
+            return self.bind(program, request).buckets
         ladders = self._ladders
         if isinstance(ladders, Mapping):  # other programs may have other feeds
             ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
@@ -264,15 +338,36 @@ class Session(SavesArrays):
             return self.place(dict(feed))
         return {n: v.copy() if type(v) is np.ndarray else jax.tree.map(_own, v) for n, v in feed.items()}
 
+    def convert(self, feeder: Feeder, minibatch: Any, index: int) -> dict[str, Any]:
+        """A feed on the device of a minibatch and its number in the epoch.
+
+        Args:
+          feeder: of the program that is fed.
+          minibatch: as a reader gives it.
+          index: for messages.
+
+        Raises:
+          FeedError: data does not fit.
+        """
+        feed = feeder.feed(minibatch, index)
+        self.nans.look(feeder.specs, feed, f"batch {index}")
+        return self.take(feed)
+
     def close(self) -> None:
         """Let go of all arrays and compiled steps. A closed session cannot be run."""
         self._closed = True
         self._steps.clear()
+        self._fed = None
         self.scope.arrays.clear()
         self.scope.slots.clear()
         self.replaced.clear()
 
-    def _program(self, program: Any) -> Program:
+    def find(self, program: str | Callable[[], Any] | Program | None = None) -> Program:
+        """A program of this session by its name, its function or itself; the only one by None.
+
+        Raises:
+          UnknownNameError: there is no such program; ArgumentTypeError: there are several, and none is named.
+        """
         if program is None and len(self.programs) == 1:
             return next(iter(self.programs.values()))
         for name, known in self.programs.items():

@@ -1,6 +1,8 @@
-"""What objects around one program of a Session say of themselves."""
+"""What objects around the programs of a Session say of themselves."""
 
 import html
+import math
+from collections.abc import Iterable, Sequence
 
 from fluid.core import Program
 from fluid.formatting import counted, described
@@ -11,7 +13,7 @@ class ShowsProgram:
     """One line, and a small table for notebooks; nothing is computed for them, nor waited for.
 
     Attributes:
-      program: the program.
+      program: the program, if there is one.
       session: the Session that runs it.
     """
 
@@ -19,13 +21,24 @@ class ShowsProgram:
     session: Session
 
     def __repr__(self) -> str:
-        minimizes = self.program.minimizes
-        told = [counted(self.program.parameter_count, "parameter"), *(described(m.optimizer, 0) for m in minimizes)]
+        programs = self._shown_programs()
+        minimizes = [minimize for program in programs for minimize in program.minimizes]
+        told = [counted(parameter_count(programs), "parameter"), *(described(m.optimizer, 0) for m in minimizes)]
         if minimizes:
             step = self.session.scope.known_step()
             told.append("in a step" if step is None else f"step {step:,}")
         told.append(f"on {self.session.device.platform}")
-        return f"{type(self).__name__}({self.program.name}: {', '.join(told)})"
+        return f"{type(self).__name__}({', '.join(p.name for p in programs)}: {', '.join(told)})"
 
     def _repr_html_(self) -> str:
-        return html.escape(repr(self)) + self.program._repr_html_()
+        return html.escape(repr(self)) + "".join(program._repr_html_() for program in self._shown_programs())
+
+    def _shown_programs(self) -> Sequence[Program]:
+        """All programs of the object."""
+        return [self.program]
+
+
+def parameter_count(programs: Iterable[Program]) -> int:
+    """How many numbers all parameters of some programs hold together, those that they share once."""
+    shapes = {name: spec.shape for program in programs for name, spec in program.parameters.items()}
+    return sum(map(math.prod, shapes.values()))

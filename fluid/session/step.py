@@ -13,8 +13,8 @@ from fluid import errors
 from fluid.core import TEST, TRAIN, Applied, NestedSequenceBatch, Program, SequenceBatch
 from fluid.core.equations import last_values
 from fluid.optimizer.loss_scale import scale_of, was_skipped
+from fluid.optimizer.norms import norm, ratio
 from fluid.session.names import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_line
-from fluid.session.norms import norm, ratio
 from fluid.session.own_step import Machinery, StepFunction, TrainingStep, check_result
 from fluid.session.rows import merge
 from fluid.session.rules import Rule
@@ -31,6 +31,7 @@ class Request:
       overrides: names of the values that are replaced.
       parts: return what each output contributes to its value over several minibatches, and then the fetched values.
       also: names of values to return beside those.
+      updates: False for a run in train mode that changes nothing: to see what layers do there.
     """
 
     mode: str
@@ -39,6 +40,7 @@ class Request:
     overrides: tuple[str, ...] = ()
     parts: bool = False
     also: tuple[str, ...] = ()
+    updates: bool = True
 
 
 def checked_mode(mode: str) -> str:
@@ -96,8 +98,8 @@ class Step:
     ):
         self.program = program
         self.request = request
-        self.training = request.mode == TRAIN
-        self.frozen = frozen if self.training else frozenset()
+        self.training = request.mode == TRAIN and request.updates
+        self.frozen = frozen if request.mode == TRAIN else frozenset()
         self.rules = [rule.without(frozen) for rule in rules] if self.training else []
         self.updated = tuple(dict.fromkeys(n for r in self.rules for n in r.parameters))
         self.carried = (*self.updated, *program.states) if self.training else ()
@@ -150,7 +152,8 @@ class Step:
     ) -> Any:
         """One evaluation with the random key of its step; None for a program that needs none."""
         applied, gradients = self._differentiate(arrays, (), feeds, overrides, key)
-        return self._results(applied.outputs, applied.parts, {**applied.values, **applied.states}, gradients)
+        states = {n: arrays[n] for n in self.program.states}
+        return self._results(applied.outputs, applied.parts, {**applied.values, **states}, gradients)
 
     def _one_update(
         self, carry: Mapping[str, Any], arrays: Any, rates: Any, feeds: Any, overrides: Any, key: Any

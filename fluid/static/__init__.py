@@ -9,6 +9,8 @@ from fluid import (
     LoDTensor,
     ParamAttr,
     Trainer,
+    WeightNormParamAttr,
+    average,
     batch,
     create_lod_tensor,
     create_random_int_lodtensor,
@@ -18,8 +20,10 @@ from fluid import (
     reader,
     regularizer,
 )
+from fluid.missing import of_static as __getattr__  # noqa: F401
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.static import backward, clip, core, framework, io, layers, nets, optimizer, unique_name
+from fluid.static import parallel as compiler
 from fluid.static.backward import append_backward, gradients
 from fluid.static.core import is_compiled_with_cuda
 from fluid.static.executor import Executor
@@ -56,10 +60,13 @@ __all__ = [
     "Scope",
     "Trainer",
     "Variable",
+    "WeightNormParamAttr",
     "append_backward",
+    "average",
     "backward",
     "batch",
     "clip",
+    "compiler",
     "core",
     "cpu_places",
     "create_lod_tensor",

@@ -62,11 +62,14 @@ def append_backward(
     Args:
       loss: a variable of one float.
       parameter_list: variables or names of parameters; by default all that are trainable.
-      no_grad_set: variables or names of those to leave out.
+      no_grad_set: variables or names of parameters to leave out.
       callbacks: accepted for programs written for Fluid, but has no effect: there is nothing to call back for.
 
     Returns:
       Pairs of each parameter and its gradient.
+
+    Raises:
+      ArgumentError: `no_grad_set` holds something else than parameters.
 
     Example:
       >>> import fluid.static as fluid
@@ -76,8 +79,15 @@ def append_backward(
       [(Variable(fc_0.w_0: float32[2, 1]), Variable(fc_0.w_0@GRAD: float32[2, 1]))]
     """
     del callbacks
+    excluded = [_name(item) for item in no_grad_set or ()]
+    known = {v.name for v in loss.program.all_parameters()}
+    if others := [name for name in excluded if name not in known]:
+        raise errors.ArgumentError(
+            f"append_backward(no_grad_set=): {', '.join(others)} is no parameter; where gradients shall end say "
+            f"variable.stop_gradient = True"
+        )
     loss.program.first = loss
-    return pairs_of(loss, parameter_list, [_name(item) for item in no_grad_set or ()])
+    return pairs_of(loss, parameter_list, excluded)
 
 
 def gradients(
@@ -92,13 +102,14 @@ def gradients(
       targets: one or several float variables.
       inputs: variables or parameters.
       target_gradients: not supported; multiply the targets before.
-      no_grad_set: accepted for programs written for Fluid, but has no effect: set `stop_gradient` of the variables.
+      no_grad_set: variables or names of those through which no gradient goes.
 
     Returns:
       A variable for each of the inputs.
 
     Raises:
       ArgumentError: `target_gradients` is given.
+      UnknownNameError: `no_grad_set` names no variable.
       ProgramError: it stands in the block of a loop or branch.
 
     Example:
@@ -108,14 +119,14 @@ def gradients(
       ...     fluid.gradients(fluid.layers.reduce_sum(x * x), x)
       [Variable(x@GRAD_0: float32[-1, 2])]
     """
-    del no_grad_set
     if target_gradients is not None:
         raise errors.ArgumentError("gradients(target_gradients=) is not here; multiply: fluid.gradients(y * weight, x)")
     several = _listed(targets)
     given = _listed(inputs)
     program = several[0].program
+    ends = [program.var(_name(item)) for item in no_grad_set or ()]
     made = [program.new_variable(unique_name.generate(f"{v.name}{GRAD}")) for v in given]
-    program.apply(_Differentiated(program, several, given), into=made)
+    program.apply(_Differentiated(program, several, given, ends), into=made)
     return list(made)
 
 
@@ -126,13 +137,17 @@ class _Differentiated:
       program: where it is written.
       targets: variables, whose sum is differentiated.
       inputs: variables, with respect to which it is.
+      ends: variables through which no gradient goes.
     """
 
-    def __init__(self, program: Program, targets: Sequence[Variable], inputs: Sequence[Variable]):
+    def __init__(
+        self, program: Program, targets: Sequence[Variable], inputs: Sequence[Variable], ends: Sequence[Variable]
+    ):
         if program.inside_block:
             raise errors.ProgramError("fluid.gradients stands in a block; call it behind the loop or branch")
         self._targets = targets
         self._inputs = inputs
+        self._ends = frozenset(ends)
         # What makes an input is not made again.
         self._calls = [
             call for call in program.ops if call.function is not minimized and not set(call.outputs) & set(inputs)
@@ -144,12 +159,11 @@ class _Differentiated:
         outer = outer_environment("fluid.gradients")
         held = [outer[v] for v in self._inputs]
         found = jax.grad(self._total)([values.dense_of(value) for value in held], held, outer)
-        return [g if g is values.dense_of(g) else v.with_data(g) for g, v in zip(found, held, strict=True)]
+        return [_with_data(value, gradient) for value, gradient in zip(held, found, strict=True)]
 
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
         """The sum of the targets, where the inputs hold this data."""
-        given = [v.with_data(d) if v is not values.dense_of(v) else d for v, d in zip(held, data, strict=True)]
-        pairs = list(zip(self._inputs, given, strict=True))
+        pairs = list(zip(self._inputs, map(_with_data, held, data), strict=True))
         frame = core.current_frame("fluid.gradients")
         child = core.inner_frame(frame)
         parameters = {v.name: value for v, value in pairs if isinstance(v, Persistent)}
@@ -159,7 +173,14 @@ class _Differentiated:
                 environment[variable] = value
             for call in self._calls:
                 call.run(environment)
+                for variable in self._ends.intersection(call.outputs):
+                    environment[variable] = jax.lax.stop_gradient(environment[variable])
             return sum(jnp.sum(dense(environment[target])) for target in self._targets)
+
+
+def _with_data(value: Any, data: Any) -> Any:
+    """An array in the place of that of a value: with its lengths, where it is a batch of sequences."""
+    return value.with_data(data) if isinstance(value, values.SEQUENCES) else data
 
 
 calc_gradient = gradients

@@ -37,12 +37,13 @@ class SavedModel(Program):
       inner: what a Session runs.
 
     Example:
-      >>> import fluid.static as fluid
-      >>> fluid.inference.SavedModel(fluid.Program()).for_test
+      >>> import fluid
+      >>> program = fluid.Program(lambda: fluid.layers.data("x", shape=[2]))
+      >>> fluid.static.inference.SavedModel(program).for_test
       True
     """
 
-    def __init__(self, inner: Any):
+    def __init__(self, inner: core.Program):
         super().__init__()
         self.inner = inner
         self.for_test = True

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from fluid import errors
+
 __all__ = ["counters", "generate", "guard", "switch"]
 
 _shared: dict[str, int] = {}
@@ -52,11 +54,14 @@ def switch(new: dict[str, int] | None = None) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def guard(new_generator: str | None = None) -> Iterator[None]:
+def guard(new_generator: None = None) -> Iterator[None]:
     """Let names begin anew within a `with`, so that two programs share what has the same name in both.
 
     Args:
-      new_generator: accepted for programs written for Fluid, but has no effect: names have no prefix.
+      new_generator: only None is accepted: names have no prefix.
+
+    Raises:
+      ArgumentTypeError: `new_generator` is given.
 
     Example:
       >>> import fluid.static as fluid
@@ -64,7 +69,11 @@ def guard(new_generator: str | None = None) -> Iterator[None]:
       ...     fluid.unique_name.generate("fc")
       'fc_0'
     """
-    del new_generator
+    if new_generator is not None:
+        raise errors.ArgumentTypeError(
+            f"unique_name.guard({new_generator!r}): names have no prefix, so layers in two such guards would share "
+            f'parameters; leave the guard out, or name them: param_attr=fluid.ParamAttr(name="teacher_w")'
+        )
     before = switch()
     try:
         yield

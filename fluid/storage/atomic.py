@@ -48,16 +48,17 @@ def replaced(
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, target)
-        _sync_folder(target.parent)
+        sync(target.parent)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
 
 
-def _sync_folder(folder: pathlib.Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
+def sync(path: pathlib.Path) -> None:
+    """Write a file or a folder through to the disk."""
+    if os.name == "posix" or path.is_file():  # elsewhere a folder cannot be opened
+        handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
         try:
             os.fsync(handle)
         finally:

@@ -30,6 +30,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.storage import seal
+from fluid.storage.atomic import sync
 
 try:
     import fcntl
@@ -186,7 +187,7 @@ class Folder:
                 writer.save(temporary / _ARRAYS, args=ocp.args.StandardSave(full))
             seal.seal(temporary)
             os.rename(temporary, self.path / str(step))
-            seal.sync(self.path)
+            sync(self.path)
         except BaseException:
             _remove(temporary)
             raise

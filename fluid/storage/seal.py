@@ -10,6 +10,7 @@ import pathlib
 import re
 
 from fluid import errors
+from fluid.storage.atomic import sync
 
 VERSION = 1
 NAME = "fluid.seal"
@@ -88,16 +89,6 @@ def check_version(folder: pathlib.Path, first: str) -> None:
             f"{str(folder)!r} was written in another format: found {first!r}, expected '# fluid checkpoint {VERSION}'; "
             f"read it with the version of fluid that wrote it, or a newer one"
         )
-
-
-def sync(path: pathlib.Path) -> None:
-    """Write a file or a folder through to the disk."""
-    if os.name == "posix" or path.is_file():  # elsewhere a folder cannot be opened
-        handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _files(folder: pathlib.Path) -> list[str]:

@@ -1,6 +1,6 @@
 """The training loop, its events and handlers, and Trainer."""
 
-from fluid.trainer.checkpoint import CheckpointConfig
+from fluid.trainer.checkpoint import Checkpoint, CheckpointConfig
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -14,6 +14,8 @@ from fluid.trainer.events import (
 )
 from fluid.trainer.handlers import Handler
 from fluid.trainer.one_call import train
+from fluid.trainer.own_loop import Loop
+from fluid.trainer.programs import TrainingProgram
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.trainer import Trainer
 
@@ -21,6 +23,7 @@ __all__ = [
     "BeginEpochEvent",
     "BeginStepEvent",
     "BeginTrainEvent",
+    "Checkpoint",
     "CheckpointConfig",
     "EndEpochEvent",
     "EndStepEvent",
@@ -28,8 +31,10 @@ __all__ = [
     "Event",
     "Handler",
     "History",
+    "Loop",
     "MeasuredEvent",
     "ProgressBar",
     "Trainer",
+    "TrainingProgram",
     "train",
 ]

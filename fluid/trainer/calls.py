@@ -1,14 +1,18 @@
 """The calls of `train`: which one continues another one, which is done already, and which starts anew."""
 
 import logging
+from collections.abc import Sequence
 
 from fluid import errors
-from fluid.reader.adapters import Minibatches
 from fluid.reader.base import ReaderLike
 from fluid.trainer.checkpoint import CheckpointHooks, Checkpoints, NoCheckpoints
+from fluid.trainer.programs import Source
 from fluid.trainer.resume import Progress, check_storable
 
 log = logging.getLogger("fluid")
+
+Readers = Sequence[ReaderLike | None]
+"""The reader of each program, as the user gave it."""
 
 
 class Calls:
@@ -26,15 +30,15 @@ class Calls:
         self._checkpoints = checkpoints
         self._progress = (checkpoints.restore() if checkpoints is not None else None) or Progress()
         self._ended = 0  # calls in this process that have ended
-        self._open: ReaderLike | None = None  # the reader of the call that was interrupted or paused
+        self._open: Readers | None = None  # the readers of the call that was interrupted or paused
 
     def begin(
-        self, reader: ReaderLike, source: Minibatches, num_epochs: int, resume: bool | None
+        self, readers: Readers, source: Source, num_epochs: int, resume: bool | None
     ) -> tuple[Progress, CheckpointHooks]:
         """Where a call begins, and what saves it.
 
         Args:
-          reader: as the user gave it.
+          readers: as the user gave them.
           source: its passes.
           num_epochs: how many are asked for.
           resume: see `Trainer.train`.
@@ -48,7 +52,7 @@ class Calls:
         if resume is False:
             self._start_anew()
         elif self._open is not None:
-            return self._reopened(reader, num_epochs, resume)
+            return self._reopened(readers, num_epochs, resume)
         if self._checkpoints is None:
             if resume:
                 raise errors.ArgumentError(
@@ -68,14 +72,14 @@ class Calls:
         if progress is self._progress:
             progress.finish(num_epochs)
 
-    def leave_open(self, reader: ReaderLike, how: str) -> None:
+    def leave_open(self, readers: Readers, how: str) -> None:
         """Note that a call was interrupted or paused, so that the next one continues it.
 
         Args:
-          reader: as the user gave it.
+          readers: as the user gave them.
           how: what happened to it, such as "interrupted".
         """
-        self._open = reader
+        self._open = readers
         what_continues = "the next train() with the same reader continues there"
         if self._checkpoints is not None:
             what_continues = (
@@ -98,11 +102,13 @@ class Calls:
         self._open = None
         self._ended = self._progress.call
 
-    def _reopened(self, reader: ReaderLike, num_epochs: int, resume: bool | None) -> tuple[Progress, CheckpointHooks]:
+    def _reopened(self, readers: Readers, num_epochs: int, resume: bool | None) -> tuple[Progress, CheckpointHooks]:
         """Continue the call that was interrupted or paused in this process."""
         progress = self._progress
+        assert self._open is not None
+        same = all(given is before for given, before in zip(readers, self._open, strict=True))
         hooks = NoCheckpoints() if self._checkpoints is None else self._checkpoints.of(progress)
-        if reader is not self._open and not resume and self._checkpoints is None:
+        if not same and not resume and self._checkpoints is None:
             log.warning(
                 "training starts with epoch 0, since the reader is another one; the training that was interrupted %s "
                 "is given up. To continue it, hand over the same reader, or resume=True with one of the same data",
@@ -122,12 +128,12 @@ class Calls:
             )
             return Progress.done(num_epochs), NoCheckpoints()
         log.warning("training continues %s", progress.place)
-        if reader is not self._open:
+        if not same:
             progress.drop_live_pass()
         return progress, hooks
 
     def _recorded(
-        self, source: Minibatches, num_epochs: int, resume: bool | None, checkpoints: Checkpoints
+        self, source: Source, num_epochs: int, resume: bool | None, checkpoints: Checkpoints
     ) -> tuple[Progress, CheckpointHooks]:
         """Do what the same call of an earlier run had left to do."""
         known = self._progress

@@ -18,7 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fluid import errors
 from fluid.session import Results
+from fluid.session.names import Fetch
+from fluid.trainer.asking import Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class BeginStepEvent:
       step: from 0, within the epoch.
       feed: the minibatch by name of feed, as the step gets it.
       seconds: how long reading and converting it took.
+      asked: what handlers ask of this step, by `fetch` and `override`.
+      program: the name of the program that the step is of.
 
     Example:
       >>> BeginStepEvent(epoch=0, step=5)
@@ -74,6 +79,57 @@ class BeginStepEvent:
     step: int
     feed: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     seconds: float = field(default=0.0, repr=False, compare=False)
+    asked: Asked | None = field(default=None, repr=False, compare=False)
+    program: str = field(default="", repr=False, compare=False)
+
+    def fetch(self, names: Fetch) -> None:
+        """Have this step return more values: by name in `event.fetched` of its EndStepEvent, on the device.
+
+        The same values in many steps are one compilation. What every step shall return, a handler lists in
+        `Handler.fetches`.
+
+        Args:
+          names: a name or several, as for `Session.run`: named values, globs, `fc_0.w_0@GRAD`, `grad_norm_0` ...
+
+        Raises:
+          UnknownNameError: the program has no such value.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="out"))
+          >>> def on_event(event):
+          ...     if isinstance(event, fluid.BeginStepEvent) and event.step == 1:
+          ...         event.fetch("out.*@GRAD")
+          ...     if isinstance(event, fluid.EndStepEvent):
+          ...         print(event.fetched.keys())
+          >>> reader = fluid.reader.arrays((np.ones((6, 2), "float32"),), batch_size=2)
+          >>> trainer = fluid.train(program, reader, event_handler=on_event)
+          []
+          ['out.tmp_0@GRAD', 'out.tmp_1@GRAD', 'out.w_0@GRAD', 'out.b_0@GRAD']
+          []
+        """
+        self._asking().fetch(names)
+
+    def override(self, values: Mapping[str, Any]) -> None:
+        """Have this step go on with other values, as `Session.run` does with what is fed by name.
+
+        Args:
+          values: arrays by name of a feed, a named value, a parameter or a state; a scalar stands for an array of it.
+
+        Raises:
+          UnknownNameError: the program has no such value.
+          ArgumentError: another handler has replaced it in this step.
+        """
+        self._asking().override(values)
+
+    def _asking(self) -> Asked:
+        if self.asked is None:
+            raise errors.ArgumentError(
+                "this BeginStepEvent belongs to no step of a training; call fetch() and override() of the event that a "
+                "handler of trainer.train(...) is given"
+            )
+        return self.asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +140,9 @@ class EndStepEvent:
       epoch: as in BeginEpochEvent.
       step: from 0, within the epoch.
       metrics: the program's outputs for this minibatch, in order and by name.
-      fetched: the values that handlers have asked for by `Handler.fetches`, by name.
+      fetched: the values that handlers have asked for, by `Handler.fetches` or `BeginStepEvent.fetch`, by name.
       examples: how many examples the minibatch has.
+      program: the name of the program that the step is of, whose outputs the metrics are.
 
     Example:
       >>> EndStepEvent(epoch=0, step=5, metrics=Results([0.5])).metrics[0]
@@ -97,6 +154,7 @@ class EndStepEvent:
     metrics: Results = field(repr=False)
     fetched: Results = field(default=Results((), ()), repr=False)
     examples: int = field(default=1, repr=False, compare=False)
+    program: str = field(default="", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +168,9 @@ class EndEpochEvent:
       compiled: how many times its steps made XLA compile.
       padding: the share of padding among the sequence steps that were fed, from 0 to 1; None without sequences.
       metrics: the scalars that the program returns, by name, over the steps of the epoch: means, weighted by the
-        examples of each step; sums, maxima and so on where the program says so, see `layers.metric`. They are computed
-        when somebody reads one, which waits for the last steps; NaN when there was no step.
+        examples of each step; sums, maxima and so on where the program says so, see `layers.metric`. Of several
+        programs they are called `generator/loss`, over the steps of each. They are computed when somebody reads one,
+        which waits for the last steps; NaN when there was no step.
 
     Example:
       >>> EndEpochEvent(epoch=0, steps=10).completed

@@ -74,7 +74,8 @@ class Handler:
         """The names of values of the training step that this handler wants to see in `event.fetched` of `end_step`.
 
         All that `Session.run` can fetch while training: named values, `fc_0.w_0@GRAD`, `grad_norm_0` ... They are
-        computed in the step itself, and stay on the device until one is read. Asked for once, before the first step.
+        computed in the step itself, and stay on the device until one is read. Asked for once, before the first step. Of
+        several programs, each gives those that it has.
         """
         return ()
 
@@ -229,14 +230,20 @@ class Dispatcher:
         """The names of all values that handlers announce."""
         return [name for handler in self._handlers for name in handler.measures()]
 
-    def fetches(self, program: Program) -> tuple[str, ...]:
-        """The names of all values of the training step that handlers want to see, each once.
+    def fetches(self, programs: Sequence[Program]) -> list[tuple[str, ...]]:
+        """For each program the names of all values of its training step that handlers want to see, each once.
 
         Raises:
-          UnknownNameError: the program has no such value.
+          UnknownNameError: no program has such a value.
         """
         names = [name for handler in self._handlers for name in handler.fetches()]
-        return tuple(dict.fromkeys(check_fetch(program, names, TRAIN)))
+        if len(programs) == 1:
+            return [tuple(dict.fromkeys(check_fetch(programs[0], names, TRAIN)))]
+        found = [[_fetched(program, name) for name in names] for program in programs]
+        for i, name in enumerate(names):
+            if not any(each[i] for each in found):
+                check_fetch(programs[0], [name], TRAIN)
+        return [tuple(dict.fromkeys(n for some in each for n in some)) for each in found]
 
     def state(self) -> list[dict[str, Any]]:
         """What a resumed training needs of the handlers, in their order."""
@@ -297,6 +304,14 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
         raise errors.ArgumentTypeError(
             f"{what}{signature} cannot be called with one event ({error}); write def {name}{wanted}: ..."
         ) from error
+
+
+def _fetched(program: Program, name: str) -> tuple[str, ...]:
+    """What a name stands for in one of several programs; nothing where that has no such value."""
+    try:
+        return check_fetch(program, [name], TRAIN)
+    except errors.UnknownNameError:
+        return ()
 
 
 def _check_announced(handlers: Sequence[Handler]) -> None:

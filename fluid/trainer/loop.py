@@ -2,16 +2,19 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from fluid.core import warn
+from fluid.core import TRAIN, warn
+from fluid.reader.buckets import padding_of
 from fluid.reader.prefetch import Prefetcher
-from fluid.session import BoundStep, Results
+from fluid.session import Request, Results, Session
+from fluid.session.results import IN_FLIGHT
+from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -22,16 +25,29 @@ from fluid.trainer.events import (
     EndTrainEvent,
 )
 from fluid.trainer.handlers import Dispatcher
+from fluid.trainer.programs import Member, Turn
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
-# Steps that may be under way on the device before the loop waits: enough to keep it busy, few enough that memory and
-# the delay of an error stay small.
-IN_FLIGHT = 8
 # Seconds that reading a minibatch may take for the loop to do it before it tells handlers of the end of a step.
 _SLOW = 0.02
 
 log = logging.getLogger("fluid")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRun:
+    """What the loop knows of one program.
+
+    Attributes:
+      member: the program.
+      step: its compiled step.
+      batch_feed: the name of a feed that has one row for each example; None if the program has none.
+    """
+
+    member: Member
+    step: AskableStep
+    batch_feed: str | None
 
 
 @dataclass
@@ -39,10 +55,9 @@ class Run:
     """What one call of `train` works with.
 
     Attributes:
-      step: the compiled step.
-      batch_feed: the name of a feed that has one row for each example; None if the program has none.
+      programs: what is trained: one program, or several in turn.
       progress: the position of training; the loop keeps it up to date.
-      convert: makes a feed of a minibatch and its number in the epoch.
+      convert: makes a Turn, which program's and with which feed, of what is read and its number in the epoch.
       handlers: deliver every event.
       stopping: asked after each step whether training shall end.
       pausing: whether it shall then be possible to continue with the next minibatch, in this process.
@@ -51,16 +66,30 @@ class Run:
       epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
     """
 
-    step: BoundStep
-    batch_feed: str | None
+    programs: Sequence[ProgramRun]
     progress: Progress
-    convert: Callable[[Any, int], Any]
+    convert: Callable[[Any, int], Turn]
     handlers: Dispatcher
     stopping: Callable[[], bool]
     pausing: Callable[[], bool]
     checkpoints: CheckpointHooks
     signals: Signals
     epoch_metrics: Callable[[], Results]
+
+
+def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -> list[ProgramRun]:
+    """The compiled training step of each program of a Trainer, with what handlers want to see of it.
+
+    Raises:
+      UnknownNameError: a handler wants to see what no program has.
+    """
+    fetched = handlers.fetches([member.program for member in members])
+    runs = []
+    for member, also in zip(members, fetched, strict=True):
+        feeds = member.program.feeds
+        step = AskableStep(session, member.program, Request(TRAIN, None, tuple(feeds), also=also))
+        runs.append(ProgramRun(member, step, next((n for n, spec in feeds.items() if spec.shape[:1] == (None,)), None)))
+    return runs
 
 
 def train(run: Run, num_epochs: int) -> None:
@@ -102,26 +131,30 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
     progress = run.progress
     handlers = run.handlers
     signals = run.signals
-    compiled_before = run.step.compiled
-    loss_output = run.step.loss_output
+    compiled_before = _compiled(run)
     with signals.at_once:
         batches = progress.start_pass(run.convert)
         batches.advance()
     try:
         for batch in batches:
-            handlers(BeginStepEvent(progress.epoch, progress.step, batch.feed, batch.seconds))
-            metrics, fetched = run.step.and_also(batch.feed)
-            losses.add(metrics[loss_output], progress.epoch, progress.step)
+            turn: Turn = batch.feed
+            program = run.programs[turn.program]
+            name = program.member.name
+            feed = program.member.fed(turn.feed)
+            asked = program.step.ask()
+            handlers(BeginStepEvent(progress.epoch, progress.step, feed, batch.seconds, asked, name))
+            metrics, fetched = program.step(feed, asked)
+            losses.add(metrics[program.step.loss_output], progress.epoch, progress.step)
             progress.advance(batch)
             quick = batch.seconds < _SLOW and not progress.reads_once
             if quick:  # while the device works
                 _read_ahead(run, batches)
-            examples = 1 if run.batch_feed is None else batch.feed[run.batch_feed].shape[0]
-            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics, fetched, examples))
+            examples = 1 if program.batch_feed is None else feed[program.batch_feed].shape[0]
+            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics, fetched, examples, name))
             if not quick:  # who waits for the end of this step need not wait for a slow reader as well
                 _read_ahead(run, batches)
             progress.last = batches.ended
-            run.checkpoints.after_step(metrics)
+            run.checkpoints.after_step(metrics, name)
             signals.check()
             if run.stopping():
                 break
@@ -131,19 +164,32 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
             progress.keep_pass(batches)
         else:
             batches.close()
+    return _end_of_epoch(run, _compiled(run) - compiled_before)
+
+
+def _end_of_epoch(run: Run, compiled: int) -> EndEpochEvent:
+    """The event of the end of an epoch in which so many compilations happened."""
     return EndEpochEvent(
-        progress.epoch,
-        progress.step,
+        run.progress.epoch,
+        run.progress.step,
         completed=not run.stopping(),
-        compiled=run.step.compiled - compiled_before,
-        padding=run.step.buckets.take_padding(),
+        compiled=compiled,
+        padding=padding_of([program.step.buckets for program in run.programs]),
         metrics=run.epoch_metrics(),
     )
 
 
+def _compiled(run: Run) -> int:
+    """How often the steps were compiled so far."""
+    return sum(program.step.compiled for program in run.programs)
+
+
 def _read_ahead(run: Run, batches: Prefetcher) -> None:
-    """Read the next minibatch, unless training ends here: then it would be lost to readers that are read once only."""
-    if not run.stopping() and run.signals.arrived is None:
+    """Read the next minibatch, unless training ends here: then it would be lost to readers that are read once only.
+
+    What follows a step does not wait for a reader that has nothing yet.
+    """
+    if not run.stopping() and run.signals.arrived is None and run.progress.ready:
         with run.signals.reading_ahead:
             batches.advance()
 

@@ -1,7 +1,7 @@
 """A program function that minimises what it returns first: how a Trainer joins a function and an optimizer."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
@@ -10,7 +10,10 @@ from fluid.optimizer.base import Minimizer, OptimizerLike, as_optimizer
 
 
 def trained_program(
-    function: Callable[[], Any] | None, optimizer: OptimizerLike | None, precision: str | None
+    function: Callable[[], Any] | None,
+    optimizer: OptimizerLike | None,
+    precision: str | None,
+    parameter_list: str | Sequence[str] | None = None,
 ) -> Program:
     """The Program that a Trainer trains.
 
@@ -18,13 +21,24 @@ def trained_program(
       function: as for `minimizing`, or None.
       optimizer: as for `minimizing`; None for a function that minimises something itself.
       precision: see `fluid.Program`.
+      parameter_list: as for `minimizing`.
 
     Raises:
       ArgumentTypeError: there is no function, or nothing that minimises.
+      UnknownNameError: `parameter_list` names no parameter of the program.
+      ArgumentError: there is a `parameter_list`, and the function minimises something itself.
     """
     if function is None:
         raise errors.ArgumentTypeError("a Trainer needs a program function: fluid.Trainer(train_program, optimizer)")
-    program = Program(function if optimizer is None else minimizing(function, optimizer), precision=precision)
+    if optimizer is not None:
+        function = minimizing(function, optimizer, parameter_list)
+    elif parameter_list is not None:
+        raise errors.ArgumentError(
+            f"parameter_list={parameter_list!r} says what an optimizer moves, and none is given with it: "
+            f"fluid.TrainingProgram(program, fluid.optimizer.Adam(1e-3), parameter_list=...); a program that calls "
+            f"optimizer.minimize itself says it there: minimize(loss, parameter_list=...)"
+        )
+    program = Program(function, precision=precision)
     if not program.minimizes:
         raise errors.ArgumentTypeError(
             "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
@@ -33,7 +47,9 @@ def trained_program(
     return program
 
 
-def minimizing(function: Callable[[], Any], optimizer: OptimizerLike) -> Callable[[], Any]:
+def minimizing(
+    function: Callable[[], Any], optimizer: OptimizerLike, parameter_list: str | Sequence[str] | None = None
+) -> Callable[[], Any]:
     """A program function that does what the given one does, and then minimises its loss.
 
     The loss is the output named "loss" of a dict, wherever it stands, or else the first output.
@@ -42,6 +58,7 @@ def minimizing(function: Callable[[], Any], optimizer: OptimizerLike) -> Callabl
       function: returns a value, or a list, tuple or dict of values. One that cannot be called, or that returns nothing
         to minimise, is left for Program to complain of.
       optimizer: a fluid optimizer, an optax transformation, or a function that returns one.
+      parameter_list: names and globs of the parameters that it moves; all that are trainable by default.
 
     Raises:
       ArgumentTypeError: the optimizer is none of these.
@@ -64,7 +81,7 @@ def minimizing(function: Callable[[], Any], optimizer: OptimizerLike) -> Callabl
         _refuse_two_rules(chosen)
         loss = _loss_of(outputs)
         if loss is not None and not isinstance(loss, list | tuple):
-            chosen.minimize(loss)
+            chosen.minimize(loss, parameter_list=parameter_list)
         return outputs
 
     if not hasattr(program, "__name__"):  # a functools.partial has none

@@ -1,26 +1,25 @@
 """Training in one call."""
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from fluid import optimizer as optimizers
 from fluid.core import Program
 from fluid.optimizer.base import OptimizerLike
-from fluid.reader.base import ReaderLike
 from fluid.trainer.events import EventHandler
+from fluid.trainer.programs import ProgramFunction, ProgramsLike, ReadersLike
 from fluid.trainer.trainer import Trainer
 
 
 def train(
-    program_func: Callable[[], Any],
-    reader: ReaderLike,
+    program_func: ProgramFunction | ProgramsLike,
+    reader: ReadersLike = None,
     num_epochs: int = 1,
     optimizer: OptimizerLike | None = None,
     event_handler: EventHandler | None = None,
     **options: Any,
 ) -> Trainer:
-    """Train a program function in one call.
+    """Train a program function, or several programs, in one call.
 
     Args:
       program_func: as for Trainer.
@@ -43,7 +42,8 @@ def train(
       'program'
     """
     call = {name: options.pop(name) for name in inspect.signature(Trainer.train).parameters if name in options}
-    if optimizer is None and "optimizer_func" not in options and not Program(program_func).minimizes:
+    given = optimizer is not None or "optimizer_func" in options
+    if not given and callable(program_func) and not Program(program_func).minimizes:
         optimizer = optimizers.Adam()
     trainer = Trainer(program_func, optimizer, **options)
     trainer.train(reader, num_epochs, event_handler, **call)

@@ -1,14 +1,22 @@
 """What a Trainer does with its parameters between steps: read, save, load, freeze, export, and set their rate."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from fluid import errors
 from fluid.core import Program
 from fluid.session import Session
 from fluid.session.names import Fetch
 from fluid.storage import LoadReport, Parameters, PathLike, Rename
+from fluid.trainer.programs import Member, ProgramFunction
+
+LearningRate = float | tuple[float, ...]
+"""The learning rate of a program; of one that calls `minimize` several times, of each."""
+
+RateToSet = float | Sequence[float | None] | None
+"""A learning rate to set; None for the declared one."""
 
 
 class HasParameters:
@@ -16,11 +24,14 @@ class HasParameters:
 
     Attributes:
       session: that of the Trainer.
-      program: its program.
+      program: its program, if there is one.
+      programs: its programs by name.
     """
 
     session: Session
     program: Program
+    programs: dict[str, Program]
+    _member: Callable[..., Member]
 
     @property
     def params(self) -> dict[str, jax.Array]:
@@ -28,17 +39,31 @@ class HasParameters:
         return self.session.params()
 
     @property
-    def learning_rate(self) -> float | tuple[float, ...]:
+    def learning_rate(self) -> LearningRate | dict[str, LearningRate]:
         """The learning rate of the next step; a tuple where the program calls `minimize` several times.
 
-        Set, it takes the place of the declared number or schedule; None puts that back. Nothing is compiled anew.
+        Set, it takes the place of the declared number or schedule; None puts that back. Nothing is compiled anew. Of
+        several programs it is a dict by their names, and so is what is set, for those that it names.
         """
-        rates = self.session.learning_rates(self.program)
-        return rates[0] if len(rates) == 1 else rates
+        found: dict[str, LearningRate] = {}
+        for name in self.programs:
+            rates = self.session.learning_rates(name)
+            found[name] = rates[0] if len(rates) == 1 else rates
+        return found if len(found) > 1 else next(iter(found.values()))
 
     @learning_rate.setter
-    def learning_rate(self, rate: float | Sequence[float | None] | None) -> None:
-        self.session.set_learning_rates(rate, self.program)
+    def learning_rate(self, rate: RateToSet | Mapping[str, RateToSet]) -> None:
+        if isinstance(rate, Mapping):
+            for name, its in rate.items():
+                self.session.set_learning_rates(its, self._member(name, "learning_rate").program)
+        elif len(self.programs) > 1:
+            first = next(iter(self.programs))
+            raise errors.ArgumentError(
+                f"learning_rate = {rate!r}: there are several programs; say whose it is: "
+                f"trainer.learning_rate = {{{first!r}: {rate!r}}}"
+            )
+        else:
+            self.session.set_learning_rates(rate, self.program)
 
     def save_params(self, path: PathLike, names: str | Sequence[str] | None = None) -> None:
         """Write parameters and moving statistics to one file, atomically.
@@ -139,13 +164,20 @@ class HasParameters:
         """
         return self.session.unfreeze(patterns)
 
-    def save_inference_model(self, path: PathLike, fetch: Fetch | None = None, **options: Any) -> None:
-        """Write the program, as it is in test mode, and its parameters to one file that runs without its function.
+    def save_inference_model(
+        self,
+        path: PathLike,
+        fetch: Fetch | None = None,
+        program: str | ProgramFunction | None = None,
+        **options: Any,
+    ) -> None:
+        """Write a program, as it is in test mode, and its parameters to one file that runs without its function.
 
         Args:
           path: of the file; in a directory that exists, `model.fluid` is written.
           fetch: names of what it returns, such as the prediction; by default the outputs of the program. What these do
             not depend on, such as the label, is neither fed nor saved.
+          program: its name or its function; may be left out when there is one.
           options: as for `fluid.io.save_inference_model`.
 
         Raises:
@@ -164,4 +196,5 @@ class HasParameters:
         """
         from fluid import artifact  # not everybody needs it
 
-        artifact.save(path, self.program, self.session.params(), fetch=fetch, **options)
+        found = self._member(program, "save_inference_model").program
+        artifact.save(path, found, self.session.params(), fetch=fetch, **options)

@@ -1,20 +1,18 @@
-"""What a Trainer does with whole data sets beside training: predictions of its program; and what is no data set."""
+"""What a Trainer does with whole data sets beside training: predictions of its programs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from fluid import errors
-from fluid.core import TEST
+from fluid.core import TEST, Program
 from fluid.missing import SpelledElsewhere
-from fluid.reader import data_sets
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
-from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.reader.feeder import FeedOrder
 from fluid.session import Request, Results, check_fetch
 from fluid.session.names import Fetch
-from fluid.session.prediction import needed_feeds, on_host, stream
+from fluid.session.prediction import constant, needed_feeds, on_host, stream
 from fluid.session.shown import ShowsProgram
-from fluid.trainer.evaluation.evaluate import converter
+from fluid.trainer.programs import Member, ProgramFunction, check_data
 from fluid.trainer.signals import Signals
 
 _TEST = "trainer.test(reader)"
@@ -24,8 +22,10 @@ _PARAMS = "trainer.params, a dict of arrays by name"
 class Predicting(ShowsProgram, SpelledElsewhere):
     """What Trainer inherits: `predict`, and the spellings of those who come from other libraries."""
 
+    programs: dict[str, Program]
     _training: bool
     _signals: Signals
+    _member: Callable[..., Member]
     _spelled: ClassVar = {
         "compile": "fluid.Trainer(train_program, optimizer), which compiles by itself",
         "eval": _TEST,
@@ -35,6 +35,7 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         "load_weights": "fluid.io.load_params(trainer, path)",
         "lr": "trainer.learning_rate",
         "parameters": _PARAMS,
+        "program": "trainer.programs[name], since there are several",
         "save": "trainer.save_params(path), or trainer.save_inference_model(path) with the program",
         "save_weights": "trainer.save_params(path)",
         "state_dict": _PARAMS,
@@ -43,10 +44,19 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         "weights": _PARAMS,
     }
 
+    def _shown_programs(self) -> Sequence[Program]:
+        return list(self.programs.values())
+
     def predict(
-        self, reader: ReaderLike, fetch: Fetch | None = None, feed_order: FeedOrder = None
+        self,
+        reader: ReaderLike,
+        fetch: Fetch | None = None,
+        feed_order: FeedOrder = None,
+        program: str | ProgramFunction | None = None,
+        *,
+        feed: Mapping[str, Any] | None = None,
     ) -> Iterator[Results]:
-        """Run the program over one pass of a reader, in test mode, and give the results of each minibatch.
+        """Run a program over one pass of a reader, in test mode, and give the results of each minibatch.
 
         Results come in the order of the reader and are not kept, so that memory is bounded however much data there is:
         when those of a minibatch are given, one more has been read. While training goes on, each minibatch is run with
@@ -54,8 +64,11 @@ class Predicting(ShowsProgram, SpelledElsewhere):
 
         Args:
           reader: as in `train`. Feeds that the results do not depend on, such as labels, may be there or not.
-          fetch: names of values, such as that of the prediction; the outputs of the program by default.
+          fetch: names of values and globs, such as that of the prediction; the outputs of the program by default.
           feed_order: as in `train`.
+          program: its name or its function; may be left out when there is one.
+          feed: what is fed beside every minibatch, as for `Session.run`: of a named value or a parameter, which it
+            replaces, such as a scalar for all of its numbers; or of a feed that the reader does not give.
 
         Returns:
           An iterator of Results: NumPy arrays `[batch, ...]`, for sequences SequenceBatches of NumPy arrays; by name
@@ -78,40 +91,21 @@ class Predicting(ShowsProgram, SpelledElsewhere):
           [(4, 1), (4, 1), (2, 1)]
         """
         session = self.session
-        program = self.program
-        source = minibatches(check_data("predict", program.feeds, reader))
-        names = None if fetch is None else check_fetch(program, fetch)
-        only = needed_feeds(session, program, names)
-        feeder = Feeder(program.feeds, feed_order, buckets=session.buckets(program), only=only)
-        step = session.step(program, Request(TEST, names, only))
-        shown = program.output_names if names is None else names
+        member = self._member(program, "predict")
+        found = member.program
+        source = minibatches(check_data("predict", member.reads, reader))
+        names = None if fetch is None else check_fetch(found, fetch)
+        fixed = constant(session, found, feed)
+        needed = needed_feeds(session, found, names, fixed)
+        step = session.bind(found, Request(TEST, names, (*needed, *fixed.feeds), tuple(fixed.overrides)))
+        shown = found.output_names if names is None else names
+        # What is fed from other programs reads all that those need.
+        only = needed if member.chain is None else member.reads.keys() - fixed.feeds.keys()
+        interrupts = self._signals if self._training else None
 
-        def begin(feed: Any) -> Callable[[], Results]:
-            values = step.raw(feed)
+        def begin(minibatch: Any) -> Callable[[], Results]:
+            fed = {**member.fed({**minibatch, **fixed.feeds}), **fixed.feeds}
+            values = step.raw({name: fed[name] for name in (*needed, *fixed.feeds)}, fixed.overrides)
             return lambda: Results(on_host(values), shown)
 
-        return stream(source, converter(session, feeder, self._signals if self._training else None), begin)
-
-
-def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any = None) -> ReaderLike:
-    """Check what a method of Trainer is given as reader.
-
-    Args:
-      method: its name, for the message.
-      feeds: names of the feeds of the program.
-      reader: what was given.
-      second: the argument behind it, which is another array when somebody writes `train(x, y)`.
-
-    Raises:
-      ArgumentTypeError: there is no reader, or an array for each feed instead of one.
-    """
-    if reader is None:
-        raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
-    if data_sets.is_data(second):
-        epochs = ", num_epochs=10" if method == "train" else ""
-        raise errors.ArgumentTypeError(
-            f"{method} needs a reader of minibatches, found arrays, one for each feed; say which is which, and how "
-            f"many rows make a minibatch: trainer.{method}(fluid.reader.arrays({data_sets.spelled(feeds)}, "
-            f"batch_size=32{', shuffle=True' if method == 'train' else ''}){epochs})"
-        )
-    return reader
+        return stream(source, member.convert(feed_order, session.buckets(found), only, interrupts), begin)

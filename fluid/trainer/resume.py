@@ -12,10 +12,9 @@ import numpy as np
 from fluid import errors
 from fluid.core import NestedSequenceBatch, SequenceBatch
 from fluid.formatting import counted
-from fluid.reader.adapters import Minibatches
-from fluid.reader.buckets import Buckets
 from fluid.reader.prefetch import Prefetched, Prefetcher
 from fluid.trainer.handlers import Dispatcher
+from fluid.trainer.programs import PaddingOfAll, Source, Turn, Turns
 
 log = logging.getLogger("fluid")
 
@@ -47,9 +46,9 @@ class Progress:
         self.resuming = False
         self.last = False
         self.frozen: frozenset[str] | None = None
-        self._source: Minibatches | None = None
+        self._source: Source | None = None
         self._handlers: Dispatcher | None = None
-        self._buckets: Buckets | None = None
+        self._buckets: PaddingOfAll | None = None
         # The position of the reader before the last minibatch, or at the beginning of the pass; and the one after it.
         self._before: Any = None
         self._after: Any = None
@@ -96,6 +95,11 @@ class Progress:
         return self._source is not None and self._source.reads_once
 
     @property
+    def ready(self) -> bool:
+        """Whether the reader can give the next minibatch now."""
+        return self._source is None or self._source.ready
+
+    @property
     def place(self) -> str:
         """The position in words: how much is done, which is the same whether epochs are counted from 0 or from 1."""
         done = [counted(number, what) for number, what in ((self.epoch, "epoch"), (self.step, "step")) if number]
@@ -105,7 +109,7 @@ class Progress:
         """The `num_epochs` of an earlier call of `train`; None when that was not recorded."""
         return self._finished_epochs[call]
 
-    def begin(self, source: Minibatches, handlers: Dispatcher, buckets: Buckets | None = None) -> None:
+    def begin(self, source: Source, handlers: Dispatcher, buckets: PaddingOfAll | None = None) -> None:
         """Begin a call of `train`, or continue it.
 
         Args:
@@ -122,7 +126,7 @@ class Progress:
         handlers.restore(self._handler_states)
         self._handler_states = []
 
-    def start_pass(self, convert: Callable[[Any, int], Any]) -> Prefetcher:
+    def start_pass(self, convert: Callable[[Any, int], Turn]) -> Prefetcher:
         """Start a pass, or continue the one that was interrupted.
 
         Raises:
@@ -151,7 +155,7 @@ class Progress:
         assert batch.state is not None
         self._before = self._after
         self._after = batch.state["reader"]
-        self._batch = batch.feed
+        self._batch = batch.feed.feed
         self._sizes = batch.state["buckets"]
         self._print = None
         self.step += 1
@@ -176,6 +180,7 @@ class Progress:
     def finish(self, num_epochs: int | None) -> None:
         """Note that this call of `train` has ended; `num_epochs` is what it was asked for, if it did all of that."""
         self.drop_live_pass()
+        _end_passes(self._source)
         self._finished.append(None if self._source is None else self._source.state())
         self._finished_epochs.append(num_epochs)
         self.call += 1
@@ -185,14 +190,16 @@ class Progress:
         self._batch = None
         self._print = None
 
-    def skip(self, call: int, source: Minibatches) -> None:
+    def skip(self, call: int, source: Source) -> None:
         """Bring a reader to the position in which an earlier call of `train`, which is done, had left it."""
         if self._finished[call] is not None:
             source.restore(_without_plan(self._finished[call]))
+            _end_passes(source)
 
-    def skip_to_end(self, source: Minibatches) -> None:
+    def skip_to_end(self, source: Source) -> None:
         """Bring a reader to the position in which this call, which is done, had left it."""
         source.restore(_without_plan(self._before))
+        _end_passes(source)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """The position as it is now: a function that gives it as JSON, for `of`.
@@ -225,7 +232,7 @@ class Progress:
         self._batch = None
         self._print = None
 
-    def _go_back(self, source: Minibatches) -> None:
+    def _go_back(self, source: Source) -> None:
         """Bring the reader, and what pads its sequences, to the position before the last minibatch."""
         state = self._before
         if self._buckets is not None and self._sizes is not None:
@@ -233,12 +240,13 @@ class Progress:
         if not self.step:  # between two epochs only the number of the next one counts, so the reader may be another
             source.restore(_without_plan(state))
             return
-        if "source" not in state and _counts_rows(state.get("reader")) and state["given"]:
-            log.warning(
-                "the reader keeps no position of its own, so %d minibatches of epoch %d are read and dropped",
-                state["given"],
-                self.epoch,
-            )
+        for reader in state.get("readers", [state]):
+            if "source" not in reader and _counts_rows(reader.get("reader")) and reader["given"]:
+                log.warning(
+                    "the reader keeps no position of its own, so %d minibatches of epoch %d are read and dropped",
+                    reader["given"],
+                    self.epoch,
+                )
         try:
             source.restore(state)
         except errors.ArgumentError as error:
@@ -258,7 +266,7 @@ class Progress:
             )
         if self._print is None:
             self._print = fingerprint(self._batch)
-        found = fingerprint(again.feed)
+        found = fingerprint(again.feed.feed)
         expected = self._print
         assert again.state is not None
         self._after = again.state["reader"]
@@ -305,7 +313,7 @@ def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": samples, "digest": digest.hexdigest()}
 
 
-def check_storable(source: Minibatches) -> None:
+def check_storable(source: Source) -> None:
     """Refuse a reader whose position JSON cannot hold, before the first step.
 
     Raises:
@@ -328,7 +336,17 @@ def _valid(value: Any) -> list[Any]:
 
 
 def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in state.items() if key != "reader"}
+    """The position between two passes, without what it says of the reader, which may be another one."""
+    position = {key: value for key, value in state.items() if key != "reader"}
+    if "readers" in state:  # one of which may be within a pass
+        position["readers"] = [reader if reader["given"] else _without_plan(reader) for reader in state["readers"]]
+    return position
+
+
+def _end_passes(source: Source | None) -> None:
+    """Let the next call of `train` begin with new passes over all readers, where there are several."""
+    if isinstance(source, Turns):
+        source.close()
 
 
 def _counts_rows(plan: Any) -> bool:

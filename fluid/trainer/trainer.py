@@ -1,48 +1,62 @@
-"""Trainer: a program function and an optimizer, trained, tested and saved."""
+"""Trainer: program functions and their optimizers, trained, tested and saved."""
 
 import contextlib
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, fitting, one_of, refuse_parallel, whole_number
+from fluid.core import TEST, fitting, one_of, refuse_parallel, whole_number
 from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
-from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
-from fluid.reader.feeder import Feeder, FeedOrder
-from fluid.session import Request, Results, Session, StepFunction
+from fluid.reader.feeder import FeedOrder
+from fluid.session import Results, Session, StepFunction
 from fluid.session.names import Fetch
 from fluid.storage import PathLike, Rename
 from fluid.trainer import loop
-from fluid.trainer.calls import Calls
+from fluid.trainer.calls import Calls, Readers
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
-from fluid.trainer.evaluation.evaluate import Evaluator, converter
+from fluid.trainer.checkpointing import HasCheckpoints
+from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import Interval
 from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Dispatcher, Handlers, listed
-from fluid.trainer.minimizing import trained_program
 from fluid.trainer.parameters import HasParameters
-from fluid.trainer.predicting import Predicting, check_data
+from fluid.trainer.predicting import Predicting
+from fluid.trainer.programs import (
+    Member,
+    PaddingOfAll,
+    ProgramFunction,
+    ProgramsLike,
+    ReadersLike,
+    ScheduleLike,
+    check_data,
+    declared_programs,
+    discovered,
+    member_called,
+    members_of,
+    plan_of,
+    readers_of,
+    source_of,
+    turns_of,
+    warn_of_idle,
+)
 from fluid.trainer.progress import ProgressBar
-from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
-log = logging.getLogger("fluid")
 
-
-class Trainer(HasParameters, Predicting):
-    """Trains a program function.
+class Trainer(HasParameters, HasCheckpoints, Predicting):
+    """Trains a program function, or several in turn over one set of parameters, see `docs/programs.md`.
 
     Args:
-      program_func: calls layers and returns the loss, or a list, tuple or dict of values, the loss first.
+      program_func: calls layers and returns the loss, or a list, tuple or dict of values, the loss first. Or several: a
+        list of pairs `(program_func, optimizer)` and of TrainingPrograms.
       optimizer: a fluid optimizer, an optax transformation, or a function that returns one. None when the program calls
-        `optimizer.minimize` itself.
+        `optimizer.minimize` itself. With several programs, that of those which bring none.
       param_path: a file of `save_params` to start from, or one that ends in ".safetensors".
       place: a device, see `fluid.place.device_of`; None for JAX's default.
       train_func: another spelling of program_func.
@@ -59,10 +73,17 @@ class Trainer(HasParameters, Predicting):
       rename: see there.
       skip: see there.
       parallel: None or False; a Trainer works on one device.
+      schedule: which of several programs a step is of. "alternate", which is the default; "3:1" for three steps of the
+        first program and one of the second, again and again; "epoch" for an epoch of each; weights by name,
+        `{"a": 0.7, "b": 0.3}`, by which each step is drawn, from the seed and its number; or a function of the number
+        of training steps done that gives the name.
+      epoch_of: the name of the program with whose reader an epoch ends; that of the first one that has a reader, by
+        default. The readers of the others are read on over the ends of epochs, and begin anew when they end.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
-      program: the discovered Program.
+      programs: the discovered Programs, by name.
+      program: the Program, where there is one.
 
     Raises:
       FluidError: the program has a mistake that its shapes show; it is found here and not in the first step.
@@ -86,12 +107,12 @@ class Trainer(HasParameters, Predicting):
     @fitting("fluid.Trainer")
     def __init__(
         self,
-        program_func: Callable[[], Any] | None = None,
+        program_func: ProgramFunction | ProgramsLike | None = None,
         optimizer: OptimizerLike | None = None,
         param_path: PathLike | None = None,
         place: Place = None,
         *,
-        train_func: Callable[[], Any] | None = None,
+        train_func: ProgramFunction | ProgramsLike | None = None,
         optimizer_func: OptimizerLike | None = None,
         seed: int = 0,
         precision: str | None = None,
@@ -104,15 +125,22 @@ class Trainer(HasParameters, Predicting):
         rename: Rename = None,
         skip: str | Sequence[str] = (),
         parallel: bool | None = None,
+        schedule: ScheduleLike = None,
+        epoch_of: str | None = None,
     ):
         refuse_parallel("Trainer", parallel)
         function = one_of("program_func", program_func, "train_func", train_func)
         optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
-        program = trained_program(function, optimizer, precision)
+        declared = declared_programs(function, optimizer)
+        programs = discovered(declared, precision)
+        self.programs = {program.name: program for program in programs}
+        self._plan = plan_of(programs, schedule, epoch_of, seed)
         self.session = Session(
-            program, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, mode=TEST, step=step
+            *programs, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, mode=TEST, step=step
         )
-        self.program = program
+        self._members = members_of(declared, programs, self.session)
+        if len(programs) == 1:
+            self.program = programs[0]
         self._stopping = False
         self._training = False
         given = [source for source in (param_path, params) if source is not None]
@@ -124,11 +152,11 @@ class Trainer(HasParameters, Predicting):
         for source in given:
             self.load_params(source, strict, rename, skip)
         self._pausing = False
-        self._evaluator = Evaluator(self.session, program)
+        self._evaluator = Evaluator(self.session)
         self._signals = Signals()
         self._checkpoints: Checkpoints | None = None
         if checkpoint_config is not None:
-            self._checkpoints = Checkpoints(checkpoint_config, self.session, program)
+            self._checkpoints = Checkpoints(checkpoint_config, self.session, programs)
         self._calls = Calls(self._checkpoints)
         self._validation = Validation(self, self._checkpoints)
 
@@ -140,7 +168,7 @@ class Trainer(HasParameters, Predicting):
     @fitting("trainer.train")
     def train(
         self,
-        reader: ReaderLike | None = None,
+        reader: ReadersLike = None,
         num_epochs: int = 1,
         event_handler: EventHandler | None = None,
         feed_order: FeedOrder = None,
@@ -148,7 +176,7 @@ class Trainer(HasParameters, Predicting):
         progress: bool | None = None,
         resume: bool | None = None,
         *,
-        test_reader: ReaderLike | None = None,
+        test_reader: ReaderLike | Mapping[str, ReaderLike] | None = None,
         test_every: Interval = "epoch",
         metrics: Metrics | None = None,
         restore_best: RestoreBest = False,
@@ -165,8 +193,9 @@ class Trainer(HasParameters, Predicting):
 
         Args:
           reader: minibatches: a callable that returns an iterable of them, or an iterable. A minibatch is a list of
-            rows, a tuple of columns, or a dict of columns.
-          num_epochs: how many passes, those included that were done before an interruption; at least 0.
+            rows, a tuple of columns, or a dict of columns. With several programs each step reads one; those without a
+            reader of their own share this one, or a dict gives each its own: `{"a": reader_a, "b": reader_b}`.
+          num_epochs: how many passes over the reader, those included that were done before an interruption; at least 0.
           event_handler: called with every event, see `fluid.trainer.events`.
           feed_order: which field of a row is which feed: a list of names, or a dict of name to position; None for the
             order in which the program declares its data.
@@ -174,7 +203,8 @@ class Trainer(HasParameters, Predicting):
           progress: whether to show a progress bar; None shows it on a terminal and in a notebook.
           resume: False begins with epoch 0 from the parameters as they are, whatever was interrupted or saved; True
             continues with this reader, and is an error when there is nothing to continue; None does as said above.
-          test_reader: what is tested on while training goes on, as by `fluid.handlers.TestEvery`.
+          test_reader: what is tested on while training goes on, as by `fluid.handlers.TestEvery`; of several programs
+            by the name of each.
           test_every: how often: a number of steps, or "epoch", "2 epochs" ...
           metrics: as in `test`, of these tests.
           restore_best: whether to go back to the parameters with the best test loss when training has ended. For
@@ -191,7 +221,7 @@ class Trainer(HasParameters, Predicting):
           Exception: whatever the reader or a handler raises, unchanged. After any error the parameters are those after
             the last completed step.
         """
-        reader = check_data("train", self.program.feeds, reader, num_epochs)
+        readers = readers_of(self._members, reader, num_epochs)
         num_epochs = whole_number("train", "num_epochs", num_epochs, least=0)
         if self._training:
             raise errors.ArgumentError(
@@ -205,25 +235,29 @@ class Trainer(HasParameters, Predicting):
         with contextlib.ExitStack() as shown:
             for bar in (handler for handler in told if isinstance(handler, ProgressBar)):
                 shown.enter_context(bar.listening())
-            self._call(reader, num_epochs, feed_order, dispatcher, resume)
+            self._call(readers, num_epochs, feed_order, dispatcher, resume)
         return self.history
 
     def _call(
-        self, reader: ReaderLike, num_epochs: int, feed_order: FeedOrder, dispatcher: Dispatcher, resume: bool | None
+        self,
+        readers: Readers,
+        num_epochs: int,
+        feed_order: FeedOrder,
+        dispatcher: Dispatcher,
+        resume: bool | None,
     ) -> None:
         """Do what a call of `train` has to do, or what an interrupted one had left to do."""
-        source = minibatches(reader)
-        request = Request(TRAIN, None, tuple(self.program.feeds), also=dispatcher.fetches(self.program))
-        step = self.session.step(self.program, request)
-        position, checkpoints = self._calls.begin(reader, source, num_epochs, resume)
+        source = source_of(self._members, readers, self._plan, int(self.session.scope.step))
+        position, checkpoints = self._calls.begin(readers, source, num_epochs, resume)
         self._freeze_as_before(position)
-        has_sequences = any(spec.lod_level for spec in self.program.feeds.values())
-        position.begin(source, dispatcher, step.buckets if self._checkpoints is not None and has_sequences else None)
+        programs = loop.runs_of(self._members, self.session, dispatcher)
+        padding = PaddingOfAll([program.step.buckets for program in programs])
+        keeps_padding = self._checkpoints is not None and any(member.has_sequences for member in self._members)
+        position.begin(source, dispatcher, padding if keeps_padding else None)
         run = loop.Run(
-            step=step,
-            batch_feed=next((n for n, spec in self.program.feeds.items() if spec.shape[:1] == (None,)), None),
+            programs=programs,
             progress=position,
-            convert=converter(self.session, Feeder(self.program.feeds, feed_order, buckets=step.buckets)),
+            convert=turns_of(self._members, readers, feed_order, [program.step.buckets for program in programs]),
             handlers=dispatcher,
             stopping=lambda: self._stopping,
             pausing=lambda: self._pausing,
@@ -231,22 +265,11 @@ class Trainer(HasParameters, Predicting):
             signals=Signals(terminate=self._checkpoints is not None),
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
-        self._train(run, num_epochs, reader)
+        self._train(run, num_epochs, readers)
+        if not self._stopping:
+            warn_of_idle(self._members, source)
 
-    def _freeze_as_before(self, position: Progress) -> None:
-        """Freeze what was frozen when the checkpoint was written, if this call continues from there."""
-        before = position.frozen
-        position.frozen = None
-        if before is None or not position.begun or before == self.session.freezing.given():
-            return
-        self.session.freezing.put(before)
-        log.warning(
-            "training continues with what was frozen when the checkpoint was written: %s. To change that, freeze and "
-            "unfreeze in a handler, or train(..., resume=False)",
-            ", ".join(self.frozen) or "nothing",
-        )
-
-    def _train(self, run: loop.Run, num_epochs: int, reader: ReaderLike) -> None:
+    def _train(self, run: loop.Run, num_epochs: int, readers: Readers) -> None:
         self._training = True
         self._stopping = False
         self._pausing = False
@@ -255,73 +278,26 @@ class Trainer(HasParameters, Predicting):
             with self.session.guard.watching(), run.signals:
                 loop.train(run, num_epochs)
         except (KeyboardInterrupt, SystemExit):
-            self._calls.leave_open(reader, "interrupted")
+            self._calls.leave_open(readers, "interrupted")
             raise
         finally:
             self._training = False
         if self._pausing:
-            self._calls.leave_open(reader, "paused")
+            self._calls.leave_open(readers, "paused")
         else:
             self._calls.end(run.progress, num_epochs)
-
-    def save_checkpoint(self) -> None:
-        """Called by a handler: save a checkpoint when all handlers are done with this step, or with the epoch it ends.
-
-        Raises:
-          CheckpointError: the Trainer has no `checkpoint_config`.
-          ArgumentError: no handler called it: nothing is being trained.
-        """
-        if self._checkpoints is None:
-            raise errors.CheckpointError(
-                "this Trainer keeps no checkpoints; give it a folder: "
-                "fluid.Trainer(..., checkpoint_config=fluid.CheckpointConfig('checkpoints'))"
-            )
-        if not self._training:
-            raise errors.ArgumentError(
-                "save_checkpoint() is for handlers of train(), whose end is saved by itself; "
-                "trainer.save_params(path) writes what was trained"
-            )
-        self._checkpoints.ask()
-
-    def restore(self, step: int | str | None = None) -> None:
-        """Go back to a checkpoint: parameters, optimizer slots, counters and the position in the data.
-
-        The next `train` continues from there. Its first save sets newer checkpoints aside.
-
-        Args:
-          step: which one; "best" for the one that `keep_best` keeps, None for the newest.
-
-        Raises:
-          CheckpointError: there is no such checkpoint, it is damaged, or the Trainer has no `checkpoint_config`.
-
-        Example:
-          >>> import fluid, numpy as np
-          >>> def program():
-          ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
-          >>> config = fluid.CheckpointConfig("checkpoints", step_interval=2)
-          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), checkpoint_config=config)
-          >>> history = trainer.train(fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=2))
-          >>> trainer.restore(2)
-          >>> int(trainer.session.scope.step)
-          2
-        """
-        if self._training:
-            raise errors.ArgumentError("restore() was called by a handler of train(); call trainer.stop() first")
-        found = None if self._checkpoints is None else self._checkpoints.restore(step)
-        if found is None:
-            raise errors.CheckpointError(
-                "there is no checkpoint to go back to; they are written while a Trainer trains that has a "
-                "checkpoint_config=fluid.CheckpointConfig('checkpoints')"
-            )
-        self._calls.go_back(found)
 
     def test(
         self,
         reader: ReaderLike | None = None,
         feed_order: FeedOrder = None,
         metrics: Metrics | None = None,
+        program: str | ProgramFunction | None = None,
+        *,
+        fetch: Fetch | None = None,
+        feed: Mapping[str, Any] | None = None,
     ) -> Results:
-        """Evaluate the program over one pass of a reader, in test mode.
+        """Evaluate a program over one pass of a reader, in test mode.
 
         The result does not depend on the batch size: means are weighted by the examples (or valid time steps) that they
         are over, sums and extremes are over all minibatches, `layers.auc` is over all predictions, and rows are
@@ -331,6 +307,9 @@ class Trainer(HasParameters, Predicting):
           reader: as in `train`.
           feed_order: as in `train`.
           metrics: by name, metrics of `fluid.metrics` and what they read: `{"auc": Auc().of(preds=..., labels=...)}`.
+          program: its name or its function; may be left out when there is one.
+          fetch: names of values and globs, to return instead of the outputs; each is combined like an output.
+          feed: what is fed beside every minibatch, as in `predict`.
 
         Returns:
           Results: one NumPy value for each output of the program, then one for each metric; by name when the program
@@ -342,19 +321,36 @@ class Trainer(HasParameters, Predicting):
           UnknownNameError: a metric reads what the program does not have.
           ArgumentError: a metric has the name of an output.
         """
-        return self._evaluate(check_data("test", self.program.feeds, reader, feed_order), feed_order, metrics or {})
+        reader = check_data("test", self._member(program, "test").reads, reader, feed_order)
+        return self._evaluate(reader, feed_order, metrics or {}, program, fetch=fetch, feed=feed)
 
-    def _evaluate(self, reader: ReaderLike, order: FeedOrder, metrics: Metrics, rows: bool = True) -> Results:
+    def _evaluate(
+        self,
+        reader: ReaderLike,
+        order: FeedOrder,
+        metrics: Metrics,
+        program: str | ProgramFunction | None = None,
+        rows: bool = True,
+        **looked_at: Any,
+    ) -> Results:
         # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
-        return self._evaluator.test(reader, order, metrics, rows, self._signals if self._training else None)
+        signals = self._signals if self._training else None
+        return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows, signals, **looked_at)
 
-    def run(self, feed: Mapping[str, Any] | None = None, fetch: Fetch | None = None, mode: str = TEST) -> Results:
-        """Run the program once, to look at it: nothing is trained unless `mode` says so.
+    def run(
+        self,
+        feed: Mapping[str, Any] | None = None,
+        fetch: Fetch | None = None,
+        mode: str = TEST,
+        program: str | ProgramFunction | None = None,
+    ) -> Results:
+        """Run a program once, to look at it: nothing is trained unless `mode` says so.
 
         Args:
           feed: as for `Session.run`.
           fetch: as for `Session.run`.
           mode: "test"; or "train" for one training step, of which no handler is told.
+          program: its name or its function; may be left out when there is one.
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
@@ -371,7 +367,7 @@ class Trainer(HasParameters, Predicting):
           >>> trainer.run({"x": np.ones((3, 2))}, fetch=["out", "out.w_0@GRAD"])
           {out: float32[3, 1], out.w_0@GRAD: float32[2, 1]}
         """
-        return self.session.run(self.program, feed, fetch, mode)
+        return self.session.run(self._member(program, "run").program, feed, fetch, mode)
 
     def pause(self) -> None:
         """End training after the current step, so that the next `train` with the same reader continues there.
@@ -388,3 +384,7 @@ class Trainer(HasParameters, Predicting):
         With a `checkpoint_config`, the same program continues from here when it is run again.
         """
         self._stopping = True
+
+    def _member(self, program: str | ProgramFunction | None, method: str) -> Member:
+        """One of the programs; the only one for None. `method` is what it is for, for messages."""
+        return member_called(program, self._members, method)

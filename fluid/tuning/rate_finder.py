@@ -152,6 +152,11 @@ def find_learning_rate(
             f"above 0, and a factor above 1: start=1e-7, end=10.0, diverged=4.0"
         )
     trainer = target if isinstance(target, Trainer) else Trainer(target, optimizer)
+    if len(trainer.programs) > 1:
+        raise errors.ArgumentError(
+            f"find_learning_rate trains one program, and the Trainer has {', '.join(trainer.programs)}; give it one of "
+            f"their functions: fluid.find_learning_rate({next(iter(trainer.programs))}, reader, optimizer)"
+        )
     session = trainer.session
     declared = session.rates.given(trainer.program.name)
     whole_number("find_learning_rate", "which", which, least=0, most=len(declared) - 1)
@@ -175,7 +180,7 @@ def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Gene
     """The losses of training steps, without end: each step is done when its loss is asked for."""
     session = trainer.session
     program = trainer.program
-    step = session.step(program, Request(TRAIN, None, tuple(program.feeds)))
+    step = session.bind(program, Request(TRAIN, None, tuple(program.feeds)))
     # What pads sequences in training shall not remember what a sweep has seen.
     feeder = Feeder(program.feeds, feed_order, buckets=session.buckets(program))
     source = minibatches(reader)

@@ -122,7 +122,7 @@ def test_without_a_wish_nothing_is_computed():
     assert all(len(event.fetched) == 0 for event in plain.kept)
     program = trainer.program
     request = fluid.session.Request("train", None, tuple(program.feeds))
-    assert trainer.session.step(program, request).compiled == 1, "the step is the same as without handlers"
+    assert trainer.session.bind(program, request).compiled == 1, "the step is the same as without handlers"
 
 
 def test_fetching_changes_nothing_that_is_trained():

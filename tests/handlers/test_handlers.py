@@ -598,8 +598,8 @@ def test_the_whole_order_with_a_test_inside():
 
 def test_no_handler_waits_for_a_step_that_was_just_begun(tmp_path, monkeypatch):
     """Values are read only when the loop itself has waited for that step already."""
+    from fluid.session.results import IN_FLIGHT
     from fluid.trainer.evaluation import means
-    from fluid.trainer.loop import IN_FLIGHT
 
     begun, read = [0], []
     on_host = means.on_host

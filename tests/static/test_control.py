@@ -72,6 +72,63 @@ def test_arrays_and_loops_within_loops():
         assert run(*programs, [*reads, length]) == [[0.0], [1.0], [4.0], [9.0], [4]]
 
 
+def test_arrays_have_room_for_what_a_loop_writes_whose_condition_is_used_again():
+    with fresh() as programs:
+        i = layers.zeros([1], "int64")
+        few, many = constant(3, "int64"), constant(10, "int64")
+        numbers = layers.create_array("int64")
+        cond = layers.less_than(i, many)
+        loop = layers.While(cond)
+        with loop.block():
+            layers.array_write(layers.assign(i), i, array=numbers)
+            layers.increment(i)
+            layers.less_than(i, many, cond=cond)
+        layers.less_than(i, few, cond=cond)
+        reads = [layers.array_read(numbers, constant(k, "int64")) for k in range(10)]
+        assert run(*programs, reads) == [[k] for k in range(10)]
+
+
+def test_a_loop_whose_condition_changes_its_limit_says_nothing_of_arrays():
+    with fresh() as programs:
+        i = layers.zeros([1], "int64")
+        numbers = layers.create_array("int64")
+        cond = layers.less_than(i, constant(3, "int64"))
+        loop = layers.While(cond)
+        with loop.block():
+            layers.array_write(layers.assign(i), i, array=numbers)
+            layers.increment(i)
+            layers.less_than(i, constant(10, "int64"), cond=cond)
+        with pytest.raises(fluid.errors.ProgramError, match="max_length=50"):
+            run(*programs, [layers.array_length(numbers)])
+
+
+def test_a_loop_within_a_loop_whose_condition_stands_before_both():
+    """Steps of two arrays, as programs for Fluid test their loops."""
+    x = np.random.default_rng(2).normal(size=(3, 4)).astype("float32")
+    with fresh() as programs:
+        i, j = layers.zeros([1], "int64"), constant(1, "int64")
+        rows = layers.create_array("float32")
+        for k in range(3):
+            layers.array_write(layers.data(f"x{k}", [4], append_batch_size=False), constant(k, "int64"), array=rows)
+        totals = layers.array_write(layers.zeros([4], "float32"), i)
+        one, three = constant(1, "int64"), constant(3, "int64")
+        conds = [layers.less_than(i, one), layers.less_than(j, three)]
+        loops = [layers.While(cond) for cond in conds]
+
+        def add(index):
+            total = layers.sums([layers.array_read(rows, index), layers.array_read(totals, index)])
+            layers.array_write(total, layers.increment(index), array=totals)
+
+        with loops[0].block():
+            add(i)
+            layers.less_than(i, one, cond=conds[0])
+            with loops[1].block():
+                add(j)
+                layers.less_than(j, three, cond=conds[1])
+        (found,) = run(*programs, [layers.array_read(totals, j)], {f"x{k}": row for k, row in enumerate(x)})
+    np.testing.assert_allclose(found, x.sum(0), rtol=1e-5)
+
+
 def test_gradients_through_a_loop():
     """A recurrence with a shared weight, and its gradient by hand."""
     x = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
@@ -166,6 +223,41 @@ def test_assignments_outside_of_blocks():
         layers.logical_not(less, out=less)
         assert c is b
         assert run(*programs, [a, b, kept, s, less]) == [[1.0], [6.0], [8.0], [14.0], [False]]
+
+
+def test_results_that_are_stored_in_given_variables():
+    """By keyword and by place, as Fluid has the arguments."""
+    with fresh() as programs:
+        x, y = constant(2.0), constant(3.0)
+        cond = layers.less_than(x, y)
+        assert layers.less_than(y, x, None, cond) is cond
+        same = layers.equal(x, x)
+        assert layers.not_equal(x, x, cond=same) is same
+        either = layers.logical_or(cond, same)
+        assert layers.logical_not(either, either) is either
+        blank = constant(7.0)
+        assert layers.zeros_like(x, out=blank) is blank
+        assert run(*programs, [cond, same, either, blank]) == [[False], [False], [True], [0.0]]
+        with pytest.raises(fluid.errors.ArgumentTypeError, match="expected a variable"):
+            layers.less_than(x, y, cond=1.0)
+        with pytest.raises(fluid.errors.ProgramError, match="holds nothing yet"):
+            layers.scale(layers.create_tensor("float32"), 2.0)
+
+
+def test_functions_of_branches_and_loops_return_values_and_cannot_assign():
+    with fresh() as programs:
+        i, n = layers.zeros([1], "int64"), constant(5, "int64")
+        (last, _) = layers.while_loop(layers.less_than, lambda i, n: [layers.increment(i), n], [i, n])
+        assert run(*programs, [last]) == [[5]]
+        array = layers.array_write(n, i)
+        for assign in (
+            lambda: layers.increment(i),
+            lambda: layers.assign(n * 2, i),
+            lambda: layers.sums([i], i),
+            lambda: layers.array_write(n * 2, i, array=array),
+        ):
+            with pytest.raises(fluid.errors.ProgramError, match="return the value from the function"):
+                layers.cond(i < 3, assign, lambda: n)
 
 
 def test_what_is_assigned_is_read_by_what_comes_behind():

@@ -43,7 +43,7 @@ def test_digits_with_an_executor(in_tmp):
 
         def test_cost():
             fed = feeder.feed(list(rows()))
-            return [float(np.array(v)) for v in exe.run(test_program, feed=fed, fetch_list=[avg_cost, acc])]
+            return [float(v) for v in exe.run(test_program, feed=fed, fetch_list=[avg_cost, acc])]
 
         before = test_cost()
         assert test_cost() == before, "a test changes nothing"

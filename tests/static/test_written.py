@@ -55,6 +55,8 @@ def test_names_go_on_from_program_to_program_unless_guarded():
             with fluid.unique_name.guard():
                 shared = layers.fc(layers.data("y", shape=[3]), size=1)
         assert shared.name == "fc_0.tmp_1"
+        with pytest.raises(fluid.errors.ArgumentTypeError, match="no prefix"), fluid.unique_name.guard("teacher"):
+            layers.fc(x, size=1)
 
 
 def test_a_layer_that_fails_leaves_no_trace():
@@ -130,6 +132,31 @@ def test_gradients_are_fetched():
         (pair,) = fluid.backward.append_backward(layers.mean(layers.fc(x, size=1, bias_attr=False)))
         with pytest.raises(fluid.errors.ProgramError, match="can be fetched"):
             layers.scale(pair[1], 2.0)
+
+
+def test_gradients_of_sequences_are_sequences():
+    rows = np.arange(6, dtype="float32").reshape(3, 2)
+    with fresh() as (main, _):
+        x = layers.data("x", shape=[2], lod_level=1)
+        (gradient,) = fluid.gradients(layers.sequence_pool(layers.square(x), "sum"), x)
+        assert (gradient.shape, gradient.lod_level) == ((-1, 2), 1)
+        feed = {"x": fluid.create_lod_tensor(rows, [[2, 1]], None)}
+        (found,) = fluid.Executor().run(main, feed=feed, fetch_list=[gradient], return_numpy=False)
+        np.testing.assert_allclose(np.array(found), 2 * rows)
+        assert found.recursive_sequence_lengths() == [[2, 1]]
+
+
+def test_gradients_do_not_go_through_what_is_excluded():
+    with fresh() as (main, startup):
+        x = layers.data("x", shape=[3])
+        squared = layers.square(x)
+        total = layers.reduce_sum(squared * x)
+        found = [fluid.gradients(total, x, no_grad_set=given)[0] for given in (None, [squared], {squared.name})]
+        results = fluid.Executor(fluid.CPUPlace()).run(main, feed={"x": X}, fetch_list=found)
+        for result, factor in zip(results, (3, 1, 1), strict=True):
+            np.testing.assert_allclose(result, factor * X**2, rtol=1e-5)
+        with pytest.raises(fluid.errors.ArgumentError, match="stop_gradient = True"):
+            fluid.backward.append_backward(total, no_grad_set=[squared])
 
 
 def test_gradients_of_several_losses_are_not_mixed_up():
@@ -240,6 +267,23 @@ def test_what_is_persistable_can_be_looked_at():
         y.persistable = True
         fluid.Executor(fluid.CPUPlace()).run(main, feed={"x": X})
         np.testing.assert_allclose(scope_value(y.name), 2 * X)
+
+
+def test_what_a_clone_is_fetched_from_has_the_shapes_of_the_program():
+    with fresh() as (main, startup):
+        h = layers.fc(layers.data("x", shape=[3]), size=2)
+        loss = layers.mean(h)
+        test = main.clone(for_test=True)
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        tested = exe.run(test, feed={"x": X}, fetch_list=[loss, h])
+        trained = exe.run(main, feed={"x": X}, fetch_list=[loss, h])
+        assert [v.shape for v in tested] == [v.shape for v in trained] == [(1,), (4, 2)]
+        np.testing.assert_array_equal(tested[1], trained[1])
+        with fluid.program_guard(test, startup):
+            (doubled,) = exe.run(test, feed={"x": X * 0}, fetch_list=[layers.scale(h, 2.0)])
+        np.testing.assert_allclose(doubled, np.tile(2 * scope_value("fc_0.b_0"), (4, 1)), rtol=1e-6)
 
 
 def test_layers_written_after_a_run_keep_the_optimizer_going():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import adversaries
 import killed
 import numpy as np
 import pytest
@@ -23,8 +24,8 @@ class Process(subprocess.Popen):
     Two pipes, since in a common one long messages of its threads would tear the lines apart.
     """
 
-    def __init__(self, folder, mode, environment):
-        command = [sys.executable, str(SCRIPT), str(folder), mode]
+    def __init__(self, folder, mode, environment, script=SCRIPT):
+        command = [sys.executable, str(script), str(folder), mode]
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         self.log = []
         self.listening = threading.Thread(target=self.log.extend, args=(self.stderr,))
@@ -42,7 +43,7 @@ def start(tmp_path_factory):
     # A process that dies while it writes what it has compiled leaves half of it, which is no other test's business.
     compiled = tmp_path_factory.getbasetemp() / "compiled-to-be-killed"
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled)}
-    return lambda folder, mode="plain": Process(folder, mode, environment)
+    return lambda folder, mode="plain", script=SCRIPT: Process(folder, mode, environment, script)
 
 
 def run(process, lines=None, then=None):
@@ -81,7 +82,7 @@ def whole():
     """What a process says that nobody kills: its lines, and the checksum it ends with."""
     said = []
     ended = killed.train(say=said.append)
-    return said, killed.digest(ended)
+    return said, killed.digest(ended.session)
 
 
 def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(start, whole, tmp_path):
@@ -99,6 +100,20 @@ def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(start, wh
     assert [lines[i] for i in range(STEPS)] == expected
     assert said[-1] == f"ended {checksum}" and kills
     assert not [p.name for p in tmp_path.iterdir() if p.name.endswith((".writing", ".deleting", ".damaged"))]
+
+
+def test_row_01_several_programs_are_killed_and_end_with_the_same_bits(start, tmp_path):
+    script = pathlib.Path(adversaries.__file__)
+    said, log, code = run(start(tmp_path, script=script), 12, kill_after(0))
+    assert code == -signal.SIGKILL, log
+    again, log, code = run(start(tmp_path, script=script))
+    assert code == 0, log
+    whole = adversaries.trainer()
+    turns = []
+    whole.train(adversaries.reader(), adversaries.LONG, event_handler=adversaries.turns_said(turns.append))
+    assert again[-1] == f"ended {killed.digest(whole)}"
+    done = len(turns) - len(again[:-1])
+    assert 0 < done <= len(said) and said[:done] + again[:-1] == turns and said == turns[: len(said)]
 
 
 def note(lines, said):

@@ -555,7 +555,7 @@ def long():
 
 
 def test_long_epochs_are_gathered_exactly_and_in_little_memory():
-    from fluid.trainer.evaluation.means import Means
+    from fluid.trainer.evaluation.means import TrainingMeans
 
     losses, worsts, offs, sizes, waiting = [], [], [], [], []
 
@@ -565,7 +565,7 @@ def test_long_epochs_are_gathered_exactly_and_in_little_memory():
             worsts.append(float(event.metrics["worst"]))
             offs.append(float(event.metrics["off"]))
             sizes.append(event.examples)
-            means = next(v for v in vars(self._dispatcher._handlers[0]).values() if isinstance(v, Means))
+            means = next(v for v in vars(self._dispatcher._handlers[0]).values() if isinstance(v, TrainingMeans))._only
             waiting.append(len(means._unread))
 
     history = make(SGD(1e-3)).train(long, 1, handlers=[Watching()])
@@ -599,8 +599,8 @@ def test_the_history_of_a_long_interrupted_epoch(tmp_path):
 @pytest.mark.parametrize("near", [True, False])
 def test_nobody_waits_for_the_metrics_of_an_epoch_that_nobody_reads(near, monkeypatch):
     """Where the device is far from the host, many steps are read at once, and with the same result."""
+    from fluid.session.results import IN_FLIGHT
     from fluid.trainer.evaluation import means
-    from fluid.trainer.loop import IN_FLIGHT
 
     begun, lags, made, kept = [0], [], {}, []
     on_host, stacked = means.on_host, means.stacked

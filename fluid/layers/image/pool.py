@@ -1,5 +1,6 @@
 """Pooling: the largest, or the mean, of the pixels under a window."""
 
+import functools
 import math
 from typing import Any
 
@@ -12,6 +13,8 @@ from fluid.layers.base import Layer, describe, layer, wide
 from fluid.layers.checks import Sizes, sizes_of
 from fluid.layers.image.spatial import Image, Padding, Pairs, by_layout, image_of, paddings
 from fluid.layers.no_effect import no_effect
+
+_MOST_PARTS = 16  # cells of a window up to which they are compared one by one
 
 
 @layer
@@ -241,6 +244,8 @@ def _pool(
         by_layout(image, pads, (0, 0), (0, 0)),
     )
     x = image.array
+    if kind == "max" and window == strides and not any(map(any, pads)) and math.prod(window) <= _MOST_PARTS:
+        return this.output(_largest_of_tiles(image, window))
     if kind == "max":
         lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
         return this.output(jax.lax.reduce_window(x, np.array(lowest, x.dtype), jax.lax.max, *geometry))
@@ -251,6 +256,23 @@ def _pool(
         return this.output((total / math.prod(window)).astype(x.dtype))
     inside = jnp.ones([s if i in image.axes else 1 for i, s in enumerate(x.shape)], cells.dtype)
     return this.output((total / jax.lax.reduce_window(inside, zero, jax.lax.add, *geometry)).astype(x.dtype))
+
+
+def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:
+    """The largest cell under each of the windows that lie side by side, `[batch, channels, height', width']`.
+
+    It equals `lax.reduce_window`, with its gradient, which goes to the first of equal cells. But XLA fuses comparisons
+    with what is before and behind them, which it does neither with windows nor with the scatter that is their gradient.
+    """
+    stop = [slice(size // k * k) for size, k in zip(image.pixels, window, strict=True)]
+    whole = image.array[by_layout(image, stop, slice(None), slice(None))]
+    cells = (
+        whole[
+            by_layout(image, [slice(o, None, k) for o, k in zip(place, window, strict=True)], slice(None), slice(None))
+        ]
+        for place in np.ndindex(*window)
+    )
+    return functools.reduce(lambda a, b: jnp.where((a >= b) | jnp.isnan(a), a, b), cells)
 
 
 def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:

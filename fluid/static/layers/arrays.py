@@ -119,9 +119,10 @@ def array_write(x: Variable, i: Variable, array: ArrayVariable | None = None) ->
     """
     if array is None:
         array = create_array(x.dtype)
-    array.writes = (*array.writes, Write(i, i.constant, x.program.present_block))
-    x.program.apply(_Written(array), (x, i), into=[array])
-    for block in x.program.present_block.open_blocks():
+    program = array.program
+    program.apply(_Written(array), (x, i), into=[array])
+    array.writes = (*array.writes, Write(i, i.constant, program.present_block))
+    for block in program.present_block.open_blocks():
         if block.beam is not None and x in block.beam.kept:
             block.beam.written(array, i)
     return array

@@ -1,6 +1,6 @@
-"""Layers that may give a variable another value: `output=`, `out=`, `cond=`, `in_place=True`."""
+"""Layers that note constants, from which lengths of loops are known, and variables that are made to be assigned."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,11 +9,15 @@ from fluid import core, layers
 from fluid.initializer import Constant
 from fluid.static import unique_name
 from fluid.static.tape.program import default_main_program
-from fluid.static.tape.recording import recorded
+from fluid.static.tape.recording import assigned, recorded
 from fluid.static.tape.variable import Persistent, Variable
 
 # A variable, or a number or list that becomes one.
 Given = Variable | float | Sequence[Any] | np.ndarray
+
+_assign = recorded(layers.assign)
+_fill_constant = recorded(layers.fill_constant)
+_increment = recorded(layers.increment)
 
 
 def assign(input: Given, output: Variable | None = None, name: str | None = None) -> Any:
@@ -37,7 +41,7 @@ def assign(input: Given, output: Variable | None = None, name: str | None = None
       (True, [6.0])
     """
     constant = input.constant if isinstance(input, Variable) else None
-    return _constant(into(layers.assign, output, input, name=name), constant)
+    return _constant(_assign(input, output, name), constant)
 
 
 def increment(x: Variable, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
@@ -61,34 +65,13 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True, name: str 
       >>> y is x, fluid.Executor().run(main, fetch_list=[x])[0].tolist()
       (True, [2])
     """
-    before = x.constant if isinstance(x, Variable) else None
-    inside = isinstance(x, Variable) and x.made_in is not x.program.present_block
-    after = None if before is None or (in_place and inside) else before + value
-    made = into(layers.increment, x if in_place else None, x, value=value, in_place=False, name=name)
-    return _constant(made, after)
-
-
-def sums(input: Any, out: Variable | None = None, name: str | None = None) -> Any:
-    """The sum of several variables, in a new variable or in a given one.
-
-    Args:
-      input: a list of variables of one shape.
-      out: the variable that is given the value.
-      name: instead of `sum_N`.
-
-    Returns:
-      The variable that has the value.
-
-    Example:
-      >>> import fluid.static as fluid
-      >>> main = fluid.Program()
-      >>> with fluid.program_guard(main, fluid.Program()):
-      ...     x = fluid.layers.ones([1], "float32")
-      ...     total = fluid.layers.sums([x, x], out=x)
-      >>> fluid.Executor().run(main, fetch_list=[x])[0].tolist()
-      [2.0]
-    """
-    return into(layers.sums, out, input, name=name)
+    if not isinstance(x, Variable):
+        return layers.increment(x, value, in_place, name)
+    changes_each_turn = in_place and x.made_in is not x.program.present_block
+    after = None if x.constant is None or changes_each_turn else x.constant + value
+    if in_place:
+        return _constant(assigned(x, layers.increment, x, value=value, in_place=False, name=name), after)
+    return _constant(_increment(x, value=value, in_place=False, name=name), after)
 
 
 def fill_constant(
@@ -119,7 +102,7 @@ def fill_constant(
       'bool'
     """
     del force_cpu
-    made = into(layers.fill_constant, out, list(shape), dtype, value, name=name)
+    made = _fill_constant(list(shape), dtype, value, out=out, name=name)
     return _constant(made, float(value) if out is None else None)
 
 
@@ -233,52 +216,6 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
         return program.var(name)
     counter = create_global_var([1], begin - step, "int64", persistable=True, name=name)
     return increment(counter, step)
-
-
-def _with_target(kind: str, keyword: str) -> Callable[..., Any]:
-    """A layer of two values, or of one, that may give its result to a variable."""
-    plain = getattr(layers, kind)
-
-    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("force_cpu", None)
-        count = 0 if kind == "logical_not" else 1  # inputs beside x
-        inputs = list(args[:count])
-        rest = list(args[count:])
-        if kind == "less_than" and rest and not isinstance(rest[0], Variable):
-            rest = rest[1:]  # force_cpu stands there
-        target = kwargs.pop(keyword, rest[0] if rest else None)
-        return into(plain, target, x, *inputs, **kwargs)
-
-    call.__name__ = call.__qualname__ = kind
-    call.__doc__ = (
-        f"The layer `fluid.layers.{kind}`, whose result may be given to a variable.\n\n"
-        f"    Args:\n      x: a variable.\n      args: another one, where the layer takes two; then `{keyword}`.\n"
-        f"      kwargs: `{keyword}`, the variable that is given the result, and what the layer takes.\n\n"
-        f"    Returns:\n      The variable that has the result, bool.\n\n"
-        f"    Example:\n      >>> import fluid.static as fluid\n"
-        f"      >>> fluid.layers.{kind}.__name__\n      '{kind}'\n    "
-    )
-    return call
-
-
-less_than = _with_target("less_than", "cond")
-less_equal = _with_target("less_equal", "cond")
-greater_than = _with_target("greater_than", "cond")
-greater_equal = _with_target("greater_equal", "cond")
-equal = _with_target("equal", "cond")
-not_equal = _with_target("not_equal", "cond")
-logical_and = _with_target("logical_and", "out")
-logical_or = _with_target("logical_or", "out")
-logical_xor = _with_target("logical_xor", "out")
-logical_not = _with_target("logical_not", "out")
-
-
-def into(function: Callable[..., Any], target: Variable | None, *args: Any, **kwargs: Any) -> Any:
-    """Write a call of a layer down; its result becomes the value of a variable, if there is one to become it."""
-    if target is None:
-        return recorded(function)(*args, **kwargs)
-    target.program.apply(function, args, kwargs, into=[target])
-    return target
 
 
 def _constant(made: Any, value: float | None) -> Any:

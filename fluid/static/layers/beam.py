@@ -16,9 +16,8 @@ from fluid.layers.control.tensor_array import TensorArray
 from fluid.layers.structured.beam_rows import Beams, select, trace
 from fluid.static import unique_name
 from fluid.static.layers.arrays import ArrayVariable
-from fluid.static.layers.assign import into
 from fluid.static.tape.calls import running
-from fluid.static.tape.recording import in_a_function
+from fluid.static.tape.recording import assigned, in_a_function, recorded
 from fluid.static.tape.variable import Variable
 
 
@@ -223,7 +222,7 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | N
       >>> fluid.layers.sequence_expand.__name__
       'sequence_expand'
     """
-    return into(_expand, None, _Here(y), x, y, ref_level=ref_level, name=name)
+    return recorded(_expand)(_Here(y), x, y, ref_level=ref_level, name=name)
 
 
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Any = None) -> Any:
@@ -239,7 +238,7 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Any = None) ->
       >>> fluid.layers.lod_reset.__name__
       'lod_reset'
     """
-    return into(_reset, None, x, y, target_lod)
+    return recorded(_reset)(x, y, target_lod)
 
 
 def is_empty(x: Variable, cond: Variable | None = None) -> Any:
@@ -260,7 +259,9 @@ def is_empty(x: Variable, cond: Variable | None = None) -> Any:
       >>> fluid.Executor().run(main, fetch_list=[empty])[0].tolist()
       [False]
     """
-    return into(_empty, cond, _Here(x), x)
+    if cond is None:
+        return recorded(_empty)(_Here(x), x)
+    return assigned(cond, _empty, _Here(x), x)
 
 
 class _Here:

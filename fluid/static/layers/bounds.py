@@ -1,10 +1,14 @@
 """What is known in advance of a loop whose block adds a constant to a counter and compares it with a constant."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fluid import layers
 from fluid.static.tape.calls import Block, Call
 from fluid.static.tape.variable import Variable
+
+# A counter and a limit: a condition can be true only while the one is less than the other.
+Comparison = tuple[Variable, Variable]
 
 
 class Entered(NamedTuple):
@@ -14,16 +18,24 @@ class Entered(NamedTuple):
       cond: its condition.
       before: the block that the loop stands in.
       constants: for variables all of whose elements are one number, that number.
+      compared: what the condition compares, if it is known.
     """
 
     cond: Variable
     before: Block
     constants: dict[Variable, float]
+    compared: Comparison | None
 
     def constant(self, variable: Variable) -> float | None:
         """The number of a variable whenever the loop begins, or None."""
         changing = any(variable in block.assigned() for block in self.before.open_blocks() if block.outer is not None)
         return None if changing else self.constants.get(variable)
+
+
+def enter(cond: Variable, before: Block, constants: dict[Variable, float]) -> Entered:
+    """Note what is known of a loop whose block is about to be written; arguments as for `Entered`."""
+    written = [call for block in reversed(before.open_blocks()) for call in block.calls]
+    return Entered(cond, before, constants, _comparison(written, cond))
 
 
 class Write(NamedTuple):
@@ -49,41 +61,62 @@ class Write(NamedTuple):
 
 def most_turns(block: Block) -> int | None:
     """How often the block of a loop runs at most, or None where constants do not tell."""
-    entered = block.loop
-    again = _compared(block, entered.cond)
-    if again is None or again != _compared(entered.before, entered.cond):
+    compared = _bound(block)
+    if compared is None:
         return None
-    counter, limit = again
-    start, step, end = entered.constant(counter), _step(block, counter), entered.constant(limit)
-    if start is None or step is None or end is None or limit in block.assigned():
+    counter, limit = compared
+    start, step, end = block.loop.constant(counter), _step(block, counter), block.loop.constant(limit)
+    if start is None or step is None or end is None:
         return None
     return max(1, -int(-(end - start) // step))
 
 
 def _last_index(index: Variable, block: Block) -> int | None:
     """The largest number that an index has in the block of a loop that goes on while it is less than another."""
-    entered = block.loop
-    compared = _compared(entered.before, entered.cond)
-    if compared is None or compared[0] is not index or compared[1] in block.assigned():
+    compared = _bound(block)
+    if compared is None or compared[0] is not index:
         return None
-    end = entered.constant(compared[1])
+    end = block.loop.constant(compared[1])
     return None if end is None else int(end)
 
 
-def _compared(block: Block, cond: Variable) -> tuple[Variable, Variable] | None:
-    """The counter and the limit of the comparison that a condition needs, as the block assigns it last."""
-    made = [call for call in block.calls if cond in call.outputs and not call.blocks]
-    return _comparison(block, made[-1]) if made else None
+def _bound(block: Block) -> Comparison | None:
+    """What the condition of a loop compares, if that is the same where it begins and in each turn of its block."""
+    compared: Comparison | None = block.loop.compared
+    if compared is None or compared[1] in block.assigned():
+        return None
+    return compared if _keeps(block.calls, block.loop.cond, compared) else None
 
 
-def _comparison(block: Block, call: Call) -> tuple[Variable, Variable] | None:
-    found = call.variables()
-    if call.function is layers.less_than and len(found) == 2:
-        return found[0], found[1]
-    if call.function is layers.logical_and:
-        inner = [_comparison(block, c) for v in found for c in block.calls if c is not call and v in c.outputs]
-        return next((pair for pair in inner if pair is not None), None)
+def _keeps(calls: Sequence[Call], cond: Variable, compared: Comparison) -> bool:
+    """Whether all that calls may leave in a condition is a given comparison, or false."""
+    place = _last_place(calls, cond)
+    if place is None:
+        return True
+    call, before = calls[place], calls[:place]
+    if call.blocks:  # each of them may be the one that runs, or none
+        return all(_keeps([*before, *inner], cond, compared) for inner in ([], *(b.calls for b in call.blocks)))
+    is_false = call.function is layers.fill_constant and not call.args[2]
+    return is_false or _comparison(calls, cond) == compared
+
+
+def _comparison(calls: Sequence[Call], cond: Variable) -> Comparison | None:
+    """The comparison that a condition is or needs, behind some calls."""
+    place = _last_place(calls, cond)
+    if place is None:
+        return None
+    read = calls[place].variables()
+    if calls[place].function is layers.less_than and len(read) == 2:
+        return read[0], read[1]
+    if calls[place].function is layers.logical_and:
+        inner = (_comparison(calls[:place], variable) for variable in read)
+        return next((found for found in inner if found is not None), None)
     return None
+
+
+def _last_place(calls: Sequence[Call], variable: Variable) -> int | None:
+    """Where the last of some calls stands that gives a variable its value."""
+    return next((i for i in reversed(range(len(calls))) if variable in calls[i].outputs), None)
 
 
 def _step(block: Block, counter: Variable) -> float | None:

@@ -12,9 +12,9 @@ from fluid import errors, layers
 from fluid.layers.control.tensor_array import TensorArray
 from fluid.static.layers.arrays import ArrayVariable, at_present_batch, present_batch
 from fluid.static.layers.beam import BeamVariable
-from fluid.static.layers.bounds import Entered, most_turns
+from fluid.static.layers.bounds import enter, most_turns
 from fluid.static.tape import values
-from fluid.static.tape.calls import Block, Environment, inside, outer_environment
+from fluid.static.tape.calls import Block, Environment, outer_environment, run_calls
 from fluid.static.tape.program import Program, default_main_program
 from fluid.static.tape.variable import Variable
 
@@ -68,7 +68,7 @@ class While:
         """
         program = self._cond.program
         constants = {v: v.constant for v in program.variables.values() if v.constant is not None}
-        with program.writing(Entered(self._cond, program.present_block, constants)) as block:
+        with program.writing(enter(self._cond, program.present_block, constants)) as block:
             yield
         carried = block.assigned()
         if self._cond not in carried:
@@ -296,11 +296,7 @@ class IfElse:
 
 def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Sequence[Any]) -> list[Any]:
     """Run a block whose variables from outside hold given values; returns what they hold at its end."""
-    with inside(Environment(outer)) as environment:
-        for variable, value in zip(carried, held, strict=True):
-            environment[variable] = value
-        for call in block.calls:
-            call.run(environment)
+    environment = run_calls(block.calls, dict(zip(carried, held, strict=True)), outer)
     return [environment[variable] for variable in carried]
 
 

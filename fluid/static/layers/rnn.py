@@ -10,7 +10,7 @@ import jax
 from fluid import core, errors, layers
 from fluid.layers.recurrent.steps import time_first
 from fluid.static.tape import values
-from fluid.static.tape.calls import Block, Environment, inside, outer_environment
+from fluid.static.tape.calls import Block, outer_environment, run_calls
 from fluid.static.tape.program import default_main_program
 from fluid.static.tape.variable import Variable
 
@@ -219,11 +219,8 @@ class _Steps:
         """The outputs of all steps."""
         outer = outer_environment(f"layers.{self._kind.__name__}")
         rnn = self._kind(name=self._name)
-        opened = rnn.block() if isinstance(rnn, layers.DynamicRNN) else rnn.step()
-        with opened, inside(Environment(outer)) as environment:
-            environment[self._owner] = rnn
-            for call in self._block.calls:
-                call.run(environment)
+        with rnn.block() if isinstance(rnn, layers.DynamicRNN) else rnn.step():
+            run_calls(self._block.calls, {self._owner: rnn}, outer)
         return rnn()
 
 

@@ -3,9 +3,10 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -161,12 +162,26 @@ class Block:
         found = [v for call in self.calls if call.assigns for v in call.outputs if v.made_in is not self]
         return list(dict.fromkeys(found))
 
-    def run(self, calls: Sequence[Call] | None = None) -> Environment:
-        """Run it inside a program function; returns what its variables hold then."""
-        with inside(Environment(running())) as environment:
-            for call in self.calls if calls is None else calls:
-                call.run(environment)
-        return environment
+
+def run_calls(
+    calls: Iterable[Call], held: Mapping[Any, Any] = MappingProxyType({}), outer: Environment | None = None
+) -> Environment:
+    """Make calls inside a program function.
+
+    Args:
+      calls: in order.
+      held: what variables hold before the first of them.
+      outer: the environment around theirs.
+
+    Returns:
+      What variables hold behind the last one.
+    """
+    with inside(Environment(outer)) as environment:
+        for variable, value in held.items():
+            environment[variable] = value
+        for call in calls:
+            call.run(environment)
+    return environment
 
 
 def as_array(value: Any) -> Any:

@@ -12,7 +12,7 @@ from fluid import core, errors
 from fluid.static import unique_name
 from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Call, running
-from fluid.static.tape.snapshot import Tape, minimized
+from fluid.static.tape.snapshot import Tape, changes, minimized
 from fluid.static.tape.trial import BATCHES, Trial
 from fluid.static.tape.variable import Persistent, Variable
 
@@ -64,7 +64,10 @@ class Program:
         calls = "\n".join(f"  {', '.join(v.name for v in call.outputs)} = {call.type}" for call in self._global.calls)
         return f"Program({len(self._global.calls)} calls)\n{calls}".rstrip()
 
-    # ------------------------------------------------------------------ what programs of 2018 ask of it
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """Its calls as text, as `print` shows them; no argument has an effect."""
+        del throw_on_error, with_details
+        return repr(self)
 
     def global_block(self) -> "Program":
         """The program itself."""
@@ -131,8 +134,6 @@ class Program:
         new.for_test = for_test or self.for_test
         return new
 
-    # ------------------------------------------------------------------ writing down
-
     def apply(
         self,
         function: Callable[..., Any],
@@ -152,8 +153,16 @@ class Program:
 
         Returns:
           What the function returns, with variables for values.
+
+        Raises:
+          ProgramError: a function that the program calls, such as a branch of `layers.cond`, assigns to a variable.
         """
         environment = running()
+        if environment is not None and into is not None:
+            raise errors.ProgramError(
+                f"{', '.join(v.name for v in into)} cannot be given a value in a function that a layer calls; return "
+                f"the value from the function, or write the block of a layers.Switch or layers.While instead"
+            )
         if environment is not None:
             return function(*environment.read(args), **environment.read(kwargs or {}))
         call = Call(function, args, dict(kwargs or {}), assigns=into is not None, site=core.user_site(), blocks=blocks)
@@ -228,7 +237,7 @@ class Program:
 
     def differentiated(self, name: str) -> Variable | None:
         """The loss whose gradient with respect to a parameter can be fetched: what changes it, or else `first`."""
-        losses = [call.args[1] for call in self._global.calls if call.function is minimized and _changes(call, name)]
+        losses = [call.args[1] for call in self._global.calls if call.function is minimized and changes(call, name)]
         return losses[0] if losses else self.first
 
     def write_behind(self, block: Block) -> None:
@@ -240,7 +249,7 @@ class Program:
 
     def snapshot(self) -> "Tape":
         """What there is of it now, as a program function."""
-        return Tape(self, list(self._global.calls), [v for v in self.variables.values() if v.made_in is self._global])
+        return Tape(self, list(self._global.calls), [v for v in self.variables.values() if v.is_global])
 
     def discovered(self) -> core.Program:
         """What there is of it now, as a Session takes it."""
@@ -249,7 +258,7 @@ class Program:
     def outliving(self) -> list[Variable]:
         """Variables whose values the user, or an assignment to a parameter, lets outlive a run."""
         parameters = [v for v in self._global.assigned() if isinstance(v, Persistent) and v.is_parameter]
-        asked = [v for v in self.variables.values() if v.persistable and v.made_in is self._global]
+        asked = [v for v in self.variables.values() if v.persistable and v.is_global]
         return [*parameters, *asked]
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,32 +321,27 @@ class Program:
         """The variables that a call may read: its arguments; all of them where it calls functions or runs blocks.
 
         Raises:
-          ProgramError: an argument belongs to another program, or to a block that is over.
+          ProgramError: an argument belongs to another program, or to a block that is over, or was given no value yet.
         """
         open_blocks = self._current.open_blocks()
         found = list(dict.fromkeys(call.variables()))
         for variable in found:
             if variable.made_in is None and not isinstance(variable, Persistent):
                 variable.held()  # raises: no layer makes it
+            variable.check_assigned()
             if self.variables.get(variable.name) is not variable:
                 raise errors.ProgramError(
                     f"layers.{call.type}: {variable!r} belongs to another program; programs share parameters by name, "
                     f'ParamAttr(name="shared"), and values through feed= and fetch_list='
                 )
-            if not isinstance(variable, Persistent) and variable.made_in not in open_blocks:
+            if not isinstance(variable, Persistent) and not (variable.is_global or variable.made_in in open_blocks):
                 variable.held()
         functions = [v for v in jax.tree.leaves((call.args, call.kwargs)) if callable(v)]
         if not functions and not call.blocks:
             captured = [v for v in getattr(call.function, "captures", ()) if v.structs]
             return [v for v in (*found, *captured) if not isinstance(v, Persistent)]
         every = [v for v in self.variables.values() if v.structs and not isinstance(v, Persistent)]
-        return [v for v in every if v.made_in in open_blocks]
-
-
-def _changes(call: Call, name: str) -> bool:
-    """Whether what is minimised by a call changes a parameter."""
-    names, excluded = call.args[2:4]
-    return (names is None or name in names) and name not in excluded
+        return [v for v in every if v.is_global or v.made_in in open_blocks]
 
 
 _DEFAULTS = (Program(), Program())

@@ -5,9 +5,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fluid import core
+from fluid import core, errors
 from fluid.static.tape.calls import running
 from fluid.static.tape.program import default_main_program
+from fluid.static.tape.variable import Variable
 
 # Arguments of Fluid without influence on numbers, which a layer here may not have.
 _WITHOUT_INFLUENCE = frozenset(
@@ -22,9 +23,15 @@ def in_a_function() -> bool:
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer that is written down where it is called outside a program function, and else called at once."""
-    known = inspect.signature(function).parameters
+    """A layer that is written down where it is called outside a program function, and else called at once.
+
+    Where the layer has an argument in which Fluid stores the result, such as `out=`, that may be a variable.
+    """
+    signature = inspect.signature(function)
+    known = signature.parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    stores = getattr(function, "assigns", ())
+    keyword = next(iter(stores)) if len(stores) == 1 else None
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -32,6 +39,26 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
             kwargs = {n: v for n, v in kwargs.items() if n in known or n not in _WITHOUT_INFLUENCE}
         if in_a_function() and running() is None:
             return function(*args, **kwargs)
+        if keyword is not None:
+            given = signature.bind(*args, **kwargs)
+            target = given.arguments.pop(keyword, None)
+            if target is not None:
+                return assigned(target, function, *given.args, **given.kwargs)
         return default_main_program().apply(function, args, kwargs)
 
     return call
+
+
+def assigned(target: Variable, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Variable:
+    """Write a call of a layer down whose result becomes the value of a variable; returns the variable.
+
+    Raises:
+      ArgumentTypeError: the target is no variable.
+    """
+    if not isinstance(target, Variable):
+        raise errors.ArgumentTypeError(
+            f"found {type(target).__name__}, expected a variable to give the result of {function.__name__} to, as in "
+            f"layers.less_than(x, y, cond=cond)"
+        )
+    target.program.apply(function, args, kwargs, into=[target])
+    return target

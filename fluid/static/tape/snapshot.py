@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fluid import core
 from fluid.static.tape import values
-from fluid.static.tape.calls import Block, Call
+from fluid.static.tape.calls import Call, run_calls
 from fluid.static.tape.variable import Variable
 
 
@@ -28,7 +28,7 @@ class Tape:
         """Run the calls; returns what the variables hold at the end, by name, the loss first."""
         for variable in self._program.list_vars():
             variable.check()
-        environment = Block().run(self._calls)
+        environment = run_calls(self._calls)
         for variable in environment.written():
             if not variable.is_parameter:
                 core.set_state(variable.name, environment[variable])
@@ -53,3 +53,9 @@ def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: A
     if rate is not None:
         made = core.current_frame("optimizer.minimize").made.minimizations
         made[-1] = made[-1]._replace(rate=jnp.reshape(rate, ()))
+
+
+def changes(call: Call, name: str) -> bool:
+    """Whether a call of `minimized` changes a parameter."""
+    names, excluded = call.args[2:4]
+    return (names is None or name in names) and name not in excluded

@@ -59,6 +59,11 @@ class Variable:
         return self.program
 
     @property
+    def is_global(self) -> bool:
+        """Whether a layer outside of loops and branches makes it."""
+        return self.made_in is not None and self.made_in.outer is None
+
+    @property
     def lod_level(self) -> int:
         """0 for arrays, 1 for sequences, 2 for sequences of sequences."""
         kinds = {core.SequenceBatch: 1, core.NestedSequenceBatch: 2}
@@ -83,6 +88,15 @@ class Variable:
     def check(self) -> None:
         """Refuse what is not whole, once all of the program is written down."""
 
+    def check_assigned(self) -> None:
+        """Refuse to read what was made without a value, and was given none yet.
+
+        Raises:
+          ProgramError: it is that.
+        """
+        if not self.structs:
+            raise errors.ProgramError(f"the variable {self.name!r} holds nothing yet; assign something to it first")
+
     def held(self) -> Any:
         """What it holds before the program gives it a value, inside a run.
 
@@ -99,8 +113,7 @@ class Variable:
         return 1 + self.lod_level if self.lod_level else 0
 
     def _both(self) -> tuple[Any, ...]:
-        if not self.structs:
-            raise errors.ProgramError(f"the variable {self.name!r} holds nothing yet; assign something to it first")
+        self.check_assigned()
         return self.structs
 
     def _struct(self) -> Any:

@@ -4,9 +4,9 @@ import abc
 import importlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -40,7 +40,8 @@ class CheckpointConfig:
         saved.
       step_interval: save after every so many steps; None saves at the ends of epochs and of training only.
       keep_best: `(output, "min" or "max")`: also keep the checkpoint with the best output. The output is a scalar,
-        given by its name or position, and is compared as the mean over the steps since the checkpoint before. Or the
+        given by its name or position, of several programs as "generator/loss", and is compared as the mean over the
+        steps of its program since the checkpoint before. Or the
         name of a value that is measured while training goes on, such as `("test_loss", "min")`: when it is the best so
         far, a checkpoint is saved.
 
@@ -75,6 +76,21 @@ class CheckpointConfig:
             )
 
 
+class Position(Protocol):
+    """Where a training is, as a checkpoint keeps it: a Progress, or that of a loop of the user's own.
+
+    Attributes:
+      epoch: how many epochs have ended.
+      last: whether the last step was the last one of its epoch, whose end is saved by itself.
+    """
+
+    epoch: int
+    last: bool
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """The position as it is now: a function that gives it as JSON."""
+
+
 class CheckpointHooks(abc.ABC):
     """What the training loop calls so that checkpoints are saved.
 
@@ -88,8 +104,8 @@ class CheckpointHooks(abc.ABC):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
 
     @abc.abstractmethod
-    def after_step(self, metrics: Results) -> None:
-        """Called after each step, when its handlers are done."""
+    def after_step(self, metrics: Results, program: str) -> None:
+        """Called after each step of a program, when its handlers are done."""
 
     @abc.abstractmethod
     def after_epoch(self) -> None:
@@ -105,7 +121,7 @@ class NoCheckpoints(CheckpointHooks):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         pass
 
-    def after_step(self, metrics: Results) -> None:
+    def after_step(self, metrics: Results, program: str) -> None:
         """Do nothing."""
 
     def after_epoch(self) -> None:
@@ -120,7 +136,7 @@ class Checkpoints(CheckpointHooks):
     Args:
       config: when to save, where to, and what to keep.
       session: whose state is saved.
-      program: whose outputs `keep_best` names.
+      programs: those that are trained, one of whose outputs `keep_best` names.
 
     Attributes:
       config: the same.
@@ -133,7 +149,7 @@ class Checkpoints(CheckpointHooks):
     Example:
       >>> import fluid
       >>> program = fluid.Program(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
-      >>> checkpoints = Checkpoints(CheckpointConfig("here"), fluid.Session(program), program)
+      >>> checkpoints = Checkpoints(CheckpointConfig("here"), fluid.Session(program), [program])
       >>> checkpoints.restore() is None  # there is nothing yet
       True
       >>> with checkpoints:
@@ -142,18 +158,19 @@ class Checkpoints(CheckpointHooks):
       [0]
     """
 
-    def __init__(self, config: CheckpointConfig, session: Session, program: Program):
+    def __init__(self, config: CheckpointConfig, session: Session, programs: Sequence[Program]):
         if not isinstance(config, CheckpointConfig):
             raise errors.ArgumentTypeError(
                 f"checkpoint_config={config!r}: expected fluid.CheckpointConfig('checkpoints')"
             )
         self.config = config
         self._session = session
-        self._program = program
-        self._score = None if config.keep_best is None else Score(program, *config.keep_best)
+        self._programs = list(programs)
+        by_name = {program.name: program for program in self._programs}
+        self._score = None if config.keep_best is None else Score(by_name, *config.keep_best)
         self.folder = Folder(config.checkpoint_dir)
         self._writer = Writer(self.folder, config.max_num_checkpoints, self._score)
-        self._progress = Progress()
+        self._progress: Position = Progress()
         self._since = 0  # steps since the last save, or since training was restored
         self._asked = False  # whether a handler asked for a save
 
@@ -174,6 +191,30 @@ class Checkpoints(CheckpointHooks):
           CheckpointError: the step is not there or not whole, or none is whole; nothing is changed then.
           ParameterError: the program has other parameters or another optimizer; nothing is changed then.
         """
+        meta = self.bring_back(step)
+        if meta is None:
+            return None
+        progress = Progress.of(meta["position"])
+        progress.frozen = self._session.freezing.given()
+        log.warning(
+            "continuing from checkpoint %d in %s: epoch %d, step %d",
+            meta["step"],
+            self.folder.path,
+            progress.epoch,
+            progress.step,
+        )
+        return progress
+
+    def bring_back(self, step: int | str | None, own_loop: bool = False) -> dict[str, Any] | None:
+        """Bring the arrays of the session to a checkpoint; arguments and errors as for `restore`.
+
+        Args:
+          step: which one.
+          own_loop: whether it must be that of a loop of the user's own, instead of a Trainer.
+
+        Returns:
+          What the checkpoint says of itself, or None when there is none.
+        """
         with self.folder.locked():
             self.folder.sweep()
             flaws: dict[int, str] = {}
@@ -185,7 +226,8 @@ class Checkpoints(CheckpointHooks):
                 return None
             meta = self.folder.meta(chosen)
             here = f"checkpoint {chosen} in {str(self.folder.path)!r}"
-            check_checkpoint(meta, self._session, self._program, here)
+            _check_loop(meta["position"], own_loop, here)
+            check_checkpoint(meta, self._session, self._programs, here)
             arrays = self._read(chosen)
             for damaged, problem in flaws.items():
                 name = self.folder.set_aside(damaged, "damaged")
@@ -193,11 +235,7 @@ class Checkpoints(CheckpointHooks):
             self._session.restore(arrays)
             self._writer.restored(chosen, self.folder.steps())
         self._since = 0
-        progress = Progress.of(meta["position"])
-        progress.frozen = self._session.freezing.given()
-        where = f"epoch {progress.epoch}, step {progress.step}"
-        log.warning("continuing from checkpoint %d in %s: %s", chosen, self.folder.path, where)
-        return progress
+        return meta
 
     @property
     def where(self) -> str:
@@ -205,7 +243,7 @@ class Checkpoints(CheckpointHooks):
         steps = self.folder.steps()
         return f"checkpoint {steps[-1]} in {str(self.folder.path)!r}" if steps else f"{str(self.folder.path)!r}"
 
-    def of(self, progress: Progress) -> "Checkpoints":
+    def of(self, progress: "Position") -> "Checkpoints":
         """Say whose position is saved with the session."""
         self._progress = progress
         return self
@@ -241,11 +279,11 @@ class Checkpoints(CheckpointHooks):
         """Save after this step, or after the epoch that it ends."""
         self._asked = True
 
-    def after_step(self, metrics: Results) -> None:
+    def after_step(self, metrics: Results, program: str) -> None:
         """Save if it is time; what is due at the last step of an epoch waits for its end."""
         self._since += 1
         if self._score is not None:
-            self._score.add(metrics)
+            self._score.add(metrics, program)
         if self._due() and not self._progress.last:
             self.save()
 
@@ -270,7 +308,7 @@ class Checkpoints(CheckpointHooks):
             return
         self._since = 0
         score = None if self._score is None else self._score.take(step)
-        optimizers = describe_optimizers(self._program)
+        optimizers = describe_optimizers(self._programs)
         self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers, self._session.origins))
 
     def wait(self) -> None:
@@ -324,6 +362,17 @@ class Checkpoints(CheckpointHooks):
                 f"checkpoint {step} in {str(self.folder.path)!r} is whole, but Orbax cannot read it: {error}; read it "
                 f"with the versions that wrote it: {self.folder.meta(step)['versions']}"
             ) from error
+
+
+def _check_loop(position: Mapping[str, Any], own_loop: bool, here: str) -> None:
+    """Refuse a checkpoint of another kind of loop: it does not have the position that is needed."""
+    if ("states" in position) != own_loop:
+        writer, reader = ("a Trainer", "fluid.Checkpoint of a loop of your own")[:: -1 if "states" in position else 1]
+        raise errors.CheckpointError(
+            f"{here} was written by {writer}, and is read by {reader}, which keeps another position in the data; "
+            f"continue with what wrote it, or use another folder; its parameters alone: "
+            f"fluid.Inferencer(program, checkpoint=folder)"
+        )
 
 
 def _names_an_output_and_a_mode(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """Whether a checkpoint is that of a Trainer's program and optimizers, and what has changed if it is not."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +12,11 @@ from fluid.session import Session
 log = logging.getLogger("fluid")
 
 
-def describe_optimizers(program: Program) -> list[str]:
-    """Each optimizer of a program with its settings, in words that are the same in every process.
+def describe_optimizers(programs: Sequence[Program]) -> list[str]:
+    """Each optimizer of some programs with its settings, in words that are the same in every process.
 
     Args:
-      program: as a Trainer has it.
+      programs: as a Trainer, or a Session, has them.
 
     Returns:
       One text for each `minimize`, such as "SGD(learning_rate=0.1)".
@@ -27,19 +27,19 @@ def describe_optimizers(program: Program) -> list[str]:
       ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
       ...     fluid.optimizer.Momentum(0.1, momentum=0.8).minimize(loss)
       ...     return loss
-      >>> describe_optimizers(fluid.Program(program))
+      >>> describe_optimizers([fluid.Program(program)])
       ['Momentum(learning_rate=0.1, momentum=0.8)']
     """
-    return [described(minimize.optimizer) for minimize in program.minimizes]
+    return [described(minimize.optimizer) for program in programs for minimize in program.minimizes]
 
 
-def check_checkpoint(meta: Mapping[str, Any], session: Session, program: Program, where: str) -> None:
+def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequence[Program], where: str) -> None:
     """Refuse a checkpoint of another program or optimizer, and log settings of the optimizer that have changed.
 
     Args:
       meta: what the checkpoint says of itself.
       session: that of the Trainer.
-      program: as the Trainer has it.
+      programs: as the Trainer has them.
       where: which checkpoint it is, for messages.
 
     Raises:
@@ -47,7 +47,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, program: Program
     """
     found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in meta["arrays"].items()}
     before = meta.get("optimizers")
-    now = describe_optimizers(program)
+    now = describe_optimizers(programs)
     changed = (
         "" if before in (None, now) else f"{' and '.join(before)} when it was written, and {' and '.join(now)} now"
     )

@@ -2,14 +2,14 @@
 
 import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fluid import errors
 from fluid.core import Program
 from fluid.session import Results
 from fluid.storage.folder import Folder
-from fluid.trainer.evaluation.values import by_name, number
+from fluid.trainer.evaluation.values import by_name, number, output_names, value_name
 from fluid.trainer.events import BeginTrainEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
 
@@ -21,8 +21,8 @@ class Score:
     such as "test_loss", for the checkpoint of the step at which it was measured.
 
     Args:
-      program: whose output it may be.
-      output: the name of the value, or the position of the output.
+      programs: by name; an output of one of them it may be.
+      output: the name of the value, or the position of the output where there is one program.
       mode: "min" or "max".
 
     Attributes:
@@ -34,18 +34,18 @@ class Score:
         is no scalar.
     """
 
-    def __init__(self, program: Program, output: str | int, mode: str):
-        names = program.output_names or ()
-        known = output in names if isinstance(output, str) else 0 <= output < len(program.outputs)
-        if not known and (isinstance(output, int) or _mistyped(output, names)):
-            hint = errors.nearest(str(output), names or map(str, range(len(program.outputs))))
-            raise errors.UnknownNameError(f"keep_best: the program {program.name} has no output {output!r}. {hint}")
+    def __init__(self, programs: Mapping[str, Program], output: str | int, mode: str):
+        places = _places(programs)
+        known = output in places
+        if not known and (isinstance(output, int) or _mistyped(output, [n for n in places if isinstance(n, str)])):
+            owner = f"the program {next(iter(programs))} has" if len(programs) == 1 else "the programs have"
+            hint = errors.nearest(str(output), [n for n in places if isinstance(n, str)] or map(str, places))
+            raise errors.UnknownNameError(f"keep_best: {owner} no output {output!r}. {hint}")
         self.output = output
         self.measured = not known
-        self._position = 0
+        self._program, self._position = places.get(output, ("", 0))
         if known:
-            self._position = list(names).index(output) if isinstance(output, str) else output
-            shape = program.outputs[self._position].shape
+            shape = programs[self._program].outputs[self._position].shape
             if shape != ():
                 raise errors.ArgumentError(
                     f"keep_best compares scalars, and the output {output!r} is {list(shape)}; return its mean"
@@ -56,9 +56,9 @@ class Score:
         self._count = 0
         self._announced = (-1, math.nan)  # training steps done, and the value that was measured then
 
-    def add(self, metrics: Results) -> None:
-        """Count the output of a step, without waiting for it."""
-        if self.measured:
+    def add(self, metrics: Results, program: str) -> None:
+        """Count the output of a step of a program, without waiting for it."""
+        if self.measured or program != self._program:
             return
         self._waiting.append(metrics[self._position])
         if len(self._waiting) > 64:
@@ -142,6 +142,17 @@ class BestMeasured(Handler):
             self._score.announce(self.done, value)
             if self._is_best(value):
                 self.trainer.save_checkpoint()
+
+
+def _places(programs: Mapping[str, Program]) -> dict[str | int, tuple[str, int]]:
+    """Where the outputs of programs are: the name of the program and the place; by name, and of one also by place."""
+    found: dict[str | int, tuple[str, int]] = {}
+    for program, its in programs.items():
+        names = output_names(its) if len(programs) > 1 else its.output_names or ()
+        found |= {value_name(programs, program, name): (program, place) for place, name in enumerate(names)}
+        if len(programs) == 1:
+            found |= {place: (program, place) for place in range(len(its.outputs))}
+    return found
 
 
 def _mistyped(name: str, outputs: Iterable[str]) -> bool:

@@ -1,7 +1,8 @@
-"""Evaluation of a program over a data set: its outputs and metrics, in one pass."""
+"""Evaluation of programs over a data set: outputs and metrics, in one pass."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -12,12 +13,16 @@ from fluid.core import TEST, Program, warn
 from fluid.metrics import MetricBase, Metrics, names_of
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
-from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.reader.feeder import FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import BoundStep, Request, Results, Session, check_fetch
+from fluid.session.names import Fetch
+from fluid.session.prediction import Constant, constant
+from fluid.session.results import IN_FLIGHT
+from fluid.trainer.evaluation.returning import returning
 from fluid.trainer.evaluation.totals import Total
 from fluid.trainer.evaluation.values import output_names, scalar_outputs
-from fluid.trainer.loop import IN_FLIGHT
+from fluid.trainer.programs import Member
 from fluid.trainer.signals import Signals
 
 
@@ -36,17 +41,16 @@ class _Last(NamedTuple):
 
 
 class Evaluator:
-    """Tests a program.
+    """Tests the programs of a Trainer.
 
     Args:
       session: which holds the arrays.
-      program: the program.
     """
 
-    def __init__(self, session: Session, program: Program):
+    def __init__(self, session: Session):
         self._session = session
-        self._program = program
-        self._warned = False
+        self._warned: set[str] = set()  # names of programs
+        self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
 
     def averages_of(self, value: float) -> tuple[Any, ...]:
@@ -61,52 +65,58 @@ class Evaluator:
 
     def test(
         self,
+        member: Member,
         reader: ReaderLike,
         feed_order: FeedOrder,
         metrics: Metrics,
         rows: bool = True,
         interrupts: Signals | None = None,
+        fetch: Fetch | None = None,
+        feed: Mapping[str, Any] | None = None,
     ) -> Results:
         """Run one pass of a reader, see `Trainer.test`.
 
-        Warns, in the first test, of outputs whose value over a data set is a guess.
+        Warns, in the first test of a program, of outputs whose value over a data set is a guess.
 
         Args:
+          member: which program is tested.
           reader: as in `Trainer.test`.
           feed_order: as in `Trainer.test`.
           metrics: as in `Trainer.test`.
           rows: whether outputs that are no scalars are gathered; None stands for them otherwise.
           interrupts: the signals that end the test between two minibatches.
+          fetch: as in `Trainer.test`.
+          feed: as in `Trainer.test`.
         """
         source = minibatches(reader)
-        program = self._program
-        request = request_of(program, metrics)
-        if not self._warned:
-            self._warned = True
+        trained = member.program
+        program = trained if fetch is None else self._returning(trained, check_fetch(trained, fetch))
+        fixed = constant(self._session, program, feed)
+        request = replace(request_of(program, metrics), overrides=tuple(fixed.overrides))
+        if member.name not in self._warned and fetch is None:
+            self._warned.add(member.name)
             for doubt in doubts(program):
                 warn(doubt)
         # New ones for each pass, so that a result does not depend on what was tested before.
-        feeder = Feeder(program.feeds, feed_order, buckets=self._session.buckets(program))
-        batches = Prefetcher(source(), converter(self._session, feeder, interrupts))
+        only = None if not fixed.feeds else member.reads.keys() - fixed.feeds.keys()
+        convert = member.convert(feed_order, self._session.buckets(program), only, interrupts)
+        batches = Prefetcher(
+            source(), lambda minibatch, index: member.fed({**convert(minibatch, index), **fixed.feeds})
+        )
+        step = self._session.bind(program, request)
         try:
-            results = evaluate(self._session.step(program, request), request, batches, program, metrics, rows)
+            results = evaluate(step, request, batches, program, metrics, rows, fixed)
         finally:
             batches.close()
         self._last = _Last(self._session.scope.step, tuple(self._session.replaced), frozenset(_numbers(results)))
         return results
 
-
-def converter(session: Session, feeder: Feeder, interrupts: Signals | None = None) -> Callable[[Any, int], Any]:
-    """What makes a feed on the device of a minibatch and its number in the epoch."""
-
-    def convert(minibatch: Any, index: int) -> Any:
-        if interrupts is not None:
-            interrupts.check()
-        feed = feeder.feed(minibatch, index)
-        session.nans.look(feeder.specs, feed, f"batch {index}")
-        return session.take(feed)
-
-    return convert
+    def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
+        """The program with named values as its outputs."""
+        key = (program.name, *names)
+        if key not in self._fetched:
+            self._fetched[key] = returning(program, names)
+        return self._fetched[key]
 
 
 def request_of(program: Program, metrics: Metrics) -> Request:
@@ -134,6 +144,7 @@ def evaluate(
     program: Program,
     metrics: Metrics,
     rows: bool = True,
+    fixed: Constant = Constant({}, {}),  # noqa: B008
 ) -> Results:
     """Combine the outputs of a program over all minibatches, and feed metrics with the values that they read.
 
@@ -144,6 +155,7 @@ def evaluate(
       program: the program.
       metrics: by name; copies of them are used, so that they stay as they are.
       rows: whether outputs that are no scalars are gathered; None stands for them otherwise.
+      fixed: what is fed beside every minibatch.
 
     Returns:
       One NumPy value for each output, then the result of each metric; by name where the program names its outputs, or
@@ -154,7 +166,7 @@ def evaluate(
     fresh = [metric.of(**metric.inputs) for metric in metrics.values()]
     under_way: deque[Any] = deque()
     for batch in batches:
-        under_way.append(step.raw(batch.feed))
+        under_way.append(step.raw({**batch.feed, **fixed.feeds}, fixed.overrides))
         if len(under_way) > IN_FLIGHT:
             _collect(under_way.popleft(), request.fetch or (), totals, fresh)
     for found in under_way:

@@ -8,13 +8,13 @@ from typing import Any
 
 from fluid import errors
 from fluid.session import Results
+from fluid.session.results import IN_FLIGHT
 from fluid.storage import PathLike
 from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
-from fluid.trainer.evaluation.means import Means
+from fluid.trainer.evaluation.means import TrainingMeans
 from fluid.trainer.evaluation.values import by_name, number
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
-from fluid.trainer.loop import IN_FLIGHT
 from fluid.trainer.progress.place import in_notebook
 
 # So many epochs of an interrupted training are remembered: every checkpoint holds them.
@@ -42,8 +42,8 @@ class History(Mapping[str, list[Any]]):
     """What a training measured: a column for each value, with one entry for each epoch.
 
     The columns are `epoch`, from 0; `step`, the training steps done; the scalars of the program, over the steps of the
-    epoch as in `EndEpochEvent.metrics`; and what handlers announced, such as `test_loss`: the last value in the epoch,
-    NaN where there is none. An epoch that was stopped has an entry too.
+    epoch as in `EndEpochEvent.metrics`, of several programs as `generator/loss`; and what handlers announced, such as
+    `test_loss`: the last value in the epoch, NaN where there is none. An epoch that was stopped has an entry too.
 
     It is read like a dict: `history["test_loss"]`, `list(history)`, `dict(history)`.
 
@@ -170,13 +170,13 @@ class HistoryKeeper(Handler):
 
     def __init__(self) -> None:
         self.history = History()
-        self._means: Means | None = None
+        self._means: TrainingMeans | None = None
         self._announced: dict[str, Any] = {}
         self._restored: Mapping[str, Any] | None = None
 
     def epoch_metrics(self) -> Results:
         """The scalars of the program over the steps of this epoch so far; computed when somebody reads one."""
-        means = self._means or Means(self.trainer.program)
+        means = self._means or TrainingMeans(self.trainer.programs)
         return Results(_Late(means), means.names)
 
     def begin_train(self, event: BeginTrainEvent) -> None:
@@ -186,7 +186,7 @@ class HistoryKeeper(Handler):
         if restored is not None:
             self.history = History._of(restored["history"])
             self._announced = dict(restored["announced"])
-            self._means = Means(self.trainer.program)
+            self._means = TrainingMeans(self.trainer.programs)
             self._means.restore(restored["means"])
         elif not event.resumed:
             self.history = History()
@@ -196,12 +196,12 @@ class HistoryKeeper(Handler):
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Begin new means, unless an interrupted epoch continues."""
         if event.first_step == 0 or self._means is None:
-            self._means = Means(self.trainer.program)
+            self._means = TrainingMeans(self.trainer.programs)
 
     def end_step(self, event: EndStepEvent) -> None:
         """Count the step."""
         assert self._means is not None
-        self._means.add(event.metrics, event.examples)
+        self._means.add(event)
 
     def measured(self, event: MeasuredEvent) -> None:
         """Keep what was announced for the row of this epoch; it belongs to the last row, where that has just ended."""
@@ -216,7 +216,7 @@ class HistoryKeeper(Handler):
 
     def state(self) -> dict[str, Any]:
         """The history so far, and the means of this epoch."""
-        means = self._means or Means(self.trainer.program)
+        means = self._means or TrainingMeans(self.trainer.programs)
         announced = {name: number(value) for name, value in self._announced.items()}
         return {"history": self.history._state(), "announced": announced, "means": means.state()}
 
@@ -228,7 +228,7 @@ class HistoryKeeper(Handler):
 class _Late(Sequence[Any]):
     """The values of some means, which are read when somebody asks for one."""
 
-    def __init__(self, means: Means):
+    def __init__(self, means: TrainingMeans):
         self._means = means
         self._values: list[float] | None = None
 

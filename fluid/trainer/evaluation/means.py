@@ -11,10 +11,10 @@ import numpy as np
 
 from fluid.core import Program
 from fluid.session import Results
-from fluid.trainer.evaluation.values import scalar_outputs
+from fluid.session.results import IN_FLIGHT
+from fluid.trainer.evaluation.values import scalar_outputs, scalars_of
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
-from fluid.trainer.loop import IN_FLIGHT
 
 # So many steps are read at a time.
 _CHUNK = 32
@@ -184,19 +184,68 @@ def _is_near(value: Any) -> bool:
     return not isinstance(value, jax.Array) or next(iter(value.devices())).platform == "cpu"
 
 
+class TrainingMeans:
+    """The values of the scalars of all programs of a Trainer over steps: for each program, over its own steps.
+
+    Args:
+      programs: by name.
+      places: which scalars of each, by name; from `scalars_of`, and all of these by default.
+    """
+
+    def __init__(self, programs: Mapping[str, Program], places: Mapping[str, Mapping[str, int]] | None = None):
+        places = scalars_of(programs) if places is None else places
+        self._means = {name: Means(program, places[name]) for name, program in programs.items()}
+        self._only = next(iter(self._means.values())) if len(self._means) == 1 else None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the scalars."""
+        return [name for means in self._means.values() for name in means.names]
+
+    def add(self, event: EndStepEvent) -> None:
+        """Count a step."""
+        means = self._means[event.program] if self._only is None else self._only
+        means.add(event.metrics, event.examples)
+
+    def read(self) -> dict[str, float]:
+        """The values by name, of the programs that had a step. This waits for the last steps."""
+        return {name: value for means in self._means.values() for name, value in means.read().items()}
+
+    def running(self) -> dict[str, float]:
+        """The values over those steps that the loop has waited for already."""
+        return {name: value for means in self._means.values() for name, value in means.running().items()}
+
+    def state(self) -> dict[str, Any]:
+        """For `restore`, as JSON."""
+        if self._only is not None:
+            return self._only.state()
+        return {name: means.state() for name, means in self._means.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        if self._only is not None:
+            self._only.restore(state)
+            return
+        for name, means in self._means.items():
+            means.restore(state[name])
+
+
 class Averaging(Handler):
-    """A handler that keeps the means of some outputs of the program, also over an interruption."""
+    """A handler that keeps the means of some outputs of the programs, also over an interruption."""
 
     def __init__(self) -> None:
-        self._places: dict[str, int] = {}
-        self._mean: Means | None = None
+        self._places: dict[str, dict[str, int]] = {}  # by the name of each program
+        self._names: list[str] = []  # of all those outputs
+        self._mean: TrainingMeans | None = None
         self._resumed: Mapping[str, Any] | None = None
         self._begun = False
         self._trained: Any = None  # the Trainer of the last training
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Choose the outputs; start afresh if this is the training of another Trainer than before."""
-        self._places = self._chosen(scalar_outputs(self.trainer.program))
+        every = scalars_of(self.trainer.programs)
+        self._places = {program: self._chosen(places) for program, places in every.items()}
+        self._names = [name for places in self._places.values() for name in places]
         if self._trained is not self.trainer:
             self._mean = None
             if self._trained is not None and self._resumed is None:
@@ -215,7 +264,7 @@ class Averaging(Handler):
 
     def end_step(self, event: EndStepEvent) -> None:
         """Add the outputs of the step to the means."""
-        self._means().add(event.metrics, event.examples)
+        self._means().add(event)
 
     def state(self) -> dict[str, Any]:
         """The means that are not complete yet, as JSON."""
@@ -226,19 +275,19 @@ class Averaging(Handler):
         self._resumed = state
 
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
-        """Those of the program's scalars that are gathered."""
+        """Those of a program's scalars that are gathered."""
         return places
 
     def _forget(self) -> None:
         """Forget what is known of the training of another Trainer."""
 
-    def _means(self) -> Means:
+    def _means(self) -> TrainingMeans:
         """The means up to here."""
         if self._mean is None:
-            self._mean = Means(self.trainer.program, self._places)
+            self._mean = TrainingMeans(self.trainer.programs, self._places)
         return self._mean
 
-    def _take(self) -> Means:
+    def _take(self) -> TrainingMeans:
         """The means up to here; new ones begin."""
         mean = self._means()
         self._mean = None

@@ -56,7 +56,7 @@ class Monitor(Averaging):
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Judge the mean over the epoch."""
-        if self._places and event.completed:
+        if self._names and event.completed:
             for value in self._take().read().values():
                 self._judge(value)
 

@@ -7,15 +7,17 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid.core import Program
 from fluid.metrics import Metrics, names_of
 from fluid.optimizer.averages import Average
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.session import Results
 from fluid.trainer.evaluation.evaluate import request_of
-from fluid.trainer.evaluation.values import Every, Interval, output_names, scalar_outputs
+from fluid.trainer.evaluation.values import Every, Interval, output_names, scalar_outputs, value_name
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
+from fluid.trainer.programs import ProgramFunction
 
 
 class TestEvery(Handler):
@@ -30,6 +32,7 @@ class TestEvery(Handler):
         `{"chunks": ChunkEvaluator().of(...)}`.
       feed_order: as in `Trainer.test`.
       name: stands before the names of the values.
+      program: which of several programs is tested; its values are announced as `test_generator/loss` then.
       average: an average of the parameters that the program or its optimizer keeps, such as an
         ExponentialMovingAverage: it is tested, and what other handlers save of it is the average too.
 
@@ -60,6 +63,7 @@ class TestEvery(Handler):
         feed_order: FeedOrder = None,
         name: str = "test",
         average: Average | None = None,
+        program: str | ProgramFunction | None = None,
     ):
         if average is not None and not isinstance(average, Average):
             raise errors.ArgumentTypeError(
@@ -72,6 +76,7 @@ class TestEvery(Handler):
         self._feed_order = feed_order
         self._name = name
         self._average = average
+        self._program = program
 
     def measures(self) -> list[str]:
         """The names of the program's scalars, and of the numbers of the metrics."""
@@ -79,7 +84,7 @@ class TestEvery(Handler):
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Refuse metrics and averages that the program has not."""
-        request_of(self.trainer.program, self._metrics)
+        request_of(self._tested, self._metrics)
         if self._average is not None:
             self._average.values(self.trainer)
 
@@ -96,7 +101,7 @@ class TestEvery(Handler):
     def _test(self, epoch: int, step: int) -> None:
         """Test, and announce the result while the parameters are those that were tested."""
         with contextlib.nullcontext() if self._average is None else self._average.apply(self.trainer):
-            results = self.trainer._evaluate(self._reader, self._feed_order, self._metrics, rows=False)
+            results = self.trainer._evaluate(self._reader, self._feed_order, self._metrics, self._program, rows=False)
             self.announce(epoch, step, self._numbers(results))
 
     def _numbers(self, results: Results) -> dict[str, Any]:
@@ -113,11 +118,20 @@ class TestEvery(Handler):
 
     def _names(self) -> dict[int, list[str]]:
         """The names of the numbers of each result of a test, by the place of the result."""
-        program = self.trainer.program
+        program = self._tested
         first = len(output_names(program))
         measured = {first + i: numbers for i, numbers in enumerate(_numbers_of(self._metrics))}
         named = {place: [name] for name, place in scalar_outputs(program).items()} | measured
-        return {place: [f"{self._name}_{name}" for name in names] for place, names in named.items()}
+        every = self.trainer.programs
+        return {
+            place: [f"{self._name}_{value_name(every, program.name, name)}" for name in names]
+            for place, names in named.items()
+        }
+
+    @property
+    def _tested(self) -> Program:
+        """The program that is tested."""
+        return self.trainer._member(self._program, "test").program
 
 
 def _numbers_of(metrics: Metrics) -> list[list[str]]:

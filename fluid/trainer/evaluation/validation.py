@@ -1,6 +1,6 @@
 """Validation: the handlers that `Trainer.train` adds to those of the user."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fluid import errors
@@ -23,13 +23,13 @@ class Tests(NamedTuple):
     """What one call of `train` says of tests.
 
     Attributes:
-      reader: what is tested on; None for no tests.
+      reader: what is tested on, or one for each program that is tested, by its name; None for no tests.
       every: how often.
       metrics: besides the outputs of the program.
       feed_order: as in `Trainer.train`.
     """
 
-    reader: ReaderLike | None
+    reader: ReaderLike | Mapping[str, ReaderLike] | None
     every: Interval
     metrics: Metrics | None
     feed_order: FeedOrder
@@ -74,14 +74,33 @@ class Validation:
         inner: list[Handler] = []
         if best:
             inner.append(self._best_of(best))
-        if tests.reader is not None:
-            inner.append(TestEvery(tests.reader, tests.every, tests.metrics, tests.feed_order))
+        inner += self._tests(tests)
         if self._checkpoints is not None:
             inner += self._checkpoints.handlers()
         return [self.keeper, *handlers, *inner]
 
+    def _tests(self, tests: Tests) -> list[Handler]:
+        """The handlers that test: one for each program that has a reader."""
+        several = len(self._trainer.programs) > 1
+        if several and isinstance(tests.reader, Mapping):
+            if tests.metrics is not None:
+                raise errors.ArgumentError(
+                    "train(test_reader={...}, metrics=...): which program the metrics are of is not said; write "
+                    "handlers=[fluid.handlers.TestEvery(reader, metrics=..., program=...)]"
+                )
+            return [TestEvery(reader, tests.every, program=name) for name, reader in tests.reader.items()]
+        if tests.reader is None:
+            return []
+        return [TestEvery(tests.reader, tests.every, tests.metrics, tests.feed_order)]
+
     def _best_of(self, best: RestoreBest) -> "_BestOfCall":
         """The handler that goes back to the best parameters; that of the call before, if that wanted the same."""
+        programs = list(self._trainer.programs)
+        if best is True and len(programs) > 1:
+            raise errors.ArgumentError(
+                f"train(restore_best=True): there are the test losses of several programs; name one, as in "
+                f'restore_best="test_{programs[0]}/loss"'
+            )
         if best is True:
             best = f"test_{output_names(self._trainer.program)[0]}"
         monitor, mode = (best, "min") if isinstance(best, str) else _pair(best)

@@ -1,6 +1,7 @@
 """What handlers share: when something is due, and the scalars that a training has, by name."""
 
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,9 +63,33 @@ def scalar_outputs(program: Program) -> dict[str, int]:
     return {name: place for place, (name, output) in named if output.shape in ((), (1,))}
 
 
+def value_name(programs: Collection[str], program: str, name: str) -> str:
+    """What a value of one program is called among those of a Trainer: by itself, or behind the name of its program.
+
+    Args:
+      programs: the names of all programs of the Trainer.
+      program: that of the program.
+      name: of its value.
+
+    Example:
+      >>> value_name(["net"], "net", "loss"), value_name(["generator", "discriminator"], "generator", "loss")
+      ('loss', 'generator/loss')
+    """
+    return name if len(programs) == 1 else f"{program}/{name}"
+
+
+def scalars_of(programs: Mapping[str, Program]) -> dict[str, dict[str, int]]:
+    """For each program of a Trainer its scalars: their places among its outputs, by the names they have there."""
+    return {
+        program: {value_name(programs, program, name): place for name, place in scalar_outputs(found).items()}
+        for program, found in programs.items()
+    }
+
+
 def known_values(handler: Handler) -> list[str]:
-    """The names of all scalars that a training has: outputs of its program, then what its handlers announce."""
-    return [*scalar_outputs(handler.trainer.program), *handler._dispatcher.measures()]
+    """The names of all scalars that a training has: outputs of its programs, then what its handlers announce."""
+    outputs = scalars_of(handler.trainer.programs)
+    return [*(name for names in outputs.values() for name in names), *handler._dispatcher.measures()]
 
 
 def number(value: Any) -> float:

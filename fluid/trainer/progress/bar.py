@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from fluid.session import Compilation
+from fluid.session.results import IN_FLIGHT
 from fluid.trainer.evaluation.means import Averaging
 from fluid.trainer.evaluation.values import by_name, number
 from fluid.trainer.events import (
@@ -18,7 +19,6 @@ from fluid.trainer.events import (
     EndTrainEvent,
     MeasuredEvent,
 )
-from fluid.trainer.loop import IN_FLIGHT
 from fluid.trainer.progress.messages import Messages
 from fluid.trainer.progress.notebook import Notebook
 from fluid.trainer.progress.place import in_notebook, interactive

@@ -198,3 +198,34 @@ def test_mistakes_are_explained(build, message):
     with pytest.raises(errors.FluidError, match=message) as caught:
         fluid.Program(lambda: build(layers.data("x", [3, 8, 8])))
     assert "called at" in caught.value.__notes__[0] and "test_windows.py" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_windows_side_by_side_are_those_of_reduce_window(layout, dtype):
+    """Values and gradients, with cells that are equal, cells that are left over, and NaN."""
+    x = jnp.asarray(RNG.integers(-2, 3, (3, 7, 8, 7)), dtype)
+    if dtype != "int32":
+        x = x.at[0, 0, 1, 0].set(jnp.nan).at[1, 3, 2, 1].set(jnp.inf).at[1, 3, 2, 2].set(-jnp.inf)
+    shape = (1, 1, 2, 3) if layout == "NCHW" else (1, 2, 3, 1)
+    lowest = np.array(-np.inf if dtype != "int32" else np.iinfo("int32").min, x.dtype)
+
+    def by_window(x):
+        return jax.lax.reduce_window(x, lowest, jax.lax.max, shape, shape, "VALID")
+
+    def pooled():
+        image = layers.data("x", [7, 8, 7], dtype)
+        return layers.pool2d(image, pool_size=[2, 3], pool_stride=[2, 3], data_format=layout)
+
+    program = fluid.Program(pooled)
+
+    def by_layer(x):
+        return program.apply({}, {"x": x}, key=None, mode="test").outputs[0]
+
+    np.testing.assert_array_equal(by_layer(x).astype("float32"), by_window(x).astype("float32"))
+    if dtype == "int32":
+        return
+    finite = jnp.nan_to_num(x, posinf=1, neginf=-1)
+    found, expected = (jax.vjp(f, finite) for f in (by_layer, by_window))
+    seed = jnp.arange(found[0].size, dtype=dtype).reshape(found[0].shape)
+    np.testing.assert_array_equal(found[1](seed)[0], expected[1](seed)[0])

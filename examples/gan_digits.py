@@ -1,0 +1,177 @@
+"""A GAN that draws handwritten digits: two programs, each with its own optimizer, in one Trainer.
+
+The generator makes an image of a digit that is asked for out of noise; the discriminator tells such images from real
+ones, those that come with scikit-learn. They are trained in turn, a step of each. `--loop session` does the same in a
+loop of one's own over a Session, with the same bits. Run
+
+    python examples/gan_digits.py
+    python examples/gan_digits.py --loop session
+    python examples/gan_digits.py --checkpoints here   # may be killed and run again, and ends with the same bits
+"""
+
+import argparse
+
+import numpy as np
+from matplotlib.image import imsave
+from sklearn.datasets import load_digits
+
+import fluid
+from fluid import layers
+
+NOISE, HIDDEN, PIXELS, DIGITS = 32, 192, 64, 10
+# What the optimizer of each program moves: both programs compute with the parameters of both.
+MOVED = {"discriminator": "discriminator/*", "generator": "generator/*"}
+
+
+def load_data():
+    """Images `[n, 64]` in -1..1 and their digits `[n, 1]`; 360 of them to measure with."""
+    data = load_digits()
+    order = np.random.default_rng(0).permutation(len(data.target))
+    images = (data.data[order] / 8 - 1).astype("float32")
+    digits = data.target[order, None].astype("int64")
+    return (images[:-360], digits[:-360]), (images[-360:], digits[-360:])
+
+
+def dense(x, size, name, act=None):
+    """A layer whose parameters have names, so that it is the same one wherever it is called."""
+    return layers.fc(x, size=size, act=act, param_attr=f"{name}.w", bias_attr=f"{name}.b")
+
+
+def draw(digit):
+    """Images `[batch, 64]` of some digits `[batch, 1]`, from noise."""
+    noise = layers.gaussian_random_batch_size_like(digit, shape=[-1, NOISE])
+    hidden = layers.concat([noise, layers.one_hot(digit, DIGITS)], axis=1)
+    hidden = dense(hidden, HIDDEN, "generator/first", act="relu")
+    hidden = dense(hidden, HIDDEN, "generator/second", act="relu")
+    return dense(hidden, PIXELS, "generator/last", act="tanh")
+
+
+def realness(image, digit):
+    """How much images `[batch, 64]` look like real ones of some digits: logits `[batch, 1]`."""
+    hidden = layers.concat([image, layers.one_hot(digit, DIGITS)], axis=1)
+    for name in ("first", "second"):
+        hidden = layers.leaky_relu(dense(hidden, HIDDEN, f"discriminator/{name}"), alpha=0.2)
+        hidden = layers.dropout(hidden, 0.3, dropout_implementation="upscale_in_train")
+    return dense(hidden, 1, "discriminator/last")
+
+
+def surprise(logits, truth):
+    """The loss of somebody who says how real something is."""
+    return layers.mean(layers.sigmoid_cross_entropy_with_logits(logits, layers.full_like(logits, truth)))
+
+
+def discriminator():
+    """Learns to tell real images from drawn ones; for real ones 0.9 is enough, which keeps it from being too sure."""
+    image, digit = layers.data("image", shape=[PIXELS]), layers.data("digit", shape=[1], dtype="int64")
+    real, drawn = realness(image, digit), realness(draw(digit), digit)
+    return {
+        "loss": surprise(real, 0.9) + surprise(drawn, 0.0),
+        "caught": layers.mean(layers.cast(drawn < 0.0, "float32")),
+    }
+
+
+def generator():
+    """Learns to draw what the discriminator takes for real."""
+    digit = layers.data("digit", shape=[1], dtype="int64")
+    return {"loss": surprise(realness(draw(digit), digit), 1.0)}
+
+
+def inference_program():
+    """Draws."""
+    return {"image": draw(layers.data("digit", shape=[1], dtype="int64"))}
+
+
+def optimizer():
+    """Each program has one of these."""
+    return fluid.optimizer.Adam(3e-4, beta1=0.5)
+
+
+def train(reader, num_epochs, checkpoints=None, event_handler=None):
+    """Train in a Trainer; returns the parameters by name."""
+    config = None if checkpoints is None else fluid.CheckpointConfig(checkpoints, step_interval=100)
+    programs = [
+        fluid.TrainingProgram(discriminator, optimizer(), parameter_list=MOVED["discriminator"]),
+        fluid.TrainingProgram(generator, optimizer(), parameter_list=MOVED["generator"]),
+    ]
+    trainer = fluid.Trainer(programs, schedule="alternate", seed=1, checkpoint_config=config)
+    trainer.train(reader, num_epochs, event_handler=event_handler)
+    return trainer.params
+
+
+def train_by_hand(reader, num_epochs):
+    """Train in a loop over a Session, step by step as the Trainer does; returns the parameters by name."""
+
+    def discriminate():
+        outputs = discriminator()
+        optimizer().minimize(outputs["loss"], parameter_list=MOVED["discriminator"])
+        return outputs
+
+    def deceive():
+        outputs = generator()
+        optimizer().minimize(outputs["loss"], parameter_list=MOVED["generator"])
+        return outputs
+
+    session = fluid.Session(discriminate, deceive, seed=1)
+    step = 0
+    for _ in range(num_epochs):
+        for batch in reader():
+            if step % 2 == 0:
+                session.run(discriminate, batch)
+            else:
+                session.run(deceive, {"digit": batch["digit"]})
+            step += 1
+    return session.params()
+
+
+def nearest(images, known, digits):
+    """For each image the digit of the nearest known one, and its distance."""
+    distances = np.linalg.norm(images[:, None] - known[None], axis=2)
+    return digits[distances.argmin(1), 0], distances.min(1)
+
+
+def measure(images, asked, test):
+    """How often the nearest real image, of those not trained on, is of the digit that was asked for; how far it is."""
+    found, distances = nearest(images, *test)
+    return float((found == asked).mean()), float(distances.mean())
+
+
+def write_grid(path, images):
+    """Write ten rows of ten images as one PNG, with a margin around each, and each pixel as four by four."""
+    framed = np.pad(images.reshape(DIGITS, 10, 8, 8), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-1)
+    rows = framed.transpose(0, 2, 1, 3).reshape(DIGITS * 10, 10 * 10)
+    imsave(path, np.kron(rows, np.ones((4, 4))), cmap="gray", vmin=-1, vmax=1)
+
+
+def main(num_epochs=200, loop="trainer", checkpoints=None, path="digits.png"):
+    """Train, draw a grid of digits, and measure it; returns (share, distance) for the GAN, real digits and noise."""
+    train_data, test = load_data()
+    columns = dict(zip(("image", "digit"), train_data, strict=True))
+    reader = fluid.reader.arrays(columns, batch_size=64, shuffle=True, drop_last=True)
+    params = train_by_hand(reader, num_epochs) if loop == "session" else train(reader, num_epochs, checkpoints)
+
+    asked = np.repeat(np.arange(DIGITS), 10)
+    inferencer = fluid.Inferencer(inference_program, params={n: v for n, v in params.items() if n.startswith("gen")})
+    drawn = np.asarray(inferencer.infer({"digit": asked[:, None]})["image"])
+    write_grid(path, drawn)
+    noise = np.random.default_rng(0).uniform(-1, 1, drawn.shape)
+    images, digits = train_data
+    measured = {
+        "drawn by the GAN": measure(drawn, asked, test),
+        "real": measure(images[:500], digits[:500, 0], test),
+        "noise": measure(noise, asked, test),
+    }
+    print(f"{path} shows ten of each digit")
+    print("                  nearest real image is of the digit   distance to it")
+    for name, (share, distance) in measured.items():
+        print(f"{name:17} {share:36.0%} {distance:16.2f}")
+    return measured
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--loop", choices=["trainer", "session"], default="trainer")
+    parser.add_argument("--checkpoints", help="a folder: a run that was killed is continued")
+    parser.add_argument("--path", default="digits.png", help="of the picture")
+    given = parser.parse_args()
+    main(given.epochs, given.loop, given.checkpoints, given.path)

@@ -1,0 +1,6 @@
+"""Scopes: of arrays, which outlive a program function, and of names inside of one."""
+
+from fluid.core.scopes.name_scope import NameScope, name_scope
+from fluid.core.scopes.scope import Scope
+
+__all__ = ["NameScope", "Scope", "name_scope"]

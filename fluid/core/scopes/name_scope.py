@@ -1,0 +1,177 @@
+"""Name scopes: prefixes of names in a program function, and access to what has been made under one."""
+
+import contextlib
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fluid import errors
+from fluid.core.frame import Frame, current_frame, present_frame
+from fluid.core.variables import named_array
+
+
+@contextlib.contextmanager
+def name_scope(prefix: str) -> Iterator["NameScope"]:
+    """Prefix the names of layers created inside; counters start afresh for each new prefix.
+
+    Names given by `ParamAttr(name=...)` and the names of feeds stay as they are, so that sharing works across scopes.
+    Opening the same scope again goes on counting. What `with ... as scope` gives has the values and the parameters, by
+    name and while the program function runs: `scope.fc_0`, `scope.parameters`.
+
+    Args:
+      prefix: one name, without "/".
+
+    Returns:
+      The NameScope, as the value of the block.
+
+    Raises:
+      OutsideProgramError: no program function is running.
+      ArgumentError: that is no name.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     with fluid.name_scope("d") as d:
+      ...         loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.fc(x, size=3), size=1))
+      ...     fluid.optimizer.SGD(0.1).minimize(loss, parameter_list=d.parameters)
+      ...     return {"loss": loss, "hidden": d.fc_0}
+      >>> program = fluid.Program(program)
+      >>> program.minimizes[0].parameters, str(program.outputs[1])
+      (('d/fc_0.w_0', 'd/fc_0.b_0', 'd/fc_1.w_0', 'd/fc_1.b_0'), 'float32[batch, 3]')
+    """
+    frame = current_frame("name_scope")
+    if not isinstance(prefix, str) or not prefix or "/" in prefix:
+        raise errors.ArgumentError(
+            f"name_scope needs one name without '/', found {prefix!r}; nest scopes instead: "
+            'with fluid.name_scope("a"), fluid.name_scope("b"): ...'
+        )
+    outer = frame.naming.scopes
+    frame.naming.scopes = (*outer, prefix)
+    try:
+        yield NameScope("/".join(frame.naming.scopes), frame)
+    finally:
+        frame.naming.scopes = outer
+
+
+class NameScope:
+    """What a program function has made under a prefix so far. Made by `name_scope`.
+
+    `scope.fc_0` and `scope["fc_0"]` are the last result of the layer of that name, as `fetch=["scope/fc_0"]` is;
+    `scope["fc_0.tmp_0"]` any named value, `scope["fc_0.w_0"]` a parameter or state, and `scope.inner` the scope "inner"
+    in this one. All of them are values of the running program, and are gone with it.
+
+    Args:
+      prefix: the whole one, such as "generator/decoder".
+      frame: that of the program function.
+    """
+
+    def __init__(self, prefix: str, frame: Frame):
+        self._prefix = prefix
+        # The values are the trace's; who keeps a scope for longer does not keep them.
+        self._frame = weakref.ref(frame)
+
+    def __repr__(self) -> str:
+        return f"NameScope({self._prefix!r})"
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The parameters that layers have created in this scope so far, by their whole names.
+
+        Those are among them to which `ParamAttr(name=...)` gave a name without the prefix. It is a `parameter_list` of
+        `minimize`; frozen ones in it stay as they are.
+        """
+        return Parameters(self)
+
+    def __getitem__(self, name: str) -> Any:
+        frame = self._running()
+        whole = f"{self._prefix}/{name}"
+        values = frame.made.values
+        if whole in values:
+            return values[whole]
+        if whole in frame.declared.arrays:
+            return named_array(whole)
+        results = [value for known, value in values.items() if known.rpartition(".tmp_")[0] == whole]
+        if results:
+            return results[-1]
+        if any(known.startswith(f"{whole}/") for known in (*values, *frame.declared.arrays)):
+            return NameScope(whole, frame)
+        raise errors.UnknownNameError(
+            f"the name scope {self._prefix!r} has no value, parameter or scope {name!r} so far. "
+            f"{errors.nearest(name, self._names(frame))}"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except errors.UnknownNameError as error:
+            raise AttributeError(str(error)) from None
+
+    def __dir__(self) -> list[str]:
+        return ["parameters", *(name for name in self._names(self._running()) if name.isidentifier())]
+
+    def _names(self, frame: Frame) -> list[str]:
+        """All that can be asked for by name."""
+        start = len(self._prefix) + 1
+        inside = [known[start:] for known in (*frame.made.values, *frame.declared.arrays) if self._holds(known)]
+        layers = [name.rpartition(".tmp_")[0] for name in inside if ".tmp_" in name]
+        scopes = [name.partition("/")[0] for name in inside if "/" in name]
+        return list(dict.fromkeys([*layers, *scopes, *inside]))
+
+    def _holds(self, name: str) -> bool:
+        return name.startswith(f"{self._prefix}/")
+
+    def _running(self) -> Frame:
+        """The frame whose values these are.
+
+        Raises:
+          OutsideProgramError: its program function does not run now, or what runs is not the inside of the loop or
+            branch in which the scope was opened.
+        """
+        frame = self._frame()
+        now = present_frame()
+        same = frame is not None and now is not None and frame.declared.arrays is now.declared.arrays
+        if frame is None or not same or (frame.inside_loop and frame is not now):
+            raise errors.OutsideProgramError(
+                f"the name scope {self._prefix!r} has values while the program function, loop or branch runs in which "
+                f"it was opened, and found that to be over; expected it to be used there. From outside, values are "
+                f"fetched: session.run(program, feed, fetch=[{self._prefix + '/fc_0'!r}]); and "
+                f"{self._prefix + '/*'!r} stands for the names of its parameters"
+            )
+        return frame
+
+
+class Parameters(Mapping[str, Any]):
+    """The parameters of a name scope: arrays by name, in order of creation. Made by `NameScope.parameters`.
+
+    Args:
+      scope: the name scope.
+    """
+
+    def __init__(self, scope: NameScope):
+        self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"Parameters({', '.join(self)})"
+
+    def __getitem__(self, name: str) -> Any:
+        names = self._names()
+        if name not in names:
+            prefix = self._scope._prefix
+            raise errors.UnknownNameError(
+                f"the name scope {prefix!r} has no parameter {name!r} so far. {errors.nearest(str(name), names)}"
+            )
+        return named_array(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def _names(self) -> list[str]:
+        scope = self._scope
+        specs = scope._running().declared.arrays.items()
+        return [n for n, s in specs if s.trainable is not None and (scope._holds(n) or scope._holds(s.layer))]

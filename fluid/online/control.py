@@ -1,0 +1,218 @@
+"""Control: a thread that trains on what a journal holds, and does what it is asked between two steps."""
+
+import collections
+import importlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from fluid import errors
+from fluid.online.minibatches import JournalReader, Minibatches
+from fluid.trainer import EndStepEvent, Handler, Trainer
+from fluid.trainer.evaluation.values import scalar_outputs
+from fluid.trainer.events import EventHandler
+
+LOG = logging.getLogger("fluid.online")
+Task = Callable[[Trainer], Any]
+
+
+class Control:
+    """Trains in a thread of its own, from `start` to `stop`.
+
+    Args:
+      trainer: what is trained first.
+      make: makes another one, which continues from the newest checkpoint.
+      minibatches: of the journal.
+      handlers: around the training.
+      after_step: called in the thread after each step with the number of steps done.
+      after_save: called in the thread when checkpoints may have been written.
+
+    Attributes:
+      steps: how many are done.
+      failure: what ended the training, or None.
+      outputs: of the last step by name, scalars only; they may still be on the device.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        make: Callable[[], Trainer],
+        minibatches: Minibatches,
+        handlers: Sequence[Handler | EventHandler],
+        after_step: Callable[[int], None],
+        after_save: Callable[[], None],
+    ):
+        self.steps = int(trainer.session.scope.step)
+        self.failure: BaseException | None = None
+        self.outputs: dict[str, Any] = {}
+        self._make = make
+        self._minibatches = minibatches
+        self._handlers = [*handlers, _AfterStep(self, after_step)]
+        self._after_save = after_save
+        self._changed = minibatches.journal.changed
+        self._trainer: Trainer | None = trainer
+        self._thread: threading.Thread | None = None
+        self._tasks: collections.deque[tuple[Task, Future[Any]]] = collections.deque()
+        self._begun = 0  # how many steps were done when training went on last
+        self._paused = False
+        self._stopping = False
+        self._starting = threading.Lock()
+
+    @property
+    def state(self) -> str:
+        """What it does: "training", "waiting" for rows, "paused", "stopped", or "failed"."""
+        with self._changed:
+            if self.failure is not None:
+                return "failed"
+            if self._thread is None or self._stopping:
+                return "stopped"
+            if self._paused:
+                return "paused"
+            return "training" if self._minibatches.is_there(self.steps) else "waiting"
+
+    def _prepared(self) -> Trainer:
+        """The Trainer, made anew where there is none."""
+        if self._trainer is None:
+            self._trainer = self._make()
+            self.steps = int(self._trainer.session.scope.step)
+        return self._trainer
+
+    def start(self) -> None:
+        """Begin to train, or go on; nothing happens when that is so already."""
+        with self._starting:
+            if self._thread is not None and self._thread.is_alive() and not self._stopping:
+                return
+            self.stop()
+            self._prepared()
+            importlib.import_module("orbax.checkpoint")  # which takes a while; the first rows need not wait for it
+            self.failure = None
+            self._stopping = False
+            self._paused = False
+            self._thread = threading.Thread(target=self._run, name="fluid-online", daemon=True)
+            self._thread.start()
+
+    def pause(self) -> None:
+        """Train no more until `resume`; when this returns, a checkpoint holds all that was trained."""
+        with self._changed:
+            self.check_started()
+            self._paused = True
+        self.ask(lambda trainer: None)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        with self._changed:
+            self.check_started()
+            self._paused = False
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End after the current step; when this returns, a checkpoint holds all that was trained."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():  # a handler need not wait for itself
+            thread.join()
+            self._thread = None
+
+    def ask(self, task: Task) -> Any:
+        """Have something done between two steps, when a checkpoint holds all that was trained; returns its result.
+
+        Raises:
+          OnlineError: nothing is trained.
+        """
+        result: Future[Any] = Future()
+        with self._changed:
+            self.check_started()
+            if self._thread is threading.current_thread():
+                raise errors.OnlineError("a handler asked for what is done between two steps; ask from another thread")
+            self._tasks.append((task, result))
+            self._changed.notify_all()
+        return result.result()
+
+    def ask_later(self, task: Task) -> None:
+        """Have something done between two steps, without waiting for it; what it raises is lost."""
+        with self._changed:
+            self._tasks.append((task, Future()))
+            self._changed.notify_all()
+
+    def check_started(self) -> None:
+        """Raise an OnlineError when nothing is trained."""
+        if self.failure is not None:
+            raise errors.OnlineError(f"the training has failed: {self.failure}; start() continues from the checkpoint")
+        if self._thread is None or self._stopping:
+            raise errors.OnlineError("nothing is trained now; start() begins, or goes on")
+
+    def _run(self) -> None:
+        """What the thread does."""
+        try:
+            while self._wait():
+                self._do_tasks()
+                if not self._stopping and self._may_train():
+                    self._train()
+        except BaseException as error:
+            LOG.exception("the training has failed; what was saved is continued by start()")
+            self.failure = error
+        finally:
+            with self._changed:
+                self._stopping = True
+                self._trainer = None
+                while self._tasks:
+                    _, result = self._tasks.popleft()
+                    result.set_exception(errors.OnlineError("the training ended before this could be done"))
+
+    def _wait(self) -> bool:
+        """Wait for something to do; False when there will be nothing more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._tasks or self._may_train())
+            return not self._stopping or bool(self._tasks)
+
+    def _may_train(self) -> bool:
+        return not self._paused and self._minibatches.is_there(self.steps)
+
+    def _ending(self) -> bool:
+        """Whether training shall end, for a while or for good."""
+        # Tasks wait for a step, so that training goes on however many there are.
+        return self._stopping or self._paused or (bool(self._tasks) and self.steps > self._begun)
+
+    def _do_tasks(self) -> None:
+        while self._tasks:
+            task, result = self._tasks.popleft()
+            try:
+                result.set_result(task(self._prepared()))
+            except Exception as error:  # it is that of who asked
+                result.set_exception(error)
+
+    def _train(self) -> None:
+        """Train until something else is to be done; then a checkpoint is written."""
+        trainer = self._prepared()
+        self._begun = self.steps
+        ended = threading.Event()
+
+        def end() -> None:
+            ended.set()
+            trainer.pause()  # the position stays that between two minibatches
+
+        reader = JournalReader(self._minibatches, self._ending, end)
+        trainer.train(reader, 1, handlers=self._handlers, progress=False)
+        self._after_save()
+        if not ended.is_set():
+            LOG.warning("a handler has ended the training after %d steps", self.steps)
+            self._stopping = True
+
+
+class _AfterStep(Handler):
+    """Keeps what a Control tells of the last step."""
+
+    def __init__(self, control: Control, then: Callable[[int], None]):
+        self._control = control
+        self._then = then
+
+    def end_step(self, event: EndStepEvent) -> None:
+        """Note the step."""
+        places = scalar_outputs(self.trainer.program)
+        self._control.outputs = {name: event.metrics[place] for name, place in places.items()}
+        self._control.steps = event.step + 1
+        self._then(event.step + 1)

@@ -1,0 +1,330 @@
+"""Journal: the rows that were accepted, in order, on disk before anybody is told so."""
+
+import collections
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fluid import errors
+
+_FORMAT = 1
+_TABLES = """
+    CREATE TABLE entries (
+        first INTEGER PRIMARY KEY, rows INTEGER NOT NULL, head INTEGER NOT NULL, body BLOB NOT NULL,
+        digest BLOB NOT NULL
+    );
+    CREATE TABLE keys (
+        number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, first INTEGER NOT NULL, digest BLOB NOT NULL
+    );
+    CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+class Accepted(NamedTuple):
+    """What became of some rows.
+
+    Attributes:
+      first: the position of the first one.
+      repeated: whether they had been accepted before, and nothing was added.
+    """
+
+    first: int
+    repeated: bool
+
+
+class Entry(NamedTuple):
+    """Rows that were accepted together.
+
+    Attributes:
+      first: the position of the first one.
+      rows: how many they are.
+      head: how many bytes of the body are JSON.
+      body: the message that holds them.
+    """
+
+    first: int
+    rows: int
+    head: int
+    body: bytes
+
+
+class Journal:
+    """Rows by position, in a SQLite database. What `append` has returned for survives the end of the process.
+
+    The database is in WAL mode, each commit is synced, and one process at a time has it. Several threads may use it.
+
+    Args:
+      path: of the database; made when it is not there.
+      settings: what the stream is divided by, as JSON; a journal that was made with other ones is refused.
+      max_rows: how many rows may wait to be passed.
+      max_bytes: how many bytes they may have. A journal whose waiting rows are fewer than `least_rows` takes more all
+        the same, since nothing could be done with so few.
+      least_rows: how many rows must be able to wait.
+      max_keys: how many of the newest keys are remembered.
+
+    Attributes:
+      changed: notified when rows were added, and by others when what somebody waits for may have happened.
+      next: the position of the next row.
+
+    Raises:
+      JournalError: another process has the journal, or it is damaged or of another kind, or cannot be made.
+
+    Example:
+      >>> journal = Journal("journal.db", {"batch_size": 2}, max_rows=3)
+      >>> journal.append(b"ab", 0, 2, key="one"), journal.append(b"ab", 0, 2, key="one")
+      (Accepted(first=0, repeated=False), Accepted(first=0, repeated=True))
+      >>> journal.append(b"cd", 0, 2)
+      Traceback (most recent call last):
+      fluid.errors.JournalFullError: the journal is full: 2 rows wait to be trained on, of 3 that may; ...
+      >>> journal.close()
+    """
+
+    def __init__(
+        self,
+        path: Any,
+        settings: Mapping[str, Any],
+        max_rows: int = 100_000,
+        max_bytes: int = 1 << 30,
+        least_rows: int = 1,
+        max_keys: int = 100_000,
+    ):
+        self._path = pathlib.Path(path)
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._least_rows = least_rows
+        self._max_keys = max_keys
+        self._lock = threading.RLock()
+        self.changed = threading.Condition(self._lock)
+        self._db = self._opened()
+        try:
+            self._check_settings(settings)
+            self.next = int(self._note("next") or 0)
+            self._passed = 0
+            # The ends and sizes of the entries that were not passed yet.
+            found = self._db.execute("SELECT first + rows, length(body) FROM entries ORDER BY first")
+            self._waiting = collections.deque(found.fetchall())
+            self._waiting_bytes = sum(size for _, size in self._waiting)
+        except BaseException:
+            self._db.close()
+            raise
+
+    @property
+    def waiting(self) -> int:
+        """How many rows were not passed yet."""
+        return self.next - self._passed
+
+    @property
+    def held(self) -> int:
+        """The position of the first row that is still there."""
+        with self._lock, self._telling("read"):
+            found = self._db.execute("SELECT min(first) FROM entries").fetchone()[0]
+        return self.next if found is None else int(found)
+
+    def append(
+        self,
+        body: bytes,
+        head: int,
+        rows: int,
+        key: str | None = None,
+        note: tuple[str, str] | None = None,
+    ) -> Accepted:
+        """Add rows; when this returns they are on disk.
+
+        Args:
+          body: the message that holds them.
+          head: how many bytes of it are JSON.
+          rows: how many they are.
+          key: tells these rows from all others: rows with the key of earlier ones are not added again.
+          note: a name and a value that are written down together with them, see `note`.
+
+        Raises:
+          JournalFullError: there is no room.
+          OnlineError: other rows had this key.
+          JournalError: the database cannot be written; nothing is added.
+        """
+        digest = hashlib.blake2b(body, digest_size=16).digest()
+        with self.changed:
+            known = self._known(key, digest)
+            if known is not None:
+                return known
+            self._check_room(rows, len(body))
+            first = self.next
+            with self._telling("written"), self._transaction():
+                self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (first, rows, head, body, digest))
+                self._write("next", str(first + rows))
+                if note is not None:
+                    self._write(*note)
+                if key is not None:
+                    made = self._db.execute(
+                        "INSERT INTO keys (key, first, digest) VALUES (?, ?, ?)", (key, first, digest)
+                    )
+                    self._db.execute("DELETE FROM keys WHERE number <= ?", ((made.lastrowid or 0) - self._max_keys,))
+            self.next = first + rows
+            self._waiting.append((self.next, len(body)))
+            self._waiting_bytes += len(body)
+            self.changed.notify_all()
+            return Accepted(first, False)
+
+    def read(self, start: int, stop: int) -> list[Entry]:
+        """The entries that hold the rows from `start` to before `stop`.
+
+        Raises:
+          JournalError: some of them are not there, or not what was written.
+        """
+        with self._lock, self._telling("read"):
+            found = self._db.execute(
+                "SELECT first, rows, head, body, digest FROM entries WHERE first < ? AND "
+                "first >= coalesce((SELECT max(first) FROM entries WHERE first <= ?), 0) ORDER BY first",
+                (stop, start),
+            ).fetchall()
+        entries = []
+        reached = start
+        for first, rows, head, body, digest in found:
+            if hashlib.blake2b(body, digest_size=16).digest() != digest:
+                raise errors.JournalError(
+                    f"the rows from {first} on in {str(self._path)!r} are not what was written: the disk has changed "
+                    f"them. Bring back a copy of the whole folder"
+                )
+            entries.append(Entry(first, rows, head, body))
+            if first <= reached:
+                reached = first + rows
+        if reached < stop:
+            raise errors.JournalError(
+                f"the rows {start} to {stop - 1} are not all in {str(self._path)!r}; expected the journal that belongs "
+                f"to the checkpoints beside it"
+            )
+        return entries
+
+    def note(self, name: str) -> str | None:
+        """What was written down under a name, or None."""
+        with self._lock, self._telling("read"):
+            return self._note(name)
+
+    def passed(self, position: int) -> None:
+        """Say that the rows before a position wait no longer, which makes room for others."""
+        with self.changed:
+            self._passed = position
+            while self._waiting and self._waiting[0][0] <= position:
+                self._waiting_bytes -= self._waiting.popleft()[1]
+            self.changed.notify_all()
+
+    def drop(self, position: int) -> None:
+        """Remove the entries that lie before a position as a whole."""
+        with self._lock, self._telling("written"), self._transaction():
+            self._db.execute("DELETE FROM entries WHERE first + rows <= ?", (position,))
+
+    def close(self) -> None:
+        """Give the database back."""
+        with self._lock:
+            self._db.close()
+
+    def _opened(self) -> sqlite3.Connection:
+        with self._telling("opened"):
+            database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+            try:
+                # The lock is held until the process ends, however it ends.
+                database.execute("PRAGMA locking_mode = EXCLUSIVE")
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("PRAGMA synchronous = FULL")
+                database.execute("BEGIN IMMEDIATE")
+                if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    for statement in _TABLES.split(";")[:-1]:
+                        database.execute(statement)
+                    database.execute("INSERT INTO notes VALUES ('format', ?)", (str(_FORMAT),))
+                database.execute("COMMIT")
+            except BaseException:
+                database.close()
+                raise
+        _sync(self._path.parent)
+        return database
+
+    def _check_settings(self, settings: Mapping[str, Any]) -> None:
+        with self._telling("read"):
+            found = self._note("format")
+            known = self._note("settings")
+            if found != str(_FORMAT):
+                raise errors.JournalError(
+                    f"{str(self._path)!r} has the format {found}, expected {_FORMAT}; a newer fluid reads newer ones"
+                )
+            if known is None:
+                with self._transaction():
+                    self._write("settings", json.dumps(settings, sort_keys=True))
+            elif json.loads(known) != dict(settings):
+                raise errors.JournalError(
+                    f"{str(self._path)!r} holds the rows of a stream with {known}, found "
+                    f"{json.dumps(settings, sort_keys=True)}; give the same as before, or another folder to start anew"
+                )
+
+    def _known(self, key: str | None, digest: bytes) -> Accepted | None:
+        if key is None:
+            return None
+        with self._telling("read"):
+            found = self._db.execute("SELECT first, digest FROM keys WHERE key = ?", (key,)).fetchone()
+        if found is None:
+            return None
+        if found[1] != digest:
+            raise errors.OnlineError(
+                f"other rows were sent with the key {key!r} before; expected the same rows again, or a new key"
+            )
+        return Accepted(found[0], True)
+
+    def _check_room(self, rows: int, size: int) -> None:
+        if rows > self._max_rows:
+            raise errors.FeedError(f"found {rows} rows at once, expected at most {self._max_rows}; send them in parts")
+        waiting = self.waiting
+        if waiting + rows > self._max_rows and waiting >= self._least_rows:
+            raise errors.JournalFullError(
+                f"the journal is full: {waiting} rows wait to be trained on, of {self._max_rows} that may; send these "
+                f"{rows} later"
+            )
+        if self._waiting_bytes + size > self._max_bytes and waiting >= self._least_rows:
+            raise errors.JournalFullError(
+                f"the journal is full: the rows that wait to be trained on have {self._waiting_bytes} bytes, of "
+                f"{self._max_bytes} that they may; send these {rows} later"
+            )
+
+    def _note(self, name: str) -> str | None:
+        found = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
+        return None if found is None else str(found[0])
+
+    def _write(self, name: str, value: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of what a block writes, or nothing of it."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Tell errors of the database as those of the journal."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            reason = str(error)
+            if "locked" in reason:
+                reason = "another OnlineTrainer is at work there; end it, or give this one a folder of its own"
+            raise errors.JournalError(f"the journal {str(self._path)!r} cannot be {what}: {reason}") from error
+
+
+def _sync(folder: pathlib.Path) -> None:
+    """Write the names of a folder through to the disk."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

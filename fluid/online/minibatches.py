@@ -1,0 +1,125 @@
+"""Minibatches of a journal: a reader whose position is the number of a minibatch."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fluid.online.journal import Journal
+from fluid.online.stream import Split
+from fluid.reader.base import Reader, Rows
+from fluid.remote.rows import Columns, RowFormat
+
+
+class Minibatches:
+    """The rows of a journal, put together into minibatches and tests.
+
+    Args:
+      journal: where they are.
+      rows: what takes its messages apart.
+      split: which rows are trained on, and which are tested on.
+
+    Attributes:
+      journal: the same.
+      split: the same.
+    """
+
+    def __init__(self, journal: Journal, rows: RowFormat, split: Split):
+        self.split = split
+        self.journal = journal
+        self._rows = rows
+        self._known: list[_Part] = []  # the entries of the last minibatch, taken apart; the last may have more rows
+
+    def is_there(self, number: int) -> bool:
+        """Whether the journal has all rows of a minibatch."""
+        return self.journal.next >= self.split.start(number + 1)
+
+    def trained(self, number: int) -> Columns:
+        """The rows of a minibatch."""
+        return self._at(number, list(self.split.trained(number)))
+
+    def tested(self, number: int) -> Columns | None:
+        """The rows to test on before a minibatch, if there are any."""
+        positions = list(self.split.tested(number))
+        return self._at(number, positions) if positions else None
+
+    def _at(self, number: int, positions: Sequence[int]) -> Columns:
+        """The rows at some positions in the span of a minibatch."""
+        picked: list[Columns] = []
+        for first, stop, columns in self._parts(self.split.span(number)):
+            places = [position - first for position in positions if first <= position < stop]
+            picked.append({name: _picked(column, places) for name, column in columns.items()})
+        return {name: _joined([columns[name] for columns in picked]) for name in self._rows.specs}
+
+    def _parts(self, span: range) -> "list[_Part]":
+        """The entries that hold the rows of a span."""
+        known = [part for part in self._known if part.stop > span.start]
+        if known and known[0].first > span.start:  # it goes back
+            known = []
+        reached = known[-1].stop if known else span.start
+        if reached < span.stop:
+            for entry in self.journal.read(reached, span.stop):
+                columns = self._rows.unpack(entry.body, entry.head)
+                known.append(_Part(entry.first, entry.first + entry.rows, columns))
+        self._known = known
+        return known
+
+
+class _Part(NamedTuple):
+    """An entry of the journal, taken apart: the positions of its first row and behind its last one, and its rows."""
+
+    first: int
+    stop: int
+    columns: Columns
+
+
+class JournalReader(Reader):
+    """The minibatches of a journal, as a reader that waits for them. Its one pass ends only when it is told to.
+
+    Args:
+      minibatches: of the journal.
+      ending: asked between two minibatches whether the pass shall end.
+      end: called when it does, before it does.
+    """
+
+    def __init__(self, minibatches: Minibatches, ending: Callable[[], bool], end: Callable[[], None]):
+        split = minibatches.split
+        super().__init__(self._read, {"journal": split.batch_size, "test_every": split.test_every})
+        self._minibatches = minibatches
+        self._changed = minibatches.journal.changed
+        self._ending = ending
+        self._end = end
+        self._number = 0  # number of a minibatch
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next minibatch is there, or none will come."""
+        return self._ending() or self._minibatches.is_there(self._number)
+
+    def _read(self, epoch: int, start: int) -> Rows:
+        for number in itertools.count(start):
+            self._number = number
+            # The first one is there, and must be given: a pass without any is an error.
+            if number > start and not self._wait():
+                self._end()
+                return
+            minibatch = self._minibatches.trained(number)
+            self._number = number + 1
+            yield minibatch
+
+    def _wait(self) -> bool:
+        """Wait for a minibatch; whether there is one before the pass shall end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.ready)
+            return not self._ending()
+
+
+def _picked(column: Any, places: Sequence[int]) -> Any:
+    return column[places] if isinstance(column, np.ndarray) else [column[place] for place in places]
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return [row for part in parts for row in part]

@@ -1,0 +1,337 @@
+"""OnlineTrainer: a program that is trained on rows as they arrive, and never loses one that it has accepted."""
+
+import dataclasses
+import logging
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fluid import errors
+from fluid.core import whole_number
+from fluid.online.accepting import AcceptsRows
+from fluid.online.control import Control
+from fluid.online.journal import Journal
+from fluid.online.minibatches import Minibatches
+from fluid.online.moving import MovingTest
+from fluid.online.publishing import Publisher
+from fluid.online.stream import Split
+from fluid.optimizer.base import OptimizerLike
+from fluid.reader.feeder import FeedOrder
+from fluid.remote.rows import RowFormat
+from fluid.serving.server import Host, checked_settings
+from fluid.serving.settings import Settings
+from fluid.storage import PathLike
+from fluid.storage.folder import Folder
+from fluid.trainer import CheckpointConfig, Trainer
+from fluid.trainer.evaluation.values import number
+from fluid.trainer.handlers import Handlers, listed
+
+LOG = logging.getLogger("fluid.online")
+_KEPT = 3  # checkpoints
+
+
+class OnlineTrainer(AcceptsRows):
+    """Trains on rows as they arrive, in a thread of its own.
+
+    A row that `send` has returned for is on disk. However often the process is killed and started again with the same
+    folder, every such row is trained on exactly once, in the order in which it was accepted, and the parameters have
+    the bits of a training that nobody interrupted.
+
+    Rows are divided by their position in the stream alone: of every `test_every` rows the last one is never trained on,
+    and `batch_size` of the others make a minibatch. Rows that do not fill a minibatch wait for more, also when training
+    is paused, saved, stopped or published.
+
+    Args:
+      program_func: as for `fluid.Trainer`. Each of its feeds has rows of one shape, or sequences of such.
+      optimizer: as for `fluid.Trainer`.
+      folder: where the journal and the checkpoints are kept; made when it is not there.
+      batch_size: rows of a minibatch.
+      test_every: which rows are tested on and never trained on: of so many the last one; None for none.
+      test_window: over how many of the newest of these rows `status()["test"]` goes.
+      checkpoint_every: steps from one checkpoint to the next.
+      publish_to: the folder that `publish` writes versions to, as `fluid.serve` reads them; None for none.
+      publish_every: steps from one version to the next; None publishes when asked only.
+      fetch: what a published model returns, see `Trainer.save_inference_model`, such as the name of the prediction.
+      export: further options of `Trainer.save_inference_model`, such as `{"platforms": ["cpu"]}`.
+      feed_order: which field of a row is which feed, as in `Trainer.train`.
+      handlers: around the training, as in `Trainer.train`.
+      max_rows: how many rows may wait to be trained on; more are refused until there is room.
+      max_bytes: how many bytes they may have.
+      max_steps: how long a sequence may be.
+      options: of `fluid.Trainer`: seed, place, precision, buckets, param_path and others.
+
+    Attributes:
+      rows: checks rows, and makes messages of them.
+
+    Raises:
+      FluidError: the program has a mistake, as for `fluid.Trainer`.
+      ProgramError: a feed does not consist of rows of one shape.
+      JournalError: another OnlineTrainer has the folder, or it belongs to a stream that was divided otherwise.
+      CheckpointError, ParameterError: the checkpoints are damaged, or of another program.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x, y = fluid.layers.data("x", shape=[1]), fluid.layers.data("y", shape=[1])
+      ...     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))}
+      >>> with fluid.OnlineTrainer(program, fluid.optimizer.SGD(0.1), "online", batch_size=2, test_every=3) as online:
+      ...     first = online.send([(1.0, 2.0), (2.0, 4.0), (3.0, 6.0), (1.0, 2.0), (0.5, 1.0)])
+      ...     while (status := online.save())["state"] == "training":
+      ...         pass
+      >>> status["accepted"], status["steps"], status["tested"]
+      (5, 2, 1)
+    """
+
+    def __init__(
+        self,
+        program_func: Callable[[], Any],
+        optimizer: OptimizerLike | None,
+        folder: PathLike,
+        batch_size: int = 32,
+        *,
+        test_every: int | None = 10,
+        test_window: int = 1000,
+        checkpoint_every: int = 100,
+        publish_to: PathLike | None = None,
+        publish_every: int | None = None,
+        fetch: Any = None,
+        export: Mapping[str, Any] | None = None,
+        feed_order: FeedOrder = None,
+        handlers: Handlers = (),
+        max_rows: int = 100_000,
+        max_bytes: int = 1 << 30,
+        max_steps: int | None = 1024,
+        **options: Any,
+    ):
+        self._split = Split(batch_size, test_every)
+        self._checkpoint_every = whole_number("OnlineTrainer", "checkpoint_every", checkpoint_every)
+        least = len(self._split.span(1)) + 1
+        max_rows = whole_number("OnlineTrainer", "max_rows", max_rows, least)
+        max_bytes = whole_number("OnlineTrainer", "max_bytes", max_bytes)
+        window = whole_number("OnlineTrainer", "test_window", test_window)
+        if publish_every is not None:
+            whole_number("OnlineTrainer", "publish_every", publish_every)
+        if publish_to is None and (publish_every or fetch or export):
+            raise errors.ArgumentError(
+                "publish_every=, fetch= and export= say what is published, and publish_to= where: "
+                'OnlineTrainer(..., publish_to="models/digits")'
+            )
+        self._publish_every = publish_every
+        self._publisher = None if publish_to is None else Publisher(publish_to, {**(export or {}), "fetch": fetch})
+        self._path = _made(folder)
+        self._making = (program_func, optimizer, options)
+        settings = {"batch_size": self._split.batch_size, "test_every": self._split.test_every}
+        self._journal = Journal(self._path / "journal.db", settings, max_rows, max_bytes, least)
+        try:
+            trainer = self._make()
+            # Where a feed was declared is nothing for clients.
+            specs = {name: dataclasses.replace(spec, site="") for name, spec in trainer.program.feeds.items()}
+            super().__init__(self._journal, RowFormat(specs, feed_order, max_steps), feed_order)
+            stream = Minibatches(self._journal, self.rows, self._split)
+            self._moving = MovingTest(stream.tested, window)
+            around = [self._moving, *listed(handlers)]
+            self._control = Control(trainer, self._make, stream, around, self._after_step, self._drop)
+        except BaseException:
+            self._journal.close()
+            raise
+
+    def start(self) -> dict[str, Any]:
+        """Begin to train, or go on from the newest checkpoint; nothing happens when that is so already.
+
+        Returns:
+          The status, as all verbs do.
+        """
+        self._control.start()
+        return self.status()
+
+    def pause(self) -> dict[str, Any]:
+        """Train no more until `resume`, and save. Rows are accepted all the same.
+
+        Raises:
+          OnlineError: nothing is trained.
+          CheckpointError: what was trained could not be saved; the log says why.
+        """
+        self._control.pause()
+        return self.save()
+
+    def resume(self) -> dict[str, Any]:
+        """Go on after `pause`.
+
+        Raises:
+          OnlineError: nothing is trained.
+        """
+        self._control.resume()
+        return self.status()
+
+    def save(self) -> dict[str, Any]:
+        """Write a checkpoint between two steps; when this returns, it is there.
+
+        Raises:
+          OnlineError: nothing is trained.
+          CheckpointError: it could not be written; the log says why.
+        """
+        self._control.ask(lambda trainer: self._check_saved())
+        return self.status()
+
+    def publish(self) -> dict[str, Any]:
+        """Write an exported model between two steps, as the version `publish_to/STEPS/model.fluid`.
+
+        A server that looks for new versions takes it over: `fluid.serve({"digits": "models/digits"}, reload_every=10)`.
+
+        Raises:
+          OnlineError: nothing is trained; or there is nowhere to publish to, or a newer version.
+          ArtifactError: the program cannot be exported, or the file cannot be written.
+        """
+        publisher = self._publisher
+        if publisher is None:
+            raise errors.OnlineError('there is nowhere to publish to: OnlineTrainer(..., publish_to="models/digits")')
+        self._control.ask(lambda trainer: publisher.publish(trainer, self._control.steps))
+        return self.status()
+
+    def stop(self) -> dict[str, Any]:
+        """End after the current step, and save. Rows are accepted all the same; `start` goes on."""
+        self._control.stop()
+        return self.status()
+
+    def close(self) -> None:
+        """Stop, and give the folder back."""
+        self._control.stop()
+        self._journal.close()
+
+    def __enter__(self) -> "OnlineTrainer":
+        self.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def status(self) -> dict[str, Any]:
+        """Where training is.
+
+        Returns:
+          What JSON can hold: `state`, one of "training", "waiting" (for rows), "paused", "stopped" and "failed";
+          `error`, which ended it, or None; `accepted`, `trained`, `tested` and `waiting`, numbers of rows; `steps`
+          done, of which `saved` are in a checkpoint, None without one, and `published` in the newest version; `last`,
+          the scalars of the program in the last step, and `test`, their means over the newest rows that were tested on.
+        """
+        steps = self._control.steps
+        saved = self._saved()
+        failure = self._control.failure
+        return {
+            "state": self._control.state,
+            "error": None if failure is None else str(failure)[:500],
+            "accepted": self._journal.next,
+            "trained": steps * self._split.batch_size,
+            "tested": self._moving.tested,
+            "waiting": self._journal.waiting,
+            "steps": steps,
+            "saved": saved[-1] if saved else None,
+            "published": None if self._publisher is None else self._publisher.newest,
+            "last": _finite({name: number(value) for name, value in self._control.outputs.items()}),
+            "test": _finite(self._moving.means()),
+        }
+
+    def metrics(self) -> str:
+        """The status as Prometheus reads it."""
+        from fluid.online.metrics import Metrics
+
+        return Metrics(self.status).text()[0].decode()
+
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8001,
+        *,
+        token: str | None = None,
+        allow_anonymous: bool = False,
+        **settings: Any,
+    ) -> Any:
+        """Take rows and verbs over HTTP, in a thread of this program; see `fluid.RemoteTrainer`.
+
+        Args:
+          host, port, token, allow_anonymous: as for `fluid.serve`.
+          settings: limits, see `fluid.serving.Settings`: max_body, max_pending, read_timeout and others.
+
+        Returns:
+          A server: `with online.serve() as server`, `server.url`, `server.close()`. It ends before the OnlineTrainer.
+        """
+        host_of_rows = self.host(host, port, token, allow_anonymous, checked_settings(settings))
+        host_of_rows.start()
+        return host_of_rows
+
+    def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> Host:
+        """The server of `serve`, which does not run yet."""
+        from fluid.online.app import App  # which needs asyncio
+
+        return Host(lambda access: App(self, settings, access), host, port, token, allow_anonymous, settings)
+
+    def _make(self) -> Trainer:
+        """A Trainer that continues from the newest checkpoint, with the rows that it needs."""
+        program_func, optimizer, options = self._making
+        config = CheckpointConfig(
+            self._path / "checkpoints", max_num_checkpoints=_KEPT, epoch_interval=None,
+            step_interval=self._checkpoint_every,
+        )  # fmt: skip
+        trainer = Trainer(program_func, optimizer, checkpoint_config=config, **options)
+        steps = int(trainer.session.scope.step)
+        # The last minibatch is read again, to see whether the rows are the same.
+        needed = self._split.start(max(steps - 1, 0))
+        if self._journal.held > needed or self._journal.next < self._split.start(steps):
+            raise errors.JournalError(
+                f"the checkpoint in {str(self._path)!r} has gone through {self._split.start(steps)} rows and needs "
+                f"those from {needed} on, and the journal holds {self._journal.held} to {self._journal.next}; expected "
+                f"both of one training. Bring back the whole folder, or start anew in another one"
+            )
+        self._journal.passed(self._split.start(steps))
+        return trainer
+
+    def _check_started(self) -> None:
+        self._control.check_started()
+
+    def _after_step(self, steps: int) -> None:
+        self._journal.passed(self._split.start(steps))
+        if steps % self._checkpoint_every == 0:
+            self._drop()
+        if self._publish_every is not None and steps % self._publish_every == 0:
+            self._control.ask_later(self._publish)
+
+    def _publish(self, trainer: Trainer) -> None:
+        assert self._publisher is not None
+        try:
+            self._publisher.publish(trainer, self._control.steps)
+        except errors.FluidError as error:
+            LOG.error("nothing was published after %d steps: %s; training goes on", self._control.steps, error)
+
+    def _saved(self) -> list[int]:
+        """The steps of the checkpoints."""
+        folder = self._path / "checkpoints"
+        return Folder(folder, read_only=True).steps() if folder.is_dir() else []
+
+    def _drop(self) -> None:
+        """Drop the rows that no checkpoint needs any more, to the last minibatch of the oldest one."""
+        saved = self._saved()
+        if saved:
+            self._journal.drop(self._split.start(max(saved[0] - 1, 0)))
+
+    def _check_saved(self) -> None:
+        if self._control.steps and self._control.steps not in self._saved():
+            raise errors.CheckpointError(
+                f"the checkpoint of step {self._control.steps} in {str(self._path)!r} was not written; the log says why"
+            )
+
+
+def _made(folder: PathLike) -> pathlib.Path:
+    path = pathlib.Path(folder)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.JournalError(
+            f"no journal can be kept in {str(path)!r}: {error.strerror}; expected a folder that can be written"
+        ) from error
+    return path
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | str]:
+    """Values that JSON can hold: what is not finite as "nan", "inf" or "-inf"."""
+    return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}

@@ -1,0 +1,115 @@
+"""Rows of training data as a message: the tensors of a request of the Open Inference Protocol."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fluid import errors, protocol
+from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch
+from fluid.reader.columns import batch_size
+from fluid.reader.feeder import Feeder, FeedOrder
+
+Columns = dict[str, Any]
+"""Feeds of some rows by name: arrays `[rows, ...]`, and for sequences lists of rows."""
+
+
+class Packed(NamedTuple):
+    """Some rows as a message.
+
+    Attributes:
+      body: its bytes.
+      head: how many of them are JSON.
+      rows: how many rows they are.
+    """
+
+    body: bytes
+    head: int
+    rows: int
+
+
+class RowFormat:
+    """Checks rows against the declarations of a program, and makes messages of them.
+
+    Args:
+      specs: the declarations by name.
+      feed_order: which field of a row is which feed, as in `Trainer.train`.
+      max_steps: how long a sequence may be; None for no limit.
+
+    Attributes:
+      specs: the declarations by name.
+
+    Raises:
+      ProgramError: a feed does not consist of rows of one shape, so that rows that come apart cannot be put together.
+
+    Example:
+      >>> rows = RowFormat({"x": FeedSpec("x", (None, 1), "float32"), "y": FeedSpec("y", (None, 1), "int64")})
+      >>> packed = rows.pack([(0.5, 1), (1.5, 2)])
+      >>> packed.rows, {name: column.tolist() for name, column in rows.unpack(packed.body, packed.head).items()}
+      (2, {'x': [[0.5], [1.5]], 'y': [[1], [2]]})
+    """
+
+    def __init__(self, specs: Mapping[str, FeedSpec], feed_order: FeedOrder = None, max_steps: int | None = None):
+        for spec in specs.values():
+            if spec.shape[:1] != (None,) or None in spec.shape[1:]:
+                raise errors.ProgramError(
+                    f"the feed {spec.name!r} has the shape {list(spec.shape)}, expected rows of one shape, since rows "
+                    f'that come apart are put together into minibatches: layers.data("x", shape=[4])'
+                )
+        if not specs:
+            raise errors.ProgramError('the program has no feeds, so there are no rows to send: layers.data("x", ...)')
+        self.specs = dict(specs)
+        self._levels = {name: spec.lod_level for name, spec in specs.items()}
+        self._feeder = Feeder(specs, feed_order)
+        self._max_steps = max_steps
+        self._lock = threading.Lock()  # a Feeder counts what it pads
+
+    def pack(self, minibatch: Any) -> Packed:
+        """Check rows, and make a message of them.
+
+        Args:
+          minibatch: a list of rows, a tuple of columns, or a dict of columns, as `Trainer.train` takes it.
+
+        Raises:
+          FeedError: the rows do not fit; the message names the field and the row.
+          UnknownNameError: they have a field that the program does not declare.
+        """
+        with self._lock:
+            feed = self._feeder.feed(minibatch)
+        rows = batch_size(feed)
+        for name, value in feed.items():
+            self._check(name, value)
+        body, head = protocol.write_request(protocol.InferRequest(protocol.to_tensors(feed)))
+        return Packed(body, head, rows)
+
+    def unpack(self, body: bytes, head: int | None, most_tensors: int = 1024) -> Columns:
+        """The columns of a message, which are not checked yet where it comes from somebody else.
+
+        Raises:
+          ProtocolError: that is no such message.
+        """
+        found = protocol.read_request(body, head, most_tensors)
+        values = protocol.from_tensors(found.inputs, self._levels)
+        sequences = (SequenceBatch, NestedSequenceBatch)
+        return {name: value.rows() if isinstance(value, sequences) else value for name, value in values.items()}
+
+    def _check(self, name: str, value: Any) -> None:
+        """Refuse what a model would not recover from, or what would need memory without bound."""
+        is_sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
+        longest = max((int(np.max(size, initial=0)) for size in _lengths(value)), default=0)
+        if self._max_steps is not None and longest > self._max_steps:
+            raise errors.FeedError(
+                f"feed {name!r}: found a sequence of {longest} steps, expected at most {self._max_steps}"
+            )
+        data = np.asarray(value.data if is_sequence else value)
+        if self.specs[name].allow_nan or data.dtype.kind in "biu" or np.isfinite(data.astype(np.float64)).all():
+            return
+        raise errors.FeedError(
+            f"feed {name!r}: found NaN or an infinity, expected numbers. What is missing needs a value of its own; "
+            f"layers.data({name!r}, ..., allow_nan=True) says that the program expects it"
+        )
+
+
+def _lengths(value: Any) -> list[Any]:
+    return [getattr(value, name) for name in ("lengths", "inner_lengths") if hasattr(value, name)]

@@ -1,0 +1,137 @@
+"""Values on demand: what was fed once, and what has been computed from it since."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fluid import errors
+from fluid.core import TEST, Program, Scope
+from fluid.naming import is_glob
+from fluid.reader.buckets import Buckets
+from fluid.session.bound import BoundStep
+from fluid.session.names import Fetch, check_feed, check_fetch, split_names
+from fluid.session.results import Results
+from fluid.session.step import Request, checked_mode
+
+
+class Fed:
+    """A feed of one program, and the values of it that somebody has asked for.
+
+    A value is computed when it is asked for first, and kept while the arrays of the scope are the same.
+
+    Args:
+      program: the program.
+      mode: "train" or "test"; either changes nothing.
+      feeds: arrays by name, as a step takes them.
+      overrides: what takes the place of other values, by name.
+    """
+
+    def __init__(self, program: Program, mode: str, feeds: Mapping[str, Any], overrides: Mapping[str, Any]):
+        self._program = program
+        self._mode = mode
+        self._feeds = feeds
+        self._overrides = overrides
+        self._kept: dict[str, Any] = {}
+        self._arrays: dict[str, Any] = {}  # those that the kept values were computed from
+
+    def value(self, fetch: Fetch, scope: Scope, bind: Callable[[Program, Request], BoundStep]) -> Any:
+        """A value, or Results of several; see `Session.value`.
+
+        Args:
+          fetch: names.
+          scope: the arrays.
+          bind: makes the compiled step of a request.
+        """
+        names = check_fetch(self._program, fetch)
+        with scope.lock:
+            self._forget_old(scope)
+            if missing := tuple(name for name in names if name not in self._kept):
+                request = Request(self._mode, missing, tuple(self._feeds), tuple(self._overrides), updates=False)
+                values = bind(self._program, request)(self._feeds, self._overrides)
+                self._kept.update(zip(missing, values, strict=True))
+        found = [self._kept[name] for name in names]
+        return found[0] if isinstance(fetch, str) and not is_glob(fetch) else Results(found, names)
+
+    def _forget_old(self, scope: Scope) -> None:
+        """Forget what was computed from arrays that are others now: after a training step, a load, an assignment."""
+        now = {**scope.arrays, "@step": scope.step, "@root": scope.root}
+        # The arrays are held on to, so that no new one can be taken for one of them.
+        if now.keys() != self._arrays.keys() or any(now[name] is not known for name, known in self._arrays.items()):
+            self._kept.clear()
+            self._arrays = now
+
+
+class ValuesOnDemand:
+    """What Session inherits: values of what was fed last.
+
+    Attributes:
+      scope: the arrays by name.
+      find: a program by its name, its function or itself.
+      bind: makes the compiled step of a request.
+      taken: makes feeds and overrides of what a user feeds.
+      buckets: what pads the sequences of a program.
+    """
+
+    scope: Scope
+    find: Callable[..., Program]
+    bind: Callable[[Program, Request], BoundStep]
+    taken: Callable[..., tuple[dict[str, Any], dict[str, Any]]]
+    buckets: Callable[..., Buckets]
+    _check_open: Callable[[], None]
+    _fed: Fed | None
+
+    def feed(
+        self,
+        feed: Mapping[str, Any],
+        program: str | Callable[[], Any] | Program | None = None,
+        mode: str = TEST,
+    ) -> None:
+        """Feed a program, to look at its values one by one, see `value`. Nothing is computed yet.
+
+        Args:
+          feed: as for `run`.
+          program: as for `run`.
+          mode: "test"; or "train" for the values of a training step, with its random numbers, which trains nothing
+            all the same.
+
+        Raises:
+          FeedError, UnknownNameError: as from `run`; what was fed before stays then.
+        """
+        self._check_open()
+        found = self.find(program)
+        checked = check_feed(found, feed)
+        given, replaced = split_names(found, checked)
+        self._fed = Fed(found, checked_mode(mode), *self.taken(found, checked, given, replaced, self.buckets(found)))
+
+    def value(self, fetch: Fetch) -> Any:
+        """A value of the program that was fed last: computed when it is asked for, and kept until the next `feed`.
+
+        Only what the value depends on is computed, and need have been fed. A value that was kept is computed anew when
+        the parameters have changed since, as by a training step.
+
+        Args:
+          fetch: as for `run`: a name, or several, or globs.
+
+        Returns:
+          The value of the name, on the device; Results of several names, or of a glob.
+
+        Raises:
+          ArgumentError: nothing was fed.
+          UnknownNameError: the program has no such value.
+          FeedError: a feed that the value depends on was not given.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     return fluid.layers.scale(fluid.layers.data("x", shape=[2]), 2.0, name="twice")
+          >>> session = fluid.Session(program)
+          >>> session.feed({"x": [[1, 2]]})
+          >>> session.value("twice").tolist(), session.value(["x", "twice*"]).keys()
+          ([[2.0, 4.0]], ['x', 'twice.tmp_0'])
+        """
+        self._check_open()
+        if self._fed is None:
+            raise errors.ArgumentError(
+                f"session.value({fetch!r}): found nothing that was fed, expected a feed to compute the value from; "
+                f"first session.feed({{name: array}}), or all at once: session.run(feed={{name: array}}, fetch=[...])"
+            )
+        return self._fed.value(fetch, self.scope, self.bind)

@@ -1,0 +1,225 @@
+"""Checkpoints of a loop of one's own over a Session."""
+
+import contextlib
+import copy
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from fluid import errors
+from fluid.session import Results, Session
+from fluid.storage import PathLike
+from fluid.trainer.checkpoint.checkpoints import CheckpointConfig, Checkpoints
+from fluid.trainer.signals import Signals
+
+log = logging.getLogger("fluid")
+
+_NOTHING = Results([], [])
+
+
+class Stateful(Protocol):
+    """What a checkpoint keeps beside the session: a Reader, what `reader.prefetch` returns, something of the user's."""
+
+    def state(self) -> Any:
+        """All that is needed to go on from here, as JSON."""
+
+    def restore(self, state: Any) -> Any:
+        """Go on from what `state` returned in an earlier process."""
+
+
+class Checkpoint:
+    """Saves what a loop of your own over a Session has trained, and continues after its process was killed.
+
+    Made before the loop, it brings back the newest checkpoint that is whole: parameters, states, optimizer slots, the
+    step counter, the random root, and the position in the data. Inside `with checkpoint:` the loop calls `after_step`
+    when it is done with a minibatch. A loop that is killed at any moment, and run again, ends with the same bits. The
+    folder, and the way in which it is written, are those of a Trainer with a `fluid.CheckpointConfig`.
+
+    Inside the block the first Ctrl-C or SIGTERM waits for `after_step`, where all is saved; the second does not wait.
+    What an exception leaves behind is uncertain, and not saved.
+
+    Args:
+      session: a Session with all of its programs.
+      checkpoint_dir: a folder for the checkpoints of this loop alone; made when it is not there.
+      state_of: what else decides how the loop goes on: what `fluid.reader.prefetch` returned, a Reader, or any object
+        with `state()`, which returns JSON, and `restore(state)`; one, or several in an order that stays the same.
+      step_interval: save after every so many calls of `after_step`; None saves at the end of the block only.
+      max_num_checkpoints: how many of the newest checkpoints are kept, at least 1; None keeps all.
+
+    Attributes:
+      restored: the training step that the loop continues from; None where it starts anew.
+
+    Raises:
+      CheckpointError: the folder cannot be used, holds damaged checkpoints only, or those of a Trainer.
+      ParameterError: the checkpoint is that of other programs or optimizers.
+      ArgumentTypeError: something in `state_of` has no state, or one that is no JSON.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      ...     fluid.optimizer.SGD(0.1).minimize(loss)
+      ...     return loss
+      >>> def run(num_epochs):
+      ...     session = fluid.Session(program)
+      ...     reader = fluid.reader.arrays(np.ones((8, 2), "float32"), batch_size=4, shuffle=True)
+      ...     feeds = fluid.reader.prefetch(reader, session)
+      ...     with fluid.Checkpoint(session, "own_loop", feeds) as checkpoint:
+      ...         while feeds.epoch < num_epochs:
+      ...             for feed in feeds:
+      ...                 session.step(feed)
+      ...                 checkpoint.after_step()
+      ...     return checkpoint.restored, int(session.scope.step)
+      >>> run(num_epochs=3), run(num_epochs=5)
+      ((None, 6), (6, 10))
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        checkpoint_dir: PathLike = "checkpoints",
+        state_of: Stateful | Sequence[Stateful] = (),
+        *,
+        step_interval: int | None = 10,
+        max_num_checkpoints: int | None = 3,
+    ):
+        if not isinstance(session, Session):
+            raise errors.ArgumentTypeError(
+                f"Checkpoint(session, checkpoint_dir, state_of): expected a fluid.Session, found "
+                f"{type(session).__name__}. A Trainer takes checkpoint_config=fluid.CheckpointConfig('checkpoints'), "
+                f"and fluid.handlers.Checkpoint(every='epoch') asks for saves while it trains"
+            )
+        config = CheckpointConfig(checkpoint_dir, max_num_checkpoints, None, step_interval)
+        self._session = session
+        self._position = _States(state_of)
+        self._checkpoints = Checkpoints(config, session, list(session.programs.values())).of(self._position)
+        self._signals = Signals()
+        self._block: contextlib.ExitStack | None = None
+        self._between_steps = False  # whether an exception comes from a place where all is consistent
+        self.restored: int | None = None
+        self.restore()
+
+    def restore(self, step: int | None = None) -> int | None:
+        """Go back to a checkpoint; the next save sets newer ones aside.
+
+        Args:
+          step: how many training steps were done; None for the newest that is whole.
+
+        Returns:
+          The step; None where there is no checkpoint, and nothing has changed.
+
+        Raises:
+          CheckpointError: there is no such checkpoint, or it is damaged.
+        """
+        meta = self._checkpoints.bring_back(step, own_loop=True)
+        if meta is None:
+            return None
+        self._position.restore(meta["position"]["states"])
+        self.restored = int(meta["step"])
+        log.warning("continuing from checkpoint %d in %s", self.restored, self._checkpoints.folder.path)
+        return self.restored
+
+    def __enter__(self) -> "Checkpoint":
+        self._position.check_storable()
+        self._between_steps = False
+        self._signals = Signals(terminate=True)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._session.guard.watching())
+            stack.enter_context(self._signals)
+            self._checkpoints.__enter__()
+            stack.push(self._leave)
+            self._block = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        assert self._block is not None
+        block = self._block
+        self._block = None
+        block.__exit__(kind, error, traceback)
+
+    def after_step(self) -> None:
+        """Note that the loop is done with a minibatch: save if it is time, and end here after Ctrl-C or SIGTERM.
+
+        Raises:
+          KeyboardInterrupt: after Ctrl-C; SystemExit: after SIGTERM.
+          ArgumentError: the loop is not inside `with checkpoint:`.
+        """
+        self._check_entered("after_step")
+        self._checkpoints.after_step(_NOTHING, "")
+        self._between_steps = True
+        self._signals.check()
+        self._between_steps = False
+
+    def save(self) -> None:
+        """Save now, between two steps, whatever the interval is. Nothing happens when this step is saved already.
+
+        Raises:
+          CheckpointError: the folder has gone.
+          ArgumentError: the loop is not inside `with checkpoint:`.
+        """
+        self._check_entered("save")
+        self._checkpoints.save()
+
+    def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
+        """Save at the end of the block, or at an interrupt that has waited for the end of a step."""
+        certain = kind is None or (self._between_steps and not issubclass(kind, Exception))
+        self._checkpoints.__exit__(kind if certain else Exception, error, traceback)
+
+    def _check_entered(self, method: str) -> None:
+        if self._block is None:
+            raise errors.ArgumentError(
+                f"checkpoint.{method}() was called outside of the block that locks the folder, expected inside: "
+                f"with fluid.Checkpoint(session, 'checkpoints', feeds) as checkpoint: ..."
+            )
+
+
+class _States:
+    """The position of a loop of the user's own: the states of what decides how it goes on.
+
+    Args:
+      parts: one object with `state` and `restore`, or several.
+    """
+
+    epoch = 0
+    last = False
+
+    def __init__(self, parts: Any):
+        self._parts: list[Stateful] = [parts] if hasattr(parts, "restore") else list(parts)
+        for part in self._parts:
+            if not (callable(getattr(part, "state", None)) and callable(getattr(part, "restore", None))):
+                raise errors.ArgumentTypeError(
+                    f"Checkpoint(state_of=...): expected objects with state() and restore(state), such as what "
+                    f"fluid.reader.prefetch(reader, session) returns, found {type(part).__name__}"
+                )
+        self.check_storable()
+
+    def check_storable(self) -> None:
+        """Refuse states that JSON cannot hold, before the first step."""
+        for part in self._parts:
+            try:
+                json.dumps(part.state())
+            except (TypeError, ValueError) as error:
+                raise errors.ArgumentTypeError(
+                    f"Checkpoint(state_of=...): the state() of {type(part).__name__} cannot be stored: {error}; "
+                    f"expected JSON: numbers, strings, lists, and dicts of them"
+                ) from error
+
+    def restore(self, states: Sequence[Any]) -> None:
+        """Hand the states back.
+
+        Raises:
+          CheckpointError: there are more or fewer than objects.
+        """
+        if len(states) != len(self._parts):
+            raise errors.CheckpointError(
+                f"the checkpoint has the states of {len(states)} objects, found {len(self._parts)} in state_of, "
+                f"expected the same as when it was written: Checkpoint(session, folder, state_of=[...])"
+            )
+        for part, state in zip(self._parts, states, strict=True):
+            part.restore(state)
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """The states as they are now, whatever their owners do with them while a thread writes."""
+        states = [copy.deepcopy(part.state()) for part in self._parts]
+        return lambda: {"epoch": "-", "step": "-", "states": states}

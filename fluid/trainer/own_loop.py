@@ -1,0 +1,276 @@
+"""Handlers and the progress bar around a loop of one's own over a Session."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from fluid import errors
+from fluid.core import TRAIN, Program, whole_number
+from fluid.metrics import Metrics
+from fluid.reader.base import ReaderLike
+from fluid.reader.feeder import FeedOrder
+from fluid.reader.prefetch import Feed, Feeds
+from fluid.session import Request, Results, Session
+from fluid.session.names import check_feed, split_names
+from fluid.trainer.asking import AskableStep
+from fluid.trainer.evaluation.evaluate import Evaluator
+from fluid.trainer.evaluation.history import History, HistoryKeeper
+from fluid.trainer.events import (
+    BeginEpochEvent,
+    BeginStepEvent,
+    BeginTrainEvent,
+    EndEpochEvent,
+    EndStepEvent,
+    EndTrainEvent,
+)
+from fluid.trainer.handlers import Dispatcher, Handlers, listed
+from fluid.trainer.loop import Losses
+from fluid.trainer.parameters import HasParameters
+from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, member_called
+from fluid.trainer.progress import ProgressBar
+
+
+class Loop(HasParameters):
+    """Tells handlers of the steps of a loop of your own, as a Trainer does of its steps; one of them is a progress bar.
+
+    `with loop:` surrounds the training, `for feed in loop:` goes over its minibatches, epoch by epoch, and
+    `loop.step(feed)` is `session.step(feed)` with the events around it. Whatever else the loop does, such as a step of
+    another program, it does by itself. To handlers it is `self.trainer`.
+
+    To be continued exactly, handlers included, it is among the `state_of` of a `fluid.Checkpoint`.
+
+    Args:
+      session: what the loop trains.
+      feeds: the minibatches of an epoch: what `fluid.reader.prefetch` returned, or any iterable that can be gone over
+        once for each epoch, or a function that returns one.
+      num_epochs: how many passes, those included that were done before an interruption.
+      program: whose steps handlers are told of: its name, its function or itself; may be left out when there is one.
+      handlers: as for `Trainer.train`; functions of one event as well.
+      progress: whether to show a progress bar; None shows it on a terminal and in a notebook.
+
+    Attributes:
+      session: the Session.
+      program: the Program.
+      epoch: how many epochs have ended.
+      stopping: whether `stop` was called, so that the loop ends with the minibatch that is under way.
+
+    Raises:
+      ArgumentError: the program minimises nothing, or `num_epochs` is no number of epochs.
+      ArgumentTypeError: something is no handler.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      ...     fluid.optimizer.SGD(0.1).minimize(loss)
+      ...     return {"loss": loss}
+      >>> session = fluid.Session(program)
+      >>> feeds = fluid.reader.prefetch(fluid.reader.arrays(np.ones((8, 2), "float32"), batch_size=4), session)
+      >>> stopping = fluid.handlers.EarlyStopping("loss", mode="max")  # its loss cannot grow
+      >>> with fluid.Loop(session, feeds, num_epochs=100, handlers=[stopping]) as loop:
+      ...     for feed in loop:
+      ...         loss, = loop.step(feed)
+      >>> loop.epoch, list(loop.history)
+      (4, ['epoch', 'step', 'loss'])
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        feeds: Iterable[Any] | Callable[[], Iterable[Any]],
+        num_epochs: int = 1,
+        program: str | Callable[[], Any] | Program | None = None,
+        handlers: Handlers = (),
+        progress: bool | None = None,
+    ):
+        self.session = session
+        self.program = session.find(program)
+        self.programs = {self.program.name: self.program}
+        self._only = Member(TrainingProgram(self.program.function), self.program, session)
+        if not self.program.minimizes:
+            raise errors.ArgumentError(
+                f"Loop: the program {self.program.name} minimises nothing, expected optimizer.minimize(loss) in it; of "
+                f"several programs, name the one whose steps handlers shall be told of: Loop(session, ..., program=...)"
+            )
+        self._feeds = feeds
+        self._num_epochs = whole_number("Loop", "num_epochs", num_epochs, least=0)
+        told = listed(handlers)
+        if not any(isinstance(handler, ProgressBar) for handler in told):
+            told.insert(0, ProgressBar(show=progress))
+        self._bars = [handler for handler in told if isinstance(handler, ProgressBar)]
+        self._keeper = HistoryKeeper()
+        self._tell = Dispatcher([self._keeper, *told], self)
+        self._evaluator = Evaluator(session)
+        (also,) = self._tell.fetches([self.program])
+        self._step = AskableStep(session, self.program, Request(TRAIN, None, tuple(self.program.feeds), also=also))
+        rows = [name for name, spec in self.program.feeds.items() if spec.shape[:1] == (None,)]
+        self._batch_feed = next(iter(rows), None)
+        self._losses = Losses()
+        self._shown: contextlib.ExitStack | None = None
+        self._passes = 0  # epochs that have ended, unless `feeds` counts them
+        self._steps = 0  # steps of this epoch
+        self._saved: Mapping[str, Any] | None = None
+        self.stopping = False
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs have ended."""
+        return self._feeds.epoch if isinstance(self._feeds, Feeds) else self._passes
+
+    @property
+    def history(self) -> History:
+        """What the loop has measured so far, as that of `Trainer.train`."""
+        return self._keeper.history
+
+    def __enter__(self) -> "Loop":
+        saved = self._saved
+        self._saved = None
+        self.stopping = False
+        if saved is not None:
+            self._tell.restore(saved["handlers"])
+        with contextlib.ExitStack() as stack:
+            for bar in self._bars:
+                stack.enter_context(bar.listening())
+            self._shown = stack.pop_all()
+        try:
+            self._tell.enter(BeginTrainEvent(self._num_epochs, saved is not None))
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        if saved is not None:
+            self._tell.done = saved["done"]
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        assert self._shown is not None
+        shown = self._shown
+        self._shown = None
+        with shown:
+            if error is None:
+                self._losses.wait_for_all()
+            self._tell.leave(EndTrainEvent(self.epoch, self.stopping, error))
+
+    def __iter__(self) -> Iterator[Any]:
+        """The minibatches of all epochs, until there are no more, or something has called `stop`."""
+        self._check_entered()
+        while self.epoch < self._num_epochs and not self.stopping:
+            yield from self._one_pass()
+
+    def step(self, feed: Mapping[str, Any]) -> Results:
+        """Train one step, with its events around it.
+
+        Args:
+          feed: as for `Session.step`, with all feeds of the program.
+
+        Returns:
+          Results: the program's outputs, on the device.
+
+        Raises:
+          FeedError, UnknownNameError: as from `Session.step`.
+          ArgumentError: it is not inside `with loop:`.
+        """
+        self._check_entered()
+        asked = self._step.ask()
+        arrays = self._arrays(feed)
+        epoch = self.epoch
+        self._tell(BeginStepEvent(epoch, self._steps, arrays, asked=asked, program=self.program.name))
+        metrics, fetched = self._step(arrays, asked)
+        if isinstance(feed, Feed):  # while the device works
+            feed.advance()
+        self._losses.add(metrics[self._step.loss_output], epoch, self._steps)
+        self._steps += 1
+        examples = 1 if self._batch_feed is None else arrays[self._batch_feed].shape[0]
+        self._tell(EndStepEvent(epoch, self._steps - 1, metrics, fetched, examples, self.program.name))
+        self._losses.wait_for_half()
+        return metrics
+
+    def stop(self) -> None:
+        """End with the minibatch that is under way, and its epoch with it."""
+        self.stopping = True
+
+    def test(self, reader: ReaderLike, feed_order: FeedOrder = None, metrics: Metrics | None = None) -> Results:
+        """Evaluate the program over one pass of a reader, in test mode; see `Trainer.test`."""
+        return self._evaluate(reader, feed_order, metrics or {})
+
+    def save_checkpoint(self) -> None:
+        """Refuse what a handler asks of a Trainer: here the loop itself says when it can be saved.
+
+        Raises:
+          CheckpointError: always.
+        """
+        raise errors.CheckpointError(
+            "a loop of your own saves by itself, expected no handler that asks for checkpoints: "
+            "with fluid.Checkpoint(session, 'checkpoints', [feeds, loop]) as checkpoint: ... checkpoint.after_step()"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What the handlers need to go on, and how far the loop is, as JSON; for `restore`."""
+        return {
+            "handlers": self._tell.state(),
+            "done": self._tell.done,
+            "epochs": self._passes,
+            "steps": self._steps,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned in an earlier process; takes effect with the next `with loop:`."""
+        self._saved = state
+        self._passes = state["epochs"]
+        self._steps = state["steps"]
+
+    def _evaluate(
+        self,
+        reader: ReaderLike,
+        order: FeedOrder,
+        metrics: Metrics,
+        program: str | ProgramFunction | None = None,
+        rows: bool = True,
+    ) -> Results:
+        return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows)
+
+    def _member(self, program: str | ProgramFunction | None, method: str) -> Member:
+        return member_called(program, [self._only], method)
+
+    def _one_pass(self) -> Iterator[Any]:
+        """The minibatches of one epoch, or of what an interruption has left of it, with the events around them."""
+        compiled = self._step.compiled
+        epoch = self.epoch
+        self._tell(BeginEpochEvent(epoch, self._steps))
+        feeds = self._feeds() if callable(self._feeds) else iter(self._feeds)
+        for feed in feeds:
+            yield feed
+            if self.stopping:
+                break
+        steps = self._steps
+        if not self.stopping:
+            self._steps = 0
+            self._passes += 1
+        metrics = self._keeper.epoch_metrics()
+        done = self._step.compiled - compiled
+        self._tell(EndEpochEvent(epoch, steps, completed=not self.stopping, compiled=done, metrics=metrics))
+
+    def _arrays(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """A feed as the step takes it.
+
+        Raises:
+          FeedError: it is not that of the program.
+        """
+        if isinstance(feed, Feed) and feed.program is self.program:
+            return feed.arrays
+        given, replaced = split_names(self.program, check_feed(self.program, feed))
+        if replaced or len(given) < len(self.program.feeds):
+            missing = [name for name in self.program.feeds if name not in given]
+            raise errors.FeedError(
+                f"loop.step(feed): found {', '.join(map(repr, feed)) or 'nothing'}, expected every feed of the program "
+                f"{self.program.name} and no other value{': missing ' if missing else ''}"
+                f"{', '.join(map(repr, missing))}; a handler replaces values by event.override({{name: array}})"
+            )
+        arrays, _ = self.session.taken(self.program, feed, given, (), self._step.buckets)
+        return arrays
+
+    def _check_entered(self) -> None:
+        if self._shown is None:
+            raise errors.ArgumentError(
+                "the loop has not begun, or is over; expected it inside: with fluid.Loop(session, feeds) as loop: "
+                "for feed in loop: loop.step(feed)"
+            )

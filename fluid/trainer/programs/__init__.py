@@ -1,0 +1,47 @@
+"""Several programs in one Trainer: what each is made of, whose turn it is, what it reads and takes from others."""
+
+from fluid.trainer.programs.links import member_called, members_of
+from fluid.trainer.programs.member import Member
+from fluid.trainer.programs.padding import PaddingOfAll
+from fluid.trainer.programs.readers import (
+    ReadersLike,
+    Source,
+    check_data,
+    plan_of,
+    readers_of,
+    source_of,
+    turns_of,
+    warn_of_idle,
+)
+from fluid.trainer.programs.schedule import ScheduleLike
+from fluid.trainer.programs.training_program import (
+    ProgramFunction,
+    ProgramsLike,
+    TrainingProgram,
+    declared_programs,
+    discovered,
+)
+from fluid.trainer.programs.turns import Turn, Turns
+
+__all__ = [
+    "Member",
+    "PaddingOfAll",
+    "ProgramFunction",
+    "ProgramsLike",
+    "ReadersLike",
+    "ScheduleLike",
+    "Source",
+    "TrainingProgram",
+    "Turn",
+    "Turns",
+    "check_data",
+    "declared_programs",
+    "discovered",
+    "member_called",
+    "members_of",
+    "plan_of",
+    "readers_of",
+    "source_of",
+    "turns_of",
+    "warn_of_idle",
+]

@@ -1,0 +1,142 @@
+"""Links between the programs of a Trainer: which feeds of one are values of another."""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+
+from fluid import errors
+from fluid.core import TEST, FeedSpec, Program
+from fluid.session import Request, Session, check_fetch
+from fluid.session.prediction import Constant, needed_feeds
+from fluid.trainer.programs.chain import Chain, Link
+from fluid.trainer.programs.member import Member
+from fluid.trainer.programs.training_program import ProgramFunction, TrainingProgram
+
+
+def members_of(declared: Sequence[TrainingProgram], programs: Sequence[Program], session: Session) -> list[Member]:
+    """The programs of a Trainer, with what feeds those that are fed from others.
+
+    Args:
+      declared: what the user said of each.
+      programs: each, discovered.
+      session: that of the Trainer.
+
+    Raises:
+      UnknownNameError: there is no such feed, program or value.
+      ArgumentError: a value does not fit its feed, or programs wait for each other.
+    """
+    members = {p.name: Member(each, p, session) for each, p in zip(declared, programs, strict=True)}
+    for name in members:
+        _linked(name, members, session, ())
+    return list(members.values())
+
+
+def member_called(program: str | ProgramFunction | None, members: Sequence[Member], method: str) -> Member:
+    """The member that a user means.
+
+    Args:
+      program: its name or its function; None for the only one.
+      members: all there are.
+      method: what it is for, for messages.
+
+    Raises:
+      ArgumentTypeError: which one is not said, and there are several.
+      UnknownNameError: there is no such program.
+    """
+    names = [member.name for member in members]
+    if program is None and len(members) == 1:
+        return members[0]
+    if program is None:
+        raise errors.ArgumentTypeError(
+            f"{method}: which of the programs {', '.join(map(repr, names))} is meant is not said; write "
+            f"{method}(..., program={names[0]!r})"
+        )
+    found = next((m for m in members if program == m.name or program is m.declared.program_func), None)
+    if found is None:
+        shown = program if isinstance(program, str) else getattr(program, "__name__", repr(program))
+        raise errors.UnknownNameError(f"{method}: there is no program {shown!r}. {errors.nearest(shown, names)}")
+    return found
+
+
+def _linked(name: str, members: Mapping[str, Member], session: Session, waiting: tuple[str, ...]) -> Chain | None:
+    """The chain of a member, made with those that it needs."""
+    member = members[name]
+    if not member.declared.feed_from or member.chain is not None:
+        return member.chain
+    if name in waiting:
+        raise errors.ArgumentError(
+            f"feed_from: the programs {' -> '.join([*waiting, name])} wait for each other; one of them must read all "
+            f"of its feeds"
+        )
+    program = member.program
+    sources = _sources(member, members)
+    links = []
+    reads = {feed: spec for feed, spec in program.feeds.items() if feed not in member.declared.feed_from}
+    for source, wanted in sources.items():
+        other = members[source]
+        chain = _linked(source, members, session, (*waiting, name))
+        values = tuple(value for _, value in wanted)
+        for feed, value in wanted:
+            check_fetch(other.program, value)
+            _check_fits(program, feed, other.program, value)
+        needs = needed_feeds(session, other.program, values, Constant({}, {}))
+        chained = other.declared.feed_from or {}
+        wants_chain = any(feed in chained for feed in needs)
+        read = {n: s for n, s in other.reads.items() if n in needs or (wants_chain and n not in other.program.feeds)}
+        _add(reads, read, program, other.program)
+        request = Request(TEST, values, needs)
+        feeds = tuple(feed for feed, _ in wanted)
+        links.append(Link(session.bind(other.program, request), feeds, needs, chain if wants_chain else None))
+    member.chain = Chain(tuple(program.feeds), links, reads)
+    return member.chain
+
+
+def _sources(member: Member, members: Mapping[str, Member]) -> dict[str, list[tuple[str, str]]]:
+    """For each program that a member is fed from, the feeds and the names of their values."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for feed, written in (member.declared.feed_from or {}).items():
+        if feed not in member.program.feeds:
+            raise errors.UnknownNameError(
+                f"feed_from: the program {member.name} has no feed {feed!r}. "
+                f"{errors.nearest(feed, member.program.feeds)}"
+            )
+        source, slash, value = written.partition("/") if isinstance(written, str) else ("", "", "")
+        if not slash or source not in members or source == member.name:
+            others = [name for name in members if name != member.name]
+            raise errors.UnknownNameError(
+                f"feed_from={{{feed!r}: {written!r}}}: expected the name of another program and of one of its values, "
+                f"as in {f'{others[0]}/output' if others else 'generator/image'!r}. {errors.nearest(source, others)}"
+            )
+        found.setdefault(source, []).append((feed, value))
+    return found
+
+
+def _add(reads: dict[str, FeedSpec], more: Mapping[str, FeedSpec], mine: Program, other: Program) -> None:
+    """Add what another program reads from the same minibatches."""
+    for name, spec in more.items():
+        known = reads.setdefault(name, spec)
+        if (known.shape, known.dtype, known.lod_level) != (spec.shape, spec.dtype, spec.lod_level):
+            raise errors.ArgumentError(
+                f"feed_from: {mine.name} and {other.name} read {name!r} from one minibatch, and declare it "
+                f"as {known.dtype}{list(known.shape)} and {spec.dtype}{list(spec.shape)}; give one of them another name"
+            )
+
+
+def _check_fits(program: Program, feed: str, other: Program, value: str) -> None:
+    """Refuse a value whose shape or dtype is not that of the feed that it shall be."""
+    spec = program.feeds[feed]
+    named = other.output_names or ()
+    if value in named:
+        found = other.outputs[list(named).index(value)]
+    elif (name := other.aliases.get(value, value)) in other.values:
+        found = other.values[name]
+    else:
+        return
+    same_rank = len(found.shape) == len(spec.shape) or spec.lod_level
+    fits = same_rank and all(a == b or None in (a, b) for a, b in zip(found.shape[1:], spec.shape[1:], strict=False))
+    if not fits or jax.dtypes.canonicalize_dtype(found.dtype) != spec.held:
+        raise errors.ArgumentError(
+            f"feed_from={{{feed!r}: '{other.name}/{value}'}}: the value is {found}, and the feed is declared as "
+            f"{spec.dtype}{list(spec.shape)} at {spec.site}; declare it as the value is: "
+            f"fluid.layers.data({feed!r}, shape={list(found.shape[1:])}, dtype={found.dtype!r})"
+        )

@@ -1,0 +1,95 @@
+"""Member: one program of a Trainer, with what its steps and tests are fed with."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from fluid.core import FeedSpec, Program
+from fluid.reader.buckets import Buckets
+from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.session import Session
+from fluid.trainer.programs.chain import Chain
+from fluid.trainer.programs.training_program import TrainingProgram
+from fluid.trainer.signals import Signals
+
+Convert = Callable[[Any, int], dict[str, Any]]
+"""What makes a feed on the device of a minibatch and its number in the epoch."""
+
+
+class Member:
+    """One program of a Trainer.
+
+    Args:
+      declared: what the user said of it.
+      program: discovered.
+      session: that of the Trainer.
+
+    Attributes:
+      name: of the program.
+      declared: the same.
+      program: the same.
+      chain: computes the feeds that come from other programs; None where there are none.
+    """
+
+    def __init__(self, declared: TrainingProgram, program: Program, session: Session):
+        self.name = program.name
+        self.declared = declared
+        self.program = program
+        self.chain: Chain | None = None
+        self._session = session
+
+    @property
+    def reads(self) -> dict[str, FeedSpec]:
+        """What its minibatches hold: its feeds that come from no other program, and what those programs need."""
+        return self.program.feeds if self.chain is None else self.chain.reads
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether a feed has rows of any length."""
+        return any(spec.lod_level for spec in self.program.feeds.values())
+
+    def fed(self, feed: dict[str, Any]) -> dict[str, Any]:
+        """The feed of a step for a minibatch: with what other programs compute, from the parameters as they are now."""
+        return feed if self.chain is None else self.chain(feed)
+
+    def convert(
+        self,
+        order: FeedOrder,
+        buckets: Buckets,
+        only: Collection[str] | None = None,
+        interrupts: Signals | None = None,
+        others: Sequence[str] = (),
+    ) -> Convert:
+        """What makes a feed of a minibatch, which holds `reads`.
+
+        Args:
+          order: see `Feeder`; None for that of the TrainingProgram.
+          buckets: pads sequences.
+          only: the names of the feeds that are read; all by default.
+          interrupts: signals that end what is going on between two minibatches.
+          others: columns that the minibatches have for other programs.
+        """
+        order = self.declared.feed_order if order is None else order
+        feeder = Feeder(self.reads, order, buckets=buckets, only=only)
+        left_out = frozenset(others) - set(self.reads)
+        session = self._session
+
+        def convert(minibatch: Any, index: int) -> dict[str, Any]:
+            if interrupts is not None:
+                interrupts.check()
+            return session.convert(feeder, without(minibatch, left_out) if left_out else minibatch, index)
+
+        return convert
+
+
+def without(minibatch: Any, names: frozenset[str]) -> Any:
+    """A minibatch of named columns, or of rows with named fields, without those that belong to other programs.
+
+    Example:
+      >>> without({"image": 1, "noise": 2}, frozenset(["image"]))
+      {'noise': 2}
+    """
+    if isinstance(minibatch, Mapping):
+        return {name: column for name, column in minibatch.items() if name not in names}
+    if isinstance(minibatch, list) and minibatch and isinstance(minibatch[0], Mapping):
+        return [without(row, names) for row in minibatch]
+    return minibatch

@@ -1,0 +1,219 @@
+"""Which program of a Trainer reads what: from `train(reader)`, and from what each TrainingProgram brings along."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fluid import errors
+from fluid.core import Program, warn
+from fluid.reader import data_sets
+from fluid.reader.adapters import Minibatches, minibatches
+from fluid.reader.base import ReaderLike
+from fluid.reader.buckets import Buckets
+from fluid.reader.feeder import FeedOrder
+from fluid.trainer.programs.member import Member
+from fluid.trainer.programs.schedule import Schedule, ScheduleLike, schedule_of
+from fluid.trainer.programs.turns import Turn, Turns
+
+ReadersLike = ReaderLike | Mapping[str, ReaderLike] | None
+"""What `Trainer.train` reads: a reader, or one for each program by its name."""
+
+Source = Minibatches | Turns
+"""What a training reads: the minibatches of its one program, or those of several in turn."""
+
+
+class Plan(NamedTuple):
+    """How several programs take turns.
+
+    Attributes:
+      schedule: which program a step is of.
+      epoch_of: the name of the program whose reader ends an epoch; None for the first one that has a reader.
+    """
+
+    schedule: Schedule
+    epoch_of: str | None
+
+
+def plan_of(programs: Sequence[Program], schedule: ScheduleLike, epoch_of: str | None, seed: int) -> Plan | None:
+    """How the programs of a Trainer take turns; None for one program.
+
+    Args:
+      programs: in their order.
+      schedule: as the Trainer is given it.
+      epoch_of: the same.
+      seed: the same.
+
+    Raises:
+      ArgumentError: a schedule makes no sense, would never train a program, or there is one program only.
+      ArgumentTypeError: a schedule is none.
+      UnknownNameError: there is no such program.
+    """
+    names = [program.name for program in programs]
+    if len(programs) == 1:
+        if schedule is not None or epoch_of is not None:
+            raise errors.ArgumentError(
+                "schedule= and epoch_of= say how several programs take turns, and the Trainer has one; leave them out, "
+                "or give it more: fluid.Trainer([(discriminator, optimizer_d), (generator, optimizer_g)], schedule=...)"
+            )
+        return None
+    if epoch_of is not None and epoch_of not in names:
+        raise errors.UnknownNameError(
+            f"epoch_of={epoch_of!r}: there is no such program. {errors.nearest(str(epoch_of), names)}"
+        )
+    return Plan(schedule_of(schedule, names, seed), epoch_of)
+
+
+def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None) -> tuple[ReaderLike | None, ...]:
+    """The reader of each program; None for a program that reads nothing.
+
+    Args:
+      members: the programs.
+      given: to `train`.
+      second: the argument behind it, see `check_data`.
+
+    Raises:
+      ArgumentTypeError: a program has feeds and no reader, or what is given is no reader.
+      ArgumentError: nobody reads what is given, or nobody reads at all.
+      UnknownNameError: a reader is for a program that is not there.
+    """
+    if len(members) == 1 and members[0].declared.reader is None:
+        return (check_data("train", members[0].reads, given, second),)
+    found = {member.name: member.declared.reader for member in members}
+    if isinstance(given, Mapping):
+        for name, reader in given.items():
+            if name not in found:
+                raise errors.UnknownNameError(
+                    f"train: a reader is given for {name!r}, which is no program. {errors.nearest(str(name), found)} "
+                    f"{_corrected(members)}"
+                )
+            found[name] = reader
+    elif given is not None:
+        sharing = [member for member in members if found[member.name] is None and member.reads]
+        if not sharing:
+            raise errors.ArgumentError(
+                "train: a reader is given, and each program that reads has one of its own; leave it out: "
+                "trainer.train(num_epochs=...)"
+            )
+        check_data("train", sharing[0].reads, given, second)
+        found |= {member.name: given for member in sharing}
+    for member in members:
+        if member.reads and found[member.name] is None:
+            raise errors.ArgumentTypeError(
+                f"train needs a reader for the program {member.name!r}, which reads {', '.join(member.reads)}. "
+                f"{_corrected(members)}"
+            )
+    if all(reader is None for reader in found.values()):
+        raise errors.ArgumentTypeError(
+            f"train needs a reader, since an epoch ends with one, and no program has feeds; a reader of as many items "
+            f"as its program shall have steps in an epoch will do: trainer.train({{{members[0].name!r}: range(1000)}})"
+        )
+    return tuple(found[member.name] for member in members)
+
+
+def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any = None) -> ReaderLike:
+    """Check what a method of Trainer is given as reader.
+
+    Args:
+      method: its name, for the message.
+      feeds: names of the feeds of the program.
+      reader: what was given.
+      second: the argument behind it, which is another array when somebody writes `train(x, y)`.
+
+    Raises:
+      ArgumentTypeError: there is no reader, or an array for each feed instead of one.
+    """
+    if reader is None:
+        raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
+    if data_sets.is_data(second):
+        epochs = ", num_epochs=10" if method == "train" else ""
+        raise errors.ArgumentTypeError(
+            f"{method} needs a reader of minibatches, found arrays, one for each feed; say which is which, and how "
+            f"many rows make a minibatch: trainer.{method}(fluid.reader.arrays({data_sets.spelled(feeds)}, "
+            f"batch_size=32{', shuffle=True' if method == 'train' else ''}){epochs})"
+        )
+    return reader
+
+
+def source_of(members: Sequence[Member], readers: Sequence[ReaderLike | None], plan: Plan | None, first: int) -> Source:
+    """What a call of `train` reads.
+
+    Args:
+      members: the programs.
+      readers: from `readers_of`.
+      plan: how several programs take turns; None for one program.
+      first: training steps done before.
+
+    Raises:
+      ArgumentError: an epoch would have no end.
+    """
+    if plan is None:
+        assert readers[0] is not None
+        return minibatches(readers[0])
+    passes = {id(reader): minibatches(reader) for reader in readers if reader is not None}
+    sources = [None if reader is None else passes[id(reader)] for reader in readers]
+    names = [member.name for member in members]
+    if plan.schedule.by_epoch and None in sources:
+        raise errors.ArgumentError(
+            f'schedule="epoch": an epoch is a pass over the reader of its program, and {names[sources.index(None)]!r} '
+            f"has none. {_corrected(members)}"
+        )
+    leading = next(i for i, source in enumerate(sources) if source is not None)
+    if plan.epoch_of is not None:
+        leading = names.index(plan.epoch_of)
+        if sources[leading] is None:
+            raise errors.ArgumentError(
+                f"epoch_of={plan.epoch_of!r}: an epoch ends with the reader of that program, and it has none. "
+                f"{_corrected(members)}"
+            )
+    return Turns(sources, plan.schedule, leading, first)
+
+
+def turns_of(
+    members: Sequence[Member], readers: Sequence[ReaderLike | None], order: FeedOrder, buckets: Sequence[Buckets]
+) -> Callable[[Any, int], Turn]:
+    """What makes a Turn of what a Source gives, and its number in the epoch.
+
+    Args:
+      members: the programs.
+      readers: of each.
+      order: the `feed_order` of `train`.
+      buckets: what pads the sequences of each.
+
+    Raises:
+      ArgumentError: `order` is not that of one program.
+    """
+    if len(members) == 1:
+        convert = members[0].convert(order, buckets[0])
+        return lambda minibatch, index: Turn(0, convert(minibatch, index))
+    if order is not None:
+        raise errors.ArgumentError(
+            f"train(feed_order={order!r}): each of several programs has an order of its own; write "
+            f"fluid.TrainingProgram({members[0].name}, optimizer, feed_order=...)"
+        )
+    converts = []
+    for member, reader, its in zip(members, readers, buckets, strict=True):
+        sharing = [m for m, r in zip(members, readers, strict=True) if r is reader and r is not None]
+        converts.append(member.convert(None, its, others=[name for other in sharing for name in other.reads]))
+    return lambda item, index: Turn(item[0], converts[item[0]](item[1], index))
+
+
+def warn_of_idle(members: Sequence[Member], source: Source) -> None:
+    """Warn of programs that a call of `train` has not trained, at its end.
+
+    Args:
+      members: the programs.
+      source: what it has read.
+    """
+    if not isinstance(source, Turns):
+        return
+    counts = source.counts
+    idle = [repr(member.name) for member, count in zip(members, counts, strict=True) if not count]
+    if idle and sum(counts):
+        warn(
+            f"{' and '.join(idle)} {'was' if len(idle) == 1 else 'were'} not trained in any of {sum(counts)} steps: "
+            f"the schedule of the Trainer gave no step to {'it' if len(idle) == 1 else 'them'}"
+        )
+
+
+def _corrected(members: Sequence[Member]) -> str:
+    readers = ", ".join(f"{member.name!r}: {member.name}_reader" for member in members)
+    return f"Write trainer.train({{{readers}}}, num_epochs=...)"

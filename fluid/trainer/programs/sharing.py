@@ -1,0 +1,34 @@
+"""Parameters that two programs of a Trainer share without anybody having said so."""
+
+from collections.abc import Sequence
+
+from fluid.core import Program, warn
+
+_SHOWN = 3
+
+
+def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
+    """Warn of parameters that programs share because their layers happen to have the same number.
+
+    Automatic names count the layers of each program from 0 on, so the first `fc` of two programs is one parameter if
+    the shapes agree. That is meant where one line of a function that both call makes it, and hardly ever elsewhere.
+
+    Args:
+      programs: of one Trainer, in their order.
+    """
+    made: dict[str, Program] = {}
+    found: list[str] = []
+    for program in programs:
+        for name, origin in program.origins.items():
+            first = made.setdefault(name, program)
+            before = first.origins[name]
+            if first is not program and origin.lines[:1] != before.lines[:1]:
+                found.append(f"{name} ({first.name}: {before.site}; {program.name}: {origin.site})")
+    if found:
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        warn(
+            f"the programs share parameters that different lines make, as these have the same automatic names: "
+            f"{', '.join(found[:_SHOWN])}{more}. Give each program names of its own, with fluid.name_scope("
+            f'"{programs[0].name}"): around its layers; or, where sharing is meant, make the parameter in one function '
+            f'that both call, or name it: param_attr="shared.w"'
+        )

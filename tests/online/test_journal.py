@@ -1,0 +1,170 @@
+"""The journal: what it has accepted it keeps, in order, once; and what it says when it cannot."""
+
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fluid import errors
+from fluid.online.journal import Accepted, Journal
+
+SETTINGS = {"batch_size": 2}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "journal.db"
+
+
+@pytest.fixture
+def open_journal(path):
+    """Open the journal: `open_journal(max_rows=3)`; all are closed in the end."""
+    opened = []
+
+    def open_one(**options):
+        opened.append(Journal(path, SETTINGS, **options))
+        return opened[-1]
+
+    yield open_one
+    for journal in opened:
+        journal.close()
+
+
+@settings(max_examples=15)
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=12), st.data())
+def test_what_was_accepted_is_read_in_order_also_by_the_next_process(tmp_path_factory, sent, data):
+    path = tmp_path_factory.mktemp("journal") / "journal.db"
+    journal = Journal(path, SETTINGS)
+    expected = []
+    for number, (rows, again) in enumerate(sent):
+        body = bytes([number]) * 3
+        for times in range(1 + again):
+            accepted = journal.append(body, 1, rows, key=str(number))
+            assert accepted == (len(expected), bool(times))
+        expected += [(number, place) for place in range(rows)]
+    dropped = data.draw(st.integers(0, len(expected)))
+    journal.drop(dropped)
+    journal.close()
+    journal = Journal(path, SETTINGS)
+    assert journal.next == len(expected) and journal.held <= dropped
+    start = data.draw(st.integers(journal.held, len(expected)))
+    stop = data.draw(st.integers(start, len(expected)))
+    found = {
+        entry.first + place: (entry.body[0], place)
+        for entry in (journal.read(start, stop) if start < stop else [])
+        for place in range(entry.rows)
+    }
+    assert [found[position] for position in range(start, stop)] == expected[start:stop]
+    journal.close()
+
+
+def test_a_commit_waits_for_the_disk(open_journal):
+    database = open_journal()._db
+    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+
+
+def test_row_51_one_process_at_a_time(open_journal, path):
+    open_journal()
+    with pytest.raises(errors.JournalError, match="another OnlineTrainer is at work there"):
+        open_journal()
+    code = f"import sqlite3; sqlite3.connect({str(path)!r}, timeout=0).execute('SELECT * FROM notes')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and "database is locked" in done.stderr
+
+
+def test_row_49_a_full_journal(open_journal):
+    journal = open_journal(max_rows=4, max_bytes=10, least_rows=2)
+    with pytest.raises(errors.FeedError, match="found 5 rows at once, expected at most 4; send them in parts"):
+        journal.append(b"a", 0, 5)
+    journal.append(b"0123456789", 0, 1)
+    journal.append(b"more than fits, since one row would wait for ever", 0, 1)
+    with pytest.raises(errors.JournalFullError, match="59 bytes, of 10 that they may"):
+        journal.append(b"a", 0, 1)
+    journal.passed(2)
+    journal.append(b"a", 0, 4)
+    with pytest.raises(
+        errors.JournalFullError, match="4 rows wait to be trained on, of 4 that may; send these 1 later"
+    ):
+        journal.append(b"b", 0, 1, key="b")
+    journal.passed(3)
+    assert journal.waiting == 3
+    with pytest.raises(errors.JournalFullError):
+        journal.append(b"bb", 0, 2, key="b")
+    journal.passed(6)
+    assert journal.append(b"b", 0, 1, key="b") == Accepted(6, False)
+
+
+def test_row_50_one_key_stands_for_the_same_rows(open_journal):
+    journal = open_journal(max_keys=2)
+    journal.append(b"a", 0, 1, key="one")
+    with pytest.raises(errors.OnlineError, match="other rows were sent with the key 'one' before"):
+        journal.append(b"b", 0, 1, key="one")
+    journal.append(b"b", 0, 1, key="two")
+    journal.drop(2)  # a key outlives its rows
+    assert journal.append(b"a", 0, 1, key="one") == (0, True)
+    journal.append(b"c", 0, 1, key="three")
+    assert journal.append(b"a", 0, 1, key="one") == (3, False), "only the newest keys are remembered"
+
+
+def test_notes_are_written_with_their_rows(open_journal):
+    journal = open_journal(max_rows=2)
+    journal.append(b"a", 0, 2, note=("reader", "[1]"))
+    with pytest.raises(errors.JournalFullError):
+        journal.append(b"a", 0, 2, note=("reader", "[2]"))
+    assert journal.note("reader") == "[1]" and journal.note("other") is None
+
+
+def test_rows_that_are_not_there(open_journal):
+    journal = open_journal()
+    for _ in range(3):
+        journal.append(b"a", 0, 2)
+    journal.drop(3)
+    assert journal.held == 2
+    for start, stop in ((1, 3), (5, 7)):
+        with pytest.raises(errors.JournalError, match=f"the rows {start} to {stop - 1} are not all in"):
+            journal.read(start, stop)
+
+
+def test_row_49_a_full_disk_accepts_nothing(open_journal):
+    journal = open_journal()
+    journal.append(b"a", 0, 1)
+    pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
+    journal._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(errors.JournalError, match="cannot be written: database or disk is full"):
+        journal.append(b"b" * 100_000, 0, 1, key="b")
+    journal._db.execute("PRAGMA max_page_count = 100000")
+    assert journal.next == 1
+    assert journal.append(b"b" * 100_000, 0, 1, key="b") == (1, False)
+    assert [entry.first for entry in journal.read(0, 2)] == [0, 1]
+
+
+def test_row_51_changed_on_the_disk(open_journal, path):
+    journal = open_journal()
+    journal.append(b"abc", 0, 1)
+    journal.close()
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE entries SET body = x'616264'")
+    database.close()
+    with pytest.raises(errors.JournalError, match="the rows from 0 on in .* are not what was written"):
+        open_journal().read(0, 1)
+
+
+def test_row_51_files_that_are_no_journal(tmp_path, open_journal, path):
+    other = tmp_path / "other.db"
+    other.write_bytes(b"something else, which is long enough to be looked at " * 50)
+    with pytest.raises(errors.JournalError, match="file is not a database"):
+        Journal(other, SETTINGS)
+    with pytest.raises(errors.JournalError, match="cannot be opened"):
+        Journal(tmp_path / "nowhere" / "journal.db", SETTINGS)
+    open_journal().close()
+    with pytest.raises(errors.JournalError, match=r'the rows of a stream with {"batch_size": 2}, found'):
+        Journal(path, {"batch_size": 3})
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE notes SET value = '2' WHERE name = 'format'")
+    database.close()
+    with pytest.raises(errors.JournalError, match="has the format 2, expected 1"):
+        Journal(path, SETTINGS)

@@ -1,0 +1,145 @@
+"""An OnlineTrainer whose process is killed while clients send: no accepted row is lost, or trained on twice."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from online import streamed
+
+import fluid
+from fluid import errors
+
+# `make soak` kills 200 times.
+KILLS = int(os.environ.get("FLUID_ONLINE_KILLS", "4"))
+SCRIPT = pathlib.Path(streamed.__file__)
+AHEAD = 60  # rows that a client sends ahead of the training
+
+pytestmark = pytest.mark.slow
+
+
+class Killed:
+    """A server that is killed at some moments, and started again each time.
+
+    Args:
+      folder: of the OnlineTrainer.
+      environment: of its processes.
+      moments: of each process that is killed: after how many lines and how many seconds after these, or None; else
+        after how many accepted requests, before it has answered the last one.
+
+    Attributes:
+      steps: the rows of each step, as the processes said.
+      kills: how many have died.
+    """
+
+    def __init__(self, folder, environment, moments):
+        self.steps = {}
+        self.kills = 0
+        self._folder = folder
+        self._environment = environment
+        self._moments = list(moments)
+        self._url = None
+        self._process = None
+        self._failure = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        """Tell the last one to end, as a container does."""
+        self._moments.clear()
+        self.wait(lambda: self._url)
+        self._process.send_signal(signal.SIGTERM)
+        self._thread.join()
+        if self._failure and not exception[0]:
+            raise self._failure
+
+    def wait(self, until):
+        """Wait for something that processes say; returns what it was."""
+        with self._changed:
+            self._changed.wait_for(lambda: until() or not self._thread.is_alive())
+            assert until(), self._failure
+            return until()
+
+    def send(self, rows, key):
+        """Send rows until there is an answer, whichever process gives it."""
+        while True:
+            try:
+                return fluid.RemoteTrainer(self.wait(lambda: self._url)).send(rows, key, wait=0)
+            except errors.RemoteError:  # it was killed meanwhile; nobody knows whether the rows were accepted
+                continue
+
+    def _run(self):
+        try:
+            for moment in [*self._moments, None]:
+                self._run_once(moment)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _run_once(self, moment):
+        """One process, which is killed at its moment, or lives on."""
+        after, accepted = moment or (None, None)
+        command = [sys.executable, str(SCRIPT), str(self._folder), *([str(accepted)] if accepted else [])]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self._environment) as process:
+            self._process = process
+            for number, line in enumerate(process.stdout, 1):
+                if after is not None and number == after[0]:
+                    threading.Timer(after[1], process.kill).start()
+                self._hear(line.split())
+            code = process.wait()
+        with self._changed:
+            self._url = None
+            self.kills += code == -signal.SIGKILL
+            self._changed.notify_all()
+        assert code == (0 if moment is None else -signal.SIGKILL)
+
+    def _hear(self, words):
+        with self._changed:
+            if words[0] == "url":
+                self._url = words[1]
+            elif words[0] == "step":
+                # A step that is done again has the same rows, and none is left out.
+                assert int(words[1]) <= len(self.steps)
+                assert self.steps.setdefault(int(words[1]), words[2]) == words[2]
+            self._changed.notify_all()
+
+
+@pytest.fixture
+def environment(tmp_path_factory):
+    # A process that dies while it writes what it has compiled leaves half of it, which is no other test's business.
+    compiled = tmp_path_factory.getbasetemp() / "compiled-to-be-killed"
+    return {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def test_row_48_killed_at_any_moment_every_accepted_row_is_trained_on_once(tmp_path, environment):
+    rng = np.random.default_rng(KILLS)
+    after = [(int(rng.integers(1, 12)), float(rng.uniform(0, 0.1))) for _ in range(KILLS)]
+    accepted = rng.integers(1, 5, KILLS).tolist()
+    moments = [(None, accepted[i]) if i % 3 == 1 else (after[i], None) for i in range(KILLS)]
+    sent = []
+    with Killed(tmp_path, environment, moments) as server:
+        requests = streamed.requests(KILLS)
+        while server.kills < KILLS:
+            key, rows = next(requests)
+            assert server.send(rows, key) == len(sent)
+            sent.extend(rows)
+            server.wait(lambda: server.kills == KILLS or len(sent) - 5 * len(server.steps) < AHEAD)
+        minibatches = streamed.divided(sent)
+        server.wait(lambda: len(server.steps) == len(minibatches))
+
+    expected = []
+    whole = streamed.trainer()
+    whole.train(minibatches, handlers=[streamed.Digests(expected.append)], progress=False)
+    assert [f"step {number} {rows}" for number, rows in server.steps.items()] == expected
+    killed = streamed.trainer(checkpoint_config=fluid.CheckpointConfig(tmp_path / "checkpoints"))
+    assert streamed.state(killed) == streamed.state(whole)

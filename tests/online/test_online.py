@@ -1,0 +1,364 @@
+"""OnlineTrainer in one process: what is trained on, what the verbs do, what it says to mistakes."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from online.streamed import divided, line, make, points
+
+import fluid
+from fluid import errors
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Make an OnlineTrainer in a folder: `opened(test_every=None)`; all are closed in the end."""
+    made = []
+
+    def open_one(folder="online", **options):
+        made.append(make(tmp_path / folder, **options))
+        return made[-1]
+
+    yield open_one
+    for online in made:
+        online.close()
+
+
+def rows_of(columns):
+    return list(zip(columns["x"], columns["y"], strict=True))
+
+
+def trained_on(online):
+    """Start, and wait until all whole minibatches are trained on; returns the status."""
+    online.start()
+    while (status := online.save())["state"] == "training":
+        pass
+    return status
+
+
+def weights(online):
+    """The parameters in the newest checkpoint."""
+    config = fluid.CheckpointConfig(online._path / "checkpoints")
+    trainer = fluid.Trainer(line, fluid.optimizer.SGD(0.1), checkpoint_config=config)
+    return {name: np.asarray(value) for name, value in trainer.params.items()}
+
+
+def test_it_trains_on_the_minibatches_of_the_stream_and_tests_on_the_other_rows(opened):
+    data = points(31)
+    online = opened(test_window=2)
+    online.send({name: column[:20] for name, column in data.items()})
+    online.send(rows_of({name: column[20:] for name, column in data.items()}))
+    status = trained_on(online)
+    online.stop()
+    # 31 rows: 25 to train on in 6 minibatches, 6 to test on; 5 minibatches go up to row 24, one more to 29
+    expected = {"accepted": 31, "trained": 24, "tested": 5, "waiting": 2, "steps": 6, "saved": 6, "published": None}
+    assert {name: status[name] for name in expected} == expected
+    assert status["state"] == "waiting" and status["error"] is None
+    weight, bias, tests = 0.0, 0.0, []
+    start = fluid.Trainer(line, fluid.optimizer.SGD(0.1)).params
+    weight, bias = (float(np.ravel(start[name])[0]) for name in ("guess.w_0", "guess.b_0"))
+    held_out = {0: [], 1: [4], 2: [9], 3: [14], 4: [19], 5: [24]}  # before which minibatch which row is tested on
+    x, y = data["x"][:, 0].astype("float64"), data["y"][:, 0].astype("float64")
+    for number, batch in enumerate(divided(list(range(31)))):
+        tests += [(weight * x[row] + bias - y[row]) ** 2 for row in held_out[number]]
+        error = weight * x[batch] + bias - y[batch]
+        weight, bias = weight - 0.1 * 2 * np.mean(error * x[batch]), bias - 0.1 * 2 * np.mean(error)
+    found = weights(online)
+    assert np.allclose(found["guess.w_0"], weight, rtol=1e-5) and np.allclose(found["guess.b_0"], bias, rtol=1e-5)
+    assert status["test"]["loss"] == pytest.approx(np.mean(tests[-2:]), rel=1e-4)
+    assert status["last"]["loss"] == pytest.approx(np.mean(error**2), rel=1e-4)
+
+
+def test_verbs_change_nothing_of_what_is_trained(opened):
+    data = points(60)
+    whole = opened("whole", checkpoint_every=100)
+    whole.send(data)
+    trained_on(whole)
+    whole.stop()
+    online = opened(max_rows=20)
+    online.start()
+    for low in range(0, 60, 3):
+        online.send({name: column[low : low + 3] for name, column in data.items()}, wait=60)
+        if low % 9 == 0:
+            assert online.pause()["state"] == "paused" == online.pause()["state"]
+            steps = online.status()["steps"]
+            assert online.resume()["steps"] - steps in (0, 1) and online.resume()["state"] != "paused"
+        if low % 12 == 0:
+            assert online.stop()["state"] == "stopped" == online.stop()["state"]
+            assert online.start()["state"] != "stopped" and online.start()["state"] != "stopped"
+    status = trained_on(online)
+    online.stop()
+    assert status["steps"] == 12 and status["tested"] == whole.status()["tested"]
+    assert status["test"] == whole.status()["test"]
+    for name, value in weights(whole).items():
+        assert value.tobytes() == weights(online)[name].tobytes(), name
+
+
+def test_paused_and_stopped_it_accepts_rows_and_trains_on_none(opened):
+    online = opened()
+    online.start()
+    online.pause()
+    online.send(points(20))
+    assert online.save()["steps"] == 0 == online.stop()["steps"]
+    online.send(points(5))
+    assert online.status()["accepted"] == 25 and online.status()["state"] == "stopped"
+    assert trained_on(online)["steps"] == 5
+
+
+def test_it_continues_in_another_process(opened, tmp_path):
+    first = opened()
+    first.send(points(30), key="all")
+    steps = trained_on(first)["steps"]
+    first.close()
+    again = opened()
+    assert again.status()["state"] == "stopped" and again.status()["steps"] == steps == again.status()["saved"]
+    assert again.send(points(30), key="all") == 0, "they were accepted by the process before"
+    again.send(points(30, seed=1))
+    assert trained_on(again)["steps"] == 12
+
+
+def test_rows_that_no_checkpoint_needs_are_dropped(opened):
+    online = opened()
+    for seed in range(12):
+        online.send(points(5, seed))
+        trained_on(online)
+    saved = sorted(int(name) for name in os.listdir(online._path / "checkpoints") if name.isdigit())
+    # Three checkpoints are kept. The last minibatch of the oldest one is read again by who continues there.
+    needed = online._split.start(saved[0] - 1)
+    assert len(saved) == 3 and needed - 5 < online._journal.held <= needed
+    online.stop()
+    newest = online._path / "checkpoints" / str(saved[-1])
+    (newest / "meta.json").write_text("{}")
+    assert trained_on(online)["steps"] == 12, "a damaged checkpoint is left out, and the rows since are still there"
+
+
+def test_versions_are_published(opened, tmp_path):
+    online = opened(publish_to=tmp_path / "models", fetch=["guess"], export={"platforms": ["cpu"]})
+    online.send(points(30))
+    trained_on(online)
+    (tmp_path / "models" / ".3.writing").mkdir(parents=True)  # as a process leaves it that was killed
+    assert online.publish()["published"] == 6 == online.publish()["published"]
+    assert sorted(os.listdir(tmp_path / "models")) == ["6"]
+    online.stop()
+    (guess,) = fluid.Inferencer(param_path=str(tmp_path / "models" / "6" / "model.fluid")).infer({"x": [[2.0]]})
+    found = weights(online)
+    assert np.allclose(guess, found["guess.w_0"] * 2 + found["guess.b_0"])
+    (tmp_path / "models" / "6").rename(tmp_path / "models" / "100")
+    online.start()
+    with pytest.raises(errors.OnlineError, match="has the version 100, and versions count training steps, of which 6"):
+        online.publish()
+
+
+def test_versions_are_published_by_themselves(opened, tmp_path, caplog):
+    online = opened(publish_to=tmp_path / "models", publish_every=2, fetch=["guess"], export={"platforms": ["cpu"]})
+    online.send(points(25))
+    assert trained_on(online)["steps"] == 5
+    assert sorted(os.listdir(tmp_path / "models")) == ["2", "4"]
+    (tmp_path / "models").rename(tmp_path / "moved")
+    (tmp_path / "models").write_text("in the way")
+    online.send(points(5))
+    assert trained_on(online)["steps"] == 6
+    online.stop()  # what is to be done after the last step is done by then
+    assert "nothing was published after 6 steps" in caplog.text
+
+
+def test_rows_of_a_reader_are_accepted_once(opened):
+    data = points(24)
+    reader = fluid.reader.arrays(data, batch_size=5)
+    online = opened()
+    online.start()
+    assert online.send_all(reader) == 24
+    assert trained_on(online)["accepted"] == 24
+    online.close()
+    again = opened(max_rows=7)
+    again.start()
+    longer = fluid.reader.arrays(data, batch_size=5)
+    assert again.send_all(longer) == 0, "the pass was complete"
+    assert again.send_all(lambda: iter([rows_of(points(3)), rows_of(points(4))]), name="other") == 7
+    with pytest.raises(errors.ArgumentError, match="this position was taken from another reader"):
+        again.send_all(fluid.reader.arrays(data, batch_size=4))
+    again.stop()
+    with pytest.raises(errors.OnlineError, match="nothing is trained now"):
+        again.send_all(fluid.reader.arrays(points(30), batch_size=5), name="more than there is room for")
+
+
+def test_a_reader_that_breaks_off_goes_on_where_it_was(opened):
+    data = rows_of(points(12))
+
+    def broken():
+        yield data[:4]
+        yield data[4:8]
+        raise OSError("the network is gone")
+
+    online = opened()
+    with pytest.raises(OSError, match="gone"):
+        online.send_all(broken)
+    assert online.send_all(lambda: iter([data[:4], data[4:8], data[8:]])) == 4
+    assert online.status()["accepted"] == 12
+
+
+def test_who_waits_for_room_gets_it(opened):
+    online = opened(max_rows=8)
+    online.send(points(8))
+    with pytest.raises(errors.JournalFullError):
+        online.send(points(4))
+    sent = threading.Thread(target=online.send, args=(points(4),), kwargs={"wait": 60})
+    sent.start()
+    online.start()
+    sent.join()
+    assert online.status()["accepted"] == 12
+
+
+def test_what_a_handler_raises_ends_the_training_and_start_goes_on(opened):
+    class Breaks(fluid.Handler):
+        broken = False
+
+        def end_step(self, event):
+            if event.step == 3 and not self.broken:
+                self.broken = True
+                raise ValueError("a handler broke")
+
+    online = opened(handlers=[Breaks()])
+    online.send(points(30))
+    online.start()
+    online._control._thread.join()
+    status = online.status()
+    assert status["state"] == "failed" and status["error"] == "a handler broke"
+    with pytest.raises(errors.OnlineError, match="the training has failed: a handler broke"):
+        online.save()
+    assert online.stop()["state"] == "failed"
+    status = trained_on(online)
+    assert status["steps"] == 6 and status["tested"] == 5 and status["error"] is None
+
+
+def test_a_handler_may_end_the_training(opened):
+    def stop(event):
+        if isinstance(event, fluid.EndStepEvent) and event.step == 2:
+            asked.append(pytest.raises(errors.OnlineError, online.save))
+            online.stop()
+
+    asked = []
+    online = opened(handlers=[stop])
+    online.send(points(30))
+    online.start()
+    online._control._thread.join()
+    assert online.status()["state"] == "stopped" and online.status()["saved"] in (3, 4)
+    assert "a handler asked for what is done between two steps" in str(asked[0].value)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told(opened, monkeypatch):
+    online = opened()
+    online.send(points(10))
+    online.start()
+    monkeypatch.setattr("fluid.storage.folder.Folder.write", lambda *arguments: (_ for _ in ()).throw(OSError("full")))
+    online.send(points(10))
+    with pytest.raises(errors.CheckpointError, match="was not written; the log says why"):
+        while online.save():
+            pass
+    monkeypatch.undo()
+    assert trained_on(online)["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "why"),
+    [
+        ([(1.0,)], errors.FeedError, "found 1 fields, expected 2"),
+        ([], errors.FeedError, "found an empty minibatch"),
+        ([("a", 1.0)], errors.FeedError, "feed 'x'"),
+        ({"x": [[1.0]], "z": [[1.0]]}, errors.UnknownNameError, "found 'z', which the program does not declare"),
+        ({"x": [[1.0]], "y": [[1.0], [2.0]]}, errors.FeedError, "different numbers of samples"),
+        ([(float("nan"), 1.0)], errors.FeedError, "feed 'x': found NaN or an infinity, expected numbers"),
+        ([(1.0, float("inf"))], errors.FeedError, "feed 'y': found NaN or an infinity"),
+    ],
+)
+def test_row_50_bad_rows_are_refused_as_a_whole(opened, rows, kind, why):
+    online = opened()
+    with pytest.raises(kind, match=why):
+        online.send([(1.0, 1.0), *rows] if isinstance(rows, list) and rows else rows)
+    assert online.status()["accepted"] == 0
+
+
+@pytest.mark.parametrize("key", ["", "k" * 129, "ключ", "two\nlines"])
+def test_bad_keys(opened, key):
+    with pytest.raises(errors.ArgumentError, match="a key has 1 to 128 ASCII characters"):
+        opened().send(points(1), key)
+
+
+def test_sequences_have_a_limit(opened):
+    def words():
+        ids = fluid.layers.data("ids", shape=[1], dtype="int64", lod_level=1)
+        pooled = fluid.layers.sequence_pool(fluid.layers.embedding(ids, size=[5, 2]), "sum")
+        return fluid.layers.mean(fluid.layers.fc(pooled, size=1))
+
+    online = opened(function=words, max_steps=3)
+    with pytest.raises(errors.FeedError, match="found a sequence of 4 steps, expected at most 3"):
+        online.send([([1, 2, 3, 4],)])
+    with pytest.raises(errors.FeedError, match="ids"):
+        online.send([([5],)])  # there are five words
+    online.send([([1, 2],), ([3],)])
+
+
+def any_size():
+    x = fluid.layers.data("x", shape=[-1, -1], append_batch_size=False)
+    return fluid.layers.mean(x * fluid.layers.create_parameter([1], "float32", name="scale"))
+
+
+def without_feeds():
+    return fluid.layers.mean(fluid.layers.create_parameter([1], "float32", name="scale"))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "why"),
+    [
+        ({"batch_size": 0}, errors.ArgumentError, "batch_size=0"),
+        ({"max_rows": 5}, errors.ArgumentError, "max_rows=5"),
+        ({"fetch": ["guess"]}, errors.ArgumentError, "publish_to= where"),
+        ({"publish_every": 5}, errors.ArgumentError, "publish_to= where"),
+        ({"function": without_feeds}, errors.ProgramError, "the program has no feeds"),
+        (
+            {"function": any_size},
+            errors.ProgramError,
+            r"the feed 'x' has the shape \[None, None\], expected rows of one",
+        ),
+        ({"batch_size": 8}, errors.JournalError, "holds the rows of a stream with"),
+        ({"test_every": None}, errors.JournalError, "holds the rows of a stream with"),
+    ],
+)
+def test_mistakes_when_it_is_made(opened, options, kind, why):
+    opened().close()
+    with pytest.raises(kind, match=why):
+        opened(**options)
+
+
+def test_verbs_without_a_training(opened):
+    online = opened()
+    for verb in (online.save, online.pause, online.resume):
+        with pytest.raises(errors.OnlineError, match=r"nothing is trained now; start\(\) begins"):
+            verb()
+    online.start()
+    with pytest.raises(errors.OnlineError, match="there is nowhere to publish to"):
+        online.publish()
+
+
+def test_nothing_is_published_before_the_first_step(opened, tmp_path):
+    online = opened(publish_to=tmp_path / "models")
+    online.start()
+    with pytest.raises(errors.OnlineError, match="nothing was trained yet"):
+        online.publish()
+
+
+def test_row_51_a_journal_and_checkpoints_that_do_not_belong_together(opened, tmp_path):
+    online = opened()
+    online.send(points(30))
+    trained_on(online)
+    online.close()
+    (tmp_path / "online" / "journal.db").unlink()
+    with pytest.raises(errors.JournalError, match="has gone through 29 rows and needs those from 24 on"):
+        opened()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.JournalError, match="no journal can be kept in"):
+        make(tmp_path / "file")

@@ -1,0 +1,32 @@
+"""How a stream is divided: by positions alone, every row exactly once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluid import errors
+from fluid.online.stream import Split
+
+
+@given(st.integers(1, 9), st.none() | st.integers(2, 9), st.integers(0, 40))
+def test_spans_follow_each_other_and_each_holds_one_minibatch(batch_size, test_every, number):
+    split = Split(batch_size, test_every)
+    assert split.start(0) == 0 and split.span(number).stop == split.start(number + 1)
+    trained = list(split.trained(number))
+    assert len(trained) == batch_size and trained[-1] == split.span(number)[-1]
+    assert sorted([*trained, *split.tested(number)]) == list(split.span(number))
+
+
+@given(st.integers(1, 9), st.integers(2, 9))
+def test_of_every_so_many_rows_the_last_is_tested_on(batch_size, test_every):
+    split = Split(batch_size, test_every)
+    tested = [position for number in range(30) for position in split.tested(number)]
+    assert tested == list(range(test_every - 1, split.start(30), test_every))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"), [((0, 5), "batch_size=0"), ((2, 1), "test_every=1"), ((2, "often"), "test_every='often'")]
+)
+def test_numbers_that_make_no_sense(arguments, why):
+    with pytest.raises(errors.ArgumentError, match=why):
+        Split(*arguments)
