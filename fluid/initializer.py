@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors, host_random
+from fluid.core import whole_number
 
 # How many elements are drawn at a time.
 _BLOCK = 1 << 20
@@ -49,6 +50,12 @@ class Uniform:
       low: lower bound.
       high: upper bound.
       seed: if not 0, the values depend on it alone, and not on the Session's seed.
+      diag_num: how many elements are not drawn but `diag_val`, such as those of the diagonal of a matrix.
+      diag_step: how many elements lie between two of these; for a matrix its number of columns.
+      diag_val: their value.
+
+    Raises:
+      ArgumentError: `diag_num` or `diag_step` is negative. Raised while drawing: the array has not so many elements.
 
     Example:
       >>> import jax
@@ -60,10 +67,26 @@ class Uniform:
     low: float = -1.0
     high: float = 1.0
     seed: int = 0
+    diag_num: int = 0
+    diag_step: int = 0
+    diag_val: float = 1.0
+
+    def __post_init__(self) -> None:
+        whole_number("Uniform", "diag_num", self.diag_num, least=0)
+        whole_number("Uniform", "diag_step", self.diag_step, least=0)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Draw an array."""
-        return _drawn("uniform", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.low, self.high)
+        drawn = _drawn("uniform", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.low, self.high)
+        if not self.diag_num:
+            return drawn
+        places = np.arange(self.diag_num) * (self.diag_step + 1)
+        if places[-1] >= math.prod(shape):
+            raise errors.ArgumentError(
+                f"Uniform(diag_num={self.diag_num}, diag_step={self.diag_step}): an array {list(shape)} has no element "
+                f"{places[-1]}; expected the size of its diagonal, as in diag_num=3, diag_step=4 of an array [3, 4]"
+            )
+        return jnp.ravel(drawn).at[places].set(self.diag_val).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core import whole_number
+from fluid.core import is_positive, whole_number
 
 # From the number of updates done, an integer or an array of them, to the learning rate, float32 of the same shape.
 Schedule = Callable[[Any], Any]
@@ -326,7 +326,7 @@ def _check_numbers(function: str, **numbers: Any) -> None:
 
 def _check_positive(function: str, **numbers: Any) -> None:
     for name, value in numbers.items():
-        if not (_is_number(value) and value > 0):
+        if not is_positive(value):
             raise errors.ArgumentError(f"{function}({name}={value!r}): expected a positive number, as in {name}=10")
 
 

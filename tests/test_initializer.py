@@ -21,6 +21,17 @@ def test_moments(shape):
     assert abs(cut - 0.2).max() <= 0.8 and cut.std() == pytest.approx(0.88 * 0.4, abs=0.01)
 
 
+def test_a_diagonal_that_is_not_drawn():
+    plain = np.array(initializer.Uniform()(KEY, (3, 4), "float32"))
+    got = np.asarray(initializer.Uniform(diag_num=2, diag_step=4, diag_val=7.0)(KEY, (3, 4), "float32"))
+    plain[0, 0] = plain[1, 1] = 7.0
+    np.testing.assert_array_equal(got, plain)
+    with pytest.raises(errors.ArgumentError, match=r"an array \[3, 4\] has no element 15"):
+        initializer.Uniform(diag_num=4, diag_step=4)(KEY, (3, 4), "float32")
+    with pytest.raises(errors.ArgumentError, match="diag_num=-1"):
+        initializer.Uniform(diag_num=-1)
+
+
 def test_blocks_of_a_large_table_differ():
     table = np.asarray(initializer.Normal()(KEY, LARGE, "float32"))
     assert len(np.unique(table[:, 0])) > 0.99 * len(np.unique(table.astype("float64")[:, 0])) > 1_500_000

@@ -3,6 +3,7 @@
 from fluid.core.arguments import (
     fitting,
     is_compiled_with_cuda,
+    is_positive,
     is_size,
     misfit_of,
     one_of,
@@ -100,6 +101,7 @@ __all__ = [
     "inner_frame",
     "is_compiled_with_cuda",
     "is_frozen",
+    "is_positive",
     "is_size",
     "leave",
     "limit_feed",

@@ -4,6 +4,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeVar, cast
 
 import jax
@@ -76,6 +77,16 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
         span = f"from {least} on" if most is None else f"from {least} to {most}"
         raise errors.ArgumentError(f"{owner}({name}={value!r}): expected a whole number {span}, as in {name}={least}")
     return number
+
+
+def is_positive(value: Any) -> bool:
+    """Whether a value is a number above 0; bool is none.
+
+    Example:
+      >>> is_positive(0.5), is_positive(np.float32(2)), is_positive(0), is_positive(True), is_positive("1")
+      (True, True, False, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0
 
 
 def one_of(name: str, value: Any, other_name: str, other: Any) -> Any:

@@ -198,8 +198,8 @@ class Auc(MetricBase):
         if preds.size and not (preds.min() >= 0 and preds.max() <= 1):
             raise errors.ArgumentError(f"Auc.update: preds are probabilities, found {preds.min()} to {preds.max()}")
         bins = (preds.astype(np.float64) * self._thresholds).astype(np.int64)
-        self._positive += np.bincount(bins[labels], minlength=self._thresholds + 1)
-        self._negative += np.bincount(bins[~labels], minlength=self._thresholds + 1)
+        np.add.at(self._positive, bins[labels], 1)  # takes as long as the minibatch is, not the histogram
+        np.add.at(self._negative, bins[~labels], 1)
 
     def eval(self) -> float:
         """The area; 0 when one of the classes is missing."""

@@ -155,7 +155,13 @@ LADDERS = (None, [8], [3, 13])
 
 @functools.cache
 def session_of(program, ladder):
-    return fluid.Session(program, buckets=None if ladder is None else list(ladder))
+    """A session of the program with names for its two outputs."""
+
+    @functools.wraps(program)
+    def named():
+        return [layers.identity(v, name=n) for n, v in zip(("loss", "other"), program(), strict=True)]
+
+    return fluid.Session(named, buckets=None if ladder is None else list(ladder))
 
 
 def feed_of(program, lengths, rng):
@@ -168,13 +174,11 @@ def feed_of(program, lengths, rng):
     return {**feed, "label": rng.integers(0, 2, (len(lengths), 1))}
 
 
-def outcome(session, program, feed):
+def outcome(session, feed):
     """Loss, the other output, and the gradients of the loss, of a program that changes nothing."""
-    found = next(iter(session.programs.values()))
-    names = [f"{name}@GRAD" for name in found.parameters]
-    loss, other = session.run(program, feed, mode="test")
-    gradients = session.run(program, feed, fetch=names, mode="test")
-    return [np.asarray(v) for v in (loss, other, *gradients)]
+    (program,) = session.programs.values()
+    fetch = ["loss", "other", *(f"{name}@GRAD" for name in program.parameters)]
+    return [np.asarray(v) for v in session.run(program.name, feed, fetch=fetch, mode="test")]
 
 
 @pytest.mark.parametrize("program", [sentiment, regression, recurrent, tagger])
@@ -190,11 +194,11 @@ def test_whole_programs_are_their_rows(program, lengths, ladder, more, seed):
     session = session_of(program, None if ladder is None else tuple(ladder))
     feed = feed_of(program, lengths, np.random.default_rng(seed))
     ragged = {n: spoilt(fluid.SequenceBatch.from_rows(v), more) if isinstance(v, list) else v for n, v in feed.items()}
-    rows = [outcome(session, program, {n: v[i : i + 1] for n, v in feed.items()}) for i in range(3)]
+    rows = [outcome(session, {n: v[i : i + 1] for n, v in feed.items()}) for i in range(3)]
     # A mean over the steps of all sequences counts long ones more.
     weights = np.array(lengths) / sum(lengths) if program is regression else np.full(3, 1 / 3)
     for given_as in (feed, ragged):
-        loss, other, *gradients = outcome(session, program, given_as)
+        loss, other, *gradients = outcome(session, given_as)
         assert_same(other, np.concatenate([row[1] for row in rows]))
         for i, value in ((0, loss), *enumerate(gradients, 2)):
             assert_same(value, sum(w * row[i] for w, row in zip(weights, rows, strict=True)))

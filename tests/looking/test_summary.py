@@ -7,7 +7,7 @@ import pathlib
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from looking import nets
 
@@ -74,7 +74,8 @@ def test_a_program_with_sample_feeds_has_their_sizes():
     assert outputs(fluid.Program(program, sample_feed=sample))["concat_0"] == "float32[5, 4]"
 
 
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=4), st.sampled_from(["float32", "float16"]))
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from([1, 4, 19]), min_size=1, max_size=4), st.sampled_from(["float32", "float16"]))
 def test_sums_of_parameters(widths, dtype):
     def program():
         x = layers.data("x", shape=[3], dtype=dtype)

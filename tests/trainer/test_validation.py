@@ -407,7 +407,7 @@ MAKERS = {
     "SaveBest in memory": lambda folder: H.SaveBest(None, "score", restore=True),
     "CSVLogger": lambda folder: H.CSVLogger(folder / "log.csv", every=3),
     "TensorBoard": lambda folder: H.TensorBoard(folder / "logs", every=3),
-    "LivePlot": lambda folder: H.LivePlot(folder / "plot.png", every=3),
+    "LivePlot": lambda folder: H.LivePlot(folder / "plot.png", every=8),
     "Timer": lambda folder: H.Timer(every=3),
     "Profiler": lambda folder: H.Profiler(steps=(1, 2), logdir=folder / "profile"),
     "LearningRateMonitor": lambda folder: H.LearningRateMonitor(),

@@ -24,7 +24,11 @@ _LAYOUT = frozenset(
     "optimization_barrier".split()
 )
 # What these make of rows when no dimension that follows the batch is left.
-_OF_ROWS = {"reduce_sum": "sum", "dot_general": "sum", "reduce_max": "max", "reduce_or": "max"} | {
+_OF_ROWS = {
+    "reduce_sum": "sum",
+    "dot_general": "sum",
+    "reduce_max": "max",
+    "reduce_or": "max",
     "reduce_min": "min",
     "reduce_and": "min",
 }

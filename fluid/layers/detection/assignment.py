@@ -9,6 +9,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, describe, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import boxes_in_images, exact_array, image_sizes, iou
+from fluid.layers.sequence.steps import sequence_batch
 
 # Intersections over union that differ less than this are taken as equal.
 _SAME = 1e-5
@@ -158,6 +159,50 @@ def positive_first(positive: jax.Array, negative: jax.Array, room: int | None) -
     """
     order = jnp.argsort(jnp.where(positive, 0, jnp.where(negative, 1, 2)), axis=1, stable=True)
     return order if room is None else order[:, :room]
+
+
+class Chosen(NamedTuple):
+    """The anchors to train with.
+
+    Attributes:
+      positive: bool `[batch, anchors]`.
+      negative: bool `[batch, anchors]`.
+      room: the largest number of both together; None for all anchors.
+      most: the largest number of positive ones; None for all anchors.
+    """
+
+    positive: jax.Array
+    negative: jax.Array
+    room: int | None = None
+    most: int | None = None
+
+    def results(
+        self, this: Layer, logits: jax.Array, offsets: jax.Array, labels: jax.Array, targets: jax.Array
+    ) -> tuple[core.SequenceBatch, ...]:
+        """Record what is computed from the anchors, the positive ones first.
+
+        Args:
+          this: the layer.
+          logits: `[batch, anchors, classes]`.
+          offsets: predicted ones, `[batch, anchors, 4]`.
+          labels: int32 `[batch, anchors]`.
+          targets: of the offsets, `[batch, anchors, 4]`.
+
+        Returns:
+          Logits of all anchors that are chosen, offsets of the positive ones, labels of all, targets of the positive
+          ones, and ones in the shape of the targets.
+        """
+        places = positive_first(self.positive, self.negative, self.room)[..., None]
+        first = places[:, : self.most]
+        count, everything = counts(self.positive, self.positive | self.negative)
+        results = [
+            (jnp.take_along_axis(logits, places, axis=1), everything),
+            (jnp.take_along_axis(offsets, first, axis=1), count),
+            (jnp.take_along_axis(labels[..., None], places, axis=1), everything),
+            (jnp.take_along_axis(targets, first, axis=1), count),
+            (jnp.ones((*first.shape[:2], 4), targets.dtype), count),
+        ]
+        return tuple(this.output(sequence_batch(*result)) for result in results)
 
 
 def counts(*masks: jax.Array) -> list[jax.Array]:

@@ -301,7 +301,7 @@ def positive_numbers(this: Layer, argument: str, value: float | Sequence[float] 
       ArgumentError: there is no number, the list has another length, or a number is not positive.
     """
     numbers: list[Any] = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
-    if not numbers or (count and len(numbers) != count) or not all(_is_positive(v) for v in numbers):
+    if not numbers or (count and len(numbers) != count) or not all(map(core.is_positive, numbers)):
         wanted = [16.0] * count if count else [1.0, 2.0]
         raise errors.ArgumentError(
             f"{this.name}: {argument}={value!r}; expected {count or 'some'} positive numbers, as in {argument}={wanted}"
@@ -311,7 +311,3 @@ def positive_numbers(this: Layer, argument: str, value: float | Sequence[float] 
 
 def _is_empty(value: object) -> bool:
     return isinstance(value, list | tuple) and not value
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(value > 0)

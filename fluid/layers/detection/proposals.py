@@ -138,7 +138,7 @@ def distribute_fpn_proposals(
     this = Layer("distribute_fpn_proposals", name)
     rois = boxes_in_images(this, fpn_rois, "fpn_rois")
     count = _count_levels(this, min_level, max_level)
-    if not refer_scale > 0:
+    if not core.is_positive(refer_scale):
         raise errors.ArgumentError(f"{this.name}: refer_scale={refer_scale!r}; expected a positive number, as in 224")
     size = jnp.sqrt(areas(jax.lax.stop_gradient(dense(rois)), 1.0))
     level = jnp.floor(jnp.log2(size / refer_scale + 1e-6) + refer_level) - min_level

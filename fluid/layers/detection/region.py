@@ -73,7 +73,7 @@ def regions(
     rois: core.Value,
     pooled: tuple[int, int],
     scale: float,
-    counts: tuple[str, Any] = ("rois_lod", None),
+    **counts: Any,
 ) -> Regions:
     """Read feature maps and their regions.
 
@@ -83,18 +83,18 @@ def regions(
       rois: a SequenceBatch `[batch, regions, 4]`, or an array of that shape.
       pooled: height and width of the result.
       scale: the size of the feature map divided by that of the image.
-      counts: name and value of the argument by which Fluid assigns regions to images, which is not supported.
+      counts: the arguments by which Fluid assigns regions to images, by name; they are not supported.
 
     Raises:
-      ArgumentError: a size is not positive, or the value of `counts` is not None.
+      ArgumentError: a size is not positive, or one of `counts` is not None.
       ShapeError: the input has not four dimensions, or `rois` do not fit it.
     """
     features = wide(image_of(this, input, 4, "NCHW").array)
     boxes = exact(rois)
-    argument, value = counts
-    if value is not None:
+    given = next((argument for argument, value in counts.items() if value is not None), None)
+    if given is not None:
         raise errors.ArgumentError(
-            f"{this.name}: {argument}= is not supported; give rois as a sequence batch, which has their number in "
+            f"{this.name}: {given}= is not supported; give rois as a sequence batch, which has their number in "
             f'each image, as from layers.data("rois", shape=[4], lod_level=1)'
         )
     if boxes.ndim != 3 or boxes.shape[2] != 4 or boxes.shape[0] != features.shape[0]:

@@ -8,21 +8,12 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
-from fluid.layers.detection.assignment import (
-    counts,
-    objects_of,
-    of_owner,
-    one_for_each,
-    owners,
-    positive_first,
-    predictions_of,
-)
+from fluid.layers.detection.assignment import Chosen, objects_of, of_owner, one_for_each, owners, predictions_of
 from fluid.layers.detection.box import boxes_in_images, clip_boxes, exact_array, image_sizes
 from fluid.layers.detection.coder import decode, encode
 from fluid.layers.detection.suppression import Candidates, count_of, detections, nms, top_k
 from fluid.layers.functional import activation
 from fluid.layers.no_effect import no_effect
-from fluid.layers.sequence.steps import sequence_batch
 
 
 @layer
@@ -94,15 +85,11 @@ def retinanet_target_assign(
     found = owners(anchors, jnp.ones(offsets.shape[:2], bool), objects)
     positive = found.nearest | (found.overlaps >= positive_overlap)
     negative = ~positive & (found.overlaps < negative_overlap)
-    lengths = counts(positive, positive | negative)
-    places = positive_first(positive, negative, None)[..., None]
     own = jnp.where(positive, of_owner(labels, found.objects), 0).astype(jnp.int32)
     targets = encode(of_owner(objects.boxes, found.objects), anchors, jnp.ones(4, anchors.dtype), 1.0)
     targets = jnp.where(positive[..., None], targets, 0)
-    taken = [jnp.take_along_axis(v, places, axis=1) for v in (logits, offsets, own[..., None], targets)]
-    taken.append(jnp.ones_like(taken[3]))
-    results = [this.output(sequence_batch(v, lengths[n])) for v, n in zip(taken, (1, 0, 1, 0, 0), strict=True)]
-    return *results, this.output(lengths[0][:, None] + 1)
+    results = Chosen(positive, negative).results(this, logits, offsets, own, targets)
+    return *results, this.output(results[1].lengths[:, None] + 1)
 
 
 @layer

@@ -23,6 +23,7 @@ def roi_pool(
     spatial_scale: float = 1.0,
     rois_lod: core.Value | None = None,
     name: str | None = None,
+    rois_num: core.Value | None = None,
 ) -> Any:
     """Max pooling of regions (Girshick, 2015): each region is divided into bins, of which the maximum is taken.
 
@@ -37,13 +38,14 @@ def roi_pool(
       spatial_scale: the size of the feature map divided by that of the image.
       rois_lod: not supported; a SequenceBatch has the number of regions in each image.
       name: instead of `roi_pool_N`.
+      rois_num: not supported, as `rois_lod`.
 
     Returns:
       `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` are one. Bins outside of
       the feature map are 0.
 
     Raises:
-      ArgumentError: a size is not positive, or `rois_lod` was given.
+      ArgumentError: a size is not positive, or `rois_lod` or `rois_num` was given.
       ShapeError: the input has not four dimensions, or `rois` do not fit it.
 
     Example:
@@ -57,7 +59,8 @@ def roi_pool(
       [[[[2.0, 4.0]]], [[[6.0, 8.0]]]]
     """
     this = Layer("roi_pool", name)
-    given = regions(this, input, rois, (pooled_height, pooled_width), spatial_scale, ("rois_lod", rois_lod))
+    pooled = (pooled_height, pooled_width)
+    given = regions(this, input, rois, pooled, spatial_scale, rois_lod=rois_lod, rois_num=rois_num)
 
     def pool(features: jax.Array, box: jax.Array) -> jax.Array:
         x1, y1, x2, y2 = jnp.clip(activation("round")(box * given.scale), -_FAR, _FAR).astype(jnp.int32)
@@ -80,6 +83,7 @@ def roi_align(
     sampling_ratio: int = -1,
     name: str | None = None,
     rois_lod: core.Value | None = None,
+    rois_num: core.Value | None = None,
 ) -> Any:
     """Average pooling of regions by bilinear interpolation (He et al., 2017).
 
@@ -97,12 +101,13 @@ def roi_align(
         pixels, rounded up.
       name: instead of `roi_align_N`.
       rois_lod: not supported; a SequenceBatch has the number of regions in each image.
+      rois_num: not supported, as `rois_lod`.
 
     Returns:
       `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` are one.
 
     Raises:
-      ArgumentError: a size is not positive, or `rois_lod` was given.
+      ArgumentError: a size is not positive, or `rois_lod` or `rois_num` was given.
       ShapeError: the input has not four dimensions, or `rois` do not fit it.
 
     Example:
@@ -116,7 +121,8 @@ def roi_align(
       [[[[3.5, 4.5]]]]
     """
     this = Layer("roi_align", name)
-    given = regions(this, input, rois, (pooled_height, pooled_width), spatial_scale, ("rois_lod", rois_lod))
+    pooled = (pooled_height, pooled_width)
+    given = regions(this, input, rois, pooled, spatial_scale, rois_lod=rois_lod, rois_num=rois_num)
     samples = None if sampling_ratio == -1 else core.whole_number(this.name, "sampling_ratio", sampling_ratio)
 
     def pool(features: jax.Array, box: jax.Array) -> jax.Array:
@@ -237,8 +243,8 @@ def prroi_pool(
       [[[[3.5, 4.5]]]]
     """
     this = Layer("prroi_pool", name)
-    counts = ("batch_roi_nums", batch_roi_nums)
-    given = regions(this, input, rois, (pooled_height, pooled_width), spatial_scale, counts)
+    pooled = (pooled_height, pooled_width)
+    given = regions(this, input, rois, pooled, spatial_scale, batch_roi_nums=batch_roi_nums)
 
     @jax.checkpoint  # what the gradient of a region needs is large, and cheap to compute again
     def pool(features: jax.Array, box: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, layer
 from fluid.layers.detection.assignment import (
+    Chosen,
     counts,
     objects_of,
     of_owner,
@@ -107,19 +108,9 @@ def rpn_target_assign(
     most = int(count * rpn_fg_fraction)
     chosen = some_of(positive, most, keys[0])
     others = some_of(negative, count - jnp.sum(chosen, axis=1, keepdims=True), keys[1])
-    places = positive_first(chosen, others, count)
-    lengths = counts(chosen, chosen | others)
     targets = encode(of_owner(objects.boxes, found.objects), anchors, jnp.ones(4, anchors.dtype), 1.0)
-    first = places[:, :most, None]
-    everything = places[..., None]
-    results = [
-        (jnp.take_along_axis(logits, everything, axis=1), lengths[1]),
-        (jnp.take_along_axis(offsets, first, axis=1), lengths[0]),
-        (jnp.take_along_axis(chosen.astype(jnp.int32)[..., None], everything, axis=1), lengths[1]),
-        (jnp.take_along_axis(targets, first, axis=1), lengths[0]),
-        (jnp.ones((*first.shape[:2], 4), targets.dtype), lengths[0]),
-    ]
-    return tuple(this.output(sequence_batch(*result)) for result in results)
+    labels = chosen.astype(jnp.int32)
+    return Chosen(chosen, others, count, most).results(this, logits, offsets, labels, targets)
 
 
 @layer

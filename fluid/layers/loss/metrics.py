@@ -147,7 +147,7 @@ def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str |
 
     Args:
       input: predicted classes, integers of any shape.
-      label: true classes, the same shape.
+      label: true classes in the same order, as many.
       num_classes: the number of classes.
       name: instead of `mean_iou_N`.
 
@@ -159,7 +159,7 @@ def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str |
     Raises:
       ArgumentError: `num_classes` is no positive integer.
       ArgumentTypeError: classes are no integers.
-      ShapeError: the shapes differ.
+      ShapeError: there are not as many predicted classes as true ones.
 
     Example:
       >>> import fluid
@@ -174,7 +174,7 @@ def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str |
     guess, truth = (check_ids(this.name, array_of(this, v)) for v in (input, label))
     if guess.size != truth.size:
         raise errors.ShapeError(
-            f"{this.name}: input {describe(input)} and label {describe(label)} differ in shape; expected one "
+            f"{this.name}: input {describe(input)} and label {describe(label)} differ in size; expected one "
             f"predicted class for each true one, as from layers.argmax(x, axis=-1)"
         )
     for value in (input, label):

@@ -268,7 +268,7 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
     ):
         super().__init__(embedding_fn, start_tokens, end_token)
         self.softmax_temperature = 1.0 if softmax_temperature is None else softmax_temperature
-        if not self.softmax_temperature > 0:
+        if not core.is_positive(self.softmax_temperature):
             raise errors.ArgumentError(
                 f"SampleEmbeddingHelper(softmax_temperature={softmax_temperature!r}): expected a positive number, as "
                 f"in softmax_temperature=0.7; for the largest output use GreedyEmbeddingHelper"

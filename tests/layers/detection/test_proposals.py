@@ -165,6 +165,7 @@ ROIS, SCORES = regions([2, 3], 0), fluid.SequenceBatch(np.zeros((2, 5, 1), "floa
         (lambda s, d, r, c: layers.distribute_fpn_proposals(d, 2, 5, 4, 224), "as a sequence batch"),
         (lambda s, d, r, c: layers.distribute_fpn_proposals(r, 5, 2, 4, 224), "max_level=2"),
         (lambda s, d, r, c: layers.distribute_fpn_proposals(r, 2, 5, 4, 0), "refer_scale=0"),
+        (lambda s, d, r, c: layers.distribute_fpn_proposals(r, 2, 5, 4, "224"), "refer_scale='224'"),
         (lambda s, d, r, c: layers.collect_fpn_proposals([r], [c], 2, 3, 10), "2 levels"),
         (lambda s, d, r, c: layers.collect_fpn_proposals([r], [r], 2, 2, 10), r"\[batch, regions, 1\]"),
         (lambda s, d, r, c: layers.collect_fpn_proposals([r], [c], 2, 2, 0), "post_nms_top_n=0"),

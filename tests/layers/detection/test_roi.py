@@ -205,6 +205,8 @@ def test_the_gradient_of_a_largest_pixel_goes_to_it():
     [
         (lambda x, r: layers.roi_pool(x, r, 0), "pooled_height=0"),
         (lambda x, r: layers.roi_pool(x, r, rois_lod=np.array([2, 3])), "rois_lod= is not supported"),
+        (lambda x, r: layers.roi_pool(x, r, rois_num=np.array([2, 3])), "rois_num= is not supported; give rois as"),
+        (lambda x, r: layers.roi_align(x, r, rois_num=np.array([2, 3])), "rois_num= is not supported; give rois as"),
         (lambda x, r: layers.roi_align(x, r[:, 0]), "the regions of each image"),
         (lambda x, r: layers.roi_align(x[:, 0], r), "dimensions"),
         (lambda x, r: layers.roi_align(x, r, sampling_ratio=0), "sampling_ratio=0"),

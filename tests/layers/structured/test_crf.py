@@ -17,15 +17,16 @@ from fluid import errors, layers
 
 
 def score(row, tags, moves):
-    """The score of one sequence of tags, by the definition."""
-    total = moves[0, tags[0]] + moves[1, tags[-1]] + sum(row[t, tag] for t, tag in enumerate(tags))
-    return total + sum(moves[2 + a, b] for a, b in itertools.pairwise(tags))
+    """The scores of sequences of tags `[..., time]`, by the definition."""
+    tags = np.asarray(tags)
+    total = moves[0, tags[..., 0]] + moves[1, tags[..., -1]] + row[np.arange(len(row)), tags].sum(-1)
+    return total + moves[2 + tags[..., :-1], tags[..., 1:]].sum(-1)
 
 
 def every(row, moves):
     """All sequences of tags for a row, and their scores."""
     found = list(itertools.product(range(row.shape[1]), repeat=len(row)))
-    return found, np.array([score(row, tags, moves) for tags in found], "float64")
+    return found, score(row.astype("float64"), found, moves.astype("float64"))
 
 
 def cost(x, tags, **options):

@@ -30,13 +30,13 @@ def test_concat_of_rows(first, second):
 
 
 @settings(max_examples=10)
-@given(lengths=LENGTHS, data=st.data())
-def test_gather_counts_steps_through(lengths, data):
+@given(lengths=LENGTHS, count=st.sampled_from([0, 1, 6]), data=st.data())
+def test_gather_counts_steps_through(lengths, count, data):
     x = batch(lengths, 4)
     steps = np.concatenate(x.rows())
-    numbers = data.draw(st.lists(st.integers(0, len(steps) - 1), max_size=6)) if len(steps) else []
+    numbers = [data.draw(st.integers(0, len(steps) - 1)) for _ in range(count)] if len(steps) else []
     rows = [np.array(v, "int32").reshape(-1, 1) for v in (numbers, [0] * bool(len(steps)))]
-    feed = {"x": x, "i": fluid.SequenceBatch.from_rows(rows)}
+    feed = {"x": x, "i": fluid.SequenceBatch.from_rows(rows, time=6)}
     got = run(lambda: layers.gather(*feeds(**feed)), feed).outputs[0]
     for one, number in zip(got.rows(), rows, strict=True):
         np.testing.assert_array_equal(one, steps[number[:, 0]])
