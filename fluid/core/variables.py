@@ -349,7 +349,7 @@ def _overridden(name: str, value: Any, given: Any) -> Any:
       FeedError: it is not.
     """
     sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
-    if jnp.ndim(given) == 0 and not isinstance(given, SequenceBatch | NestedSequenceBatch):
+    if not isinstance(given, SequenceBatch | NestedSequenceBatch) and jnp.ndim(given) == 0:
         numbers = jnp.full_like(value.data if sequence else value, given)
         return value.with_data(filled(value.with_data(numbers), 0)) if sequence else numbers
     if sequence and not isinstance(given, type(value)):

@@ -76,6 +76,10 @@ EXAMPLE_PROGRAMS = {
     "detect_shapes": lambda module: module.inference_program,
     "serve_digits": lambda module: module.inference_program,
     "run_a_2018_model": lambda module: module.load().program,
+    "online_recommender": lambda module: module.train_program,
+    "gan_digits": lambda module: module.inference_program,
+    "shared_tower": lambda module: module.ratings,
+    "policy_gradient": lambda module: module.act,
 }
 
 
