@@ -434,3 +434,19 @@ def test_a_computed_rate_inside_a_wrapper():
         np.testing.assert_allclose(after, before - 0.5 * X.sum(0)[:, None], rtol=1e-5)
         exe.run(main, feed={"x": X})
         np.testing.assert_array_equal(scope_value("fc_0.w_0"), after)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_accuracy_stores_what_it_counts(k):
+    rng = np.random.default_rng(3)
+    numbers, classes = rng.normal(size=(11, 5)).astype("float32"), rng.integers(0, 5, (11, 1))
+    hits = int(np.sum(np.argsort(-numbers, axis=1)[:, :k] == classes))
+    with fresh():
+        scores, label = layers.data("scores", shape=[5]), layers.data("label", shape=[1], dtype="int64")
+        counts = layers.create_tensor("int64"), layers.create_tensor("int64")
+        fraction = layers.accuracy(scores, label, k=k, correct=counts[0], total=counts[1])
+        feed = {"scores": numbers, "label": classes}
+        fraction, *found = fluid.Executor().run(feed=feed, fetch_list=[fraction, *counts])
+    assert [int(value) for value in found] == [hits, 11] and 0 < hits < 11
+    assert all(np.issubdtype(value.dtype, np.integer) for value in found)
+    np.testing.assert_allclose(fraction, hits / 11, rtol=1e-6)

@@ -15,6 +15,7 @@ from fluid.static.layers.assign import (
 from fluid.static.layers.beam import beam_search, beam_search_decode, is_empty, lod_reset, sequence_expand
 from fluid.static.layers.control import IfElse, Switch, While
 from fluid.static.layers.data import create_py_reader_by_data, data, double_buffer, py_reader, read_file
+from fluid.static.layers.metrics import accuracy
 from fluid.static.layers.rates import (
     cosine_decay,
     exponential_decay,
@@ -31,6 +32,7 @@ from fluid.static.layers.rnn import DynamicRNN, StaticRNN
 
 __all__ = [
     *_of_fluid,
+    "accuracy",
     "DynamicRNN",
     "IfElse",
     "StaticRNN",
