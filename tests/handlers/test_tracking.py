@@ -195,6 +195,9 @@ def records(path):
 
 def runs_of(folder):
     """The parts of runs below a folder, oldest first: name of the run, its points, and its exit code."""
+    import wandb
+
+    wandb.teardown()  # its process may not have written everything before it ends
     found = []
     for path in sorted(pathlib.Path(folder).glob("wandb/offline-run-*/*.wandb"), key=lambda p: p.stat().st_mtime_ns):
         points, name, code = {}, None, None
