@@ -2,7 +2,7 @@
 #   make demo    train the convolutional net on handwritten digits, and show some predictions
 #   make test    check, then the whole test suite
 #   make check   lint, format, types, layering
-#   make examples  every example at full strength, against the accuracy that it reaches
+#   make examples  every example at full strength, against the accuracy that it reaches; what else takes minutes
 #   make soak    what takes too long for every day: 220 kills, every byte of a checkpoint flipped, 10,000 bad requests,
 #                the whole of long tables
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
@@ -21,6 +21,8 @@ comma := ,
 FEWER_PASSES := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 XLA_FLAG := import jaxlib.version as v; print("$(FEWER_PASSES)" if v.__version_info__ < (0, 11) else "")
 COMPILE_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$($(BIN)/python -c '$(XLA_FLAG)')"
+# Tests start many processes, each of which would compile the modules of fluid anew where this is set.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
 .PHONY: demo test check quick examples format mistakes bench soak clean setup

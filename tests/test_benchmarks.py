@@ -17,15 +17,14 @@ def on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "setup"),
     [
-        ("MLP", "training"),
-        ("LENET", "training"),
-        ("RESNET", "resnet32"),
-        ("RESNET_NHWC", "resnet32"),
-        ("TABLE", "bigemb"),
+        pytest.param("MLP", "training", marks=pytest.mark.slow),
+        pytest.param("LENET", "training", marks=pytest.mark.slow),
+        pytest.param("RESNET", "resnet32", marks=pytest.mark.full),
+        pytest.param("RESNET_NHWC", "resnet32", marks=pytest.mark.full),
+        pytest.param("TABLE", "bigemb", marks=pytest.mark.slow),
     ],
 )
 def test_peers_learn_the_same(name, setup, monkeypatch):

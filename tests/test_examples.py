@@ -147,24 +147,25 @@ def test_language_model(in_tmp, capsys):
     assert f"test: {bits:.2f} bits per character" in said and texts[2] in said
 
 
-@pytest.mark.parametrize(("net", "epochs", "count", "accuracy"), [("conv", 6, 6000, 0.9), ("rnn", 4, 3000, 0.75)])
-def test_understand_sentiment(net, epochs, count, accuracy, in_tmp, capsys):
+def test_understand_sentiment(in_tmp, capsys):
     example, path = load("understand_sentiment"), str(in_tmp / "sentiment.params")
-    reached, by_counting, majority = example.main(net=net, num_epochs=epochs, count=count, path=path)
-    assert reached > accuracy > by_counting > majority
+    reached, by_counting, majority = example.main(net="rnn", num_epochs=4, count=3000, path=path)
+    assert reached > 0.75 > by_counting > majority
     said = capsys.readouterr().out
     assert "generated reviews (not IMDB)" in said and "the story was not good" in said
 
 
-def test_understand_sentiment_by_a_deep_lstm(in_tmp):
-    """Whether it learns takes minutes: `make examples` shows that."""
-    reached, _, _ = load("understand_sentiment").main(num_epochs=1, count=400, path=str(in_tmp / "sentiment.params"))
+@pytest.mark.parametrize("net", ["conv", "lstm"])
+def test_understand_sentiment_by_other_nets(net, in_tmp):
+    """Whether they learn takes longer: `make examples` shows that."""
+    path = str(in_tmp / "sentiment.params")
+    reached, _, _ = load("understand_sentiment").main(net=net, num_epochs=1, count=400, path=path)
     assert 0 < reached < 1
 
 
 def test_machine_translation(in_tmp, capsys):
-    right, by_guessing = load("machine_translation").main(num_epochs=2, count=3200, path=str(in_tmp / "dates.params"))
-    assert right > 0.8 > 1000 * by_guessing
+    """Whether it learns takes longer: `make examples` shows that."""
+    right, _ = load("machine_translation").main(num_epochs=1, count=320, path=str(in_tmp / "dates.params"))
     assert f"right to the last digit: {right:.3f}" in capsys.readouterr().out
 
 
@@ -177,9 +178,10 @@ def test_ctc_digits(in_tmp, capsys):
 
 
 def test_label_semantic_roles(in_tmp, capsys):
+    """Whether it learns takes longer: `make examples` shows that."""
     path = str(in_tmp / "roles.params")
-    f1, counted = load("label_semantic_roles").main(depth=2, hidden=32, num_epochs=4, sentences=1024, path=path)
-    assert f1 > 0.7 > 1.5 * counted
+    f1, _ = load("label_semantic_roles").main(depth=2, hidden=32, num_epochs=1, sentences=128, path=path)
+    assert 0 <= f1 <= 1
     said = capsys.readouterr().out
     assert "generated sentences" in said and "]verb" in said
 
