@@ -45,7 +45,7 @@ def accuracy(
       [0.75, 4.0]
     """
     if in_a_function():
-        return layers.accuracy(input, label, k, correct, total, name)
+        return _accuracy(input, label, k, correct, total, name)
     fraction = _accuracy(input, label, k, name=name)
     if correct is not None or total is not None:
         rows = _reduce_sum(_ones_like(_cast(label, "float32")))
