@@ -18,6 +18,7 @@ from fluid import (
     trainer,
     unique_name,
 )
+from fluid.compilation import set_compilation_cache
 from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope
 from fluid.inferencer import Inferencer
 from fluid.input import data, embedding, one_hot
@@ -111,6 +112,7 @@ __all__ = [
     "reader",
     "regularizer",
     "serve",
+    "set_compilation_cache",
     "summary",
     "train",
     "trainer",

@@ -17,6 +17,7 @@ import hypothesis
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 # A shell that starts the suite in the background has it ignore Ctrl-C; some tests are about just that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -83,3 +84,19 @@ def in_tmp(tmp_path, monkeypatch):
     """Work in an empty directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def own_compilation_cache():
+    """A test may say where compiled programs lie; afterwards they lie again where they lay before."""
+    settings = (
+        "jax_compilation_cache_dir",
+        "jax_enable_compilation_cache",
+        "jax_persistent_cache_min_compile_time_secs",
+    )
+    before = {name: getattr(jax.config, name) for name in settings}
+    yield
+    if before != {name: getattr(jax.config, name) for name in settings}:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()

@@ -39,7 +39,7 @@ def every_public_object():
 
 
 @pytest.mark.parametrize("test", list(every_doctest()))
-def test_examples_are_true(test, in_tmp):
+def test_examples_are_true(test, in_tmp, own_compilation_cache):
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     said = []
     outcome = doctest.DocTestRunner(optionflags=options).run(test, out=said.append)

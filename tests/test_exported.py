@@ -11,7 +11,7 @@ NAMES = {
         SequenceBatch Session Trainer TrainingProgram TrainingStep WeightNormParamAttr average batch clip
         contrib core create_lod_tensor create_random_int_lodtensor data draw embedding errors find_learning_rate
         frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer
-        serve summary train trainer unique_name
+        serve set_compilation_cache summary train trainer unique_name
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell

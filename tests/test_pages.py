@@ -36,7 +36,7 @@ IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_the_page_runs(page, in_tmp, capsys, monkeypatch):
+def test_every_block_of_the_page_runs(page, in_tmp, capsys, monkeypatch, own_compilation_cache):
     text = (DOCS / page).read_text(encoding="utf-8")
     namespace = {"__name__": "__page__"}
     found = list(blocks(text))

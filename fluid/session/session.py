@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid.compilation import keep_compilations
 from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
@@ -84,6 +85,7 @@ class Session(SavesArrays, ValuesOnDemand):
         step: StepFunction | None = None,
     ):
         check_function(step)
+        keep_compilations()
         self._mode = None if mode is None else checked_mode(mode)
         self.device = device_of(place)
         self.precision = precision

@@ -1,0 +1,121 @@
+"""Which folder keeps compiled programs: the one that was set, that of the environment, or the user's cache."""
+
+import errno
+import logging
+import os
+import pathlib
+import sys
+
+import jax
+from jax._src import compilation_cache as inside
+from jax.experimental.compilation_cache import compilation_cache
+
+from fluid import errors
+from fluid.compilation.entries import Entries
+
+VARIABLE = "FLUID_COMPILATION_CACHE"
+_OFF = "off"
+MAX_BYTES = 1 << 30
+
+log = logging.getLogger("fluid")
+
+
+def set_compilation_cache(folder: str | os.PathLike[str] | None, max_bytes: int = MAX_BYTES) -> None:
+    """Say where this process keeps what it compiles from now on, so that the next process need not compile it again.
+
+    Without this call they are kept in the user's cache folder from the first Session on, unless JAX was told another
+    place before, or the environment variable `FLUID_COMPILATION_CACHE` says "off" or names a folder.
+
+    What is read from the folder is run, so it must be one in which nobody else can write.
+
+    Args:
+      folder: is made if it is not there; None keeps nothing.
+      max_bytes: what all files may take together. Those that were used longest ago are removed first.
+
+    Raises:
+      ArgumentError: the folder cannot be made, or the bound is not above 0.
+
+    Example:
+      >>> import fluid
+      >>> fluid.set_compilation_cache("compiled", max_bytes=200_000_000)
+      >>> fluid.set_compilation_cache(None)
+    """
+    if folder is None:
+        jax.config.update("jax_enable_compilation_cache", False)
+        _forget()
+        return
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
+        raise errors.ArgumentError(
+            f"set_compilation_cache(max_bytes={max_bytes!r}): expected a number of bytes above 0, such as "
+            f"max_bytes=200_000_000; set_compilation_cache(None) keeps nothing"
+        )
+    try:
+        path = _made(pathlib.Path(folder))
+    except OSError as error:
+        raise errors.ArgumentError(
+            f"set_compilation_cache({os.fspath(folder)!r}): the folder cannot be made: {error.strerror}; expected one "
+            f"in which files can be written, or None to keep nothing"
+        ) from error
+    _use(path, max_bytes)
+
+
+def keep_compilations() -> None:
+    """Have compiled programs kept, unless the user has decided otherwise: here, by the environment, or in JAX."""
+    config = jax.config
+    if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
+        return
+    wanted = os.environ.get(VARIABLE)
+    if wanted == _OFF:
+        return
+    try:
+        path = _made(pathlib.Path(wanted)) if wanted else _made(_own())
+    except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows the home of this user
+        log.log(logging.WARNING if wanted else logging.INFO, "compiled programs are not kept: %s", error)
+        return
+    _use(path, MAX_BYTES)
+
+
+def _own() -> pathlib.Path:
+    """The folder in the user's cache, where the platform has it."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or pathlib.Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = pathlib.Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(base) / "fluid" / "xla"
+
+
+def _made(folder: pathlib.Path) -> pathlib.Path:
+    """A folder as an absolute path, made for this user alone where it was not there.
+
+    Raises:
+      OSError: it cannot be made, or belongs to somebody else, whose programs would be run.
+    """
+    path = folder.expanduser().absolute()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.name == "posix" and path.stat().st_uid != os.getuid():
+        raise PermissionError(errno.EACCES, "it belongs to another user", str(path))
+    return path
+
+
+def _use(folder: pathlib.Path, max_bytes: int) -> None:
+    """Have JAX keep its compiled programs in a folder, small ones too unless it was told from which size on."""
+    config = jax.config
+    config.update("jax_enable_compilation_cache", True)
+    config.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    _forget(Entries(folder, max_bytes))
+
+
+def _forget(entries: Entries | None = None) -> None:
+    """Have JAX forget the cache that it has opened, and use these entries.
+
+    JAX's own files are not safe: half of one can be read while another process writes it, and a damaged one stays for
+    ever. It has no public way to replace them; in a JAX that has other names inside, its own files serve in the folder.
+    """
+    compilation_cache.reset_cache()
+    if entries is not None and hasattr(inside, "_cache"):
+        inside._cache = entries  # type: ignore[assignment]
+        inside._cache_initialized = True

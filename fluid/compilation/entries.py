@@ -1,0 +1,114 @@
+"""Files of compiled programs that several processes read, write and remove at the same time."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import pathlib
+import tempfile
+import time
+
+_SUFFIX = ".xla"
+_UNFINISHED = ".tmp"
+_DIGEST = 16
+# The folder is looked through after every so large part of its bound has been written.
+_PARTS = 8
+# Nobody writes one file for so many seconds: what is older was left by a process that was killed.
+_HOUR = 3600
+
+log = logging.getLogger("fluid")
+
+
+class Entries:
+    """Compiled programs by key, as JAX asks for them and hands them over.
+
+    A file appears whole or not at all. It begins with a digest of the rest, and is removed when that does not fit.
+    Where the folder cannot be written, nothing is kept. The files that were used longest ago are removed when all files
+    together take more than the bound.
+
+    Args:
+      folder: of the files; it is there.
+      max_bytes: the bound. Each process looks through the folder after every eighth of it that it has written, so that
+        the files may take this eighth more. A program that takes more than that is not kept.
+
+    Example:
+      >>> entries = Entries(pathlib.Path("."), max_bytes=1 << 20)
+      >>> entries.put("jit_step-1f", b"machine code")
+      >>> entries.get("jit_step-1f"), entries.get("jit_step-2e")
+      (b'machine code', None)
+    """
+
+    def __init__(self, folder: pathlib.Path, max_bytes: int):
+        self._path = folder  # JAX shows it in a message
+        self._max_bytes = max_bytes
+        self._written = max_bytes  # by this process since the folder was looked through; unknown of those before
+        self._refused = False
+
+    def get(self, key: str) -> bytes | None:
+        """What was put under a key; None where there is nothing, or what there was is damaged."""
+        path = self._file(key)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        digest, value = content[:_DIGEST], content[_DIGEST:]
+        is_whole = digest == _digest(value)
+        with contextlib.suppress(OSError):  # another process may have removed it meanwhile
+            if is_whole:
+                os.utime(path)
+            else:
+                path.unlink()
+        return value if is_whole else None
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a value under a key, in the place of what is there."""
+        content = _digest(value) + value
+        if len(content) > self._max_bytes // _PARTS:
+            return
+        try:
+            self._write(self._file(key), content)
+            self._written += len(content)
+            if self._written > self._max_bytes // _PARTS:
+                self._written = 0
+                self._remove_oldest()
+        except OSError as error:
+            if not self._refused:
+                log.info("compiled programs are not kept in %s: %s", self._path, error)
+            self._refused = True
+
+    def _file(self, key: str) -> pathlib.Path:
+        return self._path / f"{key}{_SUFFIX}"
+
+    def _write(self, path: pathlib.Path, content: bytes) -> None:
+        handle, name = tempfile.mkstemp(dir=self._path, suffix=_UNFINISHED)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def _remove_oldest(self) -> None:
+        """Remove files until the rest is within the bound; others may remove the same at the same time."""
+        found = []
+        with os.scandir(self._path) as files:
+            for file in files:
+                with contextlib.suppress(OSError):
+                    status = file.stat()
+                    if file.name.endswith(_SUFFIX):
+                        found.append((status.st_mtime, status.st_size, file.path))
+                    elif file.name.endswith(_UNFINISHED) and status.st_mtime < time.time() - _HOUR:
+                        os.unlink(file.path)
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= self._max_bytes:
+                break
+            total -= size
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.blake2b(value, digest_size=_DIGEST).digest()

@@ -1,0 +1,158 @@
+"""Which folder keeps compiled programs, and that JAX finds them there again."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import fluid
+from fluid import errors
+from fluid.compilation import cache, keep_compilations
+
+pytestmark = pytest.mark.usefixtures("own_compilation_cache")
+
+
+@pytest.fixture
+def untold(monkeypatch, tmp_path):
+    """Nobody has said where compiled programs shall lie; the home of the user is an empty folder."""
+    jax.config.update("jax_compilation_cache_dir", None)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("FLUID_COMPILATION_CACHE", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def happened():
+    """The events of JAX's cache, in order."""
+    seen = []
+
+    def listen(event, **_):
+        if event.startswith("/jax/compilation_cache/cache_"):
+            seen.append(event.rpartition("_")[2])
+
+    jax.monitoring.register_event_listener(listen)
+    yield seen
+    jax.monitoring.unregister_event_listener(listen)
+
+
+def folder_in_use():
+    return jax.config.jax_compilation_cache_dir
+
+
+def compiled_anew():
+    """The same function, compiled as in a new process."""
+    jax.clear_caches()
+    return float(jax.jit(lambda x: jnp.sum(jnp.cos(x)))(jnp.zeros(3)))
+
+
+def test_the_second_time_it_is_read_and_a_damaged_file_is_replaced(tmp_path, happened):
+    fluid.set_compilation_cache(tmp_path)
+    assert compiled_anew() == 3 and happened and set(happened) == {"misses"}
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    count = len(happened)
+    happened.clear()
+    assert compiled_anew() == 3 and happened == ["hits"] * count
+    for path, content in files.items():
+        path.write_bytes(content[:100])
+    happened.clear()
+    assert compiled_anew() == 3 and happened == ["misses"] * count
+    assert {path for path in tmp_path.iterdir()} == set(files)
+    happened.clear()
+    assert compiled_anew() == 3 and happened == ["hits"] * count
+
+
+def test_a_session_uses_the_folder_of_the_user(untold):
+    fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+    assert folder_in_use() == str(untold / "fluid" / "xla")
+    assert list((untold / "fluid" / "xla").glob("*.xla"))
+
+
+@pytest.mark.parametrize(
+    ("platform", "variable", "parts"),
+    [
+        ("linux", "XDG_CACHE_HOME", ["fluid", "xla"]),
+        ("linux", "HOME", [".cache", "fluid", "xla"]),
+        ("darwin", "HOME", ["Library", "Caches", "fluid", "xla"]),
+        ("win32", "LOCALAPPDATA", ["fluid", "xla"]),
+    ],
+)
+def test_where_each_platform_has_it(monkeypatch, tmp_path, platform, variable, parts):
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setattr(sys, "platform", platform)
+    assert cache._own() == tmp_path.joinpath(*parts)
+
+
+def test_the_environment_names_a_folder_or_none(untold, monkeypatch):
+    monkeypatch.setenv("FLUID_COMPILATION_CACHE", str(untold / "mine"))
+    keep_compilations()
+    assert folder_in_use() == str(untold / "mine") and (untold / "mine").is_dir()
+    jax.config.update("jax_compilation_cache_dir", None)
+    monkeypatch.setenv("FLUID_COMPILATION_CACHE", "off")
+    keep_compilations()
+    assert folder_in_use() is None
+
+
+def test_what_jax_was_told_stays(untold, monkeypatch):
+    monkeypatch.setenv("FLUID_COMPILATION_CACHE", str(untold / "mine"))
+    jax.config.update("jax_compilation_cache_dir", str(untold / "others"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 5.0)
+    keep_compilations()
+    assert folder_in_use() == str(untold / "others")
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 5.0
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_enable_compilation_cache", False)
+    keep_compilations()
+    assert folder_in_use() is None
+
+
+def test_turned_off_it_keeps_and_reads_nothing(untold, happened):
+    fluid.set_compilation_cache(untold / "mine")
+    fluid.set_compilation_cache(None)
+    keep_compilations()
+    assert compiled_anew() == 3 and happened == [] and not list((untold / "mine").iterdir())
+    fluid.set_compilation_cache(untold / "mine")
+    assert compiled_anew() == 3 and "misses" in happened
+
+
+def test_a_home_that_cannot_be_written_is_no_error(untold, monkeypatch, caplog):
+    (untold / "fluid").write_text("a file")
+    with caplog.at_level("INFO", "fluid"):
+        keep_compilations()
+    assert folder_in_use() is None and compiled_anew() == 3
+    monkeypatch.setenv("FLUID_COMPILATION_CACHE", str(untold / "fluid" / "mine"))
+    with caplog.at_level("INFO", "fluid"):
+        keep_compilations()
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+
+
+def test_a_folder_of_somebody_else_is_not_read(untold, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: pathlib.Path(untold).stat().st_uid + 1)
+    keep_compilations()
+    assert folder_in_use() is None
+
+
+def test_wrong_arguments(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.ArgumentError, match="the folder cannot be made.*None to keep nothing"):
+        fluid.set_compilation_cache(tmp_path / "file" / "inside")
+    for bound in (0, -1, 1.5, True):
+        with pytest.raises(errors.ArgumentError, match="expected a number of bytes above 0"):
+            fluid.set_compilation_cache(tmp_path, max_bytes=bound)
+
+
+def test_nothing_is_set_before_the_first_session(tmp_path):
+    code = (
+        "import fluid, jax; print(jax.config.jax_compilation_cache_dir); "
+        "fluid.Session(lambda: fluid.layers.data('x', shape=[2])); print(jax.config.jax_compilation_cache_dir)"
+    )
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(("JAX_COMPILATION", "JAX_PERSISTENT"))}
+    environment |= {"FLUID_COMPILATION_CACHE": str(tmp_path / "mine")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["None", str(tmp_path / "mine")]

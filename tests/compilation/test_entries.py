@@ -1,0 +1,101 @@
+"""Files of compiled programs: whole or not there, whatever happens to them, and bounded together."""
+
+import os
+import threading
+
+import pytest
+
+from fluid.compilation import Entries
+
+
+def age(folder, key, seconds):
+    """Make a file look as if it was used so long ago."""
+    path = folder / f"{key}.xla"
+    then = path.stat().st_mtime - seconds
+    os.utime(path, (then, then))
+
+
+def test_what_is_put_is_got_by_every_process(tmp_path):
+    Entries(tmp_path, 1000).put("a", b"first")
+    Entries(tmp_path, 1000).put("a", b"second")
+    assert Entries(tmp_path, 1000).get("a") == b"second"
+    assert Entries(tmp_path, 1000).get("b") is None
+    assert [path.name for path in tmp_path.iterdir()] == ["a.xla"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "cut in the digest"])
+def test_a_damaged_file_is_removed(tmp_path, damage):
+    entries = Entries(tmp_path, 1000)
+    entries.put("a", b"some machine code")
+    path = tmp_path / "a.xla"
+    content = path.read_bytes()
+    flipped = content[:-1] + bytes([content[-1] ^ 1])
+    path.write_bytes(
+        {"cut": content[:-1], "flipped": flipped, "emptied": b"", "cut in the digest": content[:5]}[damage]
+    )
+    assert entries.get("a") is None and not path.exists()
+    entries.put("a", b"some machine code")
+    assert entries.get("a") == b"some machine code"
+
+
+def test_what_was_used_longest_ago_is_removed_first(tmp_path):
+    first = Entries(tmp_path, 1000)
+    for number in range(8):
+        first.put(f"{number}", bytes(100))
+        age(tmp_path, f"{number}", 1000 - number)
+    first.get("0")
+    Entries(tmp_path, 1000).put("8", bytes(100))  # 9 * 116 bytes; a new process looks through the folder
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["0", "2", "3", "4", "5", "6", "7", "8"]
+
+
+def test_one_process_stays_within_an_eighth_of_the_bound(tmp_path):
+    entries = Entries(tmp_path, 10_000)
+    for number in range(500):
+        entries.put(f"{number}", bytes(100))
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 10_000 * 9 / 8
+    assert entries.get("499") == bytes(100)
+
+
+def test_a_value_that_would_push_out_most_others_is_not_kept(tmp_path):
+    entries = Entries(tmp_path, 1000)
+    entries.put("a", bytes(110))
+    assert entries.get("a") is None and not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path):
+    for name, old in (("new.tmp", 0), ("old.tmp", 7200)):
+        (tmp_path / name).write_bytes(b"half")
+        then = (tmp_path / name).stat().st_mtime - old
+        os.utime(tmp_path / name, (then, then))
+    Entries(tmp_path, 1000).put("a", b"1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.xla", "new.tmp"]
+
+
+def test_a_folder_that_is_gone_keeps_nothing_and_says_so_once(tmp_path, caplog):
+    entries = Entries(tmp_path / "gone", 1000)
+    with caplog.at_level("INFO", "fluid"):
+        entries.put("a", b"1")
+        entries.put("b", b"1")
+    assert entries.get("a") is None
+    assert [record.getMessage().count("are not kept in") for record in caplog.records] == [1]
+
+
+def test_writers_and_readers_at_the_same_time_see_whole_values(tmp_path):
+    values = [bytes([number]) * 5000 for number in range(8)]
+    wrong = []
+
+    def work(number):
+        entries = Entries(tmp_path, 60_000)  # less than what is written, so that files are removed meanwhile
+        for turn in range(60):
+            key = f"{turn % 16}"
+            entries.put(key, values[number])
+            found = entries.get(key)
+            if found is not None and found not in values:
+                wrong.append(found[:20])
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and not list(tmp_path.glob("*.tmp"))
