@@ -277,7 +277,7 @@ def _parameters(uniform: bool, variance: float) -> tuple[float, float]:
 
 
 def _seeded(key: jax.Array, seed: int) -> jax.Array:
-    return jax.random.key(seed) if seed else key
+    return host_random.root_key(seed) if seed else key
 
 
 def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: float, second: float) -> Any:
@@ -296,8 +296,9 @@ def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first:
     # XLA computes a number by itself in other instructions than one among many, which may round in another way.
     if words is None or dtype.itemsize > 4 or count == 1 or (shape and shape[0] > _rows(shape)):
         return _draw(kind, key, shape, dtype, first, second)
-    numbers = _from_bits(kind, host_random.padded_bits(words, count), dtype, first, second)
-    return np.asarray(numbers)[:count].reshape(shape)
+    blocks = host_random.blocks_of_bits(words, count)
+    drawn = [np.asarray(_from_bits(kind, bits, dtype, first, second)) for bits in blocks]
+    return np.concatenate([np.empty(0, dtype), *drawn])[:count].reshape(shape)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))

@@ -25,6 +25,13 @@ def test_folding(seed, number):
     assert same(host_random.fold_in(key, number), jax.random.fold_in(key, number))
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2**31 - 1, 2**31, 2**32 - 1])
+def test_the_key_of_a_seed(seed):
+    assert same(host_random.root_key(seed), jax.random.key(seed))
+    with jax.default_prng_impl("rbg"):
+        assert same(host_random.root_key(seed), jax.random.key(seed))
+
+
 @few
 @given(seed=seeds, count=st.sampled_from([1, 2, 3, 100, 4097]))
 def test_bits(seed, count):
@@ -43,7 +50,7 @@ DRAWN = {
 
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("shape", [(2,), (7,), (20, 1, 3, 3), (180, 10), (257, 9), (0, 3)])
+@pytest.mark.parametrize("shape", [(2,), (7,), (20, 1, 3, 3), (180, 10), (257, 9), (300, 200), (0, 3)])
 def test_initial_values_are_those_that_a_compiled_program_draws(name, dtype, shape, monkeypatch):
     key = jax.random.key(5)
     found = DRAWN[name](key, shape, jnp.dtype(dtype))

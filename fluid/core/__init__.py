@@ -29,7 +29,7 @@ from fluid.core.nested import NestedSequenceBatch, Value, stand_in
 from fluid.core.origins import Origin
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.reduction import Part, Reduced, Reduction
-from fluid.core.scopes import NameScope, Scope, name_scope
+from fluid.core.scopes import NameScope, Scope, name_scope, own_array
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
 from fluid.core.stack import Stack
 from fluid.core.stages import Staged, Stages
@@ -110,6 +110,7 @@ __all__ = [
     "misfit_of",
     "name_scope",
     "one_of",
+    "own_array",
     "perturbed",
     "present_frame",
     "random_key",

@@ -270,3 +270,29 @@ def scan_counts(equation: Any) -> tuple[int, int]:
 def is_literal(variable: Any) -> bool:
     """Whether an input of an equation is a constant that is written into it."""
     return hasattr(variable, "val")
+
+
+def filled(jaxpr: Any) -> list[np.ndarray] | None:
+    """The results of equations that only fill arrays with constants, by NumPy; None where there are other equations.
+
+    For XLA each set of shapes would be a program to compile.
+
+    Args:
+      jaxpr: the equations.
+
+    Example:
+      >>> filled(jax.make_jaxpr(lambda x: (jnp.zeros_like(x), 3))(jnp.ones(2)).jaxpr)
+      [array([0., 0.], dtype=float32), array(3, dtype=int32)]
+      >>> filled(jax.make_jaxpr(lambda x: 2 * x)(jnp.ones(2)).jaxpr) is None
+      True
+    """
+    known: dict[Any, Any] = {}
+    for equation in jaxpr.eqns:
+        scalars = [v.val for v in equation.invars if is_literal(v)]
+        if equation.primitive.name != "broadcast_in_dim" or len(scalars) != 1 or np.ndim(scalars[0]):
+            return None
+        known[equation.outvars[0]] = scalars[0]
+    wanted = jaxpr.outvars
+    if any(v.aval.weak_type or not (is_literal(v) or v in known) for v in wanted):
+        return None
+    return [np.full(v.aval.shape, v.val if is_literal(v) else known[v], v.aval.dtype) for v in wanted]

@@ -1,6 +1,7 @@
 """A generator of `jax.random` whose keys are bits that were drawn before."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -8,13 +9,24 @@ import numpy as np
 
 from fluid.host_random.threefry import bits_of
 
-# Sizes for which numbers are made of bits, each a compilation of its own.
-_SIZES = [1 << exponent for exponent in (8, 11, 14, 17, 20)]
+# For so many numbers at a time are bits made to numbers, so that one program serves arrays of any size.
+_BLOCK = 1 << 14
 
 
-def padded_bits(words: np.ndarray, count: int) -> np.ndarray:
-    """At least `count` elements of `bits_of`: as many as the next of a few sizes, so that few programs serve all."""
-    return bits_of(words, next(size for size in (*_SIZES, count) if size >= count))
+def blocks_of_bits(words: np.ndarray, count: int) -> Iterator[np.ndarray]:
+    """The elements of `bits_of(words, count)` in blocks of one size; the last one ends with zeros.
+
+    Args:
+      words: from `key_data`.
+      count: how many elements.
+
+    Yields:
+      uint32 `[block]`.
+    """
+    bits = bits_of(words, count)
+    for start in range(0, count, _BLOCK):
+        part = bits[start : start + _BLOCK]
+        yield np.pad(part, (0, _BLOCK - len(part)))
 
 
 def key_of_bits(bits: Any) -> Any:

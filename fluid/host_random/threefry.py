@@ -13,6 +13,7 @@ import numpy as np
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _WORD = 32
+_IMPLEMENTATION = "threefry2x32"
 
 
 def key_data(key: Any) -> np.ndarray | None:
@@ -27,11 +28,26 @@ def key_data(key: Any) -> np.ndarray | None:
     """
     if isinstance(key, jax.core.Tracer) or not _partitionable():
         return None
-    if str(jax.random.key_impl(key)) != "threefry2x32" or jnp.ndim(key):
+    if str(jax.random.key_impl(key)) != _IMPLEMENTATION or jnp.ndim(key):
         return None
     words = jax.random.key_data(key)
     # While something is traced, so is what is made of a key that is known.
     return None if isinstance(words, jax.core.Tracer) else np.asarray(words)
+
+
+def root_key(seed: int) -> Any:
+    """The key that `jax.random.key` makes of a seed.
+
+    Args:
+      seed: from 0 on.
+
+    Example:
+      >>> bool(root_key(7) == jax.random.key(7))
+      True
+    """
+    if seed >= 2**31 or str(jax.config.jax_default_prng_impl) != _IMPLEMENTATION:  # type: ignore[attr-defined]
+        return jax.random.key(seed)
+    return _key_of(np.array([0, seed], np.uint32))
 
 
 def fold_in(key: Any, number: int) -> Any:
@@ -49,7 +65,7 @@ def fold_in(key: Any, number: int) -> Any:
     if words is None:
         return jax.random.fold_in(key, number)
     first, second = _threefry(words, np.zeros(1, np.uint32), np.full(1, number, np.uint32))
-    return jax.random.wrap_key_data(jnp.asarray(np.concatenate([first, second])))
+    return _key_of(np.concatenate([first, second]))
 
 
 def bits_of(words: np.ndarray, count: int) -> np.ndarray:
@@ -66,6 +82,11 @@ def bits_of(words: np.ndarray, count: int) -> np.ndarray:
     """
     first, second = _threefry(words, np.zeros(count, np.uint32), np.arange(count, dtype=np.uint32))
     return first ^ second
+
+
+def _key_of(words: np.ndarray) -> Any:
+    # Not through jax.numpy, which compiles a program to take an array over.
+    return jax.random.wrap_key_data(jax.device_put(words), impl=_IMPLEMENTATION)
 
 
 def _partitionable() -> bool:

@@ -12,12 +12,14 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core import Program, warn
-from fluid.core.equations import unneeded
+from fluid.core.equations import filled, unneeded
 from fluid.lazy import optax
 from fluid.optimizer.loss_scale import skip_overflows
 from fluid.param_attr import ParamAttr
 from fluid.session.rows import Rows, keeps_other_rows, update
 
+# Larger slots are filled on the device, so that they need not go there.
+_MOST_BY_NUMPY = 1 << 26
 # Schedules of these libraries may be constant, and those who use one know it.
 _SCHEDULES = ("optax.", "fluid.")
 
@@ -65,6 +67,14 @@ class Rule(NamedTuple):
     def init(self, parameters: Mapping[str, Any]) -> Any:
         """The slots before the first update."""
         return self._transformation(self.optimizer).init(dict(parameters))
+
+    def first_slots(self, parameters: Mapping[str, Any]) -> Any:
+        """What `init` returns, as arrays; computed without XLA where it can be, and is not large."""
+        closed, shapes = jax.make_jaxpr(self.init, return_shape=True)(dict(parameters))
+        leaves, structure = jax.tree.flatten(shapes)
+        small = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) <= _MOST_BY_NUMPY
+        values = filled(closed.jaxpr) if small else None
+        return jax.jit(self.init)(dict(parameters)) if values is None else jax.tree.unflatten(structure, values)
 
     def rate(self, rate: Any, slots: Any) -> Any:
         """The learning rate of the next update, a scalar; arguments as for `update`.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors, storage
-from fluid.core import Origin, Program, Scope
+from fluid.core import Origin, Program, Scope, own_array
 from fluid.naming import select
 from fluid.session.freezing import Freezing
 from fluid.session.rates import Rates
@@ -146,7 +146,7 @@ class SavesArrays:
             allow_extra=allow_extra,
             allow_doubtful=not strict,
         )
-        new = self.place({name: jnp.array(source.arrays[name]) for name in report.taken})
+        new = self.place({name: own_array(source.arrays[name]) for name in report.taken})
         with self.scope.lock:
             self.scope.arrays |= new
         return report
@@ -198,7 +198,7 @@ class SavesArrays:
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         # Copied, so that steps can take the buffers over; and all of it before anything changes.
         names = self.state().keys() - self._optional_state().keys()
-        new = self.place({name: jnp.array(state[name]) for name in names})
+        new = self.place({name: own_array(state[name]) for name in names})
         self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
         self.scope.step = new["@step"]
         self.scope.root = new["@root"]

@@ -152,7 +152,7 @@ class Session(SavesArrays, ValuesOnDemand):
             check_tables(rules)
         root = jax.random.wrap_key_data(self.scope.root)
         self.scope.declare(program.parameters | program.states, functools.partial(program.init, root))
-        slots = [jax.jit(rule.init)({n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules]
+        slots = [rule.first_slots({n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules]
         self.scope.slots[program.name] = self.place(slots)
         self.rates.add(program.name, rules)
         self.programs[program.name] = program

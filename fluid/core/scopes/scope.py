@@ -11,6 +11,17 @@ import numpy as np
 from fluid import errors
 from fluid.core.arguments import whole_number
 from fluid.core.frame import ParameterSpec
+from fluid.host_random import root_key
+
+
+def own_array(value: Any) -> jax.Array:
+    """A copy on the device, of an array that may be there already or be NumPy's; never of a weak type.
+
+    `jax.numpy.array` would do, but it compiles a program for each shape.
+    """
+    if not isinstance(value, jax.Array) or value.weak_type:
+        return jax.device_put(np.array(value))
+    return jax.device_put(value, value.sharding, may_alias=False)
 
 
 class Scope(MutableMapping[str, jax.Array]):
@@ -44,7 +55,7 @@ class Scope(MutableMapping[str, jax.Array]):
         self.arrays: dict[str, Any] = {}
         self.slots: dict[str, Any] = {}
         self.step: Any = place(np.int32(0))
-        self.root: Any = place(jax.random.key_data(jax.random.key(whole_number("Session", "seed", seed, least=0))))
+        self.root: Any = place(jax.random.key_data(root_key(whole_number("Session", "seed", seed, least=0))))
 
     def declare(self, specs: Mapping[str, ParameterSpec], init: Callable[[], Mapping[str, Any]]) -> None:
         """Add the arrays of a program; those that another program brought already are shared.
@@ -74,7 +85,7 @@ class Scope(MutableMapping[str, jax.Array]):
     def __getitem__(self, name: str) -> jax.Array:
         self._check_name(name)
         with self.lock:
-            return jnp.array(self.arrays[name], copy=True)
+            return own_array(self.arrays[name])
 
     def copies(self, names: Iterable[str] | None = None) -> dict[str, jax.Array]:
         """Copies of several arrays, or of all, as they were together between two training steps."""
@@ -92,7 +103,7 @@ class Scope(MutableMapping[str, jax.Array]):
                 f"assign an array of that shape: scope[{name!r}] = array.reshape({list(spec.shape)})"
             )
         with self.lock:
-            self.arrays[name] = self._place(jnp.array(array, spec.dtype, copy=True))
+            self.arrays[name] = self._place(own_array(array.astype(jnp.dtype(spec.dtype))))
 
     def __delitem__(self, name: str) -> None:
         raise errors.ArgumentError(f"{name!r} belongs to a program and cannot be deleted; assign to it instead")

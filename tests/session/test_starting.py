@@ -1,0 +1,100 @@
+"""What XLA compiles until a model has trained its first step and answered its first question; and nothing else."""
+
+import jax
+import numpy as np
+import pytest
+from compiles import counted
+
+import fluid
+from fluid.session.rules import rules_of
+
+
+def digits_program():
+    image = fluid.layers.data("image", shape=[1, 8, 8])
+    hidden = fluid.nets.simple_img_conv_pool(
+        image, num_filters=20, filter_size=3, pool_size=2, pool_stride=2, act="relu"
+    )
+    return fluid.layers.fc(fluid.layers.batch_norm(hidden), size=10, act="softmax")
+
+
+def train_program():
+    label = fluid.layers.data("label", shape=[1], dtype="int64")
+    prediction = digits_program()
+    loss = fluid.layers.mean(fluid.layers.cross_entropy(prediction, label))
+    return {"loss": loss, "accuracy": fluid.layers.accuracy(prediction, label)}
+
+
+def widths_program():
+    hidden = fluid.layers.data("x", shape=[3])
+    for width in range(2, 22):
+        hidden = fluid.layers.fc(hidden, size=width)
+    return fluid.layers.mean(hidden)
+
+
+@pytest.fixture
+def compiled():
+    """A list that grows with each compilation from here on, as in a new process."""
+    jax.clear_caches()
+    with counted() as seen:
+        yield seen
+
+
+def test_a_convolutional_net(compiled):
+    """Two kinds of random numbers, the training step; then the step of a test, and the inference."""
+    images = np.zeros((8, 1, 8, 8), "float32")
+    batch = {"image": images, "label": np.zeros((8, 1), "int64")}
+    trainer = fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3))
+    assert len(compiled) == 2
+    trainer.train(lambda: [batch, batch])
+    assert len(compiled) == 3
+    trainer.test(lambda: [batch])
+    count = len(compiled)
+    inferencer = fluid.Inferencer(digits_program, params=trainer.params)
+    assert len(compiled) == count
+    inferencer.infer({"image": images})
+    assert len(compiled) == count + 1
+
+
+def test_twenty_widths(compiled):
+    trainer = fluid.Trainer(widths_program, fluid.optimizer.Momentum(0.1, 0.9))
+    assert len(compiled) == 1
+    trainer.train(lambda: [{"x": np.zeros((2, 3), "float32")}])
+    assert len(compiled) == 2
+
+
+def test_parameters_are_read_set_and_loaded_without_a_compilation(compiled, tmp_path):
+    trainer = fluid.Trainer(widths_program, fluid.optimizer.SGD(0.1))
+    count = len(compiled)
+    trainer.save_params(tmp_path / "saved")
+    trainer.load_params(tmp_path / "saved")
+    for name, value in trainer.params.items():
+        trainer.session.scope[name] = np.asarray(value)
+    fluid.Trainer(widths_program, fluid.optimizer.SGD(0.1), params=trainer.params)
+    assert len(compiled) == count
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        fluid.optimizer.SGD(0.1),
+        fluid.optimizer.Adam(1e-3),
+        fluid.optimizer.Adagrad(0.1, initial_accumulator_value=0.5),
+        fluid.optimizer.Muon(1e-3),
+        fluid.optimizer.Lookahead(fluid.optimizer.Adam(1e-3)),
+        fluid.optimizer.Momentum(0.1, 0.9, accumulate_steps=4, grad_clip=fluid.clip.GradientClipByGlobalNorm(1.0)),
+    ],
+    ids=lambda optimizer: type(optimizer).__name__,
+)
+def test_slots_are_those_that_xla_computes(optimizer):
+    def program():
+        loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=3))
+        optimizer.minimize(loss)
+        return loss
+
+    (rule,) = rules_of(fluid.Program(program))
+    arrays = fluid.Session(program).scope.copies()
+    found, wanted = rule.first_slots(arrays), jax.jit(rule.init)(arrays)
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    for mine, its in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert mine.dtype == its.dtype
+        np.testing.assert_array_equal(mine, its)
