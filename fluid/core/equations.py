@@ -175,6 +175,16 @@ def inner_jaxprs(equation: Any) -> Iterator[Any]:
                 yield inner
 
 
+def count(jaxpr: Any) -> int:
+    """How many equations there are, those of inner functions included, each written once.
+
+    Example:
+      >>> count(jax.make_jaxpr(lambda x: jnp.sin(x) + 1)(1.0).jaxpr)
+      2
+    """
+    return sum(1 + sum(map(count, inner_jaxprs(equation))) for equation in jaxpr.eqns)
+
+
 def user_line(equation: Any) -> str:
     """The innermost line of the user's that made an equation, as `file:line in function`."""
     frame = next((f for f in frames(equation) if not is_library(f.file_name)), None)
@@ -281,8 +291,8 @@ def filled(jaxpr: Any) -> list[np.ndarray] | None:
       jaxpr: the equations.
 
     Example:
-      >>> filled(jax.make_jaxpr(lambda x: (jnp.zeros_like(x), 3))(jnp.ones(2)).jaxpr)
-      [array([0., 0.], dtype=float32), array(3, dtype=int32)]
+      >>> filled(jax.make_jaxpr(lambda x: (jnp.zeros_like(x), jnp.full(3, 7, "int32")))(jnp.ones(2)).jaxpr)
+      [array([0., 0.], dtype=float32), array([7, 7, 7], dtype=int32)]
       >>> filled(jax.make_jaxpr(lambda x: 2 * x)(jnp.ones(2)).jaxpr) is None
       True
     """

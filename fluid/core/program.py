@@ -19,7 +19,7 @@ from fluid.core.discovery import (
     warn_of_likely_mistakes,
     warn_of_random_constants,
 )
-from fluid.core.equations import last_values
+from fluid.core.equations import count, last_values
 from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch, stand_in
 from fluid.core.origins import Origin, origins_of
@@ -91,6 +91,7 @@ class Program:
       aliases: other names of named values: the name of a layer for its last result, such as "fc_0" for "fc_0.tmp_2",
         and the key of an output for the value that is returned under it.
       lookups: parameters of which rows are looked up.
+      equations: how many equations the function is, those inside of loops and branches counted once.
       random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
       minimizes: what `optimizer.minimize` recorded.
@@ -113,6 +114,7 @@ class Program:
     """
 
     origins: Mapping[str, Origin] = {}
+    equations = 0
     exported = False
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
@@ -147,6 +149,7 @@ class Program:
         self.minimizes = [
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.made.minimizations
         ]
+        self.equations = count(found.jaxpr)
         self.random = frame.declared.uses_randomness
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)

@@ -3,7 +3,8 @@
 Compiled shapes are kept in a list, and a minibatch is padded to the cheapest of them that holds it. Where none does, a
 larger one is added that holds everything seen so far; its sizes are powers of two, so that this happens rarely. A finer
 shape is added once it would have saved as much padding as a compilation is taken to cost, as long as the budget allows.
-So data whose lengths vary little has one shape, and data that is grouped by length gets a shape for each group.
+So data whose lengths vary little has one shape, and data that is grouped by length gets a shape for each group. Where a
+compilation costs as much as many minibatches, shapes are made with room for longer rows, and finer ones hardly ever.
 """
 
 import operator
@@ -26,6 +27,8 @@ MAX_COMPILATIONS = 8
 _SHORTEST = 4
 # A finer shape is worth its compilation once it would have saved as much as so many minibatches of the largest shape.
 _PRICE = 2.0
+# From so many on shapes are made with room for rows that are longer than those seen so far.
+_DEAR = 32
 # It is added no sooner than after this multiple of the minibatches that there were when the largest shape was made.
 _SETTLED = 3
 # So many candidates for a finer shape are followed at most.
@@ -81,6 +84,7 @@ class Buckets:
         the inner ones, and a pair of lists for both levels. None chooses sizes by what is fed.
       max_compilations: how many shapes may be chosen, at least 1. Minibatches whose lengths keep growing, as those of
         sorted data do, may take some more. None keeps no history: then sizes are powers of two.
+      price: what a compilation is taken to cost: as much as computing so many steps of one row.
 
     Raises:
       ArgumentError: the buckets are no increasing sizes, or the number of compilations is below 1.
@@ -96,13 +100,18 @@ class Buckets:
     """
 
     def __init__(
-        self, specs: Mapping[str, FeedSpec], buckets: Ladders = None, max_compilations: int | None = MAX_COMPILATIONS
+        self,
+        specs: Mapping[str, FeedSpec],
+        buckets: Ladders = None,
+        max_compilations: int | None = MAX_COMPILATIONS,
+        price: float = 0.0,
     ):
         self._specs = {name: spec for name, spec in specs.items() if spec.lod_level}
         self._ladders = {name: _ladders(spec, buckets) for name, spec in self._specs.items()}
         check_names(buckets, self._specs)
         limit = max_compilations
         self._budget = None if limit is None else whole_number("Buckets", "max_compilations", limit)
+        self._price = price
         self._seen = _Seen()
 
     def pad(self, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
@@ -167,7 +176,8 @@ class Buckets:
         places = [(n, i) for n in needs for i, size in enumerate(sizes[n]) if size is None]
         if places:
             given = {n: _fixed_shape(v, sizes.get(n)) for n, v in values.items()}
-            chosen = self._choose(repr(given), tuple(needs[n][i] for n, i in places), places)
+            rows = values[places[0][0]].shape[0]
+            chosen = self._choose(repr(given), tuple(needs[n][i] for n, i in places), places, rows)
             for (name, level), size in zip(places, chosen, strict=True):
                 sizes[name][level] = size
         return {n: tuple(found) for n, found in sizes.items()}
@@ -186,13 +196,14 @@ class Buckets:
         fix = f"Give larger buckets: buckets=[..., {need}]; or cut rows that are longer: row[:{ladder[-1]}]"
         raise complaint(self._specs[name], where, longest_rows(value)[level], found, fix, expected)
 
-    def _choose(self, key: str, need: Sizes, places: Places) -> Sizes:
+    def _choose(self, key: str, need: Sizes, places: Places, rows: int) -> Sizes:
         """Sizes that hold a minibatch.
 
         Args:
           key: the other sizes of its shapes, above all the batch size, as text.
           need: the sizes that it needs at least.
           places: feed and level of each of these sizes.
+          rows: the batch size.
         """
         if self._budget is None:
             return tuple(map(padded_time, need))
@@ -203,15 +214,15 @@ class Buckets:
         longest = tuple(seen.longest[str(place)] for place in places)
         usual = key == max(seen.counts, key=lambda k: seen.counts[k])
         holding = [sizes for known, sizes in seen.shapes if known == key and _holds(sizes, need)]
+        whole = _cost(tuple(map(padded_time, longest)), places)
+        price = max(self._price / max(rows * whole, 1), _PRICE)
         if not holding:
-            return self._grow(key, need, longest, places, usual)
+            return self._grow(key, need, longest, places, usual, price >= _DEAR)
         best = min(holding, key=lambda sizes: _cost(sizes, places))
-        if not usual:
-            return best
-        return self._refine(key, need, best, places, _cost(tuple(map(padded_time, longest)), places))
+        return self._refine(key, need, best, places, whole, price) if usual else best
 
-    def _grow(self, key: str, need: Sizes, longest: Sizes, places: Places, usual: bool) -> Sizes:
-        """A new shape, which holds everything seen so far."""
+    def _grow(self, key: str, need: Sizes, longest: Sizes, places: Places, usual: bool, dear: bool) -> Sizes:
+        """A new shape, which holds everything seen so far; longer rows too if compilations are dear."""
         seen = self._seen
         budget = self._budget or 0
         sizes = tuple(map(padded_time, longest))
@@ -219,8 +230,8 @@ class Buckets:
             large = [known for _, known in seen.shapes if _holds(known, longest)]
             sizes = min(large, key=lambda known: _cost(known, places), default=sizes)
         elif not seen.shapes and budget > 2:
-            sizes = _fine(need)
-        elif seen.growths >= budget // 2:
+            sizes = tuple(padded_time(n + n // 2) for n in need) if dear else _fine(need)
+        elif seen.growths >= (1 if dear else budget // 2):
             sizes = tuple(padded_time(2 * n) for n in longest)
         if usual:
             seen.grown = sum(seen.counts.values())
@@ -229,8 +240,17 @@ class Buckets:
         seen.shapes.append((key, sizes))
         return sizes
 
-    def _refine(self, key: str, need: Sizes, best: Sizes, places: Places, whole: int) -> Sizes:
-        """Note what each finer shape would have saved; add the one that would have saved most, once it is worth it."""
+    def _refine(self, key: str, need: Sizes, best: Sizes, places: Places, whole: int, price: float) -> Sizes:
+        """Note what each finer shape would have saved; add the one that would have saved most, once it is worth it.
+
+        Args:
+          key: as for `_choose`, and so are need and places.
+          need: see there.
+          best: the cheapest shape that holds the minibatch.
+          places: see there.
+          whole: the cost of the largest shape.
+          price: of a compilation, in minibatches of that shape.
+        """
         seen = self._seen
         budget = self._budget or 0
         # Kept back: one shape for longer rows, and one for a short last minibatch until there was one.
@@ -244,7 +264,7 @@ class Buckets:
             if _holds(sizes, need):
                 seen.savings[sizes] += max(cost - _cost(sizes, places), 0) / whole
         finest = max(seen.savings, key=lambda sizes: seen.savings[sizes])
-        if seen.savings[finest] < _PRICE or sum(seen.counts.values()) < _SETTLED * seen.grown:
+        if seen.savings[finest] < price or sum(seen.counts.values()) < _SETTLED * seen.grown:
             return best
         seen.savings = {}
         if len(finest) != len(need):  # noted when another number of feeds was on the host

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.compilation import keep_compilations
+from fluid.compilation import keep_compilations, price_of
 from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.formatting import counted, html_table, scaled
 from fluid.place import Place, device_of
@@ -324,7 +324,7 @@ class Session(SavesArrays, ValuesOnDemand):
         ladders = self._ladders
         if isinstance(ladders, Mapping):  # other programs may have other feeds
             ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
-        return Buckets(program.feeds, ladders, self._max_compilations)
+        return Buckets(program.feeds, ladders, self._max_compilations, price_of(program, self.device.platform))
 
     def place(self, value: Any) -> Any:
         """Put a tree of arrays on this session's device."""

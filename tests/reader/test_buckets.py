@@ -146,6 +146,22 @@ def test_grouped_lengths_get_shapes_that_serve_them():
     assert len(seen) < len(set(powers)) and buckets.take_padding() < 1 - lengths.sum() / powers.sum()
 
 
+def test_a_finer_shape_comes_once_it_has_saved_what_it_costs():
+    """One long minibatch, then short ones of 8 rows: each would save 56 of the 64 steps of each row."""
+    price = 10 * 8 * 64  # ten minibatches of the largest shape
+    seen = shapes(Buckets(ONE, price=price), [minibatch(ONE, [(n,)] * 8) for n in [60, *[8] * 100]])
+    assert [size[0][1] for size in seen] == [64] * 12 + [8] * 89  # 11 * 56 / 64 < 10 <= 12 * 56 / 64
+
+
+@few
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=200), st.integers(1, 16))
+def test_where_compilations_are_dear_there_are_few(longest, rows):
+    seen = shapes(Buckets(ONE, price=1e9), [minibatch(ONE, [(n,)] * rows) for n in longest])
+    sizes = list(dict.fromkeys(size[0][1] for size in seen))
+    assert all(b >= 4 * a for a, b in zip(sizes, sizes[1:], strict=False))  # each time with room for longer rows
+    assert max(sizes) <= 4 * max(4, *longest)
+
+
 def test_the_share_of_padding():
     buckets = Buckets(ONE, buckets=[8])
     assert buckets.take_padding() is None
