@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from by_hand import digits_forward, lenet_forward
 
 import fluid
 
@@ -58,6 +58,13 @@ def mlp_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any,
     return hidden @ p["fc_2.w_0"] + p["fc_2.b_0"], states
 
 
+def digits_program() -> Any:
+    """The net of the README, on 1 x 8 x 8."""
+    x = fluid.layers.data(name="x", shape=[1, 8, 8])
+    hidden = fluid.nets.simple_img_conv_pool(x, 20, 3, pool_size=2, pool_stride=2, act="relu")
+    return fluid.layers.fc(fluid.layers.batch_norm(hidden), size=10, act="softmax")
+
+
 def lenet_program() -> Any:
     """LeNet on 1 x 28 x 28, batch normalisation after each convolution."""
     hidden = fluid.layers.data(name="x", shape=[1, 28, 28])
@@ -67,27 +74,6 @@ def lenet_program() -> Any:
         hidden = fluid.layers.pool2d(hidden, pool_size=2, pool_stride=2, pool_type="max")
     hidden = fluid.layers.fc(hidden, size=500, act="relu")
     return fluid.layers.fc(hidden, size=10, act="softmax")
-
-
-def lenet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """The same by hand."""
-    new_states = {}
-    for i in range(2):
-        x = jax.lax.conv_general_dilated(x, p[f"conv2d_{i}.w_0"], (1, 1), "VALID")
-        x = x + p[f"conv2d_{i}.b_0"][:, None, None]
-        mean, variance = states[f"batch_norm_{i}.w_1"], states[f"batch_norm_{i}.w_2"]
-        if training:
-            old_mean, old_variance = mean, variance
-            mean = x.mean((0, 2, 3))
-            variance = jnp.square(x).mean((0, 2, 3)) - jnp.square(mean)
-            new_states[f"batch_norm_{i}.w_1"] = 0.9 * old_mean + 0.1 * mean
-            new_states[f"batch_norm_{i}.w_2"] = 0.9 * old_variance + 0.1 * variance
-        scale = p[f"batch_norm_{i}.w_0"] * jax.lax.rsqrt(variance + 1e-5)
-        x = x * scale[:, None, None] + (p[f"batch_norm_{i}.b_0"] - mean * scale)[:, None, None]
-        x = jax.nn.relu(x)
-        x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
-    x = jax.nn.relu(x.reshape(len(x), -1) @ p["fc_0.w_0"] + p["fc_0.b_0"])
-    return x @ p["fc_1.w_0"] + p["fc_1.b_0"], new_states
 
 
 def resnet_program(layout: str) -> Any:
@@ -180,6 +166,7 @@ def lookups(rows: int) -> Lookups:
 RESNET_BLOCKS = [(filters, 2 if filters > 16 and block == 0 else 1) for filters in (16, 32, 64) for block in range(5)]
 
 MLP = Model((64,), mlp_program, mlp_forward)
+DIGITS = Model((1, 8, 8), digits_program, digits_forward)
 LENET = Model((1, 28, 28), lenet_program, lenet_forward)
 RESNET = resnet("NCHW")
 RESNET_NHWC = resnet("NHWC")

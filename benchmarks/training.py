@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
+from by_hand import make_step as make_hand_step
 from models import Arrays, Model
 from timing import Row, interleave, rate
 
@@ -57,19 +58,7 @@ def make_step(
 ) -> tuple[optax.GradientTransformation, Callable[..., tuple[Any, Any]]]:
     """The hand-written optimizer and jitted step; the state is donated."""
 
-    def loss_function(parameters: Arrays, states: Arrays, x: Any, labels: Any) -> tuple[Any, Arrays]:
-        logits, states = model.forward(parameters, states, x, True)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), states
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def step(state: tuple[Arrays, Arrays, Any], x: Any, labels: Any) -> tuple[Any, Any]:
-        parameters, states, slots = state
-        gradient = jax.value_and_grad(loss_function, has_aux=True)
-        (loss, states), gradients = gradient(parameters, states, x, labels)
-        updates, slots = optimizer.update(gradients, slots, parameters)
-        return (optax.apply_updates(parameters, updates), states, slots), loss
-
-    return optimizer, step
+    return optimizer, make_hand_step(model.forward, optimizer)
 
 
 def split(params: Arrays, trainable: set[str]) -> tuple[Arrays, Arrays]:

@@ -2,6 +2,8 @@
 
 import importlib
 import pathlib
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -22,6 +24,7 @@ def on_path(monkeypatch):
     [
         pytest.param("MLP", "training", marks=pytest.mark.slow),
         pytest.param("LENET", "training", marks=pytest.mark.slow),
+        pytest.param("DIGITS", "training", marks=pytest.mark.slow),
         pytest.param("RESNET", "resnet32", marks=pytest.mark.full),
         pytest.param("RESNET_NHWC", "resnet32", marks=pytest.mark.full),
         pytest.param("TABLE", "bigemb", marks=pytest.mark.slow),
@@ -81,6 +84,20 @@ def test_both_read_ragged_sentences_alike():
     np.testing.assert_allclose(loss, by_hand, rtol=1e-5)
     for name, slope in zip(ragged.NAMES, slopes, strict=True):
         np.testing.assert_allclose(slope, wanted[name], rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("net", "model"), [("digits", "DIGITS"), ("lenet", "LENET")])
+def test_both_start_with_the_same_shapes(net, model):
+    program = fluid.Program(getattr(importlib.import_module("models"), model).train_program)
+    made = importlib.import_module("by_hand").NETS[net].init()
+    for arrays, specs in zip(made, (program.parameters, program.states), strict=True):
+        assert {name: value.shape for name, value in arrays.items()} == {n: s.shape for n, s in specs.items()}
+
+
+def test_the_process_by_hand_does_not_load_fluid():
+    code = "import sys, first_step, by_hand; print('fluid' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_memory_is_that_of_this_process():

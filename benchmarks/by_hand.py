@@ -1,0 +1,120 @@
+"""Nets in plain JAX and optax, for processes that shall import nothing else.
+
+Parameters and states have the names that fluid gives them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+Arrays = dict[str, Any]
+
+
+def lenet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
+    """LeNet with batch normalisation: logits and new states."""
+    new_states: Arrays = {}
+    for i in range(2):
+        x = jax.lax.conv_general_dilated(x, p[f"conv2d_{i}.w_0"], (1, 1), "VALID")
+        x = x + p[f"conv2d_{i}.b_0"][:, None, None]
+        x, changed = batch_norm(f"batch_norm_{i}", p, states, x, training)
+        new_states |= changed
+        x = jax.nn.relu(x)
+        x = jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+    x = jax.nn.relu(x.reshape(len(x), -1) @ p["fc_0.w_0"] + p["fc_0.b_0"])
+    return x @ p["fc_1.w_0"] + p["fc_1.b_0"], new_states
+
+
+def digits_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
+    """The net of the README: logits and new states."""
+    x = jax.lax.conv_general_dilated(x, p["conv2d_0.w_0"], (1, 1), "VALID")
+    x = jax.nn.relu(x + p["conv2d_0.b_0"][:, None, None])
+    x = jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+    x, new_states = batch_norm("batch_norm_0", p, states, x, training)
+    return x.reshape(len(x), -1) @ p["fc_0.w_0"] + p["fc_0.b_0"], new_states
+
+
+def batch_norm(name: str, p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
+    """Normalise each channel of images `[batch, channel, height, width]`; also the moving statistics after that."""
+    mean, variance = states[f"{name}.w_1"], states[f"{name}.w_2"]
+    new_states = {}
+    if training:
+        old_mean, old_variance = mean, variance
+        mean = x.mean((0, 2, 3))
+        variance = jax.numpy.square(x).mean((0, 2, 3)) - jax.numpy.square(mean)
+        new_states = {
+            f"{name}.w_1": 0.9 * old_mean + 0.1 * mean,
+            f"{name}.w_2": 0.9 * old_variance + 0.1 * variance,
+        }
+    scale = p[f"{name}.w_0"] * jax.lax.rsqrt(variance + 1e-5)
+    return x * scale[:, None, None] + (p[f"{name}.b_0"] - mean * scale)[:, None, None], new_states
+
+
+class Net(NamedTuple):
+    """A net that makes its own first values.
+
+    Attributes:
+      shape: of one input.
+      forward: `(parameters, states, x, training) -> (logits, new states)`.
+      weights: the shape of each weight, by name; biases and batch norm follow from them.
+    """
+
+    shape: tuple[int, ...]
+    forward: Callable[[Arrays, Arrays, Any, bool], tuple[Any, Arrays]]
+    weights: dict[str, tuple[int, ...]]
+
+    def init(self) -> tuple[Arrays, Arrays]:
+        """Parameters and states by NumPy, for which nothing is compiled."""
+        random = np.random.default_rng(0)
+        parameters: Arrays = {}
+        states: Arrays = {}
+        for name, shape in self.weights.items():
+            kind, number = name.partition(".")[0].rsplit("_", 1)
+            width = shape[1] if kind == "fc" else shape[0]
+            limit = np.sqrt(6 * width / np.prod(shape))
+            parameters[name] = random.uniform(-limit, limit, shape).astype("float32")
+            parameters[f"{kind}_{number}.b_0"] = np.zeros(width, "float32")
+            if kind == "conv2d":
+                parameters[f"batch_norm_{number}.w_0"] = np.ones(width, "float32")
+                parameters[f"batch_norm_{number}.b_0"] = np.zeros(width, "float32")
+                states[f"batch_norm_{number}.w_1"] = np.zeros(width, "float32")
+                states[f"batch_norm_{number}.w_2"] = np.ones(width, "float32")
+        return parameters, states
+
+
+NETS = {
+    "digits": Net((1, 8, 8), digits_forward, {"conv2d_0.w_0": (20, 1, 3, 3), "fc_0.w_0": (180, 10)}),
+    "lenet": Net(
+        (1, 28, 28),
+        lenet_forward,
+        {
+            "conv2d_0.w_0": (20, 1, 5, 5),
+            "conv2d_1.w_0": (50, 20, 5, 5),
+            "fc_0.w_0": (800, 500),
+            "fc_1.w_0": (500, 10),
+        },
+    ),
+}
+
+
+def make_step(
+    forward: Callable[[Arrays, Arrays, Any, bool], tuple[Any, Arrays]], optimizer: optax.GradientTransformation
+) -> Callable[..., tuple[Any, Any]]:
+    """The jitted step `(state, x, labels) -> (state, loss)`; the state is donated."""
+
+    def loss_function(parameters: Arrays, states: Arrays, x: Any, labels: Any) -> tuple[Any, Arrays]:
+        logits, states = forward(parameters, states, x, True)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), states
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: tuple[Arrays, Arrays, Any], x: Any, labels: Any) -> tuple[Any, Any]:
+        parameters, states, slots = state
+        gradient = jax.value_and_grad(loss_function, has_aux=True)
+        (loss, states), gradients = gradient(parameters, states, x, labels)
+        updates, slots = optimizer.update(gradients, slots, parameters)
+        return (optax.apply_updates(parameters, updates), states, slots), loss
+
+    return step

@@ -1,0 +1,78 @@
+"""One process of `startup.py`: from its start to the first training step, or to the first answer, of a small net.
+
+    python benchmarks/first_step.py fluid digits step parameters.npz
+
+Prints the seconds of all its threads as JSON; who started it knows how long it took. The file has the trained
+parameters, from which an answer is computed.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+BATCH = 64
+
+
+def data(shape: tuple[int, ...]) -> tuple[Any, Any]:
+    random = np.random.default_rng(0)
+    return random.normal(size=(BATCH, *shape)).astype("float32"), random.integers(0, 10, BATCH).astype("int32")
+
+
+def step_by_fluid(net: str, path: str) -> None:
+    import models
+
+    import fluid
+
+    model = {"digits": models.DIGITS, "lenet": models.LENET}[net]
+    x, labels = data(model.shape)
+    trainer = fluid.Trainer(model.train_program, fluid.optimizer.Adam(1e-3))
+    trainer.train(fluid.reader.arrays({"x": x, "label": labels}, batch_size=BATCH), num_epochs=1)
+    np.savez(path, **trainer.params)
+
+
+def answer_by_fluid(net: str, path: str) -> None:
+    import models
+
+    import fluid
+
+    model = {"digits": models.DIGITS, "lenet": models.LENET}[net]
+    inferencer = fluid.Inferencer(model.inference_program, params=dict(np.load(path)))
+    inferencer.infer({"x": data(model.shape)[0][:1]})
+
+
+def step_by_hand(net: str, path: str) -> None:
+    import by_hand
+    import jax
+    import optax
+
+    x, labels = data(by_hand.NETS[net].shape)
+    optimizer = optax.adam(1e-3)
+    parameters, states = by_hand.NETS[net].init()
+    slots = jax.jit(optimizer.init)(parameters)
+    step = by_hand.make_step(by_hand.NETS[net].forward, optimizer)
+    (parameters, states, _), _ = step(jax.device_put((parameters, states, slots)), x, labels)
+    np.savez(path, **parameters, **states)
+
+
+def answer_by_hand(net: str, path: str) -> None:
+    import by_hand
+    import jax
+
+    arrays = dict(np.load(path))
+    x = data(by_hand.NETS[net].shape)[0][:1]
+    np.asarray(jax.jit(lambda p, x: jax.nn.softmax(by_hand.NETS[net].forward(p, p, x, False)[0]))(arrays, x))
+
+
+WORK = {
+    ("fluid", "step"): step_by_fluid,
+    ("fluid", "answer"): answer_by_fluid,
+    ("hand", "step"): step_by_hand,
+    ("hand", "answer"): answer_by_hand,
+}
+
+if __name__ == "__main__":
+    WORK[sys.argv[1], sys.argv[3]](sys.argv[2], sys.argv[4])
+    print(json.dumps(time.process_time()))

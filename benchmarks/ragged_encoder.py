@@ -1,0 +1,51 @@
+"""One process of `startup.py`: a small encoder on generated sentences of 2 to 40 words, grouped by length, 8 epochs.
+
+    python benchmarks/ragged_encoder.py default
+
+The argument says to which sizes sentences are padded: "default" for those that fluid chooses, "one" for the longest.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+import fluid
+
+SENTENCES, LONGEST, BATCH, WORDS, WIDTH, EPOCHS = 1600, 40, 32, 500, 32, 8
+
+
+def block(x: Any) -> Any:
+    """A transformer's block, each part behind a normalisation."""
+    h = fluid.layers.layer_norm(x, begin_norm_axis=-1)
+    x = x + fluid.layers.multi_head_attention(h, num_heads=4)
+    h = fluid.layers.layer_norm(x, begin_norm_axis=-1)
+    return x + fluid.layers.fc(fluid.layers.fc(h, size=4 * WIDTH, act="relu"), size=WIDTH)
+
+
+def program() -> Any:
+    """Two blocks, the mean over each sentence, two classes."""
+    words = fluid.layers.data("words", [1], "int64", lod_level=1)
+    label = fluid.layers.data("label", [1], "int64")
+    hidden = block(block(fluid.layers.embedding(words, [WORDS, WIDTH])))
+    prediction = fluid.layers.fc(fluid.layers.sequence_pool(hidden, "average"), 2, act="softmax")
+    return fluid.layers.mean(fluid.layers.cross_entropy(prediction, label))
+
+
+def rows() -> list[tuple[np.ndarray, int]]:
+    """Sentences, most of them short."""
+    random = np.random.default_rng(0)
+    lengths = np.clip(np.exp(random.normal(2.4, 0.7, SENTENCES)), 2, LONGEST).astype(int)
+    return [(random.integers(0, WORDS, n), int(random.integers(0, 2))) for n in lengths]
+
+
+def train(buckets: list[int] | None, sentences: list[Any], epochs: int = EPOCHS) -> fluid.Trainer:
+    """Train, and test after each epoch on as many sentences again."""
+    trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=buckets)
+    reader = fluid.reader.bucket_by_length(fluid.reader.shuffle(sentences, len(sentences), seed=0), BATCH)
+    trainer.train(reader, num_epochs=epochs, test_reader=fluid.batch(sentences, BATCH))
+    return trainer
+
+
+if __name__ == "__main__":
+    train([LONGEST] if sys.argv[1] == "one" else None, rows())

@@ -1,0 +1,71 @@
+"""From the start of a process to its first training step, and to its first answer; without and with kept compilations.
+
+Each peer has an empty folder for what it compiles, which its second process finds full: fluid as it has one by default,
+the hand-written one by the settings of JAX that keep everything. First values are made by NumPy there.
+"""
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from timing import Row, interleave
+
+HERE = pathlib.Path(__file__).resolve().parent
+SECONDS = ("wall", "CPU")
+Figures = dict[tuple[str, str, str], float]
+
+
+def environment(folder: str) -> dict[str, str]:
+    """The environment of a process that keeps what it compiles in a folder, by whichever means is its own."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    own.pop("PYTHONDONTWRITEBYTECODE", None)
+    kept = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return own | ({} if folder.endswith("fluid") else kept) | {"FLUID_COMPILATION_CACHE": folder}
+
+
+def process(script: str, *arguments: str, folder: str) -> tuple[float, str]:
+    """Seconds that a script takes, and what it prints."""
+    start = time.perf_counter()
+    command = [sys.executable, str(HERE / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(folder))
+    return time.perf_counter() - start, done.stdout
+
+
+def starts(peer: str, net: str) -> Figures:
+    """Seconds by what was reached, by what was kept, and by clock: two processes that train, then two that answer."""
+    found: Figures = {}
+    with tempfile.TemporaryDirectory() as place:
+        parameters = str(pathlib.Path(place) / "parameters.npz")
+        for what in ("step", "answer"):
+            folder = str(pathlib.Path(place) / what / peer)
+            for kept in ("empty cache", "second process"):
+                wall, printed = process("first_step.py", peer, net, what, parameters, folder=folder)
+                found[what, kept, "wall"] = wall
+                found[what, kept, "CPU"] = json.loads(printed)
+    return found
+
+
+def encoder(buckets: str) -> float:
+    """Seconds of the ragged encoder in a process that finds nothing compiled."""
+    with tempfile.TemporaryDirectory() as place:
+        return process("ragged_encoder.py", buckets, folder=f"{place}/fluid")[0]
+
+
+def run(rounds: int) -> list[Row]:
+    turns = max(1, rounds // 4)
+    rows = []
+    for net, title in (("digits", "the README's net"), ("lenet", "LeNet")):
+        found = interleave({peer: functools.partial(starts, peer, net) for peer in ("fluid", "hand")}, turns)
+        for key in found["fluid"][0]:
+            numbers = {peer: [figures[key] for figures in all_figures] for peer, all_figures in found.items()}
+            what, kept, clock = key
+            rows.append(Row(f"to the first {what}, {title}, {kept}, {clock}", "s", numbers, higher_is_better=False))
+    encoders = {"fluid": functools.partial(encoder, "default"), "hand": functools.partial(encoder, "one")}
+    title = "ragged encoder, 8 epochs, default buckets / one bucket"
+    rows.append(Row(title, "s", interleave(encoders, turns), higher_is_better=False))
+    return rows
