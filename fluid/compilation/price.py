@@ -18,7 +18,7 @@ def price_of(program: Program, platform: str) -> float:
     """The number of steps of one row of its sequences that a program computes while it could be compiled once.
 
     Args:
-      program: of which weights are applied at each step, those of tables excepted.
+      program: all its weights are taken to be applied at each step, those of embeddings excepted.
       platform: "cpu", "gpu", ...
 
     Example:
@@ -29,6 +29,7 @@ def price_of(program: Program, platform: str) -> float:
       >>> price_of(fluid.Program(program), "cpu") < price_of(fluid.Program(program), "gpu")
       True
     """
-    weights = sum(math.prod(s.shape) for n, s in program.parameters.items() if n not in program.lookups)
+    kinds = {name.partition(".tmp_")[0]: kind for name, kind in program.kinds.items()}
+    weights = sum(math.prod(s.shape) for s in program.parameters.values() if kinds.get(s.layer) != "embedding")
     flops = _SECONDS_PER_EQUATION * program.equations * _FLOPS_PER_SECOND.get(platform, _OF_OTHERS)
     return flops / max(_FLOPS_PER_WEIGHT * weights, _LEAST_FLOPS)
