@@ -8,16 +8,13 @@ import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported; JAX_PLATFORMS=cuda,cpu tests a GPU
 os.environ.setdefault("MPLBACKEND", "agg")
-# What several tests compile is compiled once. Each worker has a folder of its own: JAX reads what another process has
-# written half.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fluid-compiled-")
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import hypothesis
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
+
+import fluid
 
 # A shell that starts the suite in the background has it ignore Ctrl-C; some tests are about just that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,8 +46,25 @@ def forgotten():
     jax.clear_caches()
 
 
-def pytest_unconfigure():
-    shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+def pytest_configure(config):
+    """Have compiled once what several tests compile, in a folder for all workers, and for processes that tests start.
+
+    None of them sees the folder of the user, or that of JAX.
+    """
+    if not is_worker(config):
+        os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+        os.environ["FLUID_COMPILATION_CACHE"] = tempfile.mkdtemp(prefix="fluid-compiled-")
+    fluid.set_compilation_cache(os.environ["FLUID_COMPILATION_CACHE"])
+
+
+def is_worker(config):
+    """Whether this process runs a part of the tests for another one."""
+    return hasattr(config, "workerinput")
+
+
+def pytest_unconfigure(config):
+    if not is_worker(config):
+        shutil.rmtree(os.environ["FLUID_COMPILATION_CACHE"], ignore_errors=True)
 
 
 class Digits:
@@ -89,14 +103,7 @@ def in_tmp(tmp_path, monkeypatch):
 @pytest.fixture
 def own_compilation_cache():
     """A test may say where compiled programs lie; afterwards they lie again where they lay before."""
-    settings = (
-        "jax_compilation_cache_dir",
-        "jax_enable_compilation_cache",
-        "jax_persistent_cache_min_compile_time_secs",
-    )
-    before = {name: getattr(jax.config, name) for name in settings}
+    before = jax.config.jax_compilation_cache_dir
     yield
-    if before != {name: getattr(jax.config, name) for name in settings}:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
+    if jax.config.jax_compilation_cache_dir != before or not jax.config.jax_enable_compilation_cache:
+        fluid.set_compilation_cache(before)
