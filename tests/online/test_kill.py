@@ -115,10 +115,8 @@ class Killed:
 
 
 @pytest.fixture
-def environment(tmp_path_factory):
-    # A process that dies while it writes what it has compiled leaves half of it, which is no other test's business.
-    compiled = tmp_path_factory.getbasetemp() / "compiled-to-be-killed"
-    return {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled), "PYTHONPATH": os.pathsep.join(sys.path)}
+def environment():
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def test_row_48_killed_at_any_moment_every_accepted_row_is_trained_on_once(tmp_path, environment):

@@ -24,9 +24,9 @@ class Process(subprocess.Popen):
     Two pipes, since in a common one long messages of its threads would tear the lines apart.
     """
 
-    def __init__(self, folder, mode, environment, script=SCRIPT):
+    def __init__(self, folder, mode, script=SCRIPT):
         command = [sys.executable, str(script), str(folder), mode]
-        super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.log = []
         self.listening = threading.Thread(target=self.log.extend, args=(self.stderr,))
         self.listening.start()
@@ -38,12 +38,9 @@ class Process(subprocess.Popen):
 
 
 @pytest.fixture
-def start(tmp_path_factory):
+def start():
     """Start a training process: `start(folder, mode="plain")`."""
-    # A process that dies while it writes what it has compiled leaves half of it, which is no other test's business.
-    compiled = tmp_path_factory.getbasetemp() / "compiled-to-be-killed"
-    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled)}
-    return lambda folder, mode="plain", script=SCRIPT: Process(folder, mode, environment, script)
+    return lambda folder, mode="plain", script=SCRIPT: Process(folder, mode, script)
 
 
 def run(process, lines=None, then=None):
