@@ -6,6 +6,7 @@ object is being destroyed, which is when an iterator that nobody holds any more 
 refer to the queues only, so that they do not keep the iterator alive.
 """
 
+import contextlib
 import itertools
 import queue
 import sys
@@ -100,12 +101,34 @@ def read_ahead(
       mapper: applied to each row, in the threads.
       workers: number of threads.
     """
-    shared = _Workers(open_rows, size, mapper, workers)
+    with contextlib.closing(started(open_rows, size, mapper, workers)) as rows:
+        yield from rows
+
+
+def started(
+    open_rows: Callable[[], Rows], size: int, mapper: Callable[[Any], Any] | None = None, workers: int = 1
+) -> Rows:
+    """The rows of `read_ahead`, whose threads begin at once and not when the first row is wanted.
+
+    Args:
+      open_rows: as for `read_ahead`.
+      size: as for `read_ahead`.
+      mapper: as for `read_ahead`.
+      workers: as for `read_ahead`.
+    """
+    rows = _rows(_Workers(open_rows, size, mapper, workers))
+    next(rows)
+    return rows
+
+
+def _rows(shared: _Workers) -> Rows:
+    """None, once the threads have begun; then the rows."""
     held: dict[int, tuple[str, Any]] = {}
     value: Any = None
     try:
         for thread in shared.threads:
             thread.start()
+        yield None
         for number in itertools.count():
             while number not in held:
                 arrived, *rest = shared.done.get()

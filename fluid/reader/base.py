@@ -91,6 +91,12 @@ class Reader:
             raise errors.ArgumentError(
                 f"restore needs what reader.state() returned, found {state!r}: reader.restore(saved_state)"
             ) from error
+        if changed := _changed_files(state.get("reader", self.plan), self.plan):
+            raise errors.ArgumentError(
+                f"the files are not those of this position: {changed[0]!r} is new, gone, or has another size, version "
+                f"or date{f', and {len(changed) - 1} more' * (len(changed) > 1)}; expected the same files, or copies "
+                f"that keep their dates (cp -p, rsync -t). Bring them back, or start anew without restore"
+            )
         if epoch < 0 or given < 0 or state.get("reader", self.plan) != self.plan:
             raise errors.ArgumentError(
                 f"this position was taken from another reader: found epoch {epoch}, {given} items given by "
@@ -303,6 +309,20 @@ def opened(readers: list[Reader], epoch: int, start: int) -> Iterator[list[Rows]
 def skip(rows: Iterator[Any], count: int) -> None:
     """Read and drop `count` rows."""
     next(itertools.islice(rows, count, count), None)
+
+
+def _changed_files(saved: Any, plan: Any) -> list[str]:
+    """The names of the files, as plans of `reader.files` have them, in which two plans differ."""
+    if isinstance(saved, Mapping) and isinstance(plan, Mapping) and saved.keys() == plan.keys():
+        pairs = [(saved[key], plan[key]) for key in plan]
+        before, now = saved.get("files"), plan.get("files")
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    elif isinstance(saved, list) and isinstance(plan, list) and len(saved) == len(plan):
+        pairs = list(zip(saved, plan, strict=True))
+    else:
+        return []
+    return [name for pair in pairs for name in _changed_files(*pair)]
 
 
 def _named(source: Any) -> str:
