@@ -1,6 +1,6 @@
 """Columns of Arrow as the values of rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from fluid.reader.files.format import Row, broken
 from fluid.reader.files.listing import File
 
 Values = Sequence[Any] | np.ndarray
+Missing = Callable[[int, Any], Exception]
 
 
 def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
@@ -23,7 +24,7 @@ def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
       ReaderError: a number is missing.
     """
     names = batch.schema.names
-    columns = [_values(column, name, file, first) for name, column in zip(names, batch.columns, strict=True)]
+    columns = [_values(column, _missing(name, file, first)) for name, column in zip(names, batch.columns, strict=True)]
     for values in zip(*columns, strict=True):
         yield dict(zip(names, values, strict=True))
 
@@ -52,7 +53,7 @@ def kind(type_: Any) -> str:
     return str(type_)
 
 
-def _values(column: Any, name: str, file: File, first: int) -> Values:
+def _values(column: Any, missing: Missing) -> Values:
     """The values of an array of Arrow, one for each row.
 
     Numbers become an array `[rows, ...]`, a missing float NaN; lists of numbers become arrays of different lengths,
@@ -63,39 +64,41 @@ def _values(column: Any, name: str, file: File, first: int) -> Values:
     of = pa.types
     type_ = column.type
     if of.is_dictionary(type_):
-        return _values(column.dictionary_decode(), name, file, first)
-    is_fixed = of.is_fixed_size_list(type_)
-    is_list = is_fixed or of.is_list(type_) or of.is_large_list(type_)
+        return _values(column.dictionary_decode(), missing)
+    is_list = of.is_list(type_) or of.is_large_list(type_) or of.is_fixed_size_list(type_)
     is_tensor = isinstance(type_, pa.FixedShapeTensorType)
     is_number = of.is_integer(type_) or of.is_floating(type_) or of.is_boolean(type_)
     if column.null_count and (is_list or is_tensor or (is_number and not of.is_floating(type_))):
-        row = first + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        fix = "Fill it or leave the row out when the file is written, or read other columns: columns=[...]"
-        raise broken(file, row, f"column {name!r} has no value, expected one of type {type_}", fix)
-    if is_number:
+        raise missing(int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]), type_)
+    if is_number or of.is_temporal(type_):
         return np.array(column.to_numpy(zero_copy_only=False))  # a copy, so that it can be written to
     if is_tensor:
         return np.array(column.to_numpy_ndarray())
-    if is_fixed:
-        inner = _inner(column, name, file, first)
-        size = type_.list_size
-        if isinstance(inner, np.ndarray):
-            return inner.reshape(len(column), size, *inner.shape[1:])
-        return [inner[low : low + size] for low in range(0, len(column) * size, size)]
     if is_list:
-        inner = _inner(column, name, file, first)
-        ends = np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False), dtype=int)
-        return [inner[low:high] for low, high in zip([0, *ends[:-1]], ends, strict=True)]
-    if of.is_temporal(type_):
-        return np.array(column.to_numpy(zero_copy_only=False))
+        return _lists(column, missing)
     values: list[Any] = column.to_pylist()
     return values
 
 
-def _inner(column: Any, name: str, file: File, first: int) -> Values:
-    """The elements of all lists of a column; a missing one is searched for list by list, to name its row."""
-    elements = column.flatten()
-    if elements.null_count:
-        for number in range(len(column)):
-            _values(column.slice(number, 1).flatten(), name, file, first + number)
-    return _values(elements, name, file, first)
+def _lists(column: Any, missing: Missing) -> Values:
+    """The lists of a column; those of one size that hold numbers become one array `[rows, size, ...]`."""
+    import pyarrow as pa
+
+    is_fixed = pa.types.is_fixed_size_list(column.type)
+    size = column.type.list_size if is_fixed else 0
+    lengths = np.full(len(column), size) if is_fixed else column.value_lengths().to_numpy(zero_copy_only=False)
+    ends = np.cumsum(lengths, dtype=int)
+    elements = _values(
+        column.flatten(), lambda index, type_: missing(int(np.searchsorted(ends, index, side="right")), type_)
+    )
+    if is_fixed and isinstance(elements, np.ndarray):
+        return elements.reshape(len(column), size, *elements.shape[1:])
+    return [elements[low:high] for low, high in zip(ends - lengths, ends, strict=True)]
+
+
+def _missing(name: str, file: File, first: int) -> Missing:
+    """A function that makes the error about a row without a value in a column."""
+    fix = "Fill it or leave the row out when the file is written, or read other columns: columns=[...]"
+    return lambda index, type_: broken(
+        file, first + index, f"column {name!r} has no value, expected one of type {type_}", fix
+    )

@@ -2,11 +2,9 @@
 
 import zipfile
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 
 from fluid import errors
+from fluid.reader.files import npy
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row
 from fluid.reader.files.listing import File
@@ -21,8 +19,10 @@ class Npz(Format):
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
         """The file, with the number of rows that the headers of its columns tell."""
         with file.open() as stream, zipfile.ZipFile(stream) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
-            shapes = {name: _shape(archive, name) for name in fields.present(names)}
+            shapes = {}
+            for name in fields.present(_names(archive)):
+                with archive.open(f"{name}.npy") as entry:
+                    shapes[name] = npy.header(entry)[2]
         lengths = {shape[0] if shape else None for shape in shapes.values()}
         if len(lengths) != 1 or None in lengths:
             raise errors.ReaderError(
@@ -33,18 +33,15 @@ class Npz(Format):
         return [Piece(file, rows=count)] if count else []
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
-        """The rows of a file; arrays of Python objects are refused by NumPy."""
-        with piece.file.open() as stream, np.load(stream, allow_pickle=False) as archive:
-            columns = {name: archive[name] for name in fields.present(archive.files)}
+        """The rows of a file."""
+        columns = {}
+        with piece.file.open() as stream, zipfile.ZipFile(stream) as archive:
+            for name in fields.present(_names(archive)):
+                with archive.open(f"{name}.npy") as entry:
+                    columns[name] = npy.read(entry)
         for number in range(skip, piece.rows or 0):
             yield {name: column[number] for name, column in columns.items()}
 
 
-def _shape(archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
-    """The shape of an array of an archive, of which only the header is read."""
-    form: Any = np.lib.format
-    with archive.open(f"{name}.npy") as stream:
-        version = form.read_magic(stream)
-        read = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
-        shape: tuple[int, ...] = read(stream)[0]
-    return shape
+def _names(archive: zipfile.ZipFile) -> list[str]:
+    return [name.removesuffix(".npy") for name in archive.namelist()]

@@ -125,8 +125,11 @@ def _class() -> Any:
             label = kind.LABEL_REPEATED if type_.endswith("*") else kind.LABEL_OPTIONAL
             added = message.field.add(name=field, number=number, label=label)
             plain = type_.removesuffix("*")
-            added.type = kind.TYPE_MESSAGE if plain in _MESSAGES else kind.Type.Value(f"TYPE_{plain.upper()}")
-            added.type_name = f".fluid.files.{plain}" if plain in _MESSAGES else ""
+            if plain in _MESSAGES:
+                added.type = kind.TYPE_MESSAGE
+                added.type_name = f".fluid.files.{plain}"
+            else:
+                added.type = kind.Type.Value(f"TYPE_{plain.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(described)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("fluid.files.Example"))

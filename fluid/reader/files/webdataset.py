@@ -9,20 +9,16 @@ import itertools
 import json
 import posixpath
 import tarfile
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any
 
-import numpy as np
-
+from fluid.reader.files import npy
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row, broken
 
 KEY = "__key__"
-
-
-def _array(data: bytes) -> np.ndarray:
-    array: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
-    return array
+_BLOCK = 1 << 18
 
 
 # What is made of members by the last part of their extension; all others stay bytes, and nothing is ever unpickled.
@@ -30,7 +26,7 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "cls": int,
     "index": int,
     "json": json.loads,
-    "npy": _array,
+    "npy": lambda data: npy.read(io.BytesIO(data)),
     "text": bytes.decode,
     "txt": bytes.decode,
 }
@@ -46,7 +42,9 @@ class WebDataset(Format):
         """The rows of a file; the one whose fields have the name NAME has NAME as "__key__"."""
         del skip
         wanted = fields.sources
-        with piece.file.open() as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        with piece.file.open() as opened:
+            stream = _Watched(opened)
+            archive = tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK)
             members = (member for member in archive if member.isfile() and _parts(member)[1])
             for number, (key, group) in enumerate(itertools.groupby(members, lambda member: _parts(member)[0])):
                 row: dict[str, Any] = {KEY: key}
@@ -62,6 +60,33 @@ class WebDataset(Format):
                     if wanted is None or extension in wanted:
                         row[extension] = _decoded(archive, member, piece, number)
                 yield row
+            if not stream.ends_well(archive.offset):
+                raise ValueError(f"the archive is damaged or not whole at byte {archive.offset}")
+
+
+class _Watched(io.RawIOBase):
+    """A stream of a tar file that knows how it ends: where a header is damaged, tarfile says nothing and stops."""
+
+    def __init__(self, stream: IO[bytes]):
+        self._stream = stream
+        self._latest = deque([b""], maxlen=2)
+        self._position = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Read so many bytes."""
+        block = self._stream.read(size)
+        self._position += len(block)
+        self._latest.append(block)
+        return block
+
+    def ends_well(self, offset: int) -> bool:
+        """Whether what was read has an end mark, a block of zeros, in this place, and nothing but zeros behind it."""
+        latest = b"".join(self._latest)
+        behind = latest[len(latest) - (self._position - offset) :]
+        ends = len(behind) >= tarfile.BLOCKSIZE and not behind.strip(b"\0")
+        while ends and (block := self._stream.read(_BLOCK)):
+            ends = not block.strip(b"\0")
+        return ends
 
 
 def _parts(member: tarfile.TarInfo) -> tuple[str, str]:
