@@ -250,9 +250,12 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
     if isinstance(source, str | bytes) or not (
         callable(source) or hasattr(source, "__iter__") or hasattr(source, "__getitem__")
     ):
+        example = "def rows(): yield image, label"
+        if isinstance(source, str):
+            example = f"fluid.reader.batch(fluid.reader.files({source!r}), batch_size=32)"
         raise errors.ArgumentTypeError(
             f"{caller} needs a reader, that is a function which returns an iterable, or an iterable; found "
-            f"{type(source).__name__} {source!r}. For example: def rows(): yield image, label"
+            f"{type(source).__name__} {source!r}. For example: {example}"
         )
     return Source(source)
 
