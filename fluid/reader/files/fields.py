@@ -70,10 +70,12 @@ class Fields:
           names: of all fields in the file.
 
         Raises:
-          Misfit: a field that is wanted is not there.
+          Misfit: a field that is wanted is not there, or there twice.
         """
         known = list(names)
         wanted = self.sources
+        if repeated := [name for name in known if known.count(name) > 1 and (wanted is None or name in wanted)]:
+            raise Misfit(f"two fields are called {repeated[0]!r}", "Give each a name of its own in the file")
         if wanted is None:
             wanted = [name for name in self.dtypes if name not in known]
             missing = wanted

@@ -18,7 +18,7 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 _PART = re.compile(r"-\d+-of-\d+$")
 # What file systems call the checksum or version of a file, best first; otherwise its date stands for it.
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
-_DATES = ("mtime", "LastModified", "last_modified", "updated", "modified")
+_DATES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,9 @@ def stamps(files: Sequence[File]) -> dict[str, str]:
       {'a/1.csv': '9', 'b/1.csv': '8'}
     """
     folder = posixpath.commonpath([posixpath.dirname("/" + file.path) for file in files])
-    return {posixpath.relpath("/" + file.path, folder): file.stamp for file in files}
+    found = {posixpath.relpath("/" + file.path, folder): file.stamp for file in files}
+    # Two stores may have files of the same path; those are told apart by their addresses.
+    return found if len(found) == len(files) else {file.name: file.stamp for file in files}
 
 
 def _matching(path: str, options: dict[str, Any]) -> list[File]:
@@ -170,6 +172,8 @@ def _system(path: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 def _stamp(info: Mapping[str, Any]) -> str:
     known = next((info[key] for key in (*_VERSIONS, *_DATES) if info.get(key)), None)
+    if isinstance(known, float):  # a local date; copies may keep whole seconds only
+        known = int(known)
     digest = hashlib.blake2b(str(known).encode(), digest_size=4).hexdigest()
     return f"{info.get('size')}-{digest}"
 

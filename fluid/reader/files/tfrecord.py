@@ -47,7 +47,10 @@ class TFRecord(Format):
         wanted = fields.sources
         with piece.file.open() as stream:
             for number, record in enumerate(records(stream, piece.file)):
-                features = example.FromString(record).features.feature
+                message = example.FromString(record)
+                if number == 0:
+                    _check_is_example(message, piece.file)
+                features = message.features.feature
                 yield {f.key: _value(f.value, f.key, piece.file, number) for f in features if _is_in(f.key, wanted)}
 
 
@@ -101,6 +104,19 @@ def _value(feature: Any, name: str, file: File, number: int) -> Any:
         raise broken(file, number, f"feature {name!r} has no value", "Write each row with all of its features")
     values = getattr(feature, which).value
     return list(values) if which == "bytes_list" else np.array(values, _DTYPES[which])
+
+
+def _check_is_example(message: Any, file: File) -> None:
+    """Refuse messages of another kind, of which protobuf reads what it knows."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    if len(UnknownFieldSet(message)):
+        raise broken(
+            file,
+            0,
+            "the message has fields that tf.train.Example does not have, as a SequenceExample does",
+            "Write messages of the kind tf.train.Example; features of any length may be in them",
+        )
 
 
 def _damaged(file: File, number: int, found: str) -> Exception:

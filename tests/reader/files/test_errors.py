@@ -140,6 +140,7 @@ WRONG_ROWS = {
     "csv width": ("a.csv", "x,y\n1,2\n3\n", {}, "row 1 .*Expected 2 columns, got 1"),
     "csv type": ("a.csv", "x,y\n1,2\n3,b\n", {"dtypes": {"y": "int64"}}, "row 1 .*invalid value 'b'.*dtypes="),
     "csv missing": ("a.csv", "x,y\n1,2\n,2\n", {}, "row 1 .*column 'x' has no value"),
+    "csv twice": ("a.csv", "x,x\n1,2\n", {}, "row 0 .*two fields are called 'x'"),
     "csv empty": ("a.csv", "", {}, "behind its first 0 rows.*Empty CSV file"),
 }
 
@@ -168,6 +169,15 @@ def test_files_whose_columns_differ_are_named(tmp_path):
     ):
         list(reader.files(tmp_path / "*.parquet"))
     assert len(list(reader.files(tmp_path / "*.parquet", columns=["y"]))) == 4
+
+
+def test_other_messages_than_examples_are_refused(tmp_path, monkeypatch):
+    """Of a SequenceExample protobuf would read the context, and leave out the sequences without a word."""
+    make = written_files.example
+    monkeypatch.setattr(written_files, "example", lambda row: make(row) + b"\x12\x02\x0a\x00")
+    written_files.tfrecord(tmp_path / "a.tfrecord", written_files.rows_of(2))
+    with pytest.raises(errors.ReaderError, match=r"a\.tfrecord, row 0 .*tf.train.Example does not have.*Sequence"):
+        list(reader.files(tmp_path / "a.tfrecord"))
 
 
 def test_a_missing_number_of_parquet_is_named(tmp_path):

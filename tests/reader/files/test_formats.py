@@ -20,7 +20,7 @@ from fluid.reader.files import arrow
 from fluid.reader.files.json_lines import lines
 from fluid.reader.files.listing import File
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=25, deadline=None)
 
 
 def plain(value):

@@ -7,18 +7,20 @@ import os
 import threading
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import written_files
 from hypothesis import given, settings
 from written_files import id_of
 
+import fluid
 from fluid import errors, reader
 from fluid.reader.files import listing, order
 from fluid.reader.files.format import Piece
 
 COUNTS = [5, 0, 9, 1, 37, 6]
 TOTAL = sum(COUNTS)
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=10, deadline=None)
 shuffles = st.one_of(st.just({}), st.integers(1, 70).map(lambda n: {"shuffle": True, "buf_size": n, "seed": n % 3}))
 
 
@@ -191,6 +193,38 @@ def test_files_that_changed_since_the_position_was_saved_are_noticed(change, tmp
         os.utime(changed, (1, 1))  # of the same size; only the date differs
     with pytest.raises(errors.ArgumentError, match=rf"'{changed.name}' is new, gone, or has another .*start anew"):
         make().restore(state)
+
+
+def test_a_training_is_resumed_in_the_middle_of_a_file_but_not_with_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        np.savez(f"{number}.npz", x=rng.normal(size=(7, 4)).astype("float32"))
+
+    def program():
+        return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=1)))
+
+    def trained(folder, num_epochs, event_handler=None):
+        config = fluid.CheckpointConfig(folder, step_interval=5)
+        trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), checkpoint_config=config)
+        rows = reader.files("*.npz", shuffle=True, buf_size=5)
+        trainer.train(reader.batch(rows, 2), num_epochs, event_handler=event_handler)
+        return trainer.params
+
+    def interrupt(event):
+        if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == (1, 4):
+            raise KeyError
+
+    whole = trained("whole", 2)
+    for folder in ("again", "changed"):
+        with pytest.raises(KeyError):
+            trained(folder, 2, interrupt)
+    resumed = trained("again", 2)
+    assert all(np.array_equal(resumed[name], whole[name]) for name in whole)
+    os.utime("1.npz", (1, 1))
+    with pytest.raises(errors.ArgumentError, match=r"'1\.npz' is new, gone, or has another") as caught:
+        trained("changed", 2)
+    assert "another checkpoint_dir" in caught.value.__notes__[0]
 
 
 def test_files_may_be_moved_together(tmp_path):
