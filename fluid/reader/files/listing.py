@@ -149,7 +149,8 @@ def _matching(path: str, options: dict[str, Any]) -> list[File]:
         )
     is_local = "file" in (system.protocol if isinstance(system.protocol, tuple) else (system.protocol,))
     shown = {name: name if is_local else system.unstrip_protocol(name) for name in sorted(infos)}
-    return [File(system, name, shown[name], _stamp(infos[name])) for name in shown]
+    # What a web server lists has names only.
+    return [File(system, n, shown[n], _stamp(infos[n] if infos[n].get("size") else system.info(n))) for n in shown]
 
 
 def _system(path: str, options: dict[str, Any]) -> tuple[Any, str]:
