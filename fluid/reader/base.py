@@ -100,8 +100,8 @@ class Reader:
         if epoch < 0 or given < 0 or state.get("reader", self.plan) != self.plan:
             raise errors.ArgumentError(
                 f"this position was taken from another reader: found epoch {epoch}, {given} items given by "
-                f"{state.get('reader')}; expected {self.plan}. Build the reader with the same decorators, sizes and "
-                f"seeds as when the position was saved, or start anew without restore"
+                f"{_brief(state.get('reader'))}; expected {_brief(self.plan)}. Build the reader with the same "
+                f"decorators, sizes and seeds as when the position was saved, or start anew without restore"
             )
         self._next = (epoch, given)
         self._position = (epoch, given)
@@ -326,6 +326,18 @@ def _changed_files(saved: Any, plan: Any) -> list[str]:
     else:
         return []
     return [name for pair in pairs for name in _changed_files(*pair)]
+
+
+def _brief(plan: Any) -> Any:
+    """A plan for a message: of files, of which there may be thousands, how many there are."""
+    if isinstance(plan, list):
+        return [_brief(part) for part in plan]
+    if not isinstance(plan, Mapping):
+        return plan
+    return {
+        key: f"{len(part)} files" if key == "files" and isinstance(part, Mapping) else _brief(part)
+        for key, part in plan.items()
+    }
 
 
 def _named(source: Any) -> str:

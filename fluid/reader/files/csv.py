@@ -28,17 +28,18 @@ class Csv(Format):
         csv = library("pyarrow.csv", f"{name!r} is a file of comma separated values")
         types = {source: _type(pa, dtype) for source, dtype in fields.source_dtypes.items()}
         with piece.file.open() as stream, _named_rows(pa, piece.file):
-            batches = csv.open_csv(
+            reading = csv.open_csv(
                 stream,
                 read_options=csv.ReadOptions(use_threads=False),  # with threads, messages have no row
                 parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
                 convert_options=csv.ConvertOptions(column_types=types),
             )
-            columns = fields.present(batches.schema.names)
-            number = 0
-            for batch in batches:
-                yield from arrow.rows(batch.select(columns), piece.file, number)
-                number += batch.num_rows
+            with reading as batches:  # closed, no thread of pyarrow reads on
+                columns = fields.present(batches.schema.names)
+                number = 0
+                for batch in batches:
+                    yield from arrow.rows(batch.select(columns), piece.file, number)
+                    number += batch.num_rows
 
 
 class Tsv(Csv):

@@ -30,7 +30,7 @@ class Parquet(Format):
     def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
         """The rows of a row group."""
         with piece.file.open() as stream:
-            opened = _library(piece.file).ParquetFile(stream, pre_buffer=True)
+            opened = _library(piece.file).ParquetFile(stream)
             columns = fields.present(opened.schema_arrow.names)
             number = piece.first
             batches = opened.iter_batches(_ROWS_AT_ONCE, row_groups=[piece.part], columns=columns, use_threads=False)

@@ -4,6 +4,8 @@ import contextlib
 import itertools
 import json
 import os
+import subprocess
+import sys
 import threading
 
 import hypothesis.strategies as st
@@ -225,6 +227,38 @@ def test_a_training_is_resumed_in_the_middle_of_a_file_but_not_with_another(tmp_
     with pytest.raises(errors.ArgumentError, match=r"'1\.npz' is new, gone, or has another") as caught:
         trained("changed", 2)
     assert "another checkpoint_dir" in caught.value.__notes__[0]
+
+
+def test_a_position_in_another_order_is_refused_without_naming_all_files(patterns):
+    rows = reader.files(patterns["npz"], shuffle=True, seed=1)
+    with pytest.raises(
+        errors.ArgumentError, match=r"taken from another reader: .*'seed': 2.*'files': '6 files'"
+    ) as caught:
+        rows.restore(reader.files(patterns["npz"], shuffle=True, seed=2).state())
+    assert "part-000" not in str(caught.value)
+
+
+BROKEN_OFF = """
+import sys
+from fluid import reader
+
+for pattern in sys.argv[1:]:
+    rows = reader.files(pattern, shuffle=True, buf_size=5)()
+    next(rows)
+    globals()[pattern] = rows
+sys.exit(3)
+"""
+
+
+@pytest.mark.slow
+def test_python_ends_while_files_are_read(tmp_path):
+    """Threads that are inside of pyarrow when Python ends would take it down with another exit code."""
+    found = []
+    for format in ("parquet", "csv"):
+        (tmp_path / format).mkdir()
+        found.append(written_files.write(tmp_path / format, format, [400] * 4))
+    done = subprocess.run([sys.executable, "-c", BROKEN_OFF, *found], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 def test_files_may_be_moved_together(tmp_path):
