@@ -19,8 +19,6 @@ from fluid.reader.files.format import Format, Piece, Row, broken
 
 KEY = "__key__"
 _BLOCK = 1 << 18
-
-
 # What is made of members by the last part of their extension; all others stay bytes, and nothing is ever unpickled.
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "cls": int,
@@ -60,6 +58,8 @@ class WebDataset(Format):
                     if wanted is None or extension in wanted:
                         row[extension] = _decoded(archive, member, piece, number)
                 yield row
+                # Or the heads of all members would stay in memory. typeshed does not know this list.
+                archive.members.clear()  # type: ignore[attr-defined]
             if not stream.ends_well(archive.offset):
                 raise ValueError(f"the archive is damaged or not whole at byte {archive.offset}")
 

@@ -210,6 +210,22 @@ def test_webdataset_rows_may_lie_in_folders_and_lack_fields(tmp_path):
     ]
 
 
+def test_members_of_a_tar_file_do_not_pile_up(tmp_path, monkeypatch):
+    """tarfile keeps what it knows of every member; an archive may have millions."""
+    kept = []
+
+    class Counted(tarfile.TarFile):
+        def next(self):
+            kept.append(len(self.members))
+            return super().next()
+
+    monkeypatch.setattr(tarfile, "TarFile", Counted)
+    monkeypatch.setattr(tarfile, "open", Counted.open)
+    written_files.webdataset(tmp_path / "a.tar", written_files.rows_of(50))
+    assert len(list(reader.files(tmp_path / "a.tar"))) == 50
+    assert len(kept) > 250 and max(kept) < 20
+
+
 def test_pickled_objects_are_never_read(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([{}], object))
     with pytest.raises(errors.ReaderError, match=r"a\.npz: .*Python objects are never read"):
