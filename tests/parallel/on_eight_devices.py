@@ -443,7 +443,6 @@ EXAMPLES = {
     "recommender_system": {},
     "understand_sentiment": {},
     "language_model": {},
-    "label_semantic_roles": {},
     "ctc_digits": {},
 }
 
