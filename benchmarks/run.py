@@ -5,7 +5,18 @@ import importlib
 import os
 import platform
 
-BENCHMARKS = ["mlp", "lenet_bn", "resnet32", "bigemb", "lstm_ragged", "inference", "repeat", "startup", "import_time"]
+BENCHMARKS = [
+    "mlp",
+    "lenet_bn",
+    "resnet32",
+    "bigemb",
+    "lstm_ragged",
+    "inference",
+    "repeat",
+    "startup",
+    "parallel",
+    "import_time",
+]
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace Checkpoint CheckpointConfig DataFeeder
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop MeasuredEvent
-        NestedSequenceBatch OnlineTrainer ParamAttr Program ProgressBar RemoteTrainer Results Scope
+        Mesh NestedSequenceBatch OnlineTrainer ParamAttr Program ProgressBar RemoteTrainer Results Scope
         SequenceBatch Session Trainer TrainingProgram TrainingStep WeightNormParamAttr average batch clip
         contrib core create_lod_tensor create_random_int_lodtensor data draw embedding errors find_learning_rate
         frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer
@@ -45,7 +45,7 @@ NAMES = {
         sampled_softmax_with_cross_entropy sampling_id scale scan scatter scatter_nd scatter_nd_add selu
         sequence_concat sequence_conv sequence_enumerate sequence_erase sequence_expand sequence_expand_as
         sequence_first_step sequence_last_step sequence_mask sequence_pad sequence_pool sequence_reshape
-        sequence_reverse sequence_scatter sequence_slice sequence_softmax sequence_unpad shape shard_index
+        sequence_reverse sequence_scatter sequence_slice sequence_softmax sequence_unpad shape shard shard_index
         shuffle_channel sigmoid sigmoid_cross_entropy_with_logits sigmoid_focal_loss sign silu sin
         sinusoidal_position size slice smooth_l1 soft_relu softmax softmax_with_cross_entropy softplus
         softshrink softsign space_to_depth spectral_norm split sqrt square square_error_cost squeeze ssd_loss

@@ -7,9 +7,9 @@ from fluid.core.arguments import (
     is_size,
     misfit_of,
     one_of,
-    refuse_parallel,
     whole_number,
 )
+from fluid.core.axes import DATA, FSDP, Axes, axes_here, axes_of, divided, partition, refuse_mesh
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -61,6 +61,13 @@ from fluid.core.variables import (
 )
 
 __all__ = [
+    "DATA",
+    "FSDP",
+    "Axes",
+    "axes_here",
+    "axes_of",
+    "divided",
+    "partition",
     "TEST",
     "TRAIN",
     "Applied",
@@ -115,9 +122,9 @@ __all__ = [
     "present_frame",
     "random_key",
     "record",
+    "refuse_mesh",
     "record_gradient_clip",
     "record_minimize",
-    "refuse_parallel",
     "running",
     "set_state",
     "spread_mask",

@@ -1,0 +1,464 @@
+"""Tests that need eight devices; `test_eight_devices.py` runs them, in a process that has as many."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from test_examples import load
+from test_pages import check
+
+import fluid
+from fluid import errors, layers
+from fluid.parallel import layout
+from fluid.session.step import Request
+
+MESHES = {
+    "data": {"parallel": True},
+    "fsdp": {"parallel": "fsdp"},
+    "4x2": {"parallel": fluid.Mesh(data=4, model=2), "shardings": {"fc_2.*": (), "fc_*.w_0": (None, "model")}},
+    "2x2x2": {"parallel": fluid.Mesh(data=2, fsdp=2, model=2), "shardings": {"fc_1.w_0": ("fsdp", "model")}},
+}
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(61, 12)).astype("float32")
+Y = X.sum(1, keepdims=True)
+
+
+@pytest.fixture(autouse=True)
+def eight():
+    assert jax.device_count() == 8
+
+
+def net(optimizer=None):
+    """A net whose numbers mix the rows of a batch, and that draws random numbers for them."""
+    x = layers.data("x", shape=[12])
+    y = layers.data("y", shape=[1])
+    hidden = layers.dropout(layers.batch_norm(layers.fc(x, 64, act="relu")), 0.3, name="dropped")
+    loss = layers.mean(layers.square_error_cost(layers.fc(layers.fc(hidden, 128, act="tanh"), 1), y))
+    (optimizer or fluid.optimizer.Momentum(0.05, 0.9)).minimize(loss)
+    return loss
+
+
+def trained(program, feeds, steps=20, **settings):
+    """Losses and arrays after some steps."""
+    session = fluid.Session(program, **settings)
+    losses = [float(session.step(feeds[i % len(feeds)])[0]) for i in range(steps)]
+    return losses, {n: np.asarray(v) for n, v in session.scope.items()}, session
+
+
+def assert_equal(found, wanted, tolerance=1e-5):
+    """Compare losses and arrays, up to the order of sums."""
+    np.testing.assert_allclose(found[0], wanted[0], rtol=tolerance)
+    for name, array in wanted[1].items():
+        scale = np.abs(array).max() + 1e-2
+        np.testing.assert_allclose(found[1][name] / scale, array / scale, atol=tolerance, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    return {rows: trained(net, [{"x": X[:rows], "y": Y[:rows]}]) for rows in (61, 56)}
+
+
+@pytest.mark.parametrize("rows", [61, 56])
+@pytest.mark.parametrize("mesh", MESHES)
+def test_twenty_steps_are_those_of_one_device(mesh, rows, one_device):
+    found = trained(net, [{"x": X[:rows], "y": Y[:rows]}], **MESHES[mesh])
+    assert_equal(found, one_device[rows])
+    before = {n: v.sharding for n, v in found[2].scope.arrays.items()}
+    found[2].step({"x": X[:rows], "y": Y[:rows]})
+    assert {n: v.sharding for n, v in found[2].scope.arrays.items()} == before
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_dropout_masks_are_bit_equal(mesh):
+    def program():
+        x = layers.data("x", shape=[12])
+        return layers.dropout(x, 0.4), layers.fc(layers.dropout(layers.fc(x, 128, name="fc_1"), 0.5), 1, name="fc_2")
+
+    feed = {"x": X}
+    settings = MESHES[mesh] if mesh == "data" else {"parallel": MESHES[mesh]["parallel"]}
+    masks = [fluid.Session(program, **s).run(feed=feed, mode="train")[0] for s in ({}, settings)]
+    assert np.asarray(masks[0]).tobytes() == np.asarray(masks[1]).tobytes()
+    assert 0.2 < np.mean(np.asarray(masks[0]) == 0) < 0.6
+
+
+def compiled(session, feed):
+    """The training step as XLA has compiled it."""
+    program = next(iter(session.programs.values()))
+    step = session.bind(program, Request("train", None, tuple(feed)))
+    return step._train.lower(step._carry(), step._not_carried(), session.take(feed), {}).compile()
+
+
+def collectives(executable):
+    """How many of each operation in which devices talk to each other."""
+    kinds = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+    text = executable.as_text()
+    return {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}
+
+
+def deep():
+    hidden = layers.data("x", shape=[96])
+    for _ in range(4):
+        hidden = layers.fc(hidden, 96, act="tanh")
+    loss = layers.mean(hidden)
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    return loss
+
+
+WIDE = {"x": RANDOM.normal(size=(64, 96)).astype("float32")}
+
+
+def by_hand(mesh):
+    """The step of `deep` by `jax.shard_map`: each device has its rows, and gradients are added up."""
+
+    def loss(parameters, x):
+        for weight, bias in parameters:
+            x = jnp.tanh(x @ weight + bias)
+        return x.mean()
+
+    def step(parameters, x):
+        value, gradients = jax.value_and_grad(loss)(parameters, x)
+        gradients, value = jax.lax.pmean((gradients, value), "data")
+        return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, gradients), value
+
+    split = PartitionSpec("data")
+    whole = PartitionSpec()
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=(whole, split), out_specs=(whole, whole), check_vma=False)
+    parameters = [(jnp.zeros((96, 96)), jnp.zeros(96)) for _ in range(4)]
+    return jax.jit(mapped).lower(parameters, jnp.zeros((64, 96))).compile()
+
+
+def test_collectives_of_data_parallelism_are_those_of_a_step_by_hand():
+    session = fluid.Session(deep, parallel=True)
+    found = collectives(compiled(session, WIDE))
+    assert found == collectives(by_hand(session.layout.mesh))
+    assert found["all-reduce"] == 1 and sum(found.values()) == 1
+
+
+def test_fsdp_holds_an_eighth_and_gathers_each_layer_twice():
+    def program():
+        return layers.mean(deep_hidden())
+
+    def deep_hidden():
+        hidden = layers.data("x", shape=[96])
+        for _ in range(4):
+            hidden = layers.fc(hidden, 96, act="tanh", bias_attr=False)
+        return hidden
+
+    def training():
+        loss = program()
+        fluid.optimizer.Adam(0.01).minimize(loss)
+        return loss
+
+    session = fluid.Session(training, parallel="fsdp")
+    executable = compiled(session, WIDE)
+    memory = executable.memory_analysis()
+    state = 3 * sum(v.nbytes for v in session.scope.arrays.values())  # parameters, and two slots of Adam
+    feeds_and_counters = 64 * 96 * 4 // 8 + 64
+    assert memory.argument_size_in_bytes <= state // 8 + feeds_and_counters
+    assert memory.output_size_in_bytes <= state // 8 + feeds_and_counters
+    # Once on the way there; on the way back all but the first, whose input needs no gradient.
+    assert collectives(executable)["all-gather"] == 4 + 3
+
+
+def table():
+    ids = layers.data("ids", shape=[1], dtype="int64")
+    y = layers.data("y", shape=[1])
+    rows = layers.embedding(ids, [8000, 16], is_sparse=True)
+    loss = layers.mean(layers.square_error_cost(layers.fc(rows, 1), y))
+    fluid.optimizer.Adagrad(0.1).minimize(loss)
+    return loss
+
+
+IDS = {"ids": (np.arange(64)[:, None] * 137) % 8000, "y": np.ones((64, 1), "float32")}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"parallel": "fsdp"},
+        {"parallel": fluid.Mesh(data=4, model=2), "shardings": {"embedding_*": (("data", "model"),)}},
+    ],
+    ids=["fsdp", "both axes"],
+)
+def test_no_device_has_more_of_a_table_than_its_part(settings, monkeypatch):
+    wanted = trained(table, [IDS], steps=3)
+    monkeypatch.setattr(layout, "LARGE", 8000)  # made where it lies
+    session = fluid.Session(table, **settings)
+    text = compiled(session, IDS).as_text()
+    sizes = [np.prod([int(d) for d in found.split(",")]) for found in re.findall(r"\w+\[([\d,]+)\]", text)]
+    assert max(sizes) == 8000 * 16 // 8
+    assert_equal(trained(table, [IDS], steps=3, **settings), wanted)
+
+
+def test_checkpoints_fit_other_meshes(tmp_path):
+    feed = {"x": X, "y": Y}
+    session = fluid.Session(net, parallel="fsdp")
+    for _ in range(3):
+        session.step(feed)
+    session.save(tmp_path / "state")
+    session.save_params(tmp_path / "params")
+    before = {n: np.asarray(v) for n, v in session.state().items()}
+    after = [float(session.step(feed)[0]) for _ in range(3)]
+    for settings in ({}, MESHES["4x2"]):
+        other = fluid.Session(net, seed=1, **settings)
+        where = {n: v.sharding for n, v in other.state().items()}
+        other.load(tmp_path / "state")
+        assert {n: v.sharding for n, v in other.state().items()} == where
+        assert all(np.asarray(v).tobytes() == before[n].tobytes() for n, v in other.state().items())
+        np.testing.assert_allclose([float(other.step(feed)[0]) for _ in range(3)], after, rtol=1e-5)
+        other.load_params(tmp_path / "params")
+        assert all(np.asarray(v).tobytes() == before[n].tobytes() for n, v in other.scope.items())
+
+
+def test_what_is_wrong():
+    def refused(words, kind=errors.ArgumentError, **settings):
+        with pytest.raises(kind, match=words):
+            fluid.Session(net, **settings)
+
+    mesh = fluid.Mesh(data=4, model=2)
+    refused(r"Mesh\(data=3\) has 3 devices, and there are 8", parallel=fluid.Mesh(data=3))
+    refused("'fcc_0.*' matches no name. Did you mean 'fc_0", errors.UnknownNameError, parallel=mesh,
+            shardings={"fcc_0.*": ()})  # fmt: skip
+    refused("Did you mean 'model'", parallel=mesh, shardings={"fc_0.w_0": (None, "modle")})
+    refused("its dimension 0, of 12, cannot be divided over 'model', of 8", parallel=fluid.Mesh(model=8),
+            shardings={"fc_0.w_0": ("model",)})  # fmt: skip
+    refused("is for 2 dimensions, and fc_0.b_0 is", parallel=mesh, shardings={"fc_0.*": (None, "model")})
+    refused("uses an axis twice", parallel=mesh, shardings={"fc_0.w_0": ("model", "model")})
+    refused("expected for each dimension", parallel=mesh, shardings={"fc_0.w_0": "model"})
+    refused("each once", parallel=True, place=["cpu:1", "cpu:1"])
+    refused("need parallel=", place=["cpu:0", "cpu:1"])
+
+
+@pytest.mark.parametrize("see", [layers.Print, lambda x: layers.py_func(np.sinh, x, x)], ids=["Print", "py_func"])
+def test_the_host_takes_no_part_in_a_step(see):
+    session = fluid.Session(lambda: see(layers.data("x", shape=[12])), parallel=True)
+    with pytest.raises(errors.ArgumentError, match="cannot take part in a step on several devices"):
+        session.run(feed={"x": X})
+
+
+def test_places_say_which_devices():
+    session = fluid.Session(net, parallel=True, place=["cpu:3", "cpu:5"])
+    assert sorted(d.id for d in session.layout.mesh.devices.flat) == [3, 5]
+    assert fluid.Session(net, parallel=True, place="cpu:2").layout.mesh is None
+    assert fluid.Session(net, parallel="fsdp", place="cpu").layout.mesh.shape == {"fsdp": 8}
+
+
+def ragged(count, salt):
+    """Rows of sequences of any length, and a label."""
+    random = np.random.default_rng(salt)
+    rows = []
+    for _ in range(count):
+        words = random.integers(0, 50, size=(random.integers(1, 9), 1))
+        rows.append((words, [float(words.mean() / 50)]))
+    return rows
+
+
+def sequences():
+    words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    y = layers.data("y", shape=[1])
+    rows = layers.embedding(words, [50, 16], is_sparse=True)
+    hidden = layers.dynamic_gru(layers.fc(rows, 48), size=16)
+    guess = layers.fc(layers.sequence_pool(hidden, "average"), 1)
+    return layers.mean(layers.square_error_cost(guess, y))
+
+
+def repeated():
+    x = layers.data("x", shape=[12])
+    y = layers.data("y", shape=[1])
+    hidden = layers.repeat(lambda h: h + layers.fc(h, 64, act="tanh"), 3, layers.fc(x, 64))
+    return {"loss": layers.mean(layers.square_error_cost(layers.fc(hidden, 1), y)), "guess": hidden}
+
+
+def both(program, optimizer, reader, mesh, epochs=2, **settings):
+    """A Trainer on one device and one on a mesh, and what both have measured."""
+    found = []
+    for parallel in ({}, mesh):
+        trainer = fluid.Trainer(program, optimizer, **settings, **parallel)
+        losses = []
+
+        def keep(event, losses=losses):
+            if isinstance(event, fluid.EndStepEvent):
+                losses.append(event.metrics[0])
+
+        trainer.train(reader, num_epochs=epochs, event_handler=keep, progress=False)
+        found.append(([float(v) for v in losses], {n: np.asarray(v) for n, v in trainer.params.items()}, trainer))
+    return found
+
+
+FSDP = {"parallel": "fsdp"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mesh", [{"parallel": True}, {"parallel": fluid.Mesh(data=2, fsdp=4)}], ids=["data", "2x4"])
+def test_sequences_and_sparse_tables(mesh):
+    reader = fluid.reader.batch(lambda: ragged(61, 3), 16)
+    one, eight = both(sequences, fluid.optimizer.Adagrad(0.1), reader, mesh)
+    assert_equal(eight, one)
+    results = [found[2].test(reader)[0] for found in (one, eight)]
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        fluid.optimizer.Adam(0.01, accumulate_steps=2),
+        fluid.optimizer.Momentum(0.01, 0.9, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.1)),
+    ],
+    ids=["accumulation", "global norm"],
+)
+def test_repeated_layers(optimizer):
+    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=20)  # of 61, the last has one row
+    one, eight = both(repeated, optimizer, data, FSDP)
+    assert_equal(eight, one, 5e-5)
+    test = [found[2].test(data) for found in (one, eight)]
+    np.testing.assert_allclose(test[1].loss, test[0].loss, rtol=1e-5)
+    np.testing.assert_allclose(test[1].guess, test[0].guess, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.full
+def test_half_precision_and_averages():
+    average = fluid.optimizer.ExponentialMovingAverage(0.9)
+
+    def program():
+        loss = net_without_draws()
+        fluid.optimizer.SGD(0.05).minimize(loss)
+        average.update()
+        return loss
+
+    def net_without_draws():
+        x = layers.data("x", shape=[12])
+        y = layers.data("y", shape=[1])
+        return layers.mean(layers.square_error_cost(layers.fc(layers.fc(x, 512, act="tanh"), 1), y))
+
+    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=61)
+    for precision, tolerance in ((None, 1e-5), ("bfloat16", 0.02)):
+        one, eight = both(program, None, data, FSDP, epochs=5, precision=precision)
+        assert_equal(eight, one, tolerance)
+        averages = []
+        for _, _, trainer in (one, eight):
+            with average.apply(trainer):
+                averages.append((trainer.test(data)[0], np.asarray(trainer.params["fc_0.w_0"])))
+        np.testing.assert_allclose(averages[1][0], averages[0][0], rtol=tolerance)
+        np.testing.assert_allclose(averages[1][1], averages[0][1], atol=tolerance)
+        eight[2].train(data, num_epochs=1, progress=False)
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_from_its_checkpoint_on_another_mesh(tmp_path):
+    def data():
+        return fluid.reader.arrays({"x": X, "y": Y}, batch_size=15, shuffle=True)
+
+    whole = fluid.Trainer(repeated, fluid.optimizer.Adam(0.01))
+    whole.train(data(), num_epochs=3, progress=False)
+    for mesh in ({"parallel": True}, FSDP, {}):
+        config = fluid.CheckpointConfig(str(tmp_path / "steps"), step_interval=2)
+        trainer = fluid.Trainer(repeated, fluid.optimizer.Adam(0.01), checkpoint_config=config, **mesh)
+
+        def stop(event, trainer=trainer):
+            if isinstance(event, fluid.EndStepEvent) and event.step == 2:
+                trainer.stop()
+
+        trainer.train(data(), num_epochs=3, event_handler=stop if mesh else None, progress=False)
+    assert int(trainer.session.scope.step) == int(whole.session.scope.step)
+    for name, value in whole.params.items():
+        np.testing.assert_allclose(trainer.params[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_inference_on_a_mesh():
+    def program():
+        return layers.fc(layers.fc(layers.data("x", shape=[12]), 512, act="tanh"), 3, act="softmax")
+
+    one = fluid.Session(program)
+    wanted = np.asarray(one.run(feed={"x": X})[0])
+    inferencer = fluid.Inferencer(program, params=one.params(), parallel="fsdp")
+    for rows in (1, 3, 61):
+        np.testing.assert_allclose(inferencer.infer({"x": X[:rows]})[0], wanted[:rows], rtol=1e-5)
+        on_device = inferencer.infer({"x": X[:rows]}, return_numpy=False)[0]
+        np.testing.assert_allclose(np.asarray(on_device), wanted[:rows], rtol=1e-5)
+    parts = [r[0] for r in inferencer.predict(fluid.reader.arrays({"x": X}, batch_size=16))]
+    np.testing.assert_allclose(np.concatenate(parts), wanted, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_nan_is_reported():
+    def program():
+        x = layers.data("x", shape=[12], allow_nan=True)
+        return layers.mean(layers.log(layers.fc(x, 64, name="hidden") - 1e9))
+
+    def report(**settings):
+        trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), **settings)
+        with pytest.raises(errors.FluidError) as raised:
+            data = fluid.reader.arrays({"x": X}, batch_size=61)
+            trainer.train(data, num_epochs=1, handlers=[fluid.handlers.TerminateOnNaN(report=True)], progress=False)
+        return str(raised.value)
+
+    assert report(**FSDP) == report()
+
+
+@pytest.mark.slow
+def test_the_page_is_true(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    check("parallel.md", capsys, monkeypatch)
+
+
+class Done(Exception):
+    """Twenty steps are done."""
+
+
+def twenty_steps(name, monkeypatch, arguments, settings):
+    """The losses of the first steps that an example makes, on a mesh, and its arrays after them."""
+    losses = []
+    trainers = []
+
+    class Short(fluid.Trainer):
+        def __init__(self, program, optimizer=None, *given, **more):
+            # Adam divides gradients that are zero but for rounding, such as of biases before batch_norm, by themselves.
+            super().__init__(program, fluid.optimizer.SGD(0.01), *given, **more, **settings)
+            trainers.append(self)
+
+        def train(self, reader=None, num_epochs=1, event_handler=None, feed_order=None, handlers=(), **more):
+            def stop(event):
+                if isinstance(event, fluid.EndStepEvent):
+                    losses.append(event.metrics[0])
+                    if len(losses) == 20:
+                        raise Done
+
+            super().train(reader, 99, stop, feed_order, progress=False)
+
+    monkeypatch.setattr(fluid, "Trainer", Short)
+    with pytest.raises(Done):
+        load(name).main(**arguments)
+    return [float(v) for v in losses], {n: np.asarray(v) for n, v in trainers[-1].params.items()}
+
+
+EXAMPLES = {
+    "fit_a_line": {},
+    "recognize_digits": {"net": "conv"},
+    "word2vec": {},
+    "recommender_system": {},
+    "understand_sentiment": {},
+    "language_model": {},
+    "ctc_digits": {},
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples(example, in_tmp, monkeypatch):
+    """In double precision, since nets with maxima amplify rounding beyond every useful tolerance in twenty steps."""
+    data = fluid.layers.data
+
+    def twenty(settings):
+        with monkeypatch.context() as patched:
+            patched.setattr(fluid.layers, "data", lambda *a, dtype="float64", **more: data(*a, dtype=dtype, **more))
+            return twenty_steps(example, patched, EXAMPLES[example], settings)
+
+    with jax.enable_x64(True):
+        wanted = twenty({})
+        for mesh in MESHES if example in ("fit_a_line", "recognize_digits") else ("data", "2x2x2"):
+            assert_equal(twenty({"parallel": MESHES[mesh]["parallel"]}), wanted)
