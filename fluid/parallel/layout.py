@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from fluid import errors
 from fluid.core import Program
 from fluid.parallel.mesh import mesh_of
-from fluid.parallel.placing import own, place_rows, split_rows
+from fluid.parallel.placing import own, place_rows, rows_sharding, split_rows
 from fluid.parallel.rules import Rules
 from fluid.param_attr import Shardings
 from fluid.place import Mesh, OneDevice, Parallel, Place, devices_of
@@ -114,21 +114,25 @@ class OnMesh:
         large = [n for n, (shape, spec) in self._divided.items() if any(spec) and math.prod(shape) >= LARGE]
         there = [n for n in large if n in program.parameters or n in program.states]
         small = program.init(root, [n for n in (*program.parameters, *program.states) if n not in there])
-        values = {n: jax.device_put(v, self._sharding(n)) for n, v in small.items()}
+        values = {n: jax.device_put(v, self.sharding(n)) for n, v in small.items()}
         if there:
-            shardings = {n: self._sharding(n) for n in there}
+            shardings = {n: self.sharding(n) for n in there}
             values |= jax.jit(lambda: program.init(root, there), out_shardings=shardings)()
         return values
 
     def slots(self, init: Callable[[Mapping[str, Any]], Any], parameters: Mapping[str, Any]) -> Any:
         """What an optimizer keeps before its first update: each slot divided as its parameter."""
-        shapes = jax.eval_shape(init, parameters)
-        specs = self._divided
+        shapes = self.slot_shapes(init, parameters)
+        return jax.jit(init, out_shardings=self.shardings(shapes))(parameters)
 
-        def sharding(path: Any, slot: Any) -> NamedSharding:
-            return NamedSharding(self.mesh, self._rules.follow(path, slot.shape, specs))
+    def slot_shapes(self, init: Callable[[Mapping[str, Any]], Any], parameters: Mapping[str, Any]) -> Any:
+        """The shapes of those, each of which says where it lies."""
 
-        return jax.jit(init, out_shardings=jax.tree_util.tree_map_with_path(sharding, shapes))(parameters)
+        def shape(path: Any, slot: Any) -> jax.ShapeDtypeStruct:
+            spec = self._rules.follow(path, slot.shape, self._divided)
+            return jax.ShapeDtypeStruct(slot.shape, slot.dtype, sharding=NamedSharding(self.mesh, spec))
+
+        return jax.tree_util.tree_map_with_path(shape, jax.eval_shape(init, parameters))
 
     def shardings(self, arrays: Any) -> Any:
         """Where the arrays of a tree lie."""
@@ -165,7 +169,12 @@ class OnMesh:
             return self.place(jax.tree.map(lambda array: own(array, self.device), value))
         return place_rows(value, self.mesh)
 
-    def _sharding(self, name: str) -> NamedSharding:
+    def feed_sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
+        """Where an array of a feed lies."""
+        return self._everywhere if self._is_single(name) else rows_sharding(shape, self.mesh)
+
+    def sharding(self, name: str) -> NamedSharding:
+        """Where a parameter or a state lies."""
         return NamedSharding(self.mesh, self._divided[name][1])
 
     def _copied(self, value: Any, sharding: Any) -> jax.Array:
