@@ -85,7 +85,7 @@ class OnMesh:
         tables = program.lookups
         found = {n: (spec.shape, self._rules.of(n, spec, n in tables)) for n, spec in arrays.items()}
         self._divided |= {n: f for n, f in found.items() if n not in self._divided}
-        self._parts |= {n: (self._sharding(n), self._together(n)) for n in arrays if self._is_gathered(n, tables)}
+        self._parts |= {n: (self.sharding(n), self._together(n)) for n in arrays if self._is_gathered(n, tables)}
         self._single |= {n for n, spec in program.feeds.items() if spec.shape[:1] != (None,)}
 
     def check(self, names: Collection[str]) -> None:

@@ -150,13 +150,13 @@ def multi_head_attention(
         return this.output(like(queries, jnp.where(fits[..., None], result, jnp.nan))), after
     if rotary:
         query, key = (rotate(v, jnp.arange(v.shape[1])) for v in (query, key))
-    around = ring_of(ring, causal)
+    around = ring_of(f"{this.name}: ring={ring!r}", ring, causal)
     if around is None:
         seen = attend(query, key, value, visible(query, causal, *sources), drop)
     else:
         real = visible(query, False, *sources)
-        shape = (key.shape[0], key.shape[1])
-        seen = attend_around(around, query, key, value, jnp.ones(shape, bool) if real is None else real[:, 0, 0])
+        every = jnp.ones(key.shape[:2], bool) if real is None else real[:, 0, 0]
+        seen = attend_around(around, query, key, value, every)
     return this.output(like(queries, _project(this, merge_heads(seen), size, weights[3], biases[3])))
 
 
@@ -244,7 +244,8 @@ def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: Atten
         found = "dropout_rate=" if dropout_rate else "cache="
         raise errors.ArgumentError(
             f"{this.name}: found {found} beside ring={ring!r}, expected one of them: around a ring the weights are "
-            f"never there as a whole; drop what the layer returns instead: dropout(multi_head_attention(..., ring={ring!r}))"
+            f"never there as a whole; what the layer returns can be dropped instead: "
+            f"dropout(multi_head_attention(x, ring={ring!r}), 0.1)"
         )
 
 

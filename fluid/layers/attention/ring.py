@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from fluid import core
 from fluid.layers.base import wide_dtype
 
 
@@ -24,10 +25,21 @@ class Ring(NamedTuple):
     causal: bool
 
 
-def ring_of(axis: str | None, causal: bool) -> Ring | None:
-    """The ring along an axis of the mesh that the program runs on; None where that has no such axis, or no mesh."""
-    size = 1 if axis is None else jax.sharding.get_abstract_mesh().shape.get(axis, 1)
-    return Ring(str(axis), size, causal) if size > 1 else None
+def ring_of(owner: str, axis: str | None, causal: bool) -> Ring | None:
+    """The ring along an axis of the mesh that the step which is traced is for; None where one device has all steps.
+
+    Args:
+      owner: whose it is, for messages.
+      axis: its name, or None.
+      causal: as for Ring.
+
+    Raises:
+      ArgumentError: it is no name, or the mesh has other axes, and not this one.
+    """
+    here = core.axes_here()
+    if axis is None or not core.axes_of(owner, (axis,), here)[0]:
+        return None
+    return Ring(axis, here[axis], causal) if here[axis] > 1 else None
 
 
 def attend_around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
