@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
+from test_pages import check
 
 import fluid
 from fluid import errors, layers
@@ -235,3 +236,163 @@ def test_places_say_which_devices():
     assert sorted(d.id for d in session.layout.mesh.devices.flat) == [3, 5]
     assert fluid.Session(net, parallel=True, place="cpu:2").layout.mesh is None
     assert fluid.Session(net, parallel="fsdp", place="cpu").layout.mesh.shape == {"fsdp": 8}
+
+
+def ragged(count, salt):
+    """Rows of sequences of any length, and a label."""
+    random = np.random.default_rng(salt)
+    rows = []
+    for _ in range(count):
+        words = random.integers(0, 50, size=(random.integers(1, 9), 1))
+        rows.append((words, [float(words.mean() / 50)]))
+    return rows
+
+
+def sequences():
+    words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    y = layers.data("y", shape=[1])
+    rows = layers.embedding(words, [50, 16], is_sparse=True)
+    hidden = layers.dynamic_gru(layers.fc(rows, 48), size=16)
+    guess = layers.fc(layers.sequence_pool(hidden, "average"), 1)
+    return layers.mean(layers.square_error_cost(guess, y))
+
+
+def repeated():
+    x = layers.data("x", shape=[12])
+    y = layers.data("y", shape=[1])
+    hidden = layers.repeat(lambda h: h + layers.fc(h, 64, act="tanh"), 3, layers.fc(x, 64))
+    return {"loss": layers.mean(layers.square_error_cost(layers.fc(hidden, 1), y)), "guess": hidden}
+
+
+def both(program, optimizer, reader, mesh, epochs=2, **settings):
+    """A Trainer on one device and one on a mesh, and what both have measured."""
+    found = []
+    for parallel in ({}, mesh):
+        trainer = fluid.Trainer(program, optimizer, **settings, **parallel)
+        losses = []
+
+        def keep(event, losses=losses):
+            if isinstance(event, fluid.EndStepEvent):
+                losses.append(event.metrics[0])
+
+        trainer.train(reader, num_epochs=epochs, event_handler=keep, progress=False)
+        found.append(([float(v) for v in losses], {n: np.asarray(v) for n, v in trainer.params.items()}, trainer))
+    return found
+
+
+FSDP = {"parallel": "fsdp"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mesh", [{"parallel": True}, {"parallel": fluid.Mesh(data=2, fsdp=4)}], ids=["data", "2x4"])
+def test_sequences_and_sparse_tables(mesh):
+    reader = fluid.reader.batch(lambda: ragged(61, 3), 16)
+    one, eight = both(sequences, fluid.optimizer.Adagrad(0.1), reader, mesh)
+    assert_equal(eight, one)
+    results = [found[2].test(reader)[0] for found in (one, eight)]
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        fluid.optimizer.Adam(0.01, accumulate_steps=2),
+        fluid.optimizer.Momentum(0.01, 0.9, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.1)),
+    ],
+    ids=["accumulation", "global norm"],
+)
+def test_repeated_layers(optimizer):
+    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=20)  # of 61, the last has one row
+    one, eight = both(repeated, optimizer, data, FSDP)
+    assert_equal(eight, one, 5e-5)
+    test = [found[2].test(data) for found in (one, eight)]
+    np.testing.assert_allclose(test[1].loss, test[0].loss, rtol=1e-5)
+    np.testing.assert_allclose(test[1].guess, test[0].guess, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.full
+def test_half_precision_and_averages():
+    average = fluid.optimizer.ExponentialMovingAverage(0.9)
+
+    def program():
+        loss = net_without_draws()
+        fluid.optimizer.SGD(0.05).minimize(loss)
+        average.update()
+        return loss
+
+    def net_without_draws():
+        x = layers.data("x", shape=[12])
+        y = layers.data("y", shape=[1])
+        return layers.mean(layers.square_error_cost(layers.fc(layers.fc(x, 512, act="tanh"), 1), y))
+
+    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=61)
+    for precision, tolerance in ((None, 1e-5), ("bfloat16", 0.02)):
+        one, eight = both(program, None, data, FSDP, epochs=5, precision=precision)
+        assert_equal(eight, one, tolerance)
+        averages = []
+        for _, _, trainer in (one, eight):
+            with average.apply(trainer):
+                averages.append((trainer.test(data)[0], np.asarray(trainer.params["fc_0.w_0"])))
+        np.testing.assert_allclose(averages[1][0], averages[0][0], rtol=tolerance)
+        np.testing.assert_allclose(averages[1][1], averages[0][1], atol=tolerance)
+        eight[2].train(data, num_epochs=1, progress=False)
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_from_its_checkpoint_on_another_mesh(tmp_path):
+    def data():
+        return fluid.reader.arrays({"x": X, "y": Y}, batch_size=15, shuffle=True)
+
+    whole = fluid.Trainer(repeated, fluid.optimizer.Adam(0.01))
+    whole.train(data(), num_epochs=3, progress=False)
+    for mesh in ({"parallel": True}, FSDP, {}):
+        config = fluid.CheckpointConfig(str(tmp_path / "steps"), step_interval=2)
+        trainer = fluid.Trainer(repeated, fluid.optimizer.Adam(0.01), checkpoint_config=config, **mesh)
+
+        def stop(event, trainer=trainer):
+            if isinstance(event, fluid.EndStepEvent) and event.step == 2:
+                trainer.stop()
+
+        trainer.train(data(), num_epochs=3, event_handler=stop if mesh else None, progress=False)
+    assert int(trainer.session.scope.step) == int(whole.session.scope.step)
+    for name, value in whole.params.items():
+        np.testing.assert_allclose(trainer.params[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_inference_on_a_mesh():
+    def program():
+        return layers.fc(layers.fc(layers.data("x", shape=[12]), 512, act="tanh"), 3, act="softmax")
+
+    one = fluid.Session(program)
+    wanted = np.asarray(one.run(feed={"x": X})[0])
+    inferencer = fluid.Inferencer(program, params=one.params(), parallel="fsdp")
+    for rows in (1, 3, 61):
+        np.testing.assert_allclose(inferencer.infer({"x": X[:rows]})[0], wanted[:rows], rtol=1e-5)
+        on_device = inferencer.infer({"x": X[:rows]}, return_numpy=False)[0]
+        np.testing.assert_allclose(np.asarray(on_device), wanted[:rows], rtol=1e-5)
+    parts = [r[0] for r in inferencer.predict(fluid.reader.arrays({"x": X}, batch_size=16))]
+    np.testing.assert_allclose(np.concatenate(parts), wanted, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_nan_is_reported():
+    def program():
+        x = layers.data("x", shape=[12], allow_nan=True)
+        return layers.mean(layers.log(layers.fc(x, 64, name="hidden") - 1e9))
+
+    def report(**settings):
+        trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), **settings)
+        with pytest.raises(errors.FluidError) as raised:
+            data = fluid.reader.arrays({"x": X}, batch_size=61)
+            trainer.train(data, num_epochs=1, handlers=[fluid.handlers.TerminateOnNaN(report=True)], progress=False)
+        return str(raised.value)
+
+    assert report(**FSDP) == report()
+
+
+@pytest.mark.slow
+def test_the_page_is_true(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    check("parallel.md", capsys, monkeypatch)
