@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
+from test_examples import load
 from test_pages import check
 
 import fluid
@@ -231,6 +232,13 @@ def test_what_is_wrong():
     refused("need parallel=", place=["cpu:0", "cpu:1"])
 
 
+@pytest.mark.parametrize("see", [layers.Print, lambda x: layers.py_func(np.sinh, x, x)], ids=["Print", "py_func"])
+def test_the_host_takes_no_part_in_a_step(see):
+    session = fluid.Session(lambda: see(layers.data("x", shape=[12])), parallel=True)
+    with pytest.raises(errors.ArgumentError, match="cannot take part in a step on several devices"):
+        session.run(feed={"x": X})
+
+
 def test_places_say_which_devices():
     session = fluid.Session(net, parallel=True, place=["cpu:3", "cpu:5"])
     assert sorted(d.id for d in session.layout.mesh.devices.flat) == [3, 5]
@@ -396,3 +404,54 @@ def test_nan_is_reported():
 def test_the_page_is_true(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     check("parallel.md", capsys, monkeypatch)
+
+
+class Done(Exception):
+    """Twenty steps are done."""
+
+
+def twenty_steps(name, monkeypatch, arguments, settings):
+    """The losses of the first steps that an example makes, on a mesh, and its arrays after them."""
+    losses = []
+    trainers = []
+
+    class Short(fluid.Trainer):
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more, **settings)
+            trainers.append(self)
+
+        def train(self, reader=None, num_epochs=1, event_handler=None, feed_order=None, handlers=(), **more):
+            def stop(event):
+                if isinstance(event, fluid.EndStepEvent):
+                    losses.append(event.metrics[0])
+                    if len(losses) == 20:
+                        raise Done
+
+            super().train(reader, 99, stop, feed_order, progress=False)
+
+    monkeypatch.setattr(fluid, "Trainer", Short)
+    with pytest.raises(Done):
+        load(name).main(**arguments)
+    return [float(v) for v in losses], {n: np.asarray(v) for n, v in trainers[-1].params.items()}
+
+
+EXAMPLES = {
+    "fit_a_line": {},
+    "recognize_digits": {"net": "conv"},
+    "word2vec": {},
+    "recommender_system": {},
+    "understand_sentiment": {},
+    "language_model": {},
+    "label_semantic_roles": {},
+    "ctc_digits": {},
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples(example, in_tmp, monkeypatch):
+    wanted = twenty_steps(example, monkeypatch, EXAMPLES[example], {})
+    meshes = {name: {"parallel": settings["parallel"]} for name, settings in MESHES.items()}
+    for mesh in meshes if example in ("fit_a_line", "recognize_digits") else ("data", "2x2x2"):
+        monkeypatch.undo()
+        assert_equal(twenty_steps(example, monkeypatch, EXAMPLES[example], meshes[mesh]), wanted)
