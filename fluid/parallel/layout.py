@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fluid import errors
-from fluid.core import FSDP, Program, partition
+from fluid.core import FSDP, Program, partition, stack_depth
 from fluid.parallel.gathering import gathered, gathering_again
 from fluid.parallel.mesh import mesh_of
 from fluid.parallel.placing import own, place_rows, rows_sharding, split_rows
@@ -73,6 +73,7 @@ class OnMesh:
         self._everywhere = NamedSharding(mesh, PartitionSpec())
         self._divided: dict[str, tuple[tuple[int, ...], PartitionSpec]] = {}
         self._parts: dict[str, tuple[NamedSharding, NamedSharding]] = {}
+        self._stacks: set[str] = set()
         self._single: set[str] = set()  # feeds and arrays that have no rows of a batch
 
     def add(self, program: Program) -> None:
@@ -86,6 +87,7 @@ class OnMesh:
         found = {n: (spec.shape, self._rules.of(n, spec, n in tables)) for n, spec in arrays.items()}
         self._divided |= {n: f for n, f in found.items() if n not in self._divided}
         self._parts |= {n: (self.sharding(n), self._together(n)) for n in arrays if self._is_gathered(n, tables)}
+        self._stacks |= {n for n, spec in arrays.items() if stack_depth(spec)}
         self._single |= {n for n, spec in program.feeds.items() if spec.shape[:1] != (None,)}
 
     def check(self, names: Collection[str]) -> None:
@@ -161,8 +163,17 @@ class OnMesh:
         return lambda arrays, feeds, *rest: test(arrays, self.take(feeds), *rest)
 
     def gather(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Inside a compiled step: bring the parameters together that lie in parts over "fsdp", tables apart."""
-        return {n: gathered(v, *self._parts[n]) if n in self._parts else v for n, v in arrays.items()}
+        """Inside a compiled step: bring parameters together that lie in parts over "fsdp", but no tables and stacks."""
+        now = self._parts.keys() - self._stacks
+        return {n: gathered(v, *self._parts[n]) if n in now else v for n, v in arrays.items()}
+
+    def gather_one(self, name: str, array: Any) -> Any:
+        """The same for one array of a stack, when its block is computed."""
+        if name not in self._parts:
+            return array
+        rank = len(self._divided[name][0])
+        whole = [(*s.spec, *[None] * (rank - len(s.spec))) for s in self._parts[name]]
+        return gathered(array, *(NamedSharding(self.mesh, PartitionSpec(*entries[-array.ndim :])) for entries in whole))
 
     def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, whose gradient brings parameters together again instead of keeping them until then."""

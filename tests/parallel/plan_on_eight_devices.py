@@ -45,6 +45,47 @@ def test_the_bytes_of_a_plan_are_those_that_a_device_holds(mesh):
     assert found.peak >= found.parameters + found.slots + found.feed + found.activations
 
 
+BLOCKS, WIDTH = 12, 256
+
+
+def deep(remat):
+    """A stack of blocks; the weights of one are divided over an axis where the mesh has it."""
+
+    def program():
+        def block(x):
+            across = fluid.ParamAttr(sharding=(None, "model"))
+            return x + layers.fc(layers.fc(x, WIDTH, act="tanh", param_attr=across), WIDTH)
+
+        x = layers.data("x", shape=[WIDTH])
+        return layers.mean(layers.square(layers.repeat(block, BLOCKS, x, remat=remat)))
+
+    return program
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_of_a_stack_in_parts_a_device_holds_one_block(remat):
+    whole, parts = fluid.plan(deep(remat), fluid.optimizer.Adam(1e-3), 8, [MESHES[0], MESHES[1]]).candidates
+    block = 4 * (2 * WIDTH * WIDTH)
+    assert parts.parameters < 1.05 * whole.parameters / 8 and parts.slots < 1.05 * whole.slots / 8
+    # The parts of the gradient; weights of a block and what becomes of them; and little beside that.
+    assert parts.activations < BLOCKS * block / 8 + 4 * block
+    assert whole.activations > BLOCKS * block
+
+
+def test_blocks_of_a_stack_are_divided_as_their_parameters_say():
+    feed = {"x": np.random.default_rng(0).normal(size=(8, WIDTH)).astype("float32")}
+    found = {}
+    for mesh in (None, fluid.Mesh(data=2, fsdp=2, model=2)):
+        trainer = fluid.Trainer(deep(True), fluid.optimizer.SGD(0.1), parallel=mesh)
+        trainer.train(lambda: [feed] * 3)
+        found[mesh] = {name: np.asarray(value) for name, value in trainer.params.items()}
+    specs = {name: tuple(array.sharding.spec) for name, array in trainer.session.scope.arrays.items()}
+    assert specs["repeat_0/fc_0.w_0"] == (None, "fsdp", "model") and specs["repeat_0/fc_1.w_0"][1] == "fsdp"
+    one, many = found.values()
+    for name, value in one.items():
+        np.testing.assert_allclose(many[name], value, atol=1e-5 * (1e-2 + np.abs(value).max()), err_msg=name)
+
+
 def test_what_does_not_fit_is_said_and_the_smallest_that_does():
     plan = fluid.plan(program, fluid.optimizer.SGD(0.1), 64, [*MESHES, fluid.Mesh(data=1)], memory=1_000_000)
     smallest = plan.smallest
