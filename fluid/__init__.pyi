@@ -28,6 +28,7 @@ from fluid.metrics import average
 from fluid.online import OnlineTrainer
 from fluid.param_attr import ParamAttr, WeightNormParamAttr
 from fluid.place import CPUPlace, CUDAPlace, Mesh
+from fluid.planning import plan
 from fluid.reader import DataFeeder, batch
 from fluid.remote import RemoteTrainer
 from fluid.serving import serve
@@ -109,6 +110,7 @@ __all__ = [
     "nets",
     "one_hot",
     "optimizer",
+    "plan",
     "place",
     "reader",
     "regularizer",

@@ -23,7 +23,7 @@ TIERS = [
     ["artifact", "original", "protocol"],
     ["trainer", "looking", "remote"],
     ["handlers"],
-    ["inferencer", "io", "tuning"],
+    ["inferencer", "io", "tuning", "planning"],
     ["serving", "contrib"],
     ["online"],
     ["__init__"],

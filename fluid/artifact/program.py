@@ -80,6 +80,7 @@ class ExportedProgram(Program):
         labelling: bool = False,
         parts: bool = False,
         frozen: frozenset[str] = frozenset(),
+        gather: Any = None,
     ) -> Applied:
         """Run the exported function that fits the sizes of the feeds; see `Program.apply`.
 

@@ -31,7 +31,7 @@ from fluid.core.program import Applied, Minimize, Program
 from fluid.core.reduction import Part, Reduced, Reduction
 from fluid.core.scopes import NameScope, Scope, name_scope, own_array
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
-from fluid.core.stack import Stack
+from fluid.core.stack import Stack, stack_depth
 from fluid.core.stages import Staged, Stages
 from fluid.core.updates import (
     Parameter,
@@ -128,6 +128,7 @@ __all__ = [
     "running",
     "set_state",
     "spread_mask",
+    "stack_depth",
     "stand_in",
     "unrecorded",
     "user_site",

@@ -131,6 +131,7 @@ class Given:
       perturbations: values that are added to named values, so that their gradients can be taken.
       row_perturbations: for each table, what is added to the rows of each look-up.
       key: the random root of this step.
+      gather: brings one array of a stack together by name, where it lies in parts on several devices; or None.
     """
 
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -140,6 +141,7 @@ class Given:
     perturbations: dict[str, Any] = field(default_factory=dict)
     row_perturbations: dict[str, list[Any]] = field(default_factory=dict)
     key: Any = None
+    gather: Callable[[str, Any], Any] | None = None
 
 
 @dataclass

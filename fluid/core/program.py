@@ -251,6 +251,7 @@ class Program:
         labelling: bool = False,
         parts: bool = False,
         frozen: frozenset[str] = frozenset(),
+        gather: Callable[[str, Any], Any] | None = None,
     ) -> Applied:
         """Run the function on arrays: pure, so that it can be jitted and differentiated.
 
@@ -265,6 +266,7 @@ class Program:
           labelling: whether named values inside loops and branches carry their names in the equations.
           parts: whether to return what the outputs contribute to their values over several minibatches.
           frozen: names of parameters and states that a training step leaves as they are.
+          gather: brings one array of a stack together, by the name of the stack; None where it is whole.
         """
         given = Given(
             parameters={n: arrays[n] for n in self.parameters},
@@ -274,6 +276,7 @@ class Program:
             perturbations={self.aliases.get(n, n): v for n, v in (perturbations or {}).items()},
             row_perturbations=dict(row_perturbations or {}),
             key=key,
+            gather=gather,
         )
         frame, outputs = self._run(given, mode, labelling, frozen)
         batch = _batch_size(self.feeds, given.feeds)

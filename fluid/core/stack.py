@@ -30,6 +30,21 @@ class Stacked:
         return jnp.stack([jnp.asarray(self.one(jax.random.fold_in(key, i), tuple(rest), dtype)) for i in range(count)])
 
 
+def stack_depth(spec: ParameterSpec) -> int:
+    """How many dimensions of an array are not those of one block, but of the stacks that it is in.
+
+    Example:
+      >>> stack_depth(ParameterSpec("repeat_0/fc_0.w_0", (12, 4, 4), "float32", Stacked(jnp.zeros, "w"), True))
+      1
+    """
+    depth = 0
+    initializer = spec.initializer
+    while isinstance(initializer, Stacked):
+        initializer = initializer.one
+        depth += 1
+    return depth
+
+
 class Stack(Body):
     """A Body that is run `count` times, with arrays of its own each time.
 
@@ -72,7 +87,8 @@ class Stack(Body):
         """Run the function; see `Body`. `states` holds the slices of `arrays` too."""
         child = self._child(iteration)
         slices = {name: states[name] for name in self._own}
-        child.given.parameters |= {n: v for n, v in slices.items() if self._own[n].trainable is not None}
+        gather = child.given.gather or (lambda _, array: array)
+        child.given.parameters |= {n: gather(n, v) for n, v in slices.items() if self._own[n].trainable is not None}
         child.given.states |= states
         child.declared.arrays |= self._own
         result = self._run(child, args)

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from fluid.core.equations import inner_jaxprs
+
 # What brings a parameter together, and what layers do to it before they compute: results as large as it is.
 _NOT_KEPT = {"sharding_constraint", "convert_element_type", "reshape", "transpose", "squeeze"}
 
@@ -40,8 +42,24 @@ def gathering_again(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, whose gradient brings parameters together again instead of keeping them until it needs them.
 
     So a device holds the parts, and together only what the layer at work reads. All other values are kept, as always.
+    Where blocks are computed again anyway, as by `layers.repeat(remat=True)`, the function stays as it is: their
+    parameters are brought together inside, and what is said here of the values inside them would count instead.
     """
-    return jax.checkpoint(function, policy=_is_kept)
+
+    def call(*arguments: Any) -> Any:
+        if _computes_again(jax.make_jaxpr(function)(*arguments).jaxpr):
+            return function(*arguments)
+        return jax.checkpoint(function, policy=_is_kept)(*arguments)
+
+    return call
+
+
+def _computes_again(jaxpr: Any) -> bool:
+    return any(
+        equation.primitive.name in ("checkpoint", "remat", "remat2")
+        or any(map(_computes_again, inner_jaxprs(equation)))
+        for equation in jaxpr.eqns
+    )
 
 
 def _is_kept(operation: Any, *_: Any, **settings: Any) -> bool:

@@ -8,10 +8,10 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fluid import errors
-from fluid.core import FSDP, Program, own_array, partition
+from fluid.core import FSDP, Program, own_array, partition, stack_depth
 from fluid.parallel.gathering import gathered, gathering_again
 from fluid.parallel.mesh import mesh_of
-from fluid.parallel.placing import own, place_rows, split_rows
+from fluid.parallel.placing import own, place_rows, rows_sharding, split_rows
 from fluid.parallel.rules import Rules
 from fluid.param_attr import Shardings
 from fluid.place import Mesh, OneDevice, Parallel, Place, devices_of
@@ -72,6 +72,7 @@ class OnMesh:
         self._everywhere = NamedSharding(mesh, PartitionSpec())
         self._divided: dict[str, tuple[tuple[int, ...], PartitionSpec]] = {}
         self._parts: dict[str, tuple[NamedSharding, NamedSharding]] = {}
+        self._stacks: set[str] = set()
         self._single: set[str] = set()  # feeds and arrays that have no rows of a batch
 
     def add(self, program: Program) -> None:
@@ -84,7 +85,8 @@ class OnMesh:
         tables = program.lookups
         found = {n: (spec.shape, self._rules.of(n, spec, n in tables)) for n, spec in arrays.items()}
         self._divided |= {n: f for n, f in found.items() if n not in self._divided}
-        self._parts |= {n: (self._sharding(n), self._together(n)) for n in arrays if self._is_gathered(n, tables)}
+        self._parts |= {n: (self.sharding(n), self._together(n)) for n in arrays if self._is_gathered(n, tables)}
+        self._stacks |= {n for n, spec in arrays.items() if stack_depth(spec)}
         self._single |= {n for n, spec in program.feeds.items() if spec.shape[:1] != (None,)}
 
     def check(self, names: Collection[str]) -> None:
@@ -115,21 +117,25 @@ class OnMesh:
         large = [n for n, (shape, spec) in self._divided.items() if any(spec) and math.prod(shape) >= LARGE]
         there = [n for n in large if n in program.parameters or n in program.states]
         small = program.init(root, [n for n in (*program.parameters, *program.states) if n not in there])
-        values = {n: jax.device_put(v, self._sharding(n)) for n, v in small.items()}
+        values = {n: jax.device_put(v, self.sharding(n)) for n, v in small.items()}
         if there:
-            shardings = {n: self._sharding(n) for n in there}
+            shardings = {n: self.sharding(n) for n in there}
             values |= jax.jit(lambda: program.init(root, there), out_shardings=shardings)()
         return values
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
         """What a rule keeps before its first update: each slot divided as its parameter."""
-        shapes = jax.eval_shape(rule.init, parameters)
-        specs = self._divided
+        shapes = self.slot_shapes(rule, parameters)
+        return jax.jit(rule.init, out_shardings=self.shardings(shapes))(parameters)
 
-        def sharding(path: Any, slot: Any) -> NamedSharding:
-            return NamedSharding(self.mesh, self._rules.follow(path, slot.shape, specs))
+    def slot_shapes(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
+        """The shapes of those, each of which says where it lies."""
 
-        return jax.jit(rule.init, out_shardings=jax.tree_util.tree_map_with_path(sharding, shapes))(parameters)
+        def shape(path: Any, slot: Any) -> jax.ShapeDtypeStruct:
+            spec = self._rules.follow(path, slot.shape, self._divided)
+            return jax.ShapeDtypeStruct(slot.shape, slot.dtype, sharding=NamedSharding(self.mesh, spec))
+
+        return jax.tree_util.tree_map_with_path(shape, jax.eval_shape(rule.init, parameters))
 
     def shardings(self, arrays: Any) -> Any:
         """Where the arrays of a tree lie."""
@@ -156,8 +162,17 @@ class OnMesh:
         return lambda arrays, feeds, *rest: test(arrays, self.take(feeds), *rest)
 
     def gather(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Inside a compiled step: bring the parameters together that lie in parts over "fsdp", tables apart."""
-        return {n: gathered(v, *self._parts[n]) if n in self._parts else v for n, v in arrays.items()}
+        """Inside a compiled step: bring parameters together that lie in parts over "fsdp", but no tables and stacks."""
+        now = self._parts.keys() - self._stacks
+        return {n: gathered(v, *self._parts[n]) if n in now else v for n, v in arrays.items()}
+
+    def gather_one(self, name: str, array: Any) -> Any:
+        """The same for one array of a stack, when its block is computed."""
+        if name not in self._parts:
+            return array
+        rank = len(self._divided[name][0])
+        whole = [(*s.spec, *[None] * (rank - len(s.spec))) for s in self._parts[name]]
+        return gathered(array, *(NamedSharding(self.mesh, PartitionSpec(*entries[-array.ndim :])) for entries in whole))
 
     def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, whose gradient brings parameters together again instead of keeping them until then."""
@@ -179,7 +194,12 @@ class OnMesh:
             return self.place(jax.tree.map(lambda array: own(array, self.device), value))
         return place_rows(value, self.mesh)
 
-    def _sharding(self, name: str) -> NamedSharding:
+    def feed_sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
+        """Where an array of a feed lies."""
+        return self._everywhere if self._is_single(name) else rows_sharding(shape, self.mesh)
+
+    def sharding(self, name: str) -> NamedSharding:
+        """Where a parameter or a state lies."""
         return NamedSharding(self.mesh, self._divided[name][1])
 
     def _is_gathered(self, name: str, tables: Collection[str]) -> bool:

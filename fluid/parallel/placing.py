@@ -57,6 +57,12 @@ def shards(mesh: jax.sharding.Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in batch_axes(mesh))
 
 
+def rows_sharding(shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> NamedSharding:
+    """Where an array `[batch, ...]` of a feed lies: its rows on one device each, if they can be divided evenly."""
+    even = len(shape) > 0 and shape[0] > 0 and shape[0] % shards(mesh) == 0
+    return _over_rows(mesh) if even else NamedSharding(mesh, PartitionSpec())
+
+
 def own(value: Any, device: jax.Device) -> Any:
     """An array that later changes of the caller's memory do not reach once it lies on a device of this kind."""
     on_host = isinstance(value, np.ndarray) and device.platform == "cpu"
@@ -67,8 +73,7 @@ def _placed(array: Any, mesh: jax.sharding.Mesh, whole: bool) -> jax.Array:
     array = own(array, mesh.local_devices[0])
     if mesh.is_multi_process and not whole and array.ndim:
         return jax.make_array_from_process_local_data(_over_rows(mesh), np.asarray(array))
-    even = array.ndim > 0 and array.shape[0] > 0 and array.shape[0] % shards(mesh) == 0
-    return jax.device_put(array, _over_rows(mesh) if even else NamedSharding(mesh, PartitionSpec()))
+    return jax.device_put(array, rows_sharding(array.shape, mesh))
 
 
 def _over_rows(mesh: jax.sharding.Mesh) -> NamedSharding:

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from fluid import errors
-from fluid.core import FSDP, Axes, ParameterSpec, axes_of, partition
+from fluid.core import FSDP, Axes, ParameterSpec, axes_of, partition, stack_depth
 from fluid.naming import select
 from fluid.param_attr import Shardings
 
@@ -25,7 +25,9 @@ class Rules:
 
     The first of `shardings` that matches decides, then the parameter's own `ParamAttr(sharding=)`. What nobody decides
     is whole on every device; but over an axis `fsdp` parameters of more than a few thousand numbers are divided: tables
-    by rows, others along their longest dimension that can be divided.
+    by rows, others along their longest dimension that can be divided. So are those that are divided over other axes,
+    along a dimension that is left; only a sharding that names no axis at all keeps a parameter whole. Of the arrays of
+    `layers.repeat`, `ParamAttr(sharding=)` is about those of one block, and `shardings` about all of them as a stack.
 
     Args:
       mesh: the devices.
@@ -64,12 +66,16 @@ class Rules:
         """
         for pattern, sharding in self._shardings.items():
             if pattern == name or fnmatch.fnmatchcase(name, pattern):
-                return self._fitting(f"shardings[{pattern!r}]", sharding, spec)
+                return self._also_divided(
+                    self._fitting(f"shardings[{pattern!r}]", sharding, spec), sharding, spec, table
+                )
         own = getattr(spec.settings, "sharding", None)
         if own is not None:
             owner = f"ParamAttr(sharding=) of {name}"
-            return self._fitting(owner, axes_of(owner, own, self._mesh.shape), spec)
-        return PartitionSpec() if spec.trainable is None else self._divided(spec.shape, table)
+            axes = axes_of(owner, own, self._mesh.shape)
+            found = self._fitting(owner, ((),) * stack_depth(spec) + axes, spec)
+            return self._also_divided(found, own, spec, table)
+        return PartitionSpec() if spec.trainable is None else self._divided(spec.shape, table, depth=stack_depth(spec))
 
     def check_used(self, names: Collection[str]) -> None:
         """Find out whether each of `shardings` stands for something.
@@ -95,14 +101,34 @@ class Rules:
                 return PartitionSpec(*known[1][: len(shape)])
         return self._divided(shape, table=False)
 
-    def _divided(self, shape: tuple[int, ...], table: bool) -> PartitionSpec:
-        """What is divided over "fsdp" although nobody said so."""
+    def _also_divided(
+        self, found: PartitionSpec, said: Sequence[Any], spec: ParameterSpec, table: bool
+    ) -> PartitionSpec:
+        """The same, and over "fsdp" along a dimension that is left, where the user has named other axes."""
+        used = {axis for entry in found for axis in ((entry,) if isinstance(entry, str) else entry or ())}
+        if not any(said) or FSDP in used or spec.trainable is None:
+            return found
+        return self._divided(spec.shape, table, found, stack_depth(spec))
+
+    def _divided(
+        self,
+        shape: tuple[int, ...],
+        table: bool,
+        beside: PartitionSpec = PartitionSpec(),  # noqa: B008
+        depth: int = 0,
+    ) -> PartitionSpec:
+        """What is divided over "fsdp" although nobody said so, beside what is divided already.
+
+        The blocks of a stack are used one after the other, so none of its first dimensions is divided.
+        """
         count = self._mesh.shape.get(FSDP, 1)
-        fitting = [i for i, size in enumerate(shape) if size % count == 0]
+        entries = [*beside, *[None] * (len(shape) - len(beside))]
+        fitting = [i for i, size in enumerate(shape) if i >= depth and size % count == 0 and entries[i] is None]
         if FSDP not in self._mesh.shape or not fitting or math.prod(shape) < _SMALL:
-            return PartitionSpec()
+            return beside
         chosen = 0 if table and 0 in fitting else max(fitting, key=lambda i: shape[i])
-        return PartitionSpec(*(FSDP if i == chosen else None for i in range(len(shape))))
+        entries[chosen] = FSDP
+        return PartitionSpec(*entries)
 
     def _fitting(self, owner: str, sharding: Axes, spec: ParameterSpec) -> PartitionSpec:
         """The same as a PartitionSpec of an array."""

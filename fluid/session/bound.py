@@ -129,6 +129,15 @@ class BoundStep:
         """The feeds that the results depend on, of those that the request does not give; what it gives is at hand."""
         return self._needed(feeds, overrides)
 
+    def lowered(self, feeds: Mapping[str, Any]) -> jax.stages.Lowered:
+        """The training step for feeds of these shapes, which is not run: what to compile and to look at.
+
+        Args:
+          feeds: arrays, or `jax.ShapeDtypeStruct` in their places.
+        """
+        lowered: jax.stages.Lowered = self._train.lower(self._carry(), self._not_carried(), dict(feeds), {})
+        return lowered
+
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
         """Run one step on the session's arrays and put the new ones in their place."""
         return self.and_also(feeds, overrides)[0]
@@ -172,7 +181,7 @@ class BoundStep:
             self._end_compilation()
         return results
 
-    def _jitted(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _jitted(self) -> tuple[Any, Callable[..., Any]]:
         """The training step, and the run that changes nothing, for what is frozen now."""
         train, test = self._traced(self._step.train, 2), self._traced(self._step.test, 1)
         if self._mesh is None:

@@ -98,7 +98,7 @@ class Session(SavesArrays, ValuesOnDemand):
         check_function(step)
         keep_compilations()
         self._mode = None if mode is None else checked_mode(mode)
-        self.layout = _layout(place, parallel, shardings)
+        self.layout = self._laid_out(place, parallel, shardings)
         self.precision = precision
         self.programs: dict[str, Program] = {}
         self.rules: dict[str, list[Rule]] = {}
@@ -391,10 +391,10 @@ class Session(SavesArrays, ValuesOnDemand):
                 return known
         raise no_program(program, self.programs)
 
+    def _laid_out(self, place: Place, parallel: Parallel, shardings: Shardings | None) -> "OneDevice | OnMesh":
+        """Where the arrays of this session lie."""
+        if parallel in (None, False) and shardings is None:
+            return OneDevice(device_of(place))
+        from fluid.parallel import layout_of  # not everybody needs it
 
-def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> "OneDevice | OnMesh":
-    if parallel in (None, False) and shardings is None:
-        return OneDevice(device_of(place))
-    from fluid.parallel import layout_of  # not everybody needs it
-
-    return layout_of(place, parallel, shardings)
+        return layout_of(place, parallel, shardings)

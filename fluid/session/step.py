@@ -271,6 +271,7 @@ class Step:
                 row_perturbations=variables.get("rows"),
                 parts=self.request.parts,
                 frozen=self.frozen,
+                gather=None if self._mesh is None else self._mesh.gather_one,
             )
 
         return with_lines(apply, variables, self._lines) if self._lines else apply(variables)

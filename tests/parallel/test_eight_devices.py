@@ -1,4 +1,4 @@
-"""What holds on eight devices is tested by `on_eight_devices.py`, in a process of its own that has as many."""
+"""What holds on eight devices is tested by `*on_eight_devices.py`, in a process of its own that has as many."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ def run(mark, folder):
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-x", "-m", mark]
     done = subprocess.run(
-        [*command, f"--basetemp={folder}", str(HERE / "on_eight_devices.py")],
+        [*command, f"--basetemp={folder}", *map(str, sorted(HERE.glob("*on_eight_devices.py")))],
         env=environment,
         cwd=ROOT,
         capture_output=True,

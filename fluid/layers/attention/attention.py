@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.attention.position import rotate
+from fluid.layers.attention.ring import attend_around, ring_of
 from fluid.layers.base import Layer, dense, describe, layer, like, times_matrix, wide_dtype
 from fluid.layers.norm.dropout import dropout
 from fluid.param_attr import ParamSetting, to_attr
@@ -84,6 +85,7 @@ def multi_head_attention(
     param_attr: ParamSetting | Sequence[ParamSetting] = None,
     bias_attr: ParamSetting | Sequence[ParamSetting] = None,
     name: str | None = None,
+    ring: str | None = None,
 ) -> Any:
     """Attention with several heads (Vaswani et al., 2017) and its four projections.
 
@@ -108,14 +110,17 @@ def multi_head_attention(
       param_attr: ParamAttr of the weights, or a list of four.
       bias_attr: ParamAttr of the biases, or a list of four; False for none.
       name: instead of `multi_head_attention_N`.
+      ring: an axis of the mesh: the steps are divided over its devices, and keys and values travel around them, so that
+        sequences may be as much longer as there are devices. On a mesh without that axis, and without `parallel=`, it
+        changes nothing.
 
     Returns:
       `[batch, targets, size]`, a SequenceBatch if the queries are one; with a cache `(result, cache)`.
 
     Raises:
       ShapeError: the inputs, or the inputs and the cache, do not fit together.
-      ArgumentError: `num_heads` does not divide `size`, there are values without keys or keys beside a cache, or all
-        parameters have one name.
+      ArgumentError: `num_heads` does not divide `size`, there are values without keys, keys beside a cache, dropout or
+        a cache beside a ring, or all parameters have one name.
 
     Example:
       >>> import fluid
@@ -137,6 +142,7 @@ def multi_head_attention(
         split_heads(_project(this, dense(v), size, weight, bias), num_heads)
         for v, weight, bias in zip((queries, *sources), weights[:3], biases[:3], strict=True)
     )
+    _check_ring(this, ring, dropout_rate, cache)
     drop = dropper(dropout_rate, "upscale_in_train", name)
     if cache is not None:
         seen, after, fits = _attend_to_cache(this, cache, queries, (query, key, value), rotary, drop)
@@ -144,7 +150,13 @@ def multi_head_attention(
         return this.output(like(queries, jnp.where(fits[..., None], result, jnp.nan))), after
     if rotary:
         query, key = (rotate(v, jnp.arange(v.shape[1])) for v in (query, key))
-    seen = attend(query, key, value, visible(query, causal, *sources), drop)
+    around = ring_of(f"{this.name}: ring={ring!r}", ring, causal)
+    if around is None:
+        seen = attend(query, key, value, visible(query, causal, *sources), drop)
+    else:
+        real = visible(query, False, *sources)
+        every = jnp.ones(key.shape[:2], bool) if real is None else real[:, 0, 0]
+        seen = attend_around(around, query, key, value, every)
     return this.output(like(queries, _project(this, merge_heads(seen), size, weights[3], biases[3])))
 
 
@@ -224,6 +236,17 @@ def _project(this: Layer, x: Any, size: int, attr: ParamSetting, bias_attr: Para
     product = times_matrix(x, this.weight(attr, [x.shape[-1], size], x.dtype))
     bias = this.bias(bias_attr, [size], x.dtype)
     return product if bias is None else product + bias
+
+
+def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: AttentionCache | None) -> None:
+    """Refuse what is not computed around a ring, on every mesh alike."""
+    if ring is not None and (dropout_rate or cache is not None):
+        found = "dropout_rate=" if dropout_rate else "cache="
+        raise errors.ArgumentError(
+            f"{this.name}: found {found} beside ring={ring!r}, expected one of them: around a ring the weights are "
+            f"never there as a whole; what the layer returns can be dropped instead: "
+            f"dropout(multi_head_attention(x, ring={ring!r}), 0.1)"
+        )
 
 
 def _attend_to_cache(

@@ -1,0 +1,173 @@
+"""Attention over steps that lie on several devices: keys and values travel around the ring of them."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from fluid import core
+from fluid.layers.base import wide_dtype
+
+
+class Ring(NamedTuple):
+    """The devices along an axis of the mesh, each of which holds as many steps as the others.
+
+    Attributes:
+      axis: its name.
+      size: how many devices it has.
+      causal: whether a query sees no step that comes after it.
+    """
+
+    axis: str
+    size: int
+    causal: bool
+
+
+def ring_of(owner: str, axis: str | None, causal: bool) -> Ring | None:
+    """The ring along an axis of the mesh that the step which is traced is for; None where one device has all steps.
+
+    Args:
+      owner: whose it is, for messages.
+      axis: its name, or None.
+      causal: as for Ring.
+
+    Raises:
+      ArgumentError: it is no name, or the mesh has other axes, and not this one.
+    """
+    here = core.axes_here()
+    if axis is None or not core.axes_of(owner, (axis,), here)[0]:
+        return None
+    return Ring(axis, here[axis], causal) if here[axis] > 1 else None
+
+
+def attend_around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
+    """What `attend` computes, without any device ever holding more than its share of the keys, or of their products.
+
+    In each turn a device attends to the keys that lie with it, and hands them on to its neighbour. The gradient goes
+    around once more, with what has been gathered of it so far. Products and sums are those of float32 at least.
+
+    Args:
+      ring: the devices.
+      query: `[batch, targets, heads, d]`.
+      key: `[batch, sources, heads, d]`.
+      value: `[batch, sources, heads, v]`.
+      seen: bool `[batch, sources]`: which keys are real.
+
+    Returns:
+      `[batch, targets, heads, v]`; zeros for a query that sees no key.
+
+    References:
+      Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context" (2023).
+    """
+    targets = query.shape[1]
+    query, key, value, seen = (_even(array, ring.size) for array in (query, key, value, seen))
+    return _around(ring, query, key.astype(query.dtype), value.astype(query.dtype), seen)[:, :targets]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
+    return _forward(ring, query, key, value, seen)[0]
+
+
+def _forward(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
+    """The results, and what the gradient needs of them: the logarithms of the softmax's denominators with the rest."""
+    results, denominators = _on_each(ring, _results, 4, 2)(query, key, value, seen)
+    return results, (query, key, value, seen, results, denominators)
+
+
+def _backward(ring: Ring, kept: Any, slope: Any) -> tuple[Any, ...]:
+    return (*_on_each(ring, _slopes, 7, 3)(*kept, slope), None)
+
+
+_around.defvjp(_forward, _backward)
+
+
+def _on_each(ring: Ring, function: Any, takes: int, gives: int) -> Any:
+    """Run a function on each device of the ring, with its share of the steps."""
+    steps = PartitionSpec(None, ring.axis)
+    return jax.shard_map(
+        functools.partial(function, ring),
+        in_specs=(steps,) * takes,
+        out_specs=(steps,) * gives,
+        axis_names={ring.axis},
+        check_vma=False,
+    )
+
+
+def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
+    """The results of one device's queries, and the logarithms of their denominators, `[batch, targets, heads]`."""
+    wide = wide_dtype(query.dtype)
+    shape = query.shape[:3]
+    lowest = jnp.finfo(wide).min / 2
+
+    def turn(i: Any, carry: Any) -> Any:
+        (key, value, seen), highest, total, sums = carry
+        products, mask = _products(ring, i, query, key, seen)
+        higher = jnp.maximum(highest, jnp.max(jnp.where(mask, products, lowest), axis=-1))
+        weights = jnp.where(mask, jnp.exp(products - higher[..., None]), 0)
+        shrunk = jnp.exp(highest - higher)
+        total = total * shrunk + weights.sum(-1)
+        sums = sums * shrunk[..., None] + jnp.einsum("btns,bsnd->btnd", weights, value.astype(wide))
+        return _handed_on(ring, (key, value, seen)), higher, total, sums
+
+    sums = jnp.zeros((*shape, value.shape[-1]), wide)
+    begin = ((key, value, seen), jnp.full(shape, lowest, wide), jnp.zeros(shape, wide), sums)
+    _, highest, total, sums = jax.lax.fori_loop(0, ring.size, turn, begin)
+    # Where nothing is seen, the weights of the way back are to be zero as well.
+    denominators = jnp.where(total > 0, highest + jnp.log(jnp.where(total > 0, total, 1)), jnp.inf)
+    return (sums / jnp.where(total > 0, total, 1)[..., None]).astype(query.dtype), denominators
+
+
+def _slopes(
+    ring: Ring, query: Any, key: Any, value: Any, seen: Any, results: Any, denominators: Any, slope: Any
+) -> tuple[Any, Any, Any]:
+    """The gradients of one device's queries, keys and values."""
+    wide = wide_dtype(query.dtype)
+    slope = slope.astype(wide)
+    along = jnp.sum(slope * results.astype(wide), axis=-1, keepdims=True)
+    scale = query.shape[-1] ** -0.5
+
+    def turn(i: Any, carry: Any) -> Any:
+        (key, value, seen, of_key, of_value), of_query = carry
+        products, mask = _products(ring, i, query, key, seen)
+        weights = jnp.where(mask, jnp.exp(products - denominators[..., None]), 0)
+        of_value = of_value + jnp.einsum("btns,btnd->bsnd", weights, slope)
+        of_products = weights * (jnp.einsum("btnd,bsnd->btns", slope, value.astype(wide)) - along) * scale
+        of_query = of_query + jnp.einsum("btns,bsnd->btnd", of_products, key.astype(wide))
+        of_key = of_key + jnp.einsum("btns,btnd->bsnd", of_products, query.astype(wide))
+        return _handed_on(ring, (key, value, seen, of_key, of_value)), of_query
+
+    empty = [jnp.zeros(array.shape, wide) for array in (key, value, query)]
+    (_, _, _, of_key, of_value), of_query = jax.lax.fori_loop(
+        0, ring.size, turn, ((key, value, seen, *empty[:2]), empty[2])
+    )
+    return of_query.astype(query.dtype), of_key.astype(key.dtype), of_value.astype(value.dtype)
+
+
+def _products(ring: Ring, turn: Any, query: Any, key: Any, seen: Any) -> tuple[Any, Any]:
+    """The products of a device's queries with the keys that are there in a turn, and which of them count.
+
+    Returns:
+      `[batch, targets, heads, sources]`, and bool `[batch, targets or 1, 1, sources]`.
+    """
+    products = jnp.einsum("btnd,bsnd->btns", query, key, preferred_element_type=wide_dtype(query.dtype))
+    mask = seen[:, None, None, :]
+    if ring.causal:
+        here = jax.lax.axis_index(ring.axis)
+        targets = here * query.shape[1] + jnp.arange(query.shape[1])
+        sources = (here - turn) % ring.size * key.shape[1] + jnp.arange(key.shape[1])
+        mask = mask & (sources <= targets[:, None])[None, :, None, :]
+    return products * query.shape[-1] ** -0.5, mask
+
+
+def _handed_on(ring: Ring, arrays: Any) -> Any:
+    """What lies on each device, on the next one."""
+    return jax.lax.ppermute(arrays, ring.axis, [(i, (i + 1) % ring.size) for i in range(ring.size)])
+
+
+def _even(array: Any, count: int) -> Any:
+    """An array `[batch, time, ...]` with zeros behind its steps, so that they can be divided evenly."""
+    more = -array.shape[1] % count
+    return jnp.pad(array, [(0, 0), (0, more), *[(0, 0)] * (array.ndim - 2)]) if more else array

@@ -1,0 +1,230 @@
+"""A table of what training takes on each of several meshes, as the compiler says."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+
+from fluid import errors
+from fluid.core import Program, whole_number
+from fluid.formatting import counted, html_table, scaled, text_table
+from fluid.optimizer.base import OptimizerLike
+from fluid.parallel import Rules
+from fluid.param_attr import Shardings
+from fluid.place import Mesh
+from fluid.planning.shapes import ShapesOnly, ShapesOnMesh, bytes_of
+from fluid.planning.work import Work, work_of
+from fluid.trainer.minimizing import trained_program
+
+_HEADER = ("mesh", "devices", "parameters", "slots", "feed", "activations", "peak", "FLOPs", "sent")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What each device of a mesh would hold and do in a training step.
+
+    Attributes:
+      mesh: the mesh.
+      devices: how many it has.
+      parameters: bytes of parameters and states.
+      slots: bytes of what the optimizers keep.
+      feed: bytes of the minibatch.
+      activations: bytes of all that is computed on the way, at the moment when that is most.
+      peak: bytes of everything, at that moment.
+      work: FLOPs of matrix products and convolutions, and the bytes sent by each kind of collective.
+    """
+
+    mesh: Mesh
+    devices: int
+    parameters: int
+    slots: int
+    feed: int
+    activations: int
+    peak: int
+    work: Work
+
+
+class Plan:
+    """What training a program would take, made by `fluid.plan`.
+
+    Attributes:
+      candidates: a Candidate for each mesh.
+      memory: bytes that a device has, or None.
+      program: that was planned.
+      batch_size: rows of a minibatch.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], memory: int | None, program: Program, batch_size: int):
+        self.candidates = tuple(candidates)
+        self.memory = memory
+        self.program = program
+        self.batch_size = batch_size
+
+    @property
+    def smallest(self) -> Candidate | None:
+        """The candidate of the fewest devices among those that fit; of several the one that computes the least."""
+        fitting = [c for c in self.candidates if self._fits(c)]
+        return min(fitting, key=lambda c: (c.devices, c.work.flops, sum(c.work.sent.values())), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON can hold it."""
+        rows = []
+        for candidate in self.candidates:
+            row = {**asdict(candidate), **candidate.work._asdict(), "mesh": candidate.mesh.axes}
+            rows.append({name: value for name, value in row.items() if name != "work"})
+        smallest = self.smallest
+        return {
+            "program": self.program.name,
+            "parameters": self.program.parameter_count,
+            "batch_size": self.batch_size,
+            "memory": self.memory,
+            "candidates": rows,
+            "smallest": None if smallest is None else smallest.mesh.axes,
+        }
+
+    def __str__(self) -> str:
+        table = text_table([_HEADER, *map(_cells, self.candidates)], range(1, len(_HEADER))).splitlines()
+        rule = "-" * max(map(len, table))
+        return "\n".join([self._title(), table[0], rule, *table[1:], rule, *self._kinds(), *self._verdict()])
+
+    def __repr__(self) -> str:
+        return f"Plan({self._title()}: {counted(len(self.candidates), 'candidate')})"
+
+    def _repr_html_(self) -> str:
+        told = "<br>".join([*self._kinds(), *self._verdict()])
+        return self._title() + html_table(map(_cells, self.candidates), _HEADER, range(1, len(_HEADER))) + told
+
+    def _title(self) -> str:
+        return f"{self.program.name}, {counted(self.program.parameter_count, 'parameter')}, {self.batch_size:,} rows"
+
+    def _kinds(self) -> list[str]:
+        """What is sent, by kind, for each candidate that sends anything."""
+        return [
+            f"{_axes(c.mesh)} sends "
+            + ", ".join(f"{scaled(c.work.sent[kind], 'B')} by {counted(n, kind)}" for kind, n in _kinds(c.work))
+            for c in self.candidates
+            if c.work.sent
+        ]
+
+    def _verdict(self) -> list[str]:
+        if self.memory is None:
+            return []
+        room = scaled(self.memory, "B")
+        large = [_axes(c.mesh) for c in self.candidates if not self._fits(c)]
+        told = [f"more than {room} on a device: {'; '.join(large)}"] if large else []
+        smallest = self.smallest
+        found = "none of these meshes fits" if smallest is None else f"the smallest that fits: {_axes(smallest.mesh)}"
+        return [*told, f"{found} ({room} on a device)"]
+
+    def _fits(self, candidate: Candidate) -> bool:
+        return self.memory is None or candidate.peak <= self.memory
+
+
+def plan(
+    program_func: Callable[[], Any],
+    optimizer: OptimizerLike | None,
+    batch_size: int,
+    meshes: Mesh | Sequence[Mesh],
+    *,
+    memory: int | None = None,
+    time: int = 128,
+    shardings: Shardings | None = None,
+    precision: str | None = None,
+) -> Plan:
+    """Find out what a training step would take on each of several meshes, without making an array.
+
+    The step that a Trainer would run is compiled for as many CPU devices as the largest mesh has, which need not be
+    there: JAX makes them up if it is told before it computes anything, `jax.config.update("jax_num_cpu_devices", 256)`.
+    `python -m fluid plan` does so by itself. Parameters, slots and feeds take the same bytes on every kind of device;
+    activations are those of XLA for CPUs, which fuses less than XLA for GPUs and TPUs.
+
+    Args:
+      program_func: as for `fluid.Trainer`.
+      optimizer: as for `fluid.Trainer`.
+      batch_size: rows of the global minibatch.
+      meshes: the candidates, such as `[fluid.Mesh(fsdp=64), fluid.Mesh(data=16, model=4)]`.
+      memory: bytes that each device has, to see what does not fit.
+      time: steps of each sequence.
+      shardings: as for `fluid.Trainer`.
+      precision: as for `fluid.Trainer`.
+
+    Returns:
+      A Plan: `print` it, or look at `plan.candidates` and `plan.smallest`.
+
+    Raises:
+      ArgumentError: a mesh has no size, or the program cannot be divided so; or JAX has fewer devices than a mesh.
+      FluidError: the program has a mistake, as for `fluid.Trainer`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[64])
+      ...     return fluid.layers.mean(fluid.layers.fc(x, size=128))
+      >>> found = fluid.plan(program, fluid.optimizer.Adam(1e-3), 32, fluid.Mesh(data=1))
+      >>> found.candidates[0].parameters, found.candidates[0].slots  # two slots, and a count of steps
+      (33280, 66564)
+    """
+    whole_number("plan", "batch_size", batch_size)
+    whole_number("plan", "time", time)
+    if memory is not None:
+        whole_number("plan", "memory", memory)
+    program = trained_program(program_func, optimizer, precision)
+    listed = [meshes] if isinstance(meshes, Mesh) else list(meshes)
+    found = [_candidate(program, mesh, shardings, batch_size, time) for mesh in listed]
+    return Plan(found, memory, program, batch_size)
+
+
+def _candidate(program: Program, mesh: Mesh, shardings: Shardings | None, batch_size: int, time: int) -> Candidate:
+    over = mesh.over(_devices(mesh))
+    session = ShapesOnly(program, ShapesOnMesh(over, Rules(over, shardings)))
+    feed = session.feed_shapes(batch_size, time)
+    compiled = session.lowered(feed).compile()
+    memory: Any = compiled.memory_analysis()
+    arguments = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return Candidate(
+        mesh=mesh,
+        devices=over.size,
+        parameters=bytes_of(session.scope.arrays),
+        slots=bytes_of(session.scope.slots),
+        feed=bytes_of(feed),
+        activations=memory.temp_size_in_bytes,
+        peak=arguments + memory.temp_size_in_bytes,
+        work=work_of(str(compiled.as_text())),
+    )
+
+
+def _devices(mesh: Mesh) -> list[jax.Device]:
+    """As many CPU devices as a mesh has."""
+    sizes = list(mesh.axes.values())
+    if -1 in sizes:
+        raise errors.ArgumentError(f"{mesh!r} has an axis of size -1; a plan needs its size, as in fluid.Mesh(data=64)")
+    here = jax.local_devices(backend="cpu")
+    count = math.prod(sizes)
+    if len(here) < count:
+        raise errors.ArgumentError(
+            f"{mesh!r} has {count} devices, and JAX was told of {len(here)}. Before it computes anything: "
+            f'jax.config.update("jax_num_cpu_devices", {count}); from a shell python -m fluid plan does so'
+        )
+    return here[:count]
+
+
+def _cells(candidate: Candidate) -> list[str]:
+    sizes = (candidate.parameters, candidate.slots, candidate.feed, candidate.activations, candidate.peak)
+    work = candidate.work
+    return [
+        _axes(candidate.mesh),
+        f"{candidate.devices:,}",
+        *(scaled(size, "B") for size in sizes),
+        f"{scaled(work.flops)}{'+' if work.partial else ''}",
+        scaled(sum(work.sent.values()), "B"),
+    ]
+
+
+def _kinds(work: Work) -> list[tuple[str, int]]:
+    return sorted(work.collectives.items(), key=lambda item: -work.sent[item[0]])
+
+
+def _axes(mesh: Mesh) -> str:
+    return ", ".join(f"{name}={size}" for name, size in mesh.axes.items())

@@ -1,0 +1,107 @@
+"""What a plan says beside what is allocated; `test_eight_devices.py` runs this, in a process with eight devices."""
+
+import jax
+import numpy as np
+import pytest
+
+import fluid
+from fluid import layers
+
+MESHES = [
+    fluid.Mesh(data=8),
+    fluid.Mesh(fsdp=8),
+    fluid.Mesh(data=4, model=2),
+    fluid.Mesh(data=2, fsdp=2, model=2),
+]
+
+
+def program():
+    words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    x = layers.embedding(words, size=[512, 64], param_attr=fluid.ParamAttr(sharding=("model", None)))
+    hidden = layers.fc(
+        layers.sequence_pool(x, "max"), 128, act="relu", param_attr=fluid.ParamAttr(sharding=(None, "model"))
+    )
+    return layers.mean(layers.square(layers.fc(hidden, 8)))
+
+
+def held(tree, device):
+    """The bytes that a device really holds of the arrays of a tree."""
+    shards = [s for array in jax.tree.leaves(tree) for s in array.addressable_shards if s.device == device]
+    return sum(shard.data.nbytes for shard in shards)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=repr)
+def test_the_bytes_of_a_plan_are_those_that_a_device_holds(mesh):
+    found = fluid.plan(program, fluid.optimizer.Adam(1e-3), 16, mesh, time=32).candidates[0]
+    trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), parallel=mesh, buckets=[32])
+    batch = [(row,) for row in np.arange(16 * 32).reshape(16, 32, 1)]
+    trainer.train(lambda: [batch])
+    scope = trainer.session.scope
+    device = jax.devices()[0]
+    assert held(scope.arrays, device) == pytest.approx(found.parameters, rel=0.05)
+    assert held(scope.slots, device) == pytest.approx(found.slots, rel=0.05)
+    feed = trainer.session.take({"words": fluid.SequenceBatch.from_rows([row for (row,) in batch])})
+    assert held(feed, device) == pytest.approx(found.feed, rel=0.05)
+    assert found.peak >= found.parameters + found.slots + found.feed + found.activations
+
+
+BLOCKS, WIDTH = 12, 256
+
+
+def deep(remat):
+    """A stack of blocks; the weights of one are divided over an axis where the mesh has it."""
+
+    def program():
+        def block(x):
+            across = fluid.ParamAttr(sharding=(None, "model"))
+            return x + layers.fc(layers.fc(x, WIDTH, act="tanh", param_attr=across), WIDTH)
+
+        x = layers.data("x", shape=[WIDTH])
+        return layers.mean(layers.square(layers.repeat(block, BLOCKS, x, remat=remat)))
+
+    return program
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_of_a_stack_in_parts_a_device_holds_one_block(remat):
+    whole, parts = fluid.plan(deep(remat), fluid.optimizer.Adam(1e-3), 8, [MESHES[0], MESHES[1]]).candidates
+    block = 4 * (2 * WIDTH * WIDTH)
+    assert parts.parameters < 1.05 * whole.parameters / 8 and parts.slots < 1.05 * whole.slots / 8
+    # The parts of the gradient; weights of a block and what becomes of them; and little beside that.
+    assert parts.activations < BLOCKS * block / 8 + 4 * block
+    assert whole.activations > BLOCKS * block
+
+
+def test_blocks_of_a_stack_are_divided_as_their_parameters_say():
+    feed = {"x": np.random.default_rng(0).normal(size=(8, WIDTH)).astype("float32")}
+    found = {}
+    for mesh in (None, fluid.Mesh(data=2, fsdp=2, model=2)):
+        trainer = fluid.Trainer(deep(True), fluid.optimizer.SGD(0.1), parallel=mesh)
+        trainer.train(lambda: [feed] * 3)
+        found[mesh] = {name: np.asarray(value) for name, value in trainer.params.items()}
+    specs = {name: tuple(array.sharding.spec) for name, array in trainer.session.scope.arrays.items()}
+    assert specs["repeat_0/fc_0.w_0"] == (None, "fsdp", "model") and specs["repeat_0/fc_1.w_0"][1] == "fsdp"
+    one, many = found.values()
+    for name, value in one.items():
+        np.testing.assert_allclose(many[name], value, atol=1e-5 * (1e-2 + np.abs(value).max()), err_msg=name)
+
+
+def test_what_does_not_fit_is_said_and_the_smallest_that_does():
+    plan = fluid.plan(program, fluid.optimizer.SGD(0.1), 64, [*MESHES, fluid.Mesh(data=1)], memory=1_000_000)
+    smallest = plan.smallest
+    assert smallest is not None and smallest.peak <= 1_000_000
+    assert all(c.peak > 1_000_000 for c in plan.candidates if c.devices < smallest.devices)
+    assert "data=1\nthe smallest that fits: " in str(plan) and "more than 1 MB on a device: " in str(plan)
+    assert fluid.plan(program, fluid.optimizer.SGD(0.1), 64, fluid.Mesh(data=1), memory=1000).smallest is None
+
+
+def test_mistakes():
+    optimizer = fluid.optimizer.SGD(0.1)
+    with pytest.raises(
+        fluid.errors.ArgumentError, match=r'has 16 devices, and JAX was told of 8.*"jax_num_cpu_devices", 16'
+    ):
+        fluid.plan(program, optimizer, 16, fluid.Mesh(data=16))
+    with pytest.raises(fluid.errors.ArgumentError, match="an axis of size -1; a plan needs its size"):
+        fluid.plan(program, optimizer, 16, fluid.Mesh(data=-1))
+    with pytest.raises(fluid.errors.ArgumentError, match="batch_size"):
+        fluid.plan(program, optimizer, 0, fluid.Mesh(data=8))
