@@ -6,6 +6,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.core import TEST, fitting, one_of, refuse_parallel, whole_number
+from fluid.distributed import group
 from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
@@ -47,6 +48,7 @@ from fluid.trainer.programs import (
 )
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.signals import Signals
+from fluid.trainer.together.agreement import Agreement
 
 
 class Trainer(HasParameters, HasCheckpoints, Predicting):
@@ -228,6 +230,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
                 "train() was called by a handler of train(); call trainer.stop() and train again"
             )
         told = [*listed(handlers), *([] if event_handler is None else [event_handler])]
+        progress = progress if group().is_first else False
         if not any(isinstance(handler, ProgressBar) for handler in told):
             told.insert(0, ProgressBar(show=progress))
         tests = Tests(test_reader, test_every, metrics, feed_order)
@@ -254,15 +257,18 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         padding = PaddingOfAll([program.step.buckets for program in programs])
         keeps_padding = self._checkpoints is not None and any(member.has_sequences for member in self._members)
         position.begin(source, dispatcher, padding if keeps_padding else None)
+        signals = Signals(terminate=self._checkpoints is not None, together=group().size > 1)
+        stopping, pausing = (lambda: self._stopping), (lambda: self._pausing)
         run = loop.Run(
             programs=programs,
             progress=position,
             convert=turns_of(self._members, feed_order, [program.step.buckets for program in programs]),
             handlers=dispatcher,
-            stopping=lambda: self._stopping,
-            pausing=lambda: self._pausing,
+            stopping=stopping,
+            pausing=pausing,
             checkpoints=checkpoints,
-            signals=Signals(terminate=self._checkpoints is not None),
+            signals=signals,
+            agreement=Agreement(group(), signals, stopping, pausing, self.stop, self.pause),
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, readers)
