@@ -27,7 +27,7 @@ from fluid.looking import draw, summary
 from fluid.metrics import average
 from fluid.online import OnlineTrainer
 from fluid.param_attr import ParamAttr, WeightNormParamAttr
-from fluid.place import CPUPlace, CUDAPlace
+from fluid.place import CPUPlace, CUDAPlace, Mesh
 from fluid.reader import DataFeeder, batch
 from fluid.remote import RemoteTrainer
 from fluid.serving import serve
@@ -72,6 +72,7 @@ __all__ = [
     "LoDTensor",
     "Loop",
     "MeasuredEvent",
+    "Mesh",
     "NestedSequenceBatch",
     "OnlineTrainer",
     "ParamAttr",

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, refuse_parallel
+from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
 from fluid.missing import SpelledElsewhere
-from fluid.place import Place
+from fluid.param_attr import Shardings
+from fluid.place import Parallel, Place
 from fluid.reader import data_sets
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
@@ -40,7 +41,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         the program has. Without `infer_func`, a file of `trainer.save_inference_model`, or what `fluid.artifact.load`
         made of it; or the folder of a model that the original saved, see `fluid.io.load_inference_model`.
       params: arrays by name, such as `trainer.params`, instead of a file.
-      place: a device, see `fluid.place.device_of`.
+      place: a device, see `fluid.place.device_of`; or with `parallel` the devices, see `fluid.place.devices_of`.
       bucket: whether to pad batches.
       precision: "bfloat16" or "float16" to compute in it, see `fluid.Program`.
       buckets: to which sizes sequences are padded, as for `fluid.Trainer`; None for powers of two, so that an answer
@@ -54,7 +55,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
       url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
         that is above: "http://host:8000", or of one of its models, "http://host:8000/v2/models/digits".
       token: what that server asks for, or None.
-      parallel: None or False; an Inferencer works on one device.
+      parallel: as for `fluid.Trainer`; not for an exported model, which is made for one device.
+      shardings: as for `fluid.Trainer`.
 
     Attributes:
       program: the discovered Program; a model behind a URL has none here.
@@ -105,13 +107,13 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         strict: bool = True,
         url: str | None = None,
         token: str | None = None,
-        parallel: bool | None = None,
+        parallel: Parallel = None,
+        shardings: Shardings | None = None,
     ):
-        refuse_parallel("Inferencer", parallel)
         self.remote = None
         if url is not None:
-            others = (infer_func, param_path, params, place, precision, rename, entry, checkpoint)
-            if any(given is not None for given in others):
+            others = (infer_func, param_path, params, place, precision, rename, entry, checkpoint, shardings)
+            if parallel or any(given is not None for given in others):
                 raise errors.ArgumentTypeError(
                     'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
                 )
@@ -129,9 +131,10 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             infer_func = saved
             params = saved.params
         if infer_func is None:
-            self.session = Session(_exported(param_path, entry, place, precision, rename, strict), place=place)
+            refused = (precision, rename, parallel, shardings, not strict)
+            self.session = Session(_exported(param_path, entry, place, refused), place=place)
         else:
-            self.session = Session(infer_func, place=place, precision=precision)
+            self.session = Session(infer_func, place=place, precision=precision, parallel=parallel, shardings=shardings)
             given = param_path if params is None else params
             source = source_of(given) if checkpoint is None else newest_checkpoint(checkpoint)
             report = self.session.take_params(source.renamed(rename), allow_extra=True, strict=strict)
@@ -359,14 +362,12 @@ class _Plan:
         return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
 
 
-def _exported(
-    path: Any, entry: str | None, place: Place, precision: str | None, rename: Rename, strict: bool
-) -> Program:
-    if path is None or precision is not None or rename is not None or not strict:
+def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]) -> Program:
+    if path is None or any(given not in (None, False) for given in refused):
         raise errors.ArgumentTypeError(
-            "without infer_func, an Inferencer runs an exported model as it is, "
-            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint= and strict= belong to a function, '
-            "precision= and rename= to save_inference_model"
+            "without infer_func, an Inferencer runs an exported model as it is, on one device, "
+            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, strict=, parallel= and shardings= '
+            "belong to a function, precision= and rename= to save_inference_model"
         )
     from fluid import artifact  # not everybody needs it
 

@@ -1,11 +1,16 @@
 """ParamAttr: what a user says about one parameter of a layer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fluid import errors
 from fluid.regularizer import L1Decay, L2Decay
+
+# For each dimension of an array the axis that divides it, several axes, or None; dimensions behind the last are whole.
+Sharding = Sequence[str | Sequence[str] | None]
+# Shardings by names and globs of parameters.
+Shardings = Mapping[str, Sharding]
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,8 @@ class ParamAttr:
       gradient_clip: of `fluid.clip`, applied to this parameter's gradient before the optimizer's own clip.
       do_model_average: accepted for programs written for Fluid, but has no effect: the average says which parameters it
         takes, see `fluid.optimizer.ModelAverage`.
+      sharding: for each dimension the axis of the mesh that divides it, several axes, or None: `(None, "model")`. It
+        counts where a mesh has those axes, see `fluid.Mesh`.
 
     Example:
       >>> ParamAttr(name="w", learning_rate=0.5).name
@@ -34,6 +41,7 @@ class ParamAttr:
     trainable: bool = True
     gradient_clip: Any = None
     do_model_average: bool = True
+    sharding: Sharding | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):

@@ -1,8 +1,12 @@
-"""Places: which device a Session works on."""
+"""Places and meshes: which device a Session works on, or which devices, and along which axes they stand."""
 
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
@@ -35,7 +39,8 @@ class CUDAPlace:
     device_id: int = 0
 
 
-Place = CPUPlace | CUDAPlace | str | None
+OnePlace = CPUPlace | CUDAPlace | str
+Place = OnePlace | list[OnePlace] | tuple[OnePlace, ...] | None
 
 
 def device_of(place: Place) -> jax.Device:
@@ -45,7 +50,7 @@ def device_of(place: Place) -> jax.Device:
       place: None for JAX's default device, a CPUPlace or CUDAPlace, or a string such as "cpu", "gpu:0", "tpu:1".
 
     Raises:
-      ArgumentError: the place is none of those.
+      ArgumentError: the place is none of those, or a list of several.
       DeviceError: this machine has no such device.
 
     Example:
@@ -54,15 +59,195 @@ def device_of(place: Place) -> jax.Device:
     """
     if place is None:
         return next(iter(jax.device_put(np.int32(0)).devices()))  # heeds jax.default_device
+    if isinstance(place, list | tuple):
+        if len(place) == 1:
+            return device_of(place[0])
+        raise errors.ArgumentError(
+            f"place={place!r}: {len(place)} places need parallel=, which says what is divided among their devices: "
+            f"place={place!r}, parallel=True"
+        )
     kind, index = _kind_and_index(place)
-    try:
-        devices = jax.local_devices(backend=kind)
-    except RuntimeError:
-        devices = []
+    devices = _devices(kind)
     if index < len(devices):
         return devices[index]
+    raise _not_here(place)
+
+
+def devices_of(place: Place) -> list[jax.Device]:
+    """The JAX devices of a place, for what is divided among several.
+
+    Args:
+      place: None for all devices of JAX's default kind, in all processes; "cpu", "gpu" or "tpu" for all of that kind;
+        "gpu:1" for that one; or a list of places, each of which stands for one device.
+
+    Raises:
+      ArgumentError: the place is none of those, or names a device twice.
+      DeviceError: this machine has no such device.
+
+    Example:
+      >>> [device.platform for device in devices_of(["cpu:0"])]
+      ['cpu']
+    """
+    if place is None:
+        return jax.devices()
+    if isinstance(place, list | tuple):
+        found = [device_of(one) for one in place]
+        if not found or len(set(found)) < len(found):
+            raise errors.ArgumentError(f'place={place!r}: expected devices, each once, as in ["gpu:0", "gpu:1"]')
+        return found
+    kind, _ = _kind_and_index(place)
+    if isinstance(place, CPUPlace) or place == kind:
+        found = _devices(kind, everywhere=True)
+        if not found:
+            raise _not_here(place)
+        return found
+    return [device_of(place)]
+
+
+class Mesh:
+    """Devices along named axes, over which arrays are divided.
+
+    The axes `data` and `fsdp` divide the batch; over `fsdp` parameters and their slots are divided as well. What all
+    other axes divide is said by `ParamAttr(sharding=)`, `shardings=` and `layers.shard`. Which devices these are is
+    said by `place=`.
+
+    Args:
+      **axes: the number of devices along each axis, outermost first; -1 for one of them stands for as many as there are
+        devices left.
+
+    Attributes:
+      axes: those numbers by name.
+
+    Raises:
+      ArgumentError: there is no axis, or its size is no positive integer.
+
+    Example:
+      >>> import fluid
+      >>> fluid.Mesh(data=4, model=2)
+      Mesh(data=4, model=2)
+
+    References:
+      Xu et al., "GSPMD: General and Scalable Parallelization for ML Computation Graphs" (2021).
+    """
+
+    def __init__(self, **axes: int):
+        spelled = "fluid.Mesh(data=4, model=2)"
+        if not axes:
+            raise errors.ArgumentError(f"a mesh needs at least one axis: {spelled}")
+        for name, size in axes.items():
+            if isinstance(size, bool) or not isinstance(size, int | np.integer) or (size < 1 and size != -1):
+                raise errors.ArgumentError(
+                    f"Mesh({name}={size!r}): expected the number of devices along the axis, or -1 for all that are "
+                    f"left: {spelled}"
+                )
+        if list(axes.values()).count(-1) > 1:
+            raise errors.ArgumentError(f"{_shown(axes)}: one axis at most is -1; write the sizes of the others")
+        self.axes = {name: int(size) for name, size in axes.items()}
+
+    def __repr__(self) -> str:
+        return _shown(self.axes)
+
+    def over(self, devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
+        """The mesh of these devices, as JAX has it; neighbours along an axis are devices with a fast connection.
+
+        Raises:
+          ArgumentError: there are more or fewer devices than the mesh has.
+
+        Example:
+          >>> import jax
+          >>> Mesh(data=-1, model=1).over(jax.devices()[:1]).axis_names
+          ('data', 'model')
+        """
+        known = math.prod(size for size in self.axes.values() if size != -1)
+        sizes = {name: len(devices) // known if size == -1 else size for name, size in self.axes.items()}
+        if math.prod(sizes.values()) != len(devices) or 0 in sizes.values():
+            raise errors.ArgumentError(
+                f"{self!r} has {known} devices{' or a multiple of it' if -1 in self.axes.values() else ''}, and there "
+                f"are {len(devices)}; say which to use, as in place={_some_places(devices, known)}, or give an axis "
+                f"the size -1 for all that are left"
+            )
+        automatic = (jax.sharding.AxisType.Auto,) * len(sizes)
+        return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=automatic, devices=list(devices))
+
+
+# What `parallel=` takes: nothing, True, "fsdp" or a mesh.
+Parallel = bool | str | Mesh | None
+
+
+class OneDevice:
+    """Where the arrays of a Session lie while it works on one device; `fluid.parallel.OnMesh` is the same for several.
+
+    Args:
+      device: that device.
+
+    Attributes:
+      device: it.
+      mesh: None.
+    """
+
+    mesh = None
+
+    def __init__(self, device: jax.Device):
+        self.device = device
+        self._sharding = jax.sharding.SingleDeviceSharding(device)
+
+    def add(self, program: Any) -> None:
+        """Get to know a program before its arrays are made."""
+
+    def check(self, names: Any) -> None:
+        """Find out whether what the user said of names is right, once all programs are known."""
+
+    def place(self, value: Any) -> Any:
+        """Put a tree of arrays on the device."""
+        return jax.device_put(value, self._sharding)
+
+    def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+        """Put copies of arrays where others lie whose places they take.
+
+        Args:
+          new: by name, on the host or a device.
+          old: those that lie here, by name.
+        """
+        # Copied, so that steps can take the buffers over.
+        placed: dict[str, Any] = self.place({name: jnp.array(value) for name, value in new.items()})
+        return placed
+
+    def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Make a feed independent of the caller's memory, and bring it to the device if that is not the host.
+
+        A step runs on while the caller goes on; without this, a reader that uses its buffer again would change the data
+        of a step under way.
+        """
+        if self.device.platform != "cpu":
+            taken: dict[str, Any] = self.place(dict(feed))
+            return taken
+        return {n: v.copy() if type(v) is np.ndarray else jax.tree.map(_own, v) for n, v in feed.items()}
+
+    def initial(self, program: Any, root: jax.Array) -> dict[str, Any]:
+        """The initial values of a program's parameters and states, by name, where they are to lie."""
+        values: dict[str, Any] = self.place(program.init(root))
+        return values
+
+    def slots(self, init: Callable[[Mapping[str, Any]], Any], parameters: Mapping[str, Any]) -> Any:
+        """What an optimizer keeps before its first update, where it is to lie."""
+        return self.place(jax.jit(init)(parameters))
+
+
+def _own(value: Any) -> Any:
+    return value if isinstance(value, jax.Array) else np.array(value)
+
+
+def _devices(kind: str, everywhere: bool = False) -> list[jax.Device]:
+    """The devices of a kind in this process, or in all of them; none where JAX has no such backend."""
+    try:
+        return jax.devices(kind) if everywhere else jax.local_devices(backend=kind)
+    except RuntimeError:
+        return []
+
+
+def _not_here(place: Any) -> errors.DeviceError:
     here = ", ".join(f'"{d.platform}:{d.id}"' for d in jax.local_devices())
-    raise errors.DeviceError(
+    return errors.DeviceError(
         f"{place!r} asks for a device that is not here; JAX sees {here}. "
         f"Use place=None for the default device, or install JAX for it (pip install 'jax[cuda]')"
     )
@@ -80,3 +265,12 @@ def _kind_and_index(place: CPUPlace | CUDAPlace | str) -> tuple[str, int]:
     raise errors.ArgumentError(
         f'a place is None, fluid.CPUPlace(), fluid.CUDAPlace(0) or a string like "cpu" or "gpu:0"; found {place!r}'
     )
+
+
+def _shown(axes: dict[str, int]) -> str:
+    return f"Mesh({', '.join(f'{name}={size}' for name, size in axes.items())})"
+
+
+def _some_places(devices: Sequence[jax.Device], count: int) -> str:
+    kind = devices[0].platform
+    return str([f"{kind}:{i}" for i in range(min(count, 3))])[:-1] + (", ...]" if count > 3 else "]")

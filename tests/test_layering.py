@@ -18,7 +18,7 @@ TIERS = [
     ["lod_tensor", "place", "distributed", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
     ["layers", "optimizer", "reader", "storage", "metrics"],
-    ["nets", "input", "unique_name"],
+    ["nets", "input", "unique_name", "parallel"],
     ["session"],
     ["artifact", "original", "protocol"],
     ["trainer", "looking", "remote"],
@@ -47,7 +47,7 @@ LAYERS = [
 ]
 MOST_MODULES = 16  # in one folder
 # Stricter than the tiers: these rooms use at most the rooms named here ...
-ONLY = {"reader": {"errors", "core"}}
+ONLY = {"reader": {"errors", "core"}, "parallel": {"errors", "naming", "core", "place", "param_attr"}}
 # ... and these never use what lies below them.
 NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer", "looking", "tuning")}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.

@@ -1,6 +1,6 @@
 """ExportedProgram: what a Session and an Inferencer need of a Program, with exported functions in its place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -62,10 +62,10 @@ class ExportedProgram(Program):
         self.buckets = _buckets(entry)
         self._entry, self._arrays, self._functions = entry, arrays, functions
 
-    def init(self, key: jax.Array) -> dict[str, Any]:
-        """The parameters and states of the artifact, by name."""
+    def init(self, key: jax.Array, names: Collection[str] | None = None) -> dict[str, Any]:
+        """The parameters and states of the artifact, by name; all of them, or some."""
         del key
-        return dict(self._arrays)
+        return {name: value for name, value in self._arrays.items() if names is None or name in names}
 
     def apply(
         self,

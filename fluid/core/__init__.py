@@ -7,7 +7,6 @@ from fluid.core.arguments import (
     is_size,
     misfit_of,
     one_of,
-    refuse_parallel,
     whole_number,
 )
 from fluid.core.body import Body, inner_frame, leave
@@ -116,7 +115,6 @@ __all__ = [
     "record",
     "record_gradient_clip",
     "record_minimize",
-    "refuse_parallel",
     "running",
     "set_state",
     "spread_mask",

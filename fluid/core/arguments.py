@@ -190,20 +190,6 @@ def _shown(default: Any) -> str:
     return repr(default) if isinstance(default, int | float | str | None | tuple) else "..."
 
 
-def refuse_parallel(owner: str, parallel: Any) -> None:
-    """Check `parallel=`, which programs written for Fluid give: False and None change nothing.
-
-    Raises:
-      ArgumentError: it is True; the message says what to do.
-    """
-    if parallel not in (None, False):
-        raise errors.ArgumentError(
-            f"{owner}(parallel={parallel!r}): one process works on one device, with all cores of a CPU; leave parallel "
-            f"out. Batches that are too large for the device go in parts, "
-            f"fluid.optimizer.Adam(1e-3, accumulate_steps=4)"
-        )
-
-
 def is_compiled_with_cuda() -> bool:
     """Whether JAX is installed with CUDA and sees a GPU, so that `place=fluid.CUDAPlace(0)` works.
 

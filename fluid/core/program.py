@@ -3,7 +3,7 @@
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -222,15 +222,17 @@ class Program:
         first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
         return {line: _merge(_array(v.aval), _array(second.get(line, v).aval)) for line, v in first.items()}
 
-    def init(self, key: jax.Array) -> dict[str, Any]:
+    def init(self, key: jax.Array, names: Collection[str] | None = None) -> dict[str, Any]:
         """Initial values of all parameters and states, by name.
 
         Args:
           key: random root; each array depends on it and on its own name only, or that of the module it belongs to.
+          names: of some of them, and no others.
         """
         return {
             name: spec.initializer(fold_name(key, _key_name(spec)), spec.shape, jnp.dtype(spec.dtype))
             for name, spec in (self.parameters | self.states).items()
+            if names is None or name in names
         }
 
     def apply(

@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
 from fluid import errors
 from fluid.core import TRAIN, Program, Scope, stand_in
 from fluid.core.equations import unneeded
+from fluid.place import OneDevice
 from fluid.reader.buckets import Buckets
 from fluid.session.freezing import Freezing
 from fluid.session.interrupts import InterruptGuard
@@ -17,6 +18,9 @@ from fluid.session.rates import Rates
 from fluid.session.results import Results
 from fluid.session.rules import Rule
 from fluid.session.step import Request, Step
+
+if TYPE_CHECKING:
+    from fluid.parallel import OnMesh
 
 _NOTHING = Results([], [])
 
@@ -66,6 +70,7 @@ class BoundStep:
       guard: keeps Ctrl-C out of the middle of a step.
       compilations: where every compilation is noted.
       buckets: to which sizes sequences are padded before they are fed.
+      layout: where arrays lie.
       function: a training step of the user's own, or None.
       replaced: arrays that something else takes the place of for a while, by what that is; a step must not change them.
       freezing: what a training step leaves as it is.
@@ -82,6 +87,7 @@ class BoundStep:
         compilations: Compilations,
         buckets: Buckets,
         *,
+        layout: "OneDevice | OnMesh",
         replaced: Mapping[Hashable, Mapping[str, Any]],
         freezing: Freezing,
         function: StepFunction | None = None,
@@ -94,6 +100,7 @@ class BoundStep:
         self.buckets = buckets
         self._replaced = replaced
         self._freezing = freezing
+        self._mesh = None if isinstance(layout, OneDevice) else layout
         self._frozen = freezing.names
         self._make = functools.partial(Step, program, rules, request, function)
         self._step = self._make(self._frozen)
@@ -167,8 +174,14 @@ class BoundStep:
 
     def _jitted(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """The training step, and the run that changes nothing, for what is frozen now."""
-        train = jax.jit(self._traced(self._step.train, 2), donate_argnums=0)
-        return train, jax.jit(self._traced(self._step.test, 1))
+        train, test = self._traced(self._step.train, 2), self._traced(self._step.test, 1)
+        if self._mesh is None:
+            return jax.jit(train, donate_argnums=0), jax.jit(test)
+        if not self._step.training:
+            return train, self._mesh.taking(jax.jit(test))
+        # What a step makes lies where that lay which it takes the place of.
+        lie = self._mesh.shardings(self._carry())
+        return jax.jit(train, donate_argnums=0, out_shardings=(lie, None)), test
 
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
@@ -210,7 +223,7 @@ class BoundStep:
             filled = {**feeds, **self._stand_ins(feeds, rest[0] if rest else {})}
             return function(*arguments[:position], filled, *rest)
 
-        return call
+        return call if self._mesh is None else self._mesh.traced(call, position)
 
     def _record_compilation(self, feeds: Mapping[str, Any]) -> None:
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())

@@ -1,7 +1,7 @@
 """What a Session saves and loads: parameters alone, or everything that a later run needs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,13 @@ import numpy as np
 from fluid import errors, storage
 from fluid.core import Origin, Program, Scope
 from fluid.naming import select
+from fluid.place import OneDevice
 from fluid.session.freezing import Freezing
 from fluid.session.rates import Rates
 from fluid.storage import PathLike
+
+if TYPE_CHECKING:
+    from fluid.parallel import OnMesh
 
 
 class SavesArrays:
@@ -23,14 +27,14 @@ class SavesArrays:
       rates: the learning rates.
       freezing: what training leaves as it is.
       programs: Program by name.
-      place: puts a tree of arrays on the device.
+      layout: where the arrays lie.
     """
 
     scope: Scope
     rates: Rates
     freezing: Freezing
     programs: dict[str, Program]
-    place: Callable[[Any], Any]
+    layout: "OneDevice | OnMesh"
     _closed: bool
 
     @property
@@ -146,7 +150,7 @@ class SavesArrays:
             allow_extra=allow_extra,
             allow_doubtful=not strict,
         )
-        new = self.place({name: jnp.array(source.arrays[name]) for name in report.taken})
+        new = self.layout.replace({name: source.arrays[name] for name in report.taken}, self.scope.arrays)
         with self.scope.lock:
             self.scope.arrays |= new
         return report
@@ -196,9 +200,9 @@ class SavesArrays:
         """
         self._check_open()
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        # Copied, so that steps can take the buffers over; and all of it before anything changes.
+        # All of it before anything changes.
         names = self.state().keys() - self._optional_state().keys()
-        new = self.place({name: jnp.array(state[name]) for name in names})
+        new = self.layout.replace({name: state[name] for name in names}, self.state())
         self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
         self.scope.step = new["@step"]
         self.scope.root = new["@root"]

@@ -3,16 +3,16 @@
 import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, TRAIN, Program, Scope
 from fluid.formatting import counted, html_table, scaled
-from fluid.place import Place, device_of
+from fluid.param_attr import Shardings
+from fluid.place import OneDevice, Parallel, Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.columns import read_feed
 from fluid.reader.feeder import Feeder
@@ -30,13 +30,17 @@ from fluid.session.rules import Rule, rules_of
 from fluid.session.saving import SavesArrays
 from fluid.session.step import Request, checked_mode
 
+if TYPE_CHECKING:
+    from fluid.parallel import OnMesh
+
 
 class Session(SavesArrays, ValuesOnDemand):
     """Runs programs over one set of named arrays.
 
     Args:
       program_functions: program functions or Programs; they share parameters by name.
-      place: a device, see `fluid.place.device_of`; None for JAX's default.
+      place: a device, see `fluid.place.device_of`, None for JAX's default; or with `parallel` the devices, see
+        `fluid.place.devices_of`, None for all.
       seed: of initial values and of random layers.
       precision: "bfloat16" or "float16" to compute in it, see Program.
       buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
@@ -44,11 +48,16 @@ class Session(SavesArrays, ValuesOnDemand):
       max_compilations: how many compilations of a step that choice may lead to.
       mode: of runs that do not name one; None for "train" when the program minimises, else "test". "test" in Trainers.
       step: a function of a `fluid.TrainingStep` that computes a training step, instead of one gradient and one update.
+      parallel: None for one device; True to divide each batch among all devices; "fsdp" to divide parameters and slots
+        among them as well; or a `fluid.Mesh`. The numbers stay those of one device, see `docs/parallel.md`.
+      shardings: by names and globs of parameters, the axis of the mesh that divides each of their dimensions, or None:
+        `{"*/fc_*.w_0": (None, "model")}`. The first that matches counts, before `ParamAttr(sharding=)`.
 
     Attributes:
       programs: Program by name.
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
+      layout: where they lie.
       rates: the learning rates of all programs, see `learning_rates`.
       freezing: what training leaves as it is, see `freeze`.
       step_function: what was given as `step`.
@@ -82,12 +91,13 @@ class Session(SavesArrays, ValuesOnDemand):
         max_compilations: int = MAX_COMPILATIONS,
         mode: str | None = None,
         step: StepFunction | None = None,
+        parallel: Parallel = None,
+        shardings: Shardings | None = None,
     ):
         check_function(step)
         self._mode = None if mode is None else checked_mode(mode)
-        self.device = device_of(place)
+        self.layout = _layout(place, parallel, shardings)
         self.precision = precision
-        self._sharding = jax.sharding.SingleDeviceSharding(self.device)
         self.programs: dict[str, Program] = {}
         self.rules: dict[str, list[Rule]] = {}
         self.compilations = Compilations()
@@ -108,8 +118,14 @@ class Session(SavesArrays, ValuesOnDemand):
             self.add(function)
         if program_functions:
             check_names(buckets, (n for p in self.programs.values() for n, spec in p.feeds.items() if spec.lod_level))
+            self.layout.check(self.scope.specs)
         for program in self.programs.values():
             self.buckets(program)
+
+    @property
+    def device(self) -> jax.Device:
+        """The device, or one of them."""
+        return self.layout.device
 
     def __enter__(self) -> "Session":
         return self
@@ -148,10 +164,12 @@ class Session(SavesArrays, ValuesOnDemand):
         rules = rules_of(program)
         if self.step_function is not None:
             check_tables(rules)
+        self.layout.add(program)
         root = jax.random.wrap_key_data(self.scope.root)
-        self.scope.declare(program.parameters | program.states, functools.partial(program.init, root))
-        slots = [jax.jit(rule.init)({n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules]
-        self.scope.slots[program.name] = self.place(slots)
+        self.scope.declare(program.parameters | program.states, functools.partial(self.layout.initial, program, root))
+        self.scope.slots[program.name] = [
+            self.layout.slots(rule.init, {n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules
+        ]
         self.rates.add(program.name, rules)
         self.programs[program.name] = program
         self.rules[program.name] = rules
@@ -273,6 +291,7 @@ class Session(SavesArrays, ValuesOnDemand):
                 self.guard,
                 self.compilations,
                 self.buckets(program),
+                layout=self.layout,
                 replaced=self.replaced,
                 freezing=self.freezing,
                 function=self.step_function,
@@ -325,18 +344,12 @@ class Session(SavesArrays, ValuesOnDemand):
         return Buckets(program.feeds, ladders, self._max_compilations)
 
     def place(self, value: Any) -> Any:
-        """Put a tree of arrays on this session's device."""
-        return jax.device_put(value, self._sharding)
+        """Put a tree of arrays on this session's device, or on each of them."""
+        return self.layout.place(value)
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a feed independent of the caller's memory, and bring it to the device if that is not the host.
-
-        A step runs on while the caller goes on; without this, a reader that uses its buffer again would change the data
-        of a step under way.
-        """
-        if self.device.platform != "cpu":
-            return self.place(dict(feed))
-        return {n: v.copy() if type(v) is np.ndarray else jax.tree.map(_own, v) for n, v in feed.items()}
+        """Make a feed independent of the caller's memory, and bring it to the devices."""
+        return self.layout.take(feed)
 
     def convert(self, feeder: Feeder, minibatch: Any, index: int) -> dict[str, Any]:
         """A feed on the device of a minibatch and its number in the epoch.
@@ -377,5 +390,9 @@ class Session(SavesArrays, ValuesOnDemand):
         raise no_program(program, self.programs)
 
 
-def _own(value: Any) -> Any:
-    return value if isinstance(value, jax.Array) else np.array(value)
+def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> "OneDevice | OnMesh":
+    if parallel in (None, False) and shardings is None:
+        return OneDevice(device_of(place))
+    from fluid.parallel import layout_of  # not everybody needs it
+
+    return layout_of(place, parallel, shardings)

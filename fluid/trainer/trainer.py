@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fluid import errors
-from fluid.core import TEST, fitting, one_of, refuse_parallel, whole_number
+from fluid.core import TEST, fitting, one_of, whole_number
 from fluid.distributed import group
 from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
-from fluid.place import Place
+from fluid.param_attr import Shardings
+from fluid.place import Parallel, Place
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import FeedOrder
@@ -60,7 +61,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
       optimizer: a fluid optimizer, an optax transformation, or a function that returns one. None when the program calls
         `optimizer.minimize` itself. With several programs, that of those which bring none.
       param_path: a file of `save_params` to start from, or one that ends in ".safetensors".
-      place: a device, see `fluid.place.device_of`; None for JAX's default.
+      place: a device, or with `parallel` the devices, see `fluid.Session`; None for JAX's default.
       train_func: another spelling of program_func.
       optimizer_func: another spelling of optimizer.
       seed: of initial values and of random layers.
@@ -74,7 +75,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
       strict: and `rename` and `skip`: what of them is taken, see `load_params`. A checkpoint that is there goes before.
       rename: see there.
       skip: see there.
-      parallel: None or False; a Trainer works on one device.
+      parallel: True to divide each batch among all devices, "fsdp" or a `fluid.Mesh`, see `fluid.Session`.
+      shardings: the axes that divide parameters, by names and globs, see `fluid.Session`.
       schedule: which of several programs a step is of. "alternate", which is the default; "3:1" for three steps of the
         first program and one of the second, again and again; "epoch" for an epoch of each; weights by name,
         `{"a": 0.7, "b": 0.3}`, by which each step is drawn, from the seed and its number; or a function of the number
@@ -126,11 +128,11 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         strict: bool = True,
         rename: Rename = None,
         skip: str | Sequence[str] = (),
-        parallel: bool | None = None,
+        parallel: Parallel = None,
+        shardings: Shardings | None = None,
         schedule: ScheduleLike = None,
         epoch_of: str | None = None,
     ):
-        refuse_parallel("Trainer", parallel)
         function = one_of("program_func", program_func, "train_func", train_func)
         optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
         declared = declared_programs(function, optimizer)
@@ -138,7 +140,15 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self.programs = {program.name: program for program in programs}
         self._plan = plan_of(programs, schedule, epoch_of, seed)
         self.session = Session(
-            *programs, place=place, seed=seed, buckets=buckets, max_compilations=max_compilations, mode=TEST, step=step
+            *programs,
+            place=place,
+            seed=seed,
+            buckets=buckets,
+            max_compilations=max_compilations,
+            mode=TEST,
+            step=step,
+            parallel=parallel,
+            shardings=shardings,
         )
         self._members = members_of(declared, programs, self.session)
         if len(programs) == 1:

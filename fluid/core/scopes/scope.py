@@ -37,7 +37,6 @@ class Scope(MutableMapping[str, jax.Array]):
     """
 
     def __init__(self, seed: int, place: Callable[[Any], Any]):
-        self._place = place
         self.lock = threading.RLock()
         self.trained = False
         self.specs: dict[str, ParameterSpec] = {}
@@ -48,6 +47,10 @@ class Scope(MutableMapping[str, jax.Array]):
 
     def declare(self, specs: Mapping[str, ParameterSpec], init: Callable[[], Mapping[str, Any]]) -> None:
         """Add the arrays of a program; those that another program brought already are shared.
+
+        Args:
+          specs: of its parameters and states, by name.
+          init: makes their initial values, where they are to lie.
 
         Raises:
           ParameterError: a name is there with another shape or dtype.
@@ -63,7 +66,7 @@ class Scope(MutableMapping[str, jax.Array]):
                 )
         if any(name not in self.specs for name in specs):
             new = {n: v for n, v in init().items() if n not in self.specs}
-            self.arrays |= self._place(new)
+            self.arrays |= new
             self.specs |= {n: specs[n] for n in new}
 
     def known_step(self) -> int | None:
@@ -92,7 +95,8 @@ class Scope(MutableMapping[str, jax.Array]):
                 f"assign an array of that shape: scope[{name!r}] = array.reshape({list(spec.shape)})"
             )
         with self.lock:
-            self.arrays[name] = self._place(jnp.array(array, spec.dtype, copy=True))
+            copied = jnp.array(array, spec.dtype, copy=True)
+            self.arrays[name] = jax.device_put(copied, self.arrays[name].sharding)
 
     def __delitem__(self, name: str) -> None:
         raise errors.ArgumentError(f"{name!r} belongs to a program and cannot be deleted; assign to it instead")

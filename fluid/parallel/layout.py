@@ -1,0 +1,172 @@
+"""OnMesh: where the arrays of a Session lie while it works on several devices."""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from fluid import errors
+from fluid.core import Program
+from fluid.parallel.mesh import mesh_of
+from fluid.parallel.placing import own, place_rows, split_rows
+from fluid.parallel.rules import Rules
+from fluid.param_attr import Shardings
+from fluid.place import Mesh, OneDevice, Parallel, Place, devices_of
+
+# How many numbers a parameter has that is not made on one device and divided afterwards.
+LARGE = 1 << 24
+
+
+def layout_of(place: Place, parallel: Parallel, shardings: Shardings | None) -> "OneDevice | OnMesh":
+    """Where the arrays of a Session lie, by what its user says.
+
+    Args:
+      place: the devices.
+      parallel: what is divided among them.
+      shardings: how parameters are divided, by names and globs.
+
+    Raises:
+      ArgumentError: the devices are not as many as the mesh has, or an argument is none.
+      DeviceError: there is no such device.
+    """
+    if parallel is None or parallel is False:
+        raise errors.ArgumentError(
+            'shardings= says how parameters are divided over a mesh; give one: parallel="fsdp", or '
+            "parallel=fluid.Mesh(data=4, model=2)"
+        )
+    mesh = mesh_of(parallel)
+    devices = devices_of(place)
+    implied = not isinstance(parallel, Mesh)
+    if implied and len(devices) == 1 and not shardings:
+        return OneDevice(devices[0])
+    found = mesh.over(devices)
+    return OnMesh(found, Rules(found, shardings, implied))
+
+
+class OnMesh:
+    """Where the arrays of a Session lie while it works on a mesh of devices.
+
+    XLA divides the computation: a compiled step is told where its arrays lie, and where those that it makes shall lie.
+
+    Args:
+      mesh: the devices.
+      rules: how parameters are divided.
+
+    Attributes:
+      mesh: the devices.
+      device: one of them.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> layout = fluid.Session(place="cpu:0", parallel=fluid.Mesh(data=1)).layout
+      >>> tuple(layout.take({"x": np.zeros((4, 2))})["x"].sharding.spec)
+      ('data',)
+    """
+
+    def __init__(self, mesh: jax.sharding.Mesh, rules: Rules):
+        self.mesh = mesh
+        self.device = mesh.local_devices[0]
+        self._rules = rules
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        self._divided: dict[str, tuple[tuple[int, ...], PartitionSpec]] = {}
+        self._single: set[str] = set()  # feeds and arrays that have no rows of a batch
+
+    def add(self, program: Program) -> None:
+        """Get to know a program before its arrays are made.
+
+        Raises:
+          ArgumentError: a parameter cannot be divided as its rule says.
+        """
+        arrays = program.parameters | program.states
+        tables = program.lookups
+        found = {n: (spec.shape, self._rules.of(n, spec, n in tables)) for n, spec in arrays.items()}
+        self._divided |= {n: f for n, f in found.items() if n not in self._divided}
+        self._single |= {n for n, spec in program.feeds.items() if spec.shape[:1] != (None,)}
+
+    def check(self, names: Collection[str]) -> None:
+        """Find out whether what the user said of names is right, once all programs are known.
+
+        Raises:
+          UnknownNameError: a rule matches no name.
+        """
+        self._rules.check_used(names)
+
+    def place(self, value: Any) -> Any:
+        """Put a tree of arrays on every device."""
+        return jax.device_put(value, self._everywhere)
+
+    def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+        """Put copies of arrays where others lie whose places they take; arguments as for `OneDevice.replace`."""
+        return {name: self._copied(value, old[name].sharding) for name, value in new.items()}
+
+    def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Make a feed independent of the caller's memory, and divide its rows among the devices."""
+        return {n: self._taken(n, value) for n, value in feed.items()}
+
+    def initial(self, program: Program, root: jax.Array) -> dict[str, Any]:
+        """The initial values of a program's parameters and states, by name.
+
+        What is large and divided is computed where it lies, so that no device ever holds all of it.
+        """
+        large = [n for n, (shape, spec) in self._divided.items() if any(spec) and math.prod(shape) >= LARGE]
+        there = [n for n in large if n in program.parameters or n in program.states]
+        small = program.init(root, [n for n in (*program.parameters, *program.states) if n not in there])
+        values = {n: jax.device_put(v, self._sharding(n)) for n, v in small.items()}
+        if there:
+            shardings = {n: self._sharding(n) for n in there}
+            values |= jax.jit(lambda: program.init(root, there), out_shardings=shardings)()
+        return values
+
+    def slots(self, init: Callable[[Mapping[str, Any]], Any], parameters: Mapping[str, Any]) -> Any:
+        """What an optimizer keeps before its first update: each slot divided as its parameter."""
+        shapes = jax.eval_shape(init, parameters)
+        specs = self._divided
+
+        def sharding(path: Any, slot: Any) -> NamedSharding:
+            return NamedSharding(self.mesh, self._rules.follow(path, slot.shape, specs))
+
+        return jax.jit(init, out_shardings=jax.tree_util.tree_map_with_path(sharding, shapes))(parameters)
+
+    def shardings(self, arrays: Any) -> Any:
+        """Where the arrays of a tree lie."""
+        return jax.tree.map(lambda array: array.sharding, arrays)
+
+    def traced(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
+        """A function to be jitted, inside which rows are divided and layers know the axes of the mesh.
+
+        Args:
+          function: a step.
+          position: of its argument that is the feeds; those behind it are trees that hold overrides by name, or not.
+        """
+
+        def call(*arguments: Any) -> Any:
+            feeds, *rest = arguments[position:]
+            split = [self._split(feeds), *(self._split(r) if isinstance(r, dict) else r for r in rest)]
+            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+                return function(*arguments[:position], *split)
+
+        return call
+
+    def taking(self, test: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiled step in test mode, whose feeds, its second argument, may be on the host still."""
+        return lambda arrays, feeds, *rest: test(arrays, self.take(feeds), *rest)
+
+    def _split(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        return {n: v if self._is_single(n) else split_rows(v, self.mesh) for n, v in feed.items()}
+
+    def _is_single(self, name: str) -> bool:
+        return name in self._single or name in self._divided
+
+    def _taken(self, name: str, value: Any) -> Any:
+        if self._is_single(name):
+            return self.place(jax.tree.map(lambda array: own(array, self.device), value))
+        return place_rows(value, self.mesh)
+
+    def _sharding(self, name: str) -> NamedSharding:
+        return NamedSharding(self.mesh, self._divided[name][1])
+
+    def _copied(self, value: Any, sharding: Any) -> jax.Array:
+        return jnp.copy(jax.device_put(value, sharding))

@@ -1,0 +1,165 @@
+"""Which dimension of a parameter is divided over which axis of a mesh."""
+
+import fnmatch
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from fluid import errors
+from fluid.core import ParameterSpec
+from fluid.naming import select
+from fluid.parallel.mesh import FSDP
+from fluid.param_attr import Shardings
+
+# For each parameter its shape and how it is divided, by name.
+Divided = Mapping[str, tuple[tuple[int, ...], PartitionSpec]]
+
+# What is smaller costs more to bring together than it takes to hold.
+_SMALL = 4096
+
+
+class Rules:
+    """How the parameters of programs are divided over a mesh.
+
+    The first of `shardings` that matches decides, then the parameter's own `ParamAttr(sharding=)`. What nobody decides
+    is whole on every device; but over an axis `fsdp` parameters of more than a few thousand numbers are divided: tables
+    by rows, others along their longest dimension that can be divided.
+
+    Args:
+      mesh: the devices.
+      shardings: by names and globs.
+      implied: whether the user named no axes, so that the program's own rules may name others, which divide nothing.
+
+    Raises:
+      ArgumentError: a sharding is none, or names an axis that is not there.
+
+    Example:
+      >>> import fluid, jax
+      >>> mesh = fluid.Mesh(fsdp=1, model=1).over(jax.devices()[:1])
+      >>> rules = Rules(mesh, {"fc_*.w_0": (None, "model")})
+      >>> tuple(rules.of("fc_0.w_0", ParameterSpec("fc_0.w_0", (4, 6), "float32", None, True)))
+      (None, 'model')
+      >>> tuple(rules.of("emb.w_0", ParameterSpec("emb.w_0", (4000, 6), "float32", None, True)))
+      ('fsdp', None)
+    """
+
+    def __init__(self, mesh: jax.sharding.Mesh, shardings: Shardings | None = None, implied: bool = False):
+        self._mesh = mesh
+        self._shardings = {name: self._checked(f"shardings[{name!r}]", s) for name, s in (shardings or {}).items()}
+        self._implied = implied
+
+    def of(self, name: str, spec: ParameterSpec, table: bool = False) -> PartitionSpec:
+        """How one parameter or state is divided.
+
+        Args:
+          name: its name.
+          spec: its declaration.
+          table: whether its rows are looked up.
+
+        Raises:
+          ArgumentError: a sharding is none, names an axis that is not there, or divides what cannot be divided.
+        """
+        for pattern, sharding in self._shardings.items():
+            if pattern == name or fnmatch.fnmatchcase(name, pattern):
+                return self._fitting(f"shardings[{pattern!r}]", sharding, spec)
+        own = getattr(spec.settings, "sharding", None)
+        if own is not None:
+            owner = f"ParamAttr(sharding=) of {name}"
+            return self._fitting(owner, self._checked(owner, own, self._implied), spec)
+        return PartitionSpec() if spec.trainable is None else self._divided(spec.shape, table)
+
+    def check_used(self, names: Collection[str]) -> None:
+        """Find out whether each of `shardings` stands for something.
+
+        Raises:
+          UnknownNameError: one matches no name.
+        """
+        select(list(self._shardings), names, "shardings")
+
+    def follow(self, path: Sequence[Any], shape: tuple[int, ...], specs: Divided) -> PartitionSpec:
+        """How an optimizer's slot is divided: as the parameter under whose name it is kept.
+
+        A slot of the first dimensions alone, such as one number for each row, is divided as these are.
+
+        Args:
+          path: where the slot is in the optimizer's state, as from `jax.tree_util`.
+          shape: of the slot.
+          specs: the parameters.
+        """
+        for entry in path:
+            known = specs.get(getattr(entry, "key", ""))
+            if known is not None and known[0][: len(shape)] == shape:
+                return PartitionSpec(*known[1][: len(shape)])
+        return self._divided(shape, table=False)
+
+    def _divided(self, shape: tuple[int, ...], table: bool) -> PartitionSpec:
+        """What is divided over "fsdp" although nobody said so."""
+        count = self._mesh.shape.get(FSDP, 1)
+        fitting = [i for i, size in enumerate(shape) if size % count == 0]
+        if FSDP not in self._mesh.shape or not fitting or math.prod(shape) < _SMALL:
+            return PartitionSpec()
+        chosen = 0 if table and 0 in fitting else max(fitting, key=lambda i: shape[i])
+        return PartitionSpec(*(FSDP if i == chosen else None for i in range(len(shape))))
+
+    def _checked(self, owner: str, sharding: Any, implied: bool = False) -> tuple[tuple[str, ...], ...]:
+        """For each dimension the axes that divide it, those left out that are not there if that is `implied`."""
+        return axes_of(owner, sharding, self._mesh.shape, implied)
+
+    def _fitting(self, owner: str, sharding: tuple[tuple[str, ...], ...], spec: ParameterSpec) -> PartitionSpec:
+        """The same as a PartitionSpec of an array."""
+        what = f"{spec.name} is {spec.dtype}{list(spec.shape)}"
+        if len(sharding) > len(spec.shape):
+            raise errors.ArgumentError(
+                f"{owner} is for {len(sharding)} dimensions, and {what}; give {len(spec.shape)} axes or fewer"
+            )
+        for i, axes in enumerate(sharding):
+            count = math.prod(self._mesh.shape[axis] for axis in axes)
+            if spec.shape[i] % count:
+                raise errors.ArgumentError(
+                    f"{owner}: {what}, and its dimension {i}, of {spec.shape[i]}, cannot be divided over "
+                    f"{' and '.join(map(repr, axes))}, of {count} devices; divide another dimension, or none: "
+                    f"{(None,) * len(spec.shape)}"
+                )
+        return partition(sharding)
+
+
+def axes_of(owner: str, sharding: Any, known: Mapping[str, int], implied: bool = False) -> tuple[tuple[str, ...], ...]:
+    """Read a sharding.
+
+    Args:
+      owner: whose it is, for messages.
+      sharding: what the user gave.
+      known: the axes of the mesh.
+      implied: whether axes that are not there divide nothing, instead of being an error.
+
+    Returns:
+      For each dimension the axes that divide it.
+
+    Raises:
+      ArgumentError: it is no sharding, or names an axis that is not there.
+    """
+    if isinstance(sharding, str) or not isinstance(sharding, Sequence):
+        raise errors.ArgumentError(
+            f'{owner}: found {sharding!r}, expected for each dimension an axis of the mesh, or None: (None, "model")'
+        )
+    found = [() if d is None else (d,) if isinstance(d, str) else tuple(d) for d in sharding]
+    every = [axis for axes in found for axis in axes]
+    for axis in every:
+        if axis not in known and not implied:
+            more = ", ".join(f"{name}={size}" for name, size in known.items())
+            raise errors.ArgumentError(
+                f"{owner}: {sharding!r} names the axis {axis!r}, and the mesh has {', '.join(map(repr, known))}. "
+                f"{errors.nearest(str(axis), known)} An axis of one device divides nothing: "
+                f"parallel=fluid.Mesh({more}, {axis}=1)"
+            )
+    if len(set(every)) < len(every):
+        raise errors.ArgumentError(f"{owner}: {sharding!r} uses an axis twice; an axis divides one dimension")
+    return tuple(tuple(axis for axis in axes if axis in known) for axes in found)
+
+
+def partition(axes: Sequence[tuple[str, ...]]) -> PartitionSpec:
+    """A PartitionSpec of what `axes_of` returns."""
+    return PartitionSpec(*(None if not found else found[0] if len(found) == 1 else found for found in axes))
