@@ -50,6 +50,7 @@ from fluid.trainer.programs import (
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.signals import Signals
 from fluid.trainer.together.agreement import Agreement
+from fluid.trainer.together.comparing import compare
 
 
 class Trainer(HasParameters, HasCheckpoints, Predicting):
@@ -155,14 +156,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             self.program = programs[0]
         self._stopping = False
         self._training = False
-        given = [source for source in (param_path, params) if source is not None]
-        if len(given) > 1 or (not given and (rename or skip or not strict)):
-            raise errors.ArgumentTypeError(
-                "a Trainer starts from one source of parameters, and strict=, rename= and skip= say what it takes: "
-                'fluid.Trainer(program, optimizer, param_path="old.params", skip=["head/*"]) or params=other.params'
-            )
-        for source in given:
-            self.load_params(source, strict, rename, skip)
+        self._start_from([source for source in (param_path, params) if source is not None], strict, rename, skip)
+        compare(group(), self.session, programs, seed=seed, precision=precision, checkpoint=repr(checkpoint_config))
         self._pausing = False
         self._evaluator = Evaluator(self.session)
         self._signals = Signals()
@@ -268,17 +263,16 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         keeps_padding = self._checkpoints is not None and any(member.has_sequences for member in self._members)
         position.begin(source, dispatcher, padding if keeps_padding else None)
         signals = Signals(terminate=self._checkpoints is not None, together=group().size > 1)
-        stopping, pausing = (lambda: self._stopping), (lambda: self._pausing)
         run = loop.Run(
             programs=programs,
             progress=position,
             convert=turns_of(self._members, feed_order, [program.step.buckets for program in programs]),
             handlers=dispatcher,
-            stopping=stopping,
-            pausing=pausing,
+            stopping=lambda: self._stopping,
+            pausing=lambda: self._pausing,
             checkpoints=checkpoints,
             signals=signals,
-            agreement=Agreement(group(), signals, stopping, pausing, self.stop, self.pause),
+            agreement=Agreement(group(), signals, lambda: (self._stopping, self._pausing), self.stop, self.pause),
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, readers)

@@ -4,10 +4,12 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from fluid import errors
 from fluid.distributed import Group
+from fluid.distributed.arrays import whole
 from fluid.storage.folder import Folder
 
 
@@ -16,10 +18,11 @@ def on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
     Of arrays that are divided among processes, each process gets all parts; all must call this then.
     """
-    here = {name: value for name, value in arrays.items() if _is_here(value)}
+    here = whole(dict(arrays))
     for value in here.values():
-        value.copy_to_host_async()
-    return {name: np.asarray(value) if name in here else _gathered(value) for name, value in arrays.items()}
+        if isinstance(value, jax.Array):
+            value.copy_to_host_async()
+    return {name: np.asarray(value) for name, value in here.items()}
 
 
 def check_shared(folder: Folder, group: Group) -> None:
@@ -43,14 +46,3 @@ def check_shared(folder: Folder, group: Group) -> None:
             f"{', '.join(str(i) for i, found in enumerate(seen) if not found)} than in process 0; expected a folder "
             f"that all processes share, such as one on a network file system"
         )
-
-
-def _is_here(value: Any) -> bool:
-    """Whether this process has all of an array."""
-    return bool(value.is_fully_addressable or value.is_fully_replicated)
-
-
-def _gathered(value: Any) -> np.ndarray:
-    from jax.experimental import multihost_utils  # one process never needs it
-
-    return np.asarray(multihost_utils.process_allgather(value, tiled=True))

@@ -18,15 +18,14 @@ class Agreement:
     Args:
       group: of the processes.
       signals: that come to this one.
-      stopping: whether this process was told to stop.
-      pausing: whether it shall then be possible to continue.
+      told: whether this process was told to stop, and whether it shall then be possible to continue.
       stop: stops the training in this process.
       pause: pauses it.
 
     Example:
       >>> from fluid.distributed import Group
-      >>> never = lambda: False
-      >>> Agreement(Group(), Signals(), never, never, stop=print, pause=print).after_step(0, 1, ended=True)
+      >>> agreement = Agreement(Group(), Signals(), told=lambda: (False, False), stop=print, pause=print)
+      >>> agreement.after_step(epoch=0, step=1, ended=True)
       True
     """
 
@@ -34,15 +33,13 @@ class Agreement:
         self,
         group: Group,
         signals: Signals,
-        stopping: Callable[[], bool],
-        pausing: Callable[[], bool],
+        told: Callable[[], tuple[bool, bool]],
         stop: Callable[[], None],
         pause: Callable[[], None],
     ):
         self._group = group
         self._signals = signals
-        self._stopping = stopping
-        self._pausing = pausing
+        self._told = told
         self._stop = stop
         self._pause = pause
 
@@ -77,7 +74,7 @@ class Agreement:
         return ended if self._group.size == 1 else self._agree(epoch, step, ended)
 
     def _agree(self, epoch: int, step: int, ended: bool) -> bool:
-        here = [self._stopping(), self._pausing(), self._signals.told, ended]
+        here = [*self._told(), self._signals.told, ended]
         told = self._group.exchange(f"what comes after step {step} of epoch {epoch}", here)
         stopping, pausing, signals, ends = ([each[i] for each in told] for i in range(4))
         if any(pausing):
