@@ -1,6 +1,7 @@
 """initialize: join the other processes."""
 
 import logging
+import os
 import platform
 import warnings
 from typing import Any
@@ -10,7 +11,7 @@ import jaxlib.version
 import numpy as np
 
 from fluid import errors
-from fluid.distributed.cluster import Membership, membership
+from fluid.distributed.cluster import TIMEOUT, Membership, membership
 from fluid.distributed.failing import end_together
 from fluid.distributed.group import Group, group, join
 from fluid.distributed.meeting import loopback, meet
@@ -23,7 +24,7 @@ def initialize(
     processes: int | None = None,
     process: int | None = None,
     *,
-    timeout: float = 600,
+    timeout: float | None = None,
     heartbeat: int = 30,
 ) -> Group:
     """Join the other processes of this training, before anything is computed.
@@ -40,7 +41,8 @@ def initialize(
       coordinator: "host:port" at which process 0 can be reached; the port must be free there.
       processes: how many there are.
       process: which one this is, from 0.
-      timeout: seconds for which a process waits for the others, at the beginning and whenever they agree on something.
+      timeout: seconds for which a process waits for the others, at the beginning and whenever they agree on something;
+        by default those of the variable `FLUID_TIMEOUT`, or 600.
       heartbeat: seconds after which a process that gives no sign of life is taken for dead, and ends all others.
 
     Returns:
@@ -56,6 +58,7 @@ def initialize(
       >>> fluid.distributed.initialize()  # in `python train.py`
       process 0 of 1
     """
+    timeout = float(os.environ.get(TIMEOUT, 600)) if timeout is None else timeout
     place = membership(coordinator, processes, process)
     known = group()
     if known.size > 1:

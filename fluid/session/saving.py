@@ -160,7 +160,7 @@ class SavesArrays:
 
     def _write(self, path: PathLike, arrays: Mapping[str, jax.Array], **options: Any) -> None:
         """Write arrays to a file; where several processes share them, the first one does, and others wait for it."""
-        arrays = whole(dict(arrays))
+        arrays = {name: whole(array) for name, array in arrays.items()}
         mesh = self.layout.mesh
         if mesh is None or not mesh.is_multi_process:
             storage.save_arrays(path, arrays, **options)

@@ -251,8 +251,9 @@ class Dispatcher:
         return [tuple(dict.fromkeys(n for some in each for n in some)) for each in found]
 
     def state(self) -> list[dict[str, Any]]:
-        """What a resumed training needs of the handlers, in their order."""
-        return [{"handler": type(h).__name__, "state": h.state()} for h in self._handlers]
+        """What a resumed training needs of the handlers that are told of it, in their order."""
+        told = [handler for handler in self._handlers if not _is_for_another(handler)]
+        return [{"handler": type(handler).__name__, "state": handler.state()} for handler in told]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Hand back what `state` returned, each part to the first handler of its class that has got none yet."""

@@ -157,7 +157,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._stopping = False
         self._training = False
         self._start_from([source for source in (param_path, params) if source is not None], strict, rename, skip)
-        compare(group(), self.session, programs, seed=seed, precision=precision, checkpoint=repr(checkpoint_config))
+        compare(group(), self.session, programs, seed=seed, precision=precision)
         self._pausing = False
         self._evaluator = Evaluator(self.session)
         self._signals = Signals()

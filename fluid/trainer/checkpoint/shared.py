@@ -18,7 +18,7 @@ def on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
     Of arrays that are divided among processes, each process gets all parts; all must call this then.
     """
-    here = whole(dict(arrays))
+    here = {name: whole(value) for name, value in arrays.items()}
     for value in here.values():
         if isinstance(value, jax.Array):
             value.copy_to_host_async()
