@@ -55,7 +55,7 @@ def test_four_processes_train_what_one_does(alone, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("victim", [0, 1])
-def test_row_53_killed_at_any_moment_the_others_end_and_other_counts_continue(alone, tmp_path, victim):
+def test_row_53_and_60_killed_at_any_moment_the_others_end_and_other_counts_continue(alone, tmp_path, victim):
     rng, seen, order = np.random.default_rng(victim), {}, [2, 3, 1, 2]
     for count in order:
         launch = Launched(count, tmp_path)
