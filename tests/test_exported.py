@@ -45,7 +45,7 @@ NAMES = {
         sampled_softmax_with_cross_entropy sampling_id scale scan scatter scatter_nd scatter_nd_add selu
         sequence_concat sequence_conv sequence_enumerate sequence_erase sequence_expand sequence_expand_as
         sequence_first_step sequence_last_step sequence_mask sequence_pad sequence_pool sequence_reshape
-        sequence_reverse sequence_scatter sequence_slice sequence_softmax sequence_unpad shape shard_index
+        sequence_reverse sequence_scatter sequence_slice sequence_softmax sequence_unpad shape shard shard_index
         shuffle_channel sigmoid sigmoid_cross_entropy_with_logits sigmoid_focal_loss sign silu sin
         sinusoidal_position size slice smooth_l1 soft_relu softmax softmax_with_cross_entropy softplus
         softshrink softsign space_to_depth spectral_norm split sqrt square square_error_cost squeeze ssd_loss

@@ -9,6 +9,7 @@ from fluid.core.arguments import (
     one_of,
     whole_number,
 )
+from fluid.core.axes import DATA, FSDP, Axes, axes_here, axes_of, divided, partition
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -60,6 +61,13 @@ from fluid.core.variables import (
 )
 
 __all__ = [
+    "DATA",
+    "FSDP",
+    "Axes",
+    "axes_here",
+    "axes_of",
+    "divided",
+    "partition",
     "TEST",
     "TRAIN",
     "Applied",

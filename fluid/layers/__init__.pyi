@@ -153,7 +153,7 @@ from fluid.layers.structured.distance import edit_distance
 from fluid.layers.structured.dynamic_decode import dynamic_decode
 from fluid.layers.structured.hypotheses import gather_tree
 from fluid.layers.tensor.arithmetic import clip, clip_by_norm, increment, pow, scale, sum, sums
-from fluid.layers.tensor.assign import assign, cast, create_parameter, identity
+from fluid.layers.tensor.assign import assign, cast, create_parameter, identity, shard
 from fluid.layers.tensor.compare import (
     equal,
     greater_equal,
@@ -280,7 +280,8 @@ __all__ = [
     "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand", "sequence_expand_as",
     "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape",
     "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax", "sequence_unpad", "shape",
-    "shard_index", "shuffle_channel", "sigmoid", "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss", "sign",
+    "shard", "shard_index", "shuffle_channel", "sigmoid", "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss",
+    "sign",
     "silu", "sin", "sinusoidal_position", "size", "slice", "smooth_l1", "soft_relu", "softmax",
     "softmax_with_cross_entropy", "softplus", "softshrink", "softsign", "space_to_depth", "spectral_norm", "split",
     "sqrt", "square", "square_error_cost", "squeeze", "ssd_loss", "stack", "stanh", "strided_slice", "sum", "sums",

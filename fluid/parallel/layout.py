@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fluid import errors
-from fluid.core import Program
+from fluid.core import FSDP, Program, partition
+from fluid.parallel.gathering import gathered, gathering_again
 from fluid.parallel.mesh import mesh_of
 from fluid.parallel.placing import own, place_rows, put, split_rows
 from fluid.parallel.rules import Rules
@@ -39,11 +40,10 @@ def layout_of(place: Place, parallel: Parallel, shardings: Shardings | None) -> 
         )
     mesh = mesh_of(parallel)
     devices = devices_of(place)
-    implied = not isinstance(parallel, Mesh)
-    if implied and len(devices) == 1 and not shardings:
+    if len(devices) == 1 and not shardings and not isinstance(parallel, Mesh):
         return OneDevice(devices[0])
     found = mesh.over(devices)
-    return OnMesh(found, Rules(found, shardings, implied))
+    return OnMesh(found, Rules(found, shardings))
 
 
 class OnMesh:
@@ -72,6 +72,7 @@ class OnMesh:
         self._rules = rules
         self._everywhere = NamedSharding(mesh, PartitionSpec())
         self._divided: dict[str, tuple[tuple[int, ...], PartitionSpec]] = {}
+        self._parts: dict[str, tuple[NamedSharding, NamedSharding]] = {}
         self._single: set[str] = set()  # feeds and arrays that have no rows of a batch
 
     def add(self, program: Program) -> None:
@@ -84,6 +85,7 @@ class OnMesh:
         tables = program.lookups
         found = {n: (spec.shape, self._rules.of(n, spec, n in tables)) for n, spec in arrays.items()}
         self._divided |= {n: f for n, f in found.items() if n not in self._divided}
+        self._parts |= {n: (self._sharding(n), self._together(n)) for n in arrays if self._is_gathered(n, tables)}
         self._single |= {n for n, spec in program.feeds.items() if spec.shape[:1] != (None,)}
 
     def check(self, names: Collection[str]) -> None:
@@ -159,6 +161,19 @@ class OnMesh:
         """A compiled step in test mode, whose feeds, its second argument, may be on the host still."""
         return lambda arrays, feeds, *rest: test(arrays, self.take(feeds), *rest)
 
+    def gather(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Inside a compiled step: bring the parameters together that lie in parts over "fsdp", tables apart."""
+        return {n: gathered(v, *self._parts[n]) if n in self._parts else v for n, v in arrays.items()}
+
+    def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, whose gradient brings parameters together again instead of keeping them until then."""
+        return gathering_again(function)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether there are parameters that `gather` brings together."""
+        return bool(self._parts)
+
     def _split(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         return {n: v if self._is_single(n) else split_rows(v, self.mesh) for n, v in feed.items()}
 
@@ -172,6 +187,17 @@ class OnMesh:
 
     def _sharding(self, name: str) -> NamedSharding:
         return NamedSharding(self.mesh, self._divided[name][1])
+
+    def _is_gathered(self, name: str, tables: Collection[str]) -> bool:
+        return name not in tables and FSDP in jax.tree.leaves(tuple(self._divided[name][1]))
+
+    def _together(self, name: str) -> NamedSharding:
+        """How an array lies that is divided as it is, but not over "fsdp"."""
+        others = [
+            tuple(a for a in ((axes,) if isinstance(axes, str) else axes or ()) if a != FSDP)
+            for axes in self._divided[name][1]
+        ]
+        return NamedSharding(self.mesh, partition(tuple(others)))
 
     def _copied(self, value: Any, sharding: Any) -> jax.Array:
         return jnp.copy(put(value, sharding))

@@ -1,13 +1,10 @@
-"""The axes of a mesh, and what each is for."""
+"""Which mesh `parallel=` stands for, and which of its axes divide the batch."""
 
 import jax
 
 from fluid import errors
+from fluid.core import DATA, FSDP
 from fluid.place import Mesh, Parallel
-
-# The axes that divide the batch; "fsdp" divides parameters and slots as well.
-DATA = "data"
-FSDP = "fsdp"
 
 
 def mesh_of(parallel: Parallel) -> Mesh:

@@ -9,9 +9,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from fluid import errors
-from fluid.core import ParameterSpec
+from fluid.core import FSDP, Axes, ParameterSpec, axes_of, partition
 from fluid.naming import select
-from fluid.parallel.mesh import FSDP
 from fluid.param_attr import Shardings
 
 # For each parameter its shape and how it is divided, by name.
@@ -31,7 +30,6 @@ class Rules:
     Args:
       mesh: the devices.
       shardings: by names and globs.
-      implied: whether the user named no axes, so that the program's own rules may name others, which divide nothing.
 
     Raises:
       ArgumentError: a sharding is none, or names an axis that is not there.
@@ -46,10 +44,12 @@ class Rules:
       ('fsdp', None)
     """
 
-    def __init__(self, mesh: jax.sharding.Mesh, shardings: Shardings | None = None, implied: bool = False):
+    def __init__(self, mesh: jax.sharding.Mesh, shardings: Shardings | None = None):
         self._mesh = mesh
-        self._shardings = {name: self._checked(f"shardings[{name!r}]", s) for name, s in (shardings or {}).items()}
-        self._implied = implied
+        self._shardings = {
+            name: axes_of(f"shardings[{name!r}]", sharding, mesh.shape, strict=True)
+            for name, sharding in (shardings or {}).items()
+        }
 
     def of(self, name: str, spec: ParameterSpec, table: bool = False) -> PartitionSpec:
         """How one parameter or state is divided.
@@ -68,7 +68,7 @@ class Rules:
         own = getattr(spec.settings, "sharding", None)
         if own is not None:
             owner = f"ParamAttr(sharding=) of {name}"
-            return self._fitting(owner, self._checked(owner, own, self._implied), spec)
+            return self._fitting(owner, axes_of(owner, own, self._mesh.shape), spec)
         return PartitionSpec() if spec.trainable is None else self._divided(spec.shape, table)
 
     def check_used(self, names: Collection[str]) -> None:
@@ -104,11 +104,7 @@ class Rules:
         chosen = 0 if table and 0 in fitting else max(fitting, key=lambda i: shape[i])
         return PartitionSpec(*(FSDP if i == chosen else None for i in range(len(shape))))
 
-    def _checked(self, owner: str, sharding: Any, implied: bool = False) -> tuple[tuple[str, ...], ...]:
-        """For each dimension the axes that divide it, those left out that are not there if that is `implied`."""
-        return axes_of(owner, sharding, self._mesh.shape, implied)
-
-    def _fitting(self, owner: str, sharding: tuple[tuple[str, ...], ...], spec: ParameterSpec) -> PartitionSpec:
+    def _fitting(self, owner: str, sharding: Axes, spec: ParameterSpec) -> PartitionSpec:
         """The same as a PartitionSpec of an array."""
         what = f"{spec.name} is {spec.dtype}{list(spec.shape)}"
         if len(sharding) > len(spec.shape):
@@ -124,42 +120,3 @@ class Rules:
                     f"{(None,) * len(spec.shape)}"
                 )
         return partition(sharding)
-
-
-def axes_of(owner: str, sharding: Any, known: Mapping[str, int], implied: bool = False) -> tuple[tuple[str, ...], ...]:
-    """Read a sharding.
-
-    Args:
-      owner: whose it is, for messages.
-      sharding: what the user gave.
-      known: the axes of the mesh.
-      implied: whether axes that are not there divide nothing, instead of being an error.
-
-    Returns:
-      For each dimension the axes that divide it.
-
-    Raises:
-      ArgumentError: it is no sharding, or names an axis that is not there.
-    """
-    if isinstance(sharding, str) or not isinstance(sharding, Sequence):
-        raise errors.ArgumentError(
-            f'{owner}: found {sharding!r}, expected for each dimension an axis of the mesh, or None: (None, "model")'
-        )
-    found = [() if d is None else (d,) if isinstance(d, str) else tuple(d) for d in sharding]
-    every = [axis for axes in found for axis in axes]
-    for axis in every:
-        if axis not in known and not implied:
-            more = ", ".join(f"{name}={size}" for name, size in known.items())
-            raise errors.ArgumentError(
-                f"{owner}: {sharding!r} names the axis {axis!r}, and the mesh has {', '.join(map(repr, known))}. "
-                f"{errors.nearest(str(axis), known)} An axis of one device divides nothing: "
-                f"parallel=fluid.Mesh({more}, {axis}=1)"
-            )
-    if len(set(every)) < len(every):
-        raise errors.ArgumentError(f"{owner}: {sharding!r} uses an axis twice; an axis divides one dimension")
-    return tuple(tuple(axis for axis in axes if axis in known) for axes in found)
-
-
-def partition(axes: Sequence[tuple[str, ...]]) -> PartitionSpec:
-    """A PartitionSpec of what `axes_of` returns."""
-    return PartitionSpec(*(None if not found else found[0] if len(found) == 1 else found for found in axes))

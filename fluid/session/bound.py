@@ -102,7 +102,7 @@ class BoundStep:
         self._freezing = freezing
         self._mesh = None if isinstance(layout, OneDevice) else layout
         self._frozen = freezing.names
-        self._make = functools.partial(Step, program, rules, request, function)
+        self._make = functools.partial(Step, program, rules, request, function, mesh=self._mesh)
         self._step = self._make(self._frozen)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._missing = [n for n in program.feeds if n not in request.feeds]

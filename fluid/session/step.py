@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from fluid.session.names import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO,
 from fluid.session.own_step import Machinery, StepFunction, TrainingStep, check_result
 from fluid.session.rows import merge
 from fluid.session.rules import Rule
+
+if TYPE_CHECKING:
+    from fluid.parallel import OnMesh
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Step:
       request: what shall be done.
       function: a training step of the user's own, see `TrainingStep`; None for one gradient and one update.
       frozen: names of parameters and states that training leaves as they are.
+      mesh: where arrays lie on several devices; None for one.
 
     Raises:
       UnknownNameError: a gradient is to be fetched, and the function is the only one to know it.
@@ -95,7 +99,9 @@ class Step:
         request: Request,
         function: StepFunction | None = None,
         frozen: frozenset[str] = frozenset(),
+        mesh: OnMesh | None = None,
     ):
+        self._mesh = mesh if mesh is not None and mesh.gathers else None
         self.program = program
         self.request = request
         self.training = request.mode == TRAIN and request.updates
@@ -237,7 +243,8 @@ class Step:
             first = _data(applied.outputs[self.program.loss_output])
             return applied.losses or [jnp.reshape(first, ())], applied
 
-        found, pull, applied = jax.vjp(losses, variables, has_aux=True)
+        function = losses if self._mesh is None else self._mesh.gathering_again(losses)
+        found, pull, applied = jax.vjp(function, variables, has_aux=True)
 
         def gradients(i: int) -> Any:
             scaled = i < len(self.rules) and self.rules[i].scaled
@@ -253,8 +260,9 @@ class Step:
         """Run the program; the variables are arrays that take the place of others, and what is added to values."""
 
         def apply(variables: Mapping[str, Any]) -> Applied:
+            every = {**arrays, **variables.get("arrays", {})}
             return self.program.apply(
-                {**arrays, **variables.get("arrays", {})},
+                every if self._mesh is None else self._mesh.gather(every),
                 feeds,
                 key=key,
                 mode=self.request.mode,

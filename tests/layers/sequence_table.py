@@ -119,6 +119,7 @@ def restored(x):
 
 SEQUENCE_ROWS = [
     *plain("relu softmax log_softmax identity gelu", _seq()),
+    Row("shard", lambda x: layers.shard(x, ("data",)), _seq()),
     Row("mean", layers.mean, _seq(), mixes=True),
     *plain(REDUCTIONS, _seq(), mixes=True),
     Row("fc", lambda x: layers.fc(x, 3, act="softmax"), _seq()),

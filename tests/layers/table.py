@@ -303,6 +303,7 @@ ROWS = [
     Row("logical_not", layers.logical_not, {"x": flags(4, 3)}, False, "bool"),
     Row("isfinite", layers.isfinite, X, False, "bool"),
     Row("identity", layers.identity, X),
+    Row("shard", lambda x, **k: layers.shard(x, ("data", None), **k), X),
     Row("mean", layers.mean, X, half="float32"),
     Row("assign", layers.assign, X),
     Row("cast", lambda x, **k: layers.cast(x, "int32", **k), X, False, "int32"),

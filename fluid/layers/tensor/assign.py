@@ -10,9 +10,9 @@ from jax.typing import DTypeLike
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
 from fluid.layers.assigning import assigns
-from fluid.layers.base import Layer, dense, is_sequence, layer, on_data
+from fluid.layers.base import Layer, dense, describe, is_sequence, layer, like, on_data
 from fluid.layers.checks import dtype_of
-from fluid.param_attr import ParamAttr, ParamSetting, to_attr
+from fluid.param_attr import ParamAttr, ParamSetting, Sharding, to_attr
 
 
 @layer
@@ -43,6 +43,46 @@ def identity(x: core.Value, name: str | None = None) -> Any:
     if result is value:  # what is known of the value stays known
         this.frame.hand_on(x, result, "logits", "logits_axis", "weight")
     return result
+
+
+@layer
+def shard(x: core.Value, sharding: Sharding, name: str | None = None) -> Any:
+    """The value itself, divided over the axes of a mesh of devices as this says.
+
+    XLA decides by itself how values are divided, from how parameters and feeds are. This is for where it should not.
+
+    Args:
+      x: `[batch, ...]`.
+      sharding: for each dimension the axis of the mesh that divides it, several axes, or None, such as
+        `("data", None, "model")`; dimensions behind the last one are whole. The axes of the batch are "data" and
+        "fsdp". On one device nothing is divided; on a mesh of these two axes alone, others divide nothing.
+      name: instead of `shard_N`.
+
+    Returns:
+      `x`.
+
+    Raises:
+      ArgumentError: the mesh has no such axis, or there are more axes than dimensions.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     hidden = fluid.layers.fc(x, size=8, act="relu")
+      ...     return fluid.layers.fc(fluid.layers.shard(hidden, ("data", "model")), size=1)
+      >>> session = fluid.Session(program, place="cpu:0", parallel=fluid.Mesh(data=1, model=1))
+      >>> session.run(feed={"x": [[1.0, 2.0, 3.0, 4.0]]})[0].shape
+      (1, 1)
+    """
+    this = Layer("shard", name)
+    axes = core.axes_of(f"{this.name}: sharding", sharding, core.axes_here())
+    array = dense(x)
+    if len(axes) > array.ndim:
+        raise errors.ArgumentError(
+            f"{this.name}: {tuple(sharding)!r} is for {len(axes)} dimensions, and the value is {describe(x)}; give "
+            f"{array.ndim} axes or fewer"
+        )
+    return this.output(like(x, core.divided(array, axes)))
 
 
 @layer

@@ -1,0 +1,37 @@
+"""What holds on eight devices is tested by `on_eight_devices.py`, in a process of its own that has as many."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+
+
+def run(mark, folder):
+    """Run those tests in a process with eight devices; what it prints is shown where one fails."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    paths = os.pathsep.join([str(ROOT), str(HERE), str(ROOT / "tests")])
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-x", "-m", mark]
+    done = subprocess.run(
+        [*command, f"--basetemp={folder}", str(HERE / "on_eight_devices.py")],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def test_on_eight_devices(tmp_path):
+    run("not slow", tmp_path / "inner")
+
+
+@pytest.mark.slow
+def test_more_on_eight_devices(tmp_path):
+    run("slow", tmp_path / "inner")
