@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import threading
@@ -12,42 +11,43 @@ LONGEST = 120
 
 
 class Launched(subprocess.Popen):
-    """`python -m fluid launch`, which may be disturbed while it runs."""
+    """`python -m fluid launch` of `several.py`, which may be disturbed while it runs."""
 
-    def __init__(self, processes, *arguments, options=(), script=SCRIPT):
+    def __init__(self, processes, folder, *arguments):
+        self.folder = folder
+        for earlier in folder.glob("*.said"):
+            earlier.unlink()
         # What a process that is killed writes half is no other test's business.
         environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-        command = [sys.executable, "-m", "fluid", "launch", "--output", "all", "--processes", str(processes), *options]
-        command += [str(script), *map(str, arguments)]
+        command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes)]
+        command += [str(SCRIPT), str(folder), *arguments]
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         self.logged = []
         self._listening = threading.Thread(target=self.logged.extend, args=(self.stderr,))
         self._listening.start()
 
     def ended(self, after=None, then=None):
-        """What it has said; after a line that begins with `after`, `then` is called.
+        """What it has said; after process 0 has shown a line with `after` in it, `then` is called.
 
         Returns:
           The lines of each process, what was logged, and the exit status.
         """
-        said = {}
         watchdog = threading.Timer(LONGEST, self.kill)
         watchdog.start()
         with self:
             for line in self.stdout:
-                _, number, text = re.fullmatch(r"(\[(\d+)\] )?(.*)\n?", line).groups()
-                said.setdefault(int(number or 0), []).append(text)
-                if after is not None and text.startswith(after):
+                if after is not None and after in line:
                     after = None
                     then()
             self._listening.join()
         watchdog.cancel()
+        said = {int(path.stem): path.read_text().splitlines() for path in self.folder.glob("*.said")}
         return said, "".join(self.logged), self.returncode
 
 
-def launched(processes, *arguments, options=()):
+def launched(processes, folder, *arguments):
     """Run the script to its end; see `Launched.ended`."""
-    return Launched(processes, *arguments, options=options).ended()
+    return Launched(processes, folder, *arguments).ended()
 
 
 def steps(lines):

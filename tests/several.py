@@ -1,7 +1,8 @@
 """A training for several processes: `python several.py FOLDER [MODE]` says what its processes do, line by line.
 
-In each process a line for every step has the number of the step and a checksum of its minibatch; the last one is a
-checksum of all arrays, and `params.npz` in the folder has the parameters. MODE says what goes wrong, in process 1.
+Each process writes its lines to a file of its own in the folder, `0.said`, and shows them, where what C++ libraries say
+may tear them apart. A line for every step has its number and a checksum of its minibatch; `end.params` has the
+parameters at the end. MODE says what goes wrong, in process 1.
 """
 
 import os
@@ -41,10 +42,6 @@ def tested():
     return lambda: iter([(X[:9], Y[:9]), (X[9:10], Y[9:10]), (X[10:44], Y[10:44]), (X[44:], Y[44:])])
 
 
-def say(*words):
-    print(*words, flush=True)
-
-
 def happen(mode, trainer, event, other):
     """What goes wrong at step 8, in process 1."""
     if not other or not isinstance(event, fluid.EndStepEvent) or int(trainer.session.scope.step) != 8:
@@ -63,7 +60,7 @@ def happen(mode, trainer, event, other):
         trainer.test(tested())
 
 
-def train(folder, mode="plain"):
+def train(folder, mode, say):
     group = fluid.distributed.group()
     other = group.index == 1
     if mode == "folder" and other:
@@ -72,7 +69,7 @@ def train(folder, mode="plain"):
         program,
         fluid.optimizer.Adam(0.02, accumulate_steps=3),
         seed=4 if mode == "seed" and other else 3,
-        parallel=True if mode != "forgotten" else None,
+        parallel={"forgotten": None, "fsdp": "fsdp"}.get(mode, True),
         checkpoint_config=fluid.CheckpointConfig(folder, step_interval=2, max_num_checkpoints=2),
     )
     if mode == "parameters" and other:
@@ -94,7 +91,14 @@ def main(folder, mode="plain"):
     folder = pathlib.Path(folder)
     index = fluid.distributed.group().index
     (folder / f"{index}.pid").write_text(str(os.getpid()))
-    trainer = train(folder, mode)
+
+    def say(*words):
+        line = " ".join(map(str, words))
+        with (folder / f"{index}.said").open("a") as file:
+            file.write(f"{line}\n")
+        print(line, flush=True)
+
+    trainer = train(folder, mode, say)
     say("tested", *(f"{value:.9g}" for value in trainer.test(tested())))
     fetched = trainer.test(tested(), fetch=["guess"])["guess"]
     say("guessed", *fetched.shape, f"{np.abs(fetched).sum():.6f}")

@@ -17,10 +17,8 @@ import fluid
 def alone(tmp_path_factory):
     """What one process says, and the parameters that it ends with."""
     folder = tmp_path_factory.mktemp("alone")
-    lines = []
-    several.say, said = (lambda *words: lines.append(" ".join(map(str, words)))), several.say
     several.main(folder)
-    several.say = said
+    lines = (folder / "0.said").read_text().splitlines()
     return lines, fluid.io.load_arrays(folder / "end.params")[0]
 
 
@@ -41,7 +39,7 @@ def check_same(alone, folder, lines):
 def test_row_52_two_processes_train_what_one_does_and_the_first_alone_writes(alone, tmp_path):
     said, log, code = launched(2, tmp_path)
     assert code == 0, log
-    check_same(alone, tmp_path, [line for line in said[0] if not line.startswith("[Gloo]")])
+    check_same(alone, tmp_path, said[0])
     assert steps(said[1]) == steps(said[0]) and said[1][-3:] == said[0][-3:]
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + several.EPOCHS
 
@@ -50,7 +48,7 @@ def test_row_52_two_processes_train_what_one_does_and_the_first_alone_writes(alo
 def test_four_processes_train_what_one_does(alone, tmp_path):
     said, log, code = launched(4, tmp_path)
     assert code == 0, log
-    check_same(alone, tmp_path, [line for line in said[0] if not line.startswith("[Gloo]")])
+    check_same(alone, tmp_path, said[0])
 
 
 @pytest.mark.soak
