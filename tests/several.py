@@ -31,10 +31,15 @@ def program():
     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(guess, y))}
 
 
+def jittered(row, rng, worked=[0]):  # noqa: B006
+    """Random augmentation of a row; `worked` counts the rows of this process."""
+    worked[0] += 1
+    return row[0] + rng.normal(0, 1e-3), row[1]
+
+
 def reader(rows=ROWS):
     shuffled = fluid.reader.shuffle(list(zip(X[:rows], Y[:rows], strict=True)), 20, seed=5)
-    jittered = fluid.reader.map(lambda row, rng: (row[0] + rng.normal(0, 1e-3), row[1]), shuffled, seed=6)
-    return fluid.batch(jittered, BATCH)
+    return fluid.batch(fluid.reader.map(jittered, shuffled, seed=6), BATCH)
 
 
 def tested():
@@ -99,6 +104,7 @@ def main(folder, mode="plain"):
         print(line, flush=True)
 
     trainer = train(folder, mode, say)
+    say("worked", *jittered.__defaults__[0])
     say("tested", *(f"{value:.9g}" for value in trainer.test(tested())))
     fetched = trainer.test(tested(), fetch=["guess"])["guess"]
     say("guessed", *fetched.shape, f"{np.abs(fetched).sum():.6f}")

@@ -12,7 +12,7 @@ from fluid import errors
 from fluid.core import FSDP, Program, partition
 from fluid.parallel.gathering import gathered, gathering_again
 from fluid.parallel.mesh import mesh_of
-from fluid.parallel.placing import own, place_rows, put, split_rows
+from fluid.parallel.placing import own, place_rows, put, rows_here, split_rows
 from fluid.parallel.rules import Rules
 from fluid.param_attr import Shardings
 from fluid.place import Mesh, OneDevice, Parallel, Place, devices_of
@@ -107,6 +107,10 @@ class OnMesh:
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Make a feed independent of the caller's memory, and divide its rows among the devices."""
         return {n: self._taken(n, value) for n, value in feed.items()}
+
+    def rows_here(self, count: int) -> Collection[int]:
+        """Which rows of a minibatch of so many are put on devices of this process."""
+        return rows_here(count, self.mesh)
 
     def initial(self, program: Program, root: jax.Array) -> dict[str, Any]:
         """The initial values of a program's parameters and states, by name.

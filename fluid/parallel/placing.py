@@ -1,6 +1,7 @@
 """Where a feed lies: the one place at which rows of the host become arrays on the devices of a mesh."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -51,6 +52,19 @@ def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
 def shards(mesh: jax.sharding.Mesh) -> int:
     """Into how many parts a mesh divides the batch."""
     return math.prod(mesh.shape[axis] for axis in batch_axes(mesh))
+
+
+def rows_here(count: int, mesh: jax.sharding.Mesh) -> Collection[int]:
+    """Which rows of a minibatch of so many `place_rows` puts on devices of this process.
+
+    Example:
+      >>> sorted(rows_here(3, jax.make_mesh((1,), ("data",))))
+      [0, 1, 2]
+    """
+    if count % shards(mesh):
+        return range(count)
+    parts = _over_rows(mesh).addressable_devices_indices_map((count,)).values()
+    return {row for (part,) in map(tuple, filter(None, parts)) for row in range(*part.indices(count))}
 
 
 def put(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:

@@ -41,6 +41,8 @@ def test_row_52_two_processes_train_what_one_does_and_the_first_alone_writes(alo
     assert code == 0, log
     check_same(alone, tmp_path, said[0])
     assert steps(said[1]) == steps(said[0]) and said[1][-3:] == said[0][-3:]
+    # Each reads half of the rows of a minibatch that can be halved, and all of the last one, which cannot.
+    assert said[0][-4] == said[1][-4] == f"worked {several.EPOCHS * (several.ROWS // several.BATCH * 4 + 5)}"
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + several.EPOCHS
 
 

@@ -234,12 +234,17 @@ class Checkpoints(CheckpointHooks):
         # After an interruption the session is as the last step left it. After any other exception that is uncertain, so
         # nothing is saved.
         try:
-            if kind is None or not issubclass(kind, Exception):
+            if kind is None or (not issubclass(kind, Exception) and not self._is_alone_with(error)):
                 self.save()
                 self.wait()
         finally:
             self._writer.join()
             self.folder.release()
+
+    def _is_alone_with(self, error: BaseException) -> bool:
+        """Whether one of several processes ends by itself, with `sys.exit` and not by a signal that all agreed upon."""
+        agreed = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == 143)
+        return self._group.size > 1 and not agreed
 
     def ask(self) -> None:
         """Save after this step, or after the epoch that it ends."""

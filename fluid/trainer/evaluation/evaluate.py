@@ -89,6 +89,7 @@ class Evaluator:
           feed: as in `Trainer.test`.
         """
         source = minibatches(reader)
+        member.divide(source)
         trained = member.program
         program = trained if fetch is None else self._returning(trained, check_fetch(trained, fetch))
         fixed = constant(self._session, program, feed)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from fluid.core import FeedSpec, Program
+from fluid.reader.adapters import Minibatches
 from fluid.reader.buckets import Buckets
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import Session
@@ -48,6 +49,17 @@ class Member:
     def has_sequences(self) -> bool:
         """Whether a feed has rows of any length."""
         return any(spec.lod_level for spec in self.program.feeds.values())
+
+    def divide(self, source: Minibatches) -> None:
+        """Where several processes share the minibatches, spare each of them work on rows that others put on devices.
+
+        Sequences are padded to the longest of a whole minibatch, so theirs are read as a whole by all.
+        """
+        layout = self._session.layout
+        if layout.mesh is None or not layout.mesh.is_multi_process or self.has_sequences:
+            return
+        if all(spec.shape[:1] == (None,) for spec in self.reads.values()):
+            source.divide(layout.rows_here)
 
     def fed(self, feed: dict[str, Any]) -> dict[str, Any]:
         """The feed of a step for a minibatch: with what other programs compute, from the parameters as they are now."""
