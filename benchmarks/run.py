@@ -5,7 +5,7 @@ import importlib
 import os
 import platform
 
-BENCHMARKS = ["mlp", "lenet_bn", "resnet32", "bigemb", "lstm_ragged", "inference", "repeat", "import_time"]
+BENCHMARKS = ["mlp", "lenet_bn", "resnet32", "bigemb", "lstm_ragged", "inference", "repeat", "parallel", "import_time"]
 
 
 def main() -> None:

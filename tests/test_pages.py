@@ -29,6 +29,7 @@ PAGES = [
     "transfer.md",
     "validation.md",
 ]
+# `parallel.md` needs several devices, see `tests/parallel`.
 # What a line prints, where the comment behind it gives that: a number, a list, a truth value, or the head of a table.
 PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*|True|False)$", re.MULTILINE)
 
@@ -38,6 +39,11 @@ IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_the_page_runs(page, in_tmp, capsys, monkeypatch):
+    check(page, capsys, monkeypatch)
+
+
+def check(page, capsys, monkeypatch):
+    """Run the blocks of a page, and compare what they print with what their comments say."""
     text = (DOCS / page).read_text(encoding="utf-8")
     namespace = {"__name__": "__page__"}
     found = list(blocks(text))

@@ -9,7 +9,7 @@ from fluid.core.arguments import (
     one_of,
     whole_number,
 )
-from fluid.core.axes import DATA, FSDP, Axes, axes_here, axes_of, divided, partition
+from fluid.core.axes import DATA, FSDP, Axes, axes_here, axes_of, divided, partition, refuse_mesh
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -121,6 +121,7 @@ __all__ = [
     "present_frame",
     "random_key",
     "record",
+    "refuse_mesh",
     "record_gradient_clip",
     "record_minimize",
     "running",

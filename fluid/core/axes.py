@@ -1,5 +1,6 @@
 """Axes of a mesh of devices: what divides the dimensions of an array."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,25 @@ def axes_here() -> dict[str, int]:
 def divided(array: Any, axes: Axes) -> Any:
     """An array, divided so on the mesh that the step which is traced is for."""
     return jax.lax.with_sharding_constraint(array, partition(axes)) if axes_here() else array
+
+
+def refuse_mesh(owner: str, instead: str) -> None:
+    """Refuse what the host computes in the middle of a step, while the step is traced for several devices.
+
+    They wait for each other there, and with devices of a CPU for good.
+
+    Args:
+      owner: the layer, for the message.
+      instead: what to write.
+
+    Raises:
+      ArgumentError: there are several devices.
+    """
+    if math.prod(axes_here().values()) > 1:
+        raise errors.ArgumentError(
+            f"{owner}: the host cannot take part in a step on several devices, Mesh"
+            f"({', '.join(f'{name}={size}' for name, size in axes_here().items())}); {instead}, or leave parallel= out"
+        )
 
 
 def _is_axis(entry: Any) -> bool:

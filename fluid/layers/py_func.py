@@ -42,6 +42,7 @@ def py_func(
 
     Raises:
       ArgumentTypeError: a function cannot be called, or `out` has no shape and dtype.
+      ArgumentError: the program runs on several devices.
       ShapeError: an input is a sequence batch; while the program runs, what `func` returns does not look like `out`.
 
     Example:
@@ -55,6 +56,7 @@ def py_func(
       [[1. 1.]]
     """
     this = Layer("py_func", name)
+    core.refuse_mesh(this.name, "compute it by layers or jax.numpy")
     given = _listed(x)
     arrays = [array_of(this, value) for value in given]
     for function in (func, backward_func):

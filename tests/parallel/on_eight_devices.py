@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
+from test_examples import load
+from test_pages import check
 
 import fluid
 from fluid import errors, layers
@@ -230,8 +232,226 @@ def test_what_is_wrong():
     refused("need parallel=", place=["cpu:0", "cpu:1"])
 
 
+@pytest.mark.parametrize("see", [layers.Print, lambda x: layers.py_func(np.sinh, x, x)], ids=["Print", "py_func"])
+def test_the_host_takes_no_part_in_a_step(see):
+    session = fluid.Session(lambda: see(layers.data("x", shape=[12])), parallel=True)
+    with pytest.raises(errors.ArgumentError, match="cannot take part in a step on several devices"):
+        session.run(feed={"x": X})
+
+
 def test_places_say_which_devices():
     session = fluid.Session(net, parallel=True, place=["cpu:3", "cpu:5"])
     assert sorted(d.id for d in session.layout.mesh.devices.flat) == [3, 5]
     assert fluid.Session(net, parallel=True, place="cpu:2").layout.mesh is None
     assert fluid.Session(net, parallel="fsdp", place="cpu").layout.mesh.shape == {"fsdp": 8}
+
+
+def ragged(count, salt):
+    """Rows of sequences of any length, and a label."""
+    random = np.random.default_rng(salt)
+    rows = []
+    for _ in range(count):
+        words = random.integers(0, 50, size=(random.integers(1, 9), 1))
+        rows.append((words, [float(words.mean() / 50)]))
+    return rows
+
+
+def sequences():
+    words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    y = layers.data("y", shape=[1])
+    rows = layers.embedding(words, [50, 16], is_sparse=True)
+    hidden = layers.dynamic_gru(layers.fc(rows, 48), size=16)
+    guess = layers.fc(layers.sequence_pool(hidden, "average"), 1)
+    return layers.mean(layers.square_error_cost(guess, y))
+
+
+def repeated():
+    x = layers.data("x", shape=[12])
+    y = layers.data("y", shape=[1])
+    hidden = layers.repeat(lambda h: h + layers.fc(h, 64, act="tanh"), 3, layers.fc(x, 64))
+    return {"loss": layers.mean(layers.square_error_cost(layers.fc(hidden, 1), y)), "guess": hidden}
+
+
+def both(program, optimizer, reader, mesh, epochs=2, **settings):
+    """A Trainer on one device and one on a mesh, and what both have measured."""
+    found = []
+    for parallel in ({}, mesh):
+        trainer = fluid.Trainer(program, optimizer, **settings, **parallel)
+        losses = []
+
+        def keep(event, losses=losses):
+            if isinstance(event, fluid.EndStepEvent):
+                losses.append(event.metrics[0])
+
+        trainer.train(reader, num_epochs=epochs, event_handler=keep, progress=False)
+        found.append(([float(v) for v in losses], {n: np.asarray(v) for n, v in trainer.params.items()}, trainer))
+    return found
+
+
+FSDP = {"parallel": "fsdp"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mesh", [{"parallel": True}, {"parallel": fluid.Mesh(data=2, fsdp=4)}], ids=["data", "2x4"])
+def test_sequences_and_sparse_tables(mesh):
+    reader = fluid.reader.batch(lambda: ragged(61, 3), 16)
+    one, eight = both(sequences, fluid.optimizer.Adagrad(0.1), reader, mesh)
+    assert_equal(eight, one)
+    results = [found[2].test(reader)[0] for found in (one, eight)]
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        fluid.optimizer.Adam(0.01, accumulate_steps=2),
+        fluid.optimizer.Momentum(0.01, 0.9, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.1)),
+    ],
+    ids=["accumulation", "global norm"],
+)
+def test_repeated_layers(optimizer):
+    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=20)  # of 61, the last has one row
+    one, eight = both(repeated, optimizer, data, FSDP)
+    assert_equal(eight, one, 5e-5)
+    test = [found[2].test(data) for found in (one, eight)]
+    np.testing.assert_allclose(test[1].loss, test[0].loss, rtol=1e-5)
+    np.testing.assert_allclose(test[1].guess, test[0].guess, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.full
+def test_half_precision_and_averages():
+    average = fluid.optimizer.ExponentialMovingAverage(0.9)
+
+    def program():
+        loss = net_without_draws()
+        fluid.optimizer.SGD(0.05).minimize(loss)
+        average.update()
+        return loss
+
+    def net_without_draws():
+        x = layers.data("x", shape=[12])
+        y = layers.data("y", shape=[1])
+        return layers.mean(layers.square_error_cost(layers.fc(layers.fc(x, 512, act="tanh"), 1), y))
+
+    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=61)
+    for precision, tolerance in ((None, 1e-5), ("bfloat16", 0.02)):
+        one, eight = both(program, None, data, FSDP, epochs=5, precision=precision)
+        assert_equal(eight, one, tolerance)
+        averages = []
+        for _, _, trainer in (one, eight):
+            with average.apply(trainer):
+                averages.append((trainer.test(data)[0], np.asarray(trainer.params["fc_0.w_0"])))
+        np.testing.assert_allclose(averages[1][0], averages[0][0], rtol=tolerance)
+        np.testing.assert_allclose(averages[1][1], averages[0][1], atol=tolerance)
+        eight[2].train(data, num_epochs=1, progress=False)
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_from_its_checkpoint_on_another_mesh(tmp_path):
+    def data():
+        return fluid.reader.arrays({"x": X, "y": Y}, batch_size=15, shuffle=True)
+
+    whole = fluid.Trainer(repeated, fluid.optimizer.Adam(0.01))
+    whole.train(data(), num_epochs=3, progress=False)
+    for mesh in ({"parallel": True}, FSDP, {}):
+        config = fluid.CheckpointConfig(str(tmp_path / "steps"), step_interval=2)
+        trainer = fluid.Trainer(repeated, fluid.optimizer.Adam(0.01), checkpoint_config=config, **mesh)
+
+        def stop(event, trainer=trainer):
+            if isinstance(event, fluid.EndStepEvent) and event.step == 2:
+                trainer.stop()
+
+        trainer.train(data(), num_epochs=3, event_handler=stop if mesh else None, progress=False)
+    assert int(trainer.session.scope.step) == int(whole.session.scope.step)
+    for name, value in whole.params.items():
+        np.testing.assert_allclose(trainer.params[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_inference_on_a_mesh():
+    def program():
+        return layers.fc(layers.fc(layers.data("x", shape=[12]), 512, act="tanh"), 3, act="softmax")
+
+    one = fluid.Session(program)
+    wanted = np.asarray(one.run(feed={"x": X})[0])
+    inferencer = fluid.Inferencer(program, params=one.params(), parallel="fsdp")
+    for rows in (1, 3, 61):
+        np.testing.assert_allclose(inferencer.infer({"x": X[:rows]})[0], wanted[:rows], rtol=1e-5)
+        on_device = inferencer.infer({"x": X[:rows]}, return_numpy=False)[0]
+        np.testing.assert_allclose(np.asarray(on_device), wanted[:rows], rtol=1e-5)
+    parts = [r[0] for r in inferencer.predict(fluid.reader.arrays({"x": X}, batch_size=16))]
+    np.testing.assert_allclose(np.concatenate(parts), wanted, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_nan_is_reported():
+    def program():
+        x = layers.data("x", shape=[12], allow_nan=True)
+        return layers.mean(layers.log(layers.fc(x, 64, name="hidden") - 1e9))
+
+    def report(**settings):
+        trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), **settings)
+        with pytest.raises(errors.FluidError) as raised:
+            data = fluid.reader.arrays({"x": X}, batch_size=61)
+            trainer.train(data, num_epochs=1, handlers=[fluid.handlers.TerminateOnNaN(report=True)], progress=False)
+        return str(raised.value)
+
+    assert report(**FSDP) == report()
+
+
+@pytest.mark.slow
+def test_the_page_is_true(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    check("parallel.md", capsys, monkeypatch)
+
+
+class Done(Exception):
+    """Twenty steps are done."""
+
+
+def twenty_steps(name, monkeypatch, arguments, settings):
+    """The losses of the first steps that an example makes, on a mesh, and its arrays after them."""
+    losses = []
+    trainers = []
+
+    class Short(fluid.Trainer):
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more, **settings)
+            trainers.append(self)
+
+        def train(self, reader=None, num_epochs=1, event_handler=None, feed_order=None, handlers=(), **more):
+            def stop(event):
+                if isinstance(event, fluid.EndStepEvent):
+                    losses.append(event.metrics[0])
+                    if len(losses) == 20:
+                        raise Done
+
+            super().train(reader, 99, stop, feed_order, progress=False)
+
+    monkeypatch.setattr(fluid, "Trainer", Short)
+    with pytest.raises(Done):
+        load(name).main(**arguments)
+    return [float(v) for v in losses], {n: np.asarray(v) for n, v in trainers[-1].params.items()}
+
+
+EXAMPLES = {
+    "fit_a_line": {},
+    "recognize_digits": {"net": "conv"},
+    "word2vec": {},
+    "recommender_system": {},
+    "understand_sentiment": {},
+    "language_model": {},
+    "label_semantic_roles": {},
+    "ctc_digits": {},
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples(example, in_tmp, monkeypatch):
+    wanted = twenty_steps(example, monkeypatch, EXAMPLES[example], {})
+    meshes = {name: {"parallel": settings["parallel"]} for name, settings in MESHES.items()}
+    for mesh in meshes if example in ("fit_a_line", "recognize_digits") else ("data", "2x2x2"):
+        monkeypatch.undo()
+        assert_equal(twenty_steps(example, monkeypatch, EXAMPLES[example], meshes[mesh]), wanted)

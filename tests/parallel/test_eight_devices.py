@@ -29,9 +29,14 @@ def run(mark, folder):
 
 
 def test_on_eight_devices(tmp_path):
-    run("not slow", tmp_path / "inner")
+    run("not slow and not full", tmp_path / "inner")
 
 
 @pytest.mark.slow
 def test_more_on_eight_devices(tmp_path):
     run("slow", tmp_path / "inner")
+
+
+@pytest.mark.full
+def test_all_on_eight_devices(tmp_path):
+    run("full", tmp_path / "inner")

@@ -61,6 +61,7 @@ def Print(  # noqa: N802
       now: x_seen float32[2, 3] [1. 1. 1. 1. 1. 1.]
     """
     this = Layer("print", name)
+    core.refuse_mesh(this.name, "fetch the value and print it behind the step: session.run(feed, fetch=[name])")
     if print_phase not in _PHASES:
         raise errors.ArgumentError(f"{this.name}: print_phase={print_phase!r}; expected one of {', '.join(_PHASES)}")
     line = _Line(message, summarize, print_tensor_name, print_tensor_type, print_tensor_shape, print_tensor_lod)
