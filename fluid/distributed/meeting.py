@@ -14,6 +14,7 @@ from fluid import errors
 from fluid.distributed.cluster import Membership
 
 _LONGEST = 4096  # bytes of a greeting
+_LONGER = 5.0  # seconds that others wait longer than process 0, which knows who has not come
 
 
 def meet(place: Membership, described: dict[str, Any], timeout: float) -> None:
@@ -97,7 +98,7 @@ def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int]
         try:
             with socket.create_connection(address, timeout=left) as connection:
                 _send(connection, [place.process, greeting])
-                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+                connection.settimeout(max(deadline - time.monotonic(), 0) + _LONGER)
                 answer = _line(connection)
         except OSError as error:
             reason = error.strerror or str(error)
@@ -111,7 +112,7 @@ def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int]
             raise errors.DistributedError(problem)
         return
     raise errors.DistributedError(
-        f"{place.process} of {place.processes} processes did not find process 0 at {place.coordinator} in time: "
+        f"process {place.process} of {place.processes} did not find process 0 at {place.coordinator} in time: "
         f"{reason}; expected the address at which process 0 can be reached, and that it is started as well"
     )
 
