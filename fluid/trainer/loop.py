@@ -139,7 +139,7 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
         batches = progress.start_pass(run.convert)
         batches.advance()
     try:
-        ended = run.agreement.before_epoch(progress.epoch, batches.ended)
+        ended = run.agreement.before_epoch(progress.epoch, batches)
         for batch in () if ended else batches:
             turn: Turn = batch.feed
             program = run.programs[turn.program]
@@ -157,7 +157,7 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
             handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics, fetched, examples, name))
             if not quick:  # who waits for the end of this step need not wait for a slow reader as well
                 _read_ahead(run, batches)
-            progress.last = run.agreement.after_step(progress.epoch, progress.step, batches.ended)
+            progress.last = run.agreement.after_step(progress.epoch, progress.step, batches)
             run.checkpoints.after_step(metrics, name)
             signals.check()
             if run.stopping() or (progress.last and not batches.ended):

@@ -11,8 +11,10 @@ from coordination import together
 import fluid
 from fluid import errors
 from fluid.distributed import Group
+from fluid.reader.prefetch import Prefetcher
 from fluid.storage.folder import Folder
 from fluid.trainer.checkpoint.shared import check_shared
+from fluid.trainer.programs import Turn
 from fluid.trainer.signals import Signals
 from fluid.trainer.together.agreement import Agreement
 
@@ -97,24 +99,27 @@ class Process:
         stop, pause = (lambda: self.did.append("stop")), (lambda: self.did.append("pause"))
         self.agreement = Agreement(group, self.signals, lambda: (stopping, pausing), stop, pause)
 
-    def after_step(self, ended=False):
-        return self.agreement.after_step(0, 4, ended), self.did, self.signals.arrived
+    def after_step(self, rows=8):
+        batches = Prefetcher([rows] if rows else [], lambda rows, index: Turn(0, {"x": np.zeros((rows, 2))}))
+        batches.advance()
+        return self.agreement.after_step(0, 4, batches), self.did, self.signals.arrived
 
 
 @pytest.mark.parametrize(
-    ("one", "ended", "expected"),
+    ("one", "rows", "expected"),
     [
-        ({}, False, (False, [], None)),
-        ({}, True, (True, [], None)),
-        ({"stopping": True}, False, (False, ["stop"], None)),
-        ({"stopping": True, "pausing": True}, False, (False, ["pause"], None)),
-        ({"told": signal.SIGTERM}, False, (False, [], signal.SIGTERM)),
+        ({}, 8, (False, [], None)),
+        ({}, 0, (True, [], None)),
+        ({}, 5, (True, [], None)),
+        ({"stopping": True}, 8, (False, ["stop"], None)),
+        ({"stopping": True, "pausing": True}, 8, (False, ["pause"], None)),
+        ({"told": signal.SIGTERM}, 8, (False, [], signal.SIGTERM)),
     ],
 )
-def test_row_55_and_57_what_one_is_told_all_do_after_the_same_step(one, ended, expected):
+def test_row_55_and_57_what_one_is_told_all_do_after_the_same_step(one, rows, expected):
     def work(group):
         process = Process(group, **one) if group.index == 1 else Process(group)
-        return process.after_step(ended and group.index == 1)
+        return process.after_step(rows if group.index == 1 else 8)
 
     assert together(3, work)[0] == [expected] * 3
 

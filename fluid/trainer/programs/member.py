@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from fluid.core import FeedSpec, Program
+from fluid.place import OneDevice
 from fluid.reader.adapters import Minibatches
 from fluid.reader.buckets import Buckets
 from fluid.reader.feeder import Feeder, FeedOrder
@@ -50,15 +51,20 @@ class Member:
         """Whether a feed has rows of any length."""
         return any(spec.lod_level for spec in self.program.feeds.values())
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes compute its steps together."""
+        mesh = self._session.layout.mesh
+        return mesh is not None and bool(mesh.is_multi_process)
+
     def divide(self, source: Minibatches) -> None:
         """Where several processes share the minibatches, spare each of them work on rows that others put on devices.
 
         Sequences are padded to the longest of a whole minibatch, so theirs are read as a whole by all.
         """
         layout = self._session.layout
-        if layout.mesh is None or not layout.mesh.is_multi_process or self.has_sequences:
-            return
-        if all(spec.shape[:1] == (None,) for spec in self.reads.values()):
+        by_rows = not self.has_sequences and all(spec.shape[:1] == (None,) for spec in self.reads.values())
+        if by_rows and self.is_shared and not isinstance(layout, OneDevice):
             source.divide(layout.rows_here)
 
     def fed(self, feed: dict[str, Any]) -> dict[str, Any]:

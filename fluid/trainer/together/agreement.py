@@ -4,7 +4,10 @@ import logging
 from collections.abc import Callable
 
 from fluid.distributed import Group
+from fluid.reader.prefetch import Prefetcher
 from fluid.trainer.signals import Signals
+
+_NONE = "none"
 
 log = logging.getLogger("fluid")
 
@@ -13,7 +16,7 @@ class Agreement:
     """Has all processes of a training end it, and each epoch, after the same step; alone it has nothing to do.
 
     What one process is told, by `stop()`, `pause()` or a signal, ends the training of all. An epoch ends for all when
-    the data of one has ended.
+    the data of one has ended, or when their next minibatches have other shapes, which no step could take.
 
     Args:
       group: of the processes.
@@ -25,8 +28,8 @@ class Agreement:
     Example:
       >>> from fluid.distributed import Group
       >>> agreement = Agreement(Group(), Signals(), told=lambda: (False, False), stop=print, pause=print)
-      >>> agreement.after_step(epoch=0, step=1, ended=True)
-      True
+      >>> agreement.after_step(epoch=0, step=1, batches=Prefetcher([[1]], lambda minibatch, index: {}))
+      False
     """
 
     def __init__(
@@ -48,46 +51,57 @@ class Agreement:
         """Whether it must be known after each step if another minibatch comes, however long reading takes."""
         return self._group.size > 1
 
-    def before_epoch(self, epoch: int, ended: bool) -> bool:
+    def before_epoch(self, epoch: int, batches: Prefetcher) -> bool:
         """Agree on whether an epoch has a first step.
 
         Args:
           epoch: its number.
-          ended: whether this process has no minibatch.
+          batches: its minibatches, the first of which was read.
 
         Returns:
-          Whether the epoch ends here because another process has none.
+          Whether the epoch ends here because another process has no minibatch, or one of other shapes.
         """
-        return self._group.size > 1 and self._agree(epoch, 0, ended) and not ended
+        return self._group.size > 1 and self._agree(epoch, 0, batches) and not batches.ended
 
-    def after_step(self, epoch: int, step: int, ended: bool) -> bool:
+    def after_step(self, epoch: int, step: int, batches: Prefetcher) -> bool:
         """Agree after a step.
 
         Args:
           epoch: the number of the epoch.
           step: how many of its steps are done.
-          ended: whether this process has no further minibatch.
+          batches: its minibatches, the next of which was read, unless training ends here.
 
         Returns:
           Whether the epoch ends here.
         """
-        return ended if self._group.size == 1 else self._agree(epoch, step, ended)
+        return batches.ended if self._group.size == 1 else self._agree(epoch, step, batches)
 
-    def _agree(self, epoch: int, step: int, ended: bool) -> bool:
-        here = [*self._told(), self._signals.told, ended]
+    def _agree(self, epoch: int, step: int, batches: Prefetcher) -> bool:
+        here = [*self._told(), self._signals.told, _upcoming(batches)]
         told = self._group.exchange(f"what comes after step {step} of epoch {epoch}", here)
-        stopping, pausing, signals, ends = ([each[i] for each in told] for i in range(4))
+        stopping, pausing, signals, upcoming = ([each[i] for each in told] for i in range(4))
         if any(pausing):
             self._pause()
         elif any(stopping):
             self._stop()
         self._signals.arrived = next((number for number in signals if number is not None), None)
-        if any(ends) and not all(ends) and not any(stopping) and self._signals.arrived is None:
+        if any(stopping) or self._signals.arrived is not None:
+            return batches.ended
+        differ = any(shapes != upcoming[0] for shapes in upcoming)
+        if differ:
             log.warning(
-                "epoch %d ends after %d steps: process %s has no further minibatch, others have; expected a reader "
-                "that gives the same minibatches in all processes",
+                "epoch %d ends after %d steps, since the next minibatches differ: %s; expected a reader that gives the "
+                "same minibatches in all processes",
                 epoch,
                 step,
-                ", ".join(str(i) for i, end in enumerate(ends) if end),
+                ", ".join(f"{shapes} in process {i}" for i, shapes in enumerate(upcoming)),
             )
-        return any(ends)
+        return differ or upcoming[0] == _NONE
+
+
+def _upcoming(batches: Prefetcher) -> str:
+    """The shapes of the next minibatch, by name of feed, in words."""
+    if batches.ended:
+        return _NONE
+    turn = batches.upcoming
+    return "unknown" if turn is None else ", ".join(f"{n} {list(v.shape)}" for n, v in sorted(turn.feed.items()))
