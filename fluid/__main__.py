@@ -4,9 +4,9 @@ import argparse
 import sys
 
 from fluid import errors
-from fluid.cli import convert, export, inspect, online, plan, serve, summary
+from fluid.cli import convert, export, inspect, launch, online, plan, serve, summary
 
-_COMMANDS = (convert, export, inspect, online, plan, serve, summary)
+_COMMANDS = (convert, export, inspect, launch, online, plan, serve, summary)
 
 
 def main(arguments: list[str] | None = None) -> int:

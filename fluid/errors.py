@@ -22,6 +22,7 @@
     |   `-- JournalError     (OSError)       ... because its journal is damaged, in use or cannot be written
     |       `-- JournalFullError             ... or has no room until more rows are trained on
     |-- NonFiniteError       (FloatingPointError)  training came to an infinity or a NaN
+    |-- DistributedError     (RuntimeError)  several processes do not work together, or one does not come
     `-- DeviceError          (RuntimeError)  a device that is not there was asked for
 
 Each is also the built-in exception that a Python user would catch. A message says what was found, what was expected,
@@ -134,6 +135,10 @@ class NonFiniteError(FluidError, FloatingPointError):
     def __init__(self, message: str, report: Any = None):
         super().__init__(message)
         self.report = report
+
+
+class DistributedError(FluidError, RuntimeError):
+    """Several processes do not work together: one does not come, has failed, or works on something else."""
 
 
 class DeviceError(FluidError, RuntimeError):

@@ -9,9 +9,9 @@ NAMES = {
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop MeasuredEvent
         Mesh NestedSequenceBatch OnlineTrainer ParamAttr Program ProgressBar RemoteTrainer Results Scope
         SequenceBatch Session Trainer TrainingProgram TrainingStep WeightNormParamAttr average batch clip
-        contrib core create_lod_tensor create_random_int_lodtensor data draw embedding errors find_learning_rate
-        frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place reader regularizer
-        serve set_compilation_cache summary train trainer unique_name
+        contrib core create_lod_tensor create_random_int_lodtensor data distributed draw embedding errors
+        find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place plan
+        reader regularizer serve set_compilation_cache summary train trainer unique_name
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell
@@ -93,8 +93,8 @@ NAMES = {
         save_inference_model save_params save_persistables
     """,
     "fluid.errors": """
-        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError EOFException FeedError
-        FeedTypeError FluidError FluidWarning JournalError JournalFullError MissingNameError NonFiniteError
+        ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError DistributedError EOFException
+        FeedError FeedTypeError FluidError FluidWarning JournalError JournalFullError MissingNameError NonFiniteError
         OnlineError OutsideProgramError ParameterError ParameterFileError ProgramError ProtocolError ReaderError
         RemoteError ShapeError UnknownNameError missing_name nearest
     """,

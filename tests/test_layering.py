@@ -15,7 +15,7 @@ TIERS = [
     ["errors", "lazy", "formatting", "host_random"],
     ["naming"],
     ["core", "missing"],
-    ["lod_tensor", "place", "compilation", "initializer", "regularizer", "clip", "lr"],
+    ["lod_tensor", "place", "compilation", "distributed", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
     ["layers", "optimizer", "reader", "storage", "metrics"],
     ["nets", "input", "unique_name", "parallel"],

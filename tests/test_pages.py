@@ -14,6 +14,7 @@ PAGES = [
     "data.md",
     "debugging.md",
     "deploy.md",
+    "distributed.md",
     "handlers.md",
     "not-there-yet.md",
     "online.md",

@@ -18,6 +18,8 @@ class Recorder(Averaging):
         announce is recorded as it comes.
     """
 
+    first_process_only = True
+
     def __init__(self, every: Interval):
         super().__init__()
         self._every = Every(every, type(self).__name__)

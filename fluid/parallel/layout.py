@@ -11,7 +11,7 @@ from fluid import errors
 from fluid.core import FSDP, Program, own_array, partition, stack_depth
 from fluid.parallel.gathering import gathered, gathering_again
 from fluid.parallel.mesh import mesh_of
-from fluid.parallel.placing import own, place_rows, rows_sharding, split_rows
+from fluid.parallel.placing import own, place_rows, put, rows_here, rows_sharding, split_rows
 from fluid.parallel.rules import Rules
 from fluid.param_attr import Shardings
 from fluid.place import Mesh, OneDevice, Parallel, Place, devices_of
@@ -99,7 +99,7 @@ class OnMesh:
 
     def place(self, value: Any) -> Any:
         """Put a tree of arrays on every device."""
-        return jax.device_put(value, self._everywhere)
+        return jax.tree.map(lambda array: put(array, self._everywhere), value)
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
         """Put copies of arrays where others lie whose places they take; arguments as for `OneDevice.replace`."""
@@ -109,6 +109,10 @@ class OnMesh:
         """Make a feed independent of the caller's memory, and divide its rows among the devices."""
         return {n: self._taken(n, value) for n, value in feed.items()}
 
+    def rows_here(self, count: int) -> Collection[int]:
+        """Which rows of a minibatch of so many are put on devices of this process."""
+        return rows_here(count, self.mesh)
+
     def initial(self, program: Program, root: jax.Array) -> dict[str, Any]:
         """The initial values of a program's parameters and states, by name.
 
@@ -117,7 +121,7 @@ class OnMesh:
         large = [n for n, (shape, spec) in self._divided.items() if any(spec) and math.prod(shape) >= LARGE]
         there = [n for n in large if n in program.parameters or n in program.states]
         small = program.init(root, [n for n in (*program.parameters, *program.states) if n not in there])
-        values = {n: jax.device_put(v, self.sharding(n)) for n, v in small.items()}
+        values = {n: put(v, self.sharding(n)) for n, v in small.items()}
         if there:
             shardings = {n: self.sharding(n) for n in there}
             values |= jax.jit(lambda: program.init(root, there), out_shardings=shardings)()
@@ -140,6 +144,11 @@ class OnMesh:
     def shardings(self, arrays: Any) -> Any:
         """Where the arrays of a tree lie."""
         return jax.tree.map(lambda array: array.sharding, arrays)
+
+    @property
+    def results(self) -> NamedSharding | None:
+        """Where what a step returns shall lie: in several processes all of it in each, else where XLA finds best."""
+        return self._everywhere if self.mesh.is_multi_process else None
 
     def traced(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
         """A function to be jitted, inside which rows are divided and layers know the axes of the mesh.
@@ -214,4 +223,4 @@ class OnMesh:
         return NamedSharding(self.mesh, partition(tuple(others)))
 
     def _copied(self, value: Any, sharding: Any) -> jax.Array:
-        return own_array(jax.device_put(value, sharding))
+        return own_array(put(value, sharding))

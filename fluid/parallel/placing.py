@@ -1,6 +1,7 @@
 """Where a feed lies: the one place at which rows of the host become arrays on the devices of a mesh."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -10,28 +11,24 @@ from jax.sharding import NamedSharding, PartitionSpec
 from fluid.parallel.mesh import batch_axes
 
 
-def place_rows(value: Any, mesh: jax.sharding.Mesh, whole: bool = False) -> Any:
+def place_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
     """Put the rows of a minibatch on the devices of a mesh, divided over the axes of the batch.
 
     Rows that cannot be divided evenly are put on every device as a whole; `split_rows`, in the compiled step, gives
     each device its part of them. So the arrays have the shape that the user gave, and nothing has to be left out of
     sums.
 
-    In several processes the devices of the mesh belong to all of them, and each process calls this with rows of its
-    own: an equal share of the minibatch, the first process having the first rows, in a number that its own devices
-    divide. The array that each of them gets back is that of the whole minibatch, of which it holds the rows on its own
-    devices. A minibatch that cannot be divided so is given as a whole, by all processes alike; who reads must say so,
-    since nobody here knows how many rows the others have.
+    In several processes the devices of the mesh belong to all of them, and all call this with the same minibatch. Each
+    of them puts the rows that belong to its own devices there, and gets back the array of the whole minibatch.
 
     Args:
       value: array `[batch, ...]`, of NumPy or JAX, or a tree of them, such as a SequenceBatch.
       mesh: the devices.
-      whole: in several processes, whether this is the whole minibatch instead of a share of it.
 
     Returns:
       The same, as arrays on the mesh. They share no memory with those of NumPy.
     """
-    return jax.tree.map(lambda array: _placed(array, mesh, whole), value)
+    return jax.tree.map(lambda array: _placed(array, mesh), value)
 
 
 def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
@@ -63,17 +60,37 @@ def rows_sharding(shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> NamedShard
     return _over_rows(mesh) if even else NamedSharding(mesh, PartitionSpec())
 
 
+def rows_here(count: int, mesh: jax.sharding.Mesh) -> Collection[int]:
+    """Which rows of a minibatch of so many `place_rows` puts on devices of this process.
+
+    Example:
+      >>> sorted(rows_here(3, jax.make_mesh((1,), ("data",))))
+      [0, 1, 2]
+    """
+    if count % shards(mesh):
+        return range(count)
+    parts = _over_rows(mesh).addressable_devices_indices_map((count,)).values()
+    return {row for (part,) in map(tuple, filter(None, parts)) for row in range(*part.indices(count))}
+
+
+def put(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Put an array on devices; in several processes, which all have the same array, each puts what is its own."""
+    divided = isinstance(array, jax.Array) and not array.is_fully_addressable
+    if sharding.is_fully_addressable or divided:
+        return jax.device_put(array, sharding)
+    here = np.asarray(array)
+    return jax.make_array_from_callback(here.shape, sharding, lambda index: here[index])
+
+
 def own(value: Any, device: jax.Device) -> Any:
     """An array that later changes of the caller's memory do not reach once it lies on a device of this kind."""
     on_host = isinstance(value, np.ndarray) and device.platform == "cpu"
     return np.array(value) if on_host or not isinstance(value, np.ndarray | jax.Array) else value
 
 
-def _placed(array: Any, mesh: jax.sharding.Mesh, whole: bool) -> jax.Array:
+def _placed(array: Any, mesh: jax.sharding.Mesh) -> jax.Array:
     array = own(array, mesh.local_devices[0])
-    if mesh.is_multi_process and not whole and array.ndim:
-        return jax.make_array_from_process_local_data(_over_rows(mesh), np.asarray(array))
-    return jax.device_put(array, rows_sharding(array.shape, mesh))
+    return put(array, rows_sharding(array.shape, mesh))
 
 
 def _over_rows(mesh: jax.sharding.Mesh) -> NamedSharding:

@@ -9,7 +9,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import whole_number
 from fluid.reader import data_sets
-from fluid.reader.base import Pass, Reader, ReaderLike, Rows, Source, as_reader, exhausted
+from fluid.reader.base import Pass, Reader, ReaderLike, Rows, Source, Wanted, as_reader, exhausted
 
 
 def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, drop_last: bool = False) -> Reader:
@@ -73,6 +73,11 @@ class Minibatches:
 
     def __init__(self, source: ReaderLike):
         self._reader = as_reader("reader=", source)
+        self._wanted: Wanted | None = None
+
+    def divide(self, wanted: Wanted) -> None:
+        """Spare the next passes work on rows that other processes read; any rows may stand for those then."""
+        self._wanted = wanted
 
     @property
     def reads_once(self) -> bool:
@@ -88,7 +93,8 @@ class Minibatches:
     def __call__(self) -> Rows:
         """Start the next pass, or continue the one that `restore` named."""
         # The Pass is made now, and not with the first minibatch, so that `state()` already tells its position.
-        rows = self._reader()
+        reader = self._reader
+        rows = reader() if self._wanted is None else reader.start(reader.divided(self._wanted))
         return self._checked(rows)
 
     def __iter__(self) -> Iterator[Any]:

@@ -10,13 +10,22 @@ import contextlib
 import itertools
 import operator
 import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
 from fluid.reader import data_sets
 
 Rows = Generator[Any, None, None]
+Iterate = Callable[[int, int], Rows]
+"""What gives the rows of a pass: called with `(epoch, start)`."""
+
+Wanted = Callable[[int], Collection[int]]
+"""Which rows of a minibatch a process needs, by how many rows that has."""
+
+ELSEWHERE = object()
+"""Stands for a row that another process reads."""
+
 Position = tuple[int, int]
 ReaderLike = Callable[[], Iterable[Any]] | Iterable[Any]
 """What every `reader=` takes: a Reader, a function that returns an iterable, or an iterable."""
@@ -30,6 +39,9 @@ class Reader:
     Args:
       iterate: a generator function of `(epoch, start)`: it gives the rows of that pass from number `start` on.
       plan: what the order of the rows depends on, as JSON; a reader restores only positions of readers with this plan.
+      in_blocks: of `(size, wanted)`, gives another `iterate`, which leaves out work on rows that are not wanted of each
+        `size` rows: ELSEWHERE may stand for them.
+      divided: of `wanted`, gives another `iterate` of minibatches, in which any rows may stand for those not wanted.
 
     Example:
       >>> from fluid.reader import batch
@@ -44,19 +56,31 @@ class Reader:
       ([[3, 4], [5]], [[1, 2], [3, 4], [5]])
     """
 
-    def __init__(self, iterate: Callable[[int, int], Rows], plan: Any):
+    def __init__(
+        self,
+        iterate: Iterate,
+        plan: Any,
+        in_blocks: Callable[[int, Wanted], Iterate] | None = None,
+        divided: Callable[[Wanted], Iterate] | None = None,
+    ):
         self.iterate = iterate
         self.plan = plan
+        self.in_blocks = in_blocks or (lambda size, wanted: iterate)
+        self.divided = divided or (lambda wanted: iterate)
         self._next: Position = (0, 0)
         self._position: Position = (0, 0)
         self._latest: object = None
 
     def __call__(self) -> "Pass":
         """Start the next pass: epoch 0, 1, 2, ...; after `restore`, the rest of the pass that was interrupted."""
+        return self.start(self.iterate)
+
+    def start(self, iterate: Iterate) -> "Pass":
+        """Start the next pass with what gives its rows: `iterate`, or what `divided` returned."""
         epoch, start = self._next
         self._next = (epoch + 1, 0)
         self._position = (epoch, start)
-        return Pass(self, epoch, start)
+        return Pass(self, epoch, start, iterate)
 
     def __iter__(self) -> "Pass":
         return self()
@@ -123,11 +147,11 @@ class Pass(Iterator[Any]):
       >>> rows.close()
     """
 
-    def __init__(self, reader: Reader, epoch: int, start: int):
+    def __init__(self, reader: Reader, epoch: int, start: int, iterate: Iterate):
         self.epoch = epoch
         self.given = start
         self._reader = reader
-        self._rows = reader.iterate(epoch, start)
+        self._rows = iterate(epoch, start)
         self._failed = False
         # Only the latest pass moves the position. The reader knows it by a token and not by the pass itself, since it
         # must not keep an abandoned pass, and its threads, alive.
@@ -312,6 +336,18 @@ def opened(readers: list[Reader], epoch: int, start: int) -> Iterator[list[Rows]
 def skip(rows: Iterator[Any], count: int) -> None:
     """Read and drop `count` rows."""
     next(itertools.islice(rows, count, count), None)
+
+
+def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
+    """Rows, with ELSEWHERE for those of each `size` rows that are not wanted.
+
+    Example:
+      >>> [row is ELSEWHERE for row in marked(iter("abcde"), 2, lambda count: [0])]
+      [False, True, False, True, False]
+    """
+    while block := list(itertools.islice(rows, size)):
+        mine = wanted(len(block))
+        yield from (row if i in mine else ELSEWHERE for i, row in enumerate(block))
 
 
 def _changed_files(saved: Any, plan: Any) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import whole_number
 from fluid.reader.ahead import read_ahead
-from fluid.reader.base import Reader, ReaderLike, Rows, as_reader, as_readers, opened, skip
+from fluid.reader.base import ELSEWHERE, Iterate, Reader, ReaderLike, Rows, Wanted, as_reader, as_readers, opened, skip
 
 _MISSING = object()
 
@@ -35,14 +35,28 @@ def batch(reader: ReaderLike, batch_size: int, drop_last: bool = False) -> Reade
     rows = as_reader("reader.batch", reader)
     size = whole_number("reader.batch", "batch_size", batch_size)
 
-    def iterate(epoch: int, start: int) -> Rows:
-        with contextlib.closing(rows.iterate(epoch, start * size)) as inner:
-            while minibatch := list(itertools.islice(inner, size)):
-                if len(minibatch) < size and drop_last:
-                    return
-                yield minibatch
+    def batches(of: Iterate) -> Iterate:
+        def iterate(epoch: int, start: int) -> Rows:
+            with contextlib.closing(of(epoch, start * size)) as inner:
+                while minibatch := list(itertools.islice(inner, size)):
+                    if len(minibatch) < size and drop_last:
+                        return
+                    yield minibatch
 
-    return Reader(iterate, {"batch": size, "drop_last": bool(drop_last), "of": rows.plan})
+        return iterate
+
+    def divided(wanted: Wanted) -> Iterate:
+        of = batches(rows.in_blocks(size, wanted))
+
+        def iterate(epoch: int, start: int) -> Rows:
+            with contextlib.closing(of(epoch, start)) as inner:
+                for minibatch in inner:
+                    yield _filled(minibatch)
+
+        return iterate
+
+    plan = {"batch": size, "drop_last": bool(drop_last), "of": rows.plan}
+    return Reader(batches(rows.iterate), plan, divided=divided)
 
 
 def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
@@ -106,7 +120,16 @@ def buffered(reader: ReaderLike, size: int) -> Reader:
     """
     rows = as_reader("reader.buffered", reader)
     size = whole_number("reader.buffered", "size", size)
-    return Reader(lambda epoch, start: read_ahead(lambda: rows.iterate(epoch, start), size), rows.plan)
+
+    def ahead(of: Iterate) -> Iterate:
+        return lambda epoch, start: read_ahead(lambda: of(epoch, start), size)
+
+    return Reader(
+        ahead(rows.iterate),
+        rows.plan,
+        in_blocks=lambda block, wanted: ahead(rows.in_blocks(block, wanted)),
+        divided=lambda wanted: ahead(rows.divided(wanted)),
+    )
 
 
 def chain(*readers: ReaderLike) -> Reader:
@@ -266,6 +289,12 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
             yield from itertools.islice(inner, 0, None, shards)
 
     return Reader(iterate, {"shard": [shards, index], "of": rows.plan})
+
+
+def _filled(minibatch: list[Any]) -> list[Any]:
+    """A minibatch in which a row of this process stands for those that other processes read."""
+    mine = next((row for row in minibatch if row is not ELSEWHERE), None)
+    return [mine if row is ELSEWHERE else row for row in minibatch]
 
 
 def _until_missing(rows: list[Rows]) -> list[Any]:

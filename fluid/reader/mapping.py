@@ -10,7 +10,19 @@ import numpy as np
 from fluid import errors
 from fluid.core import whole_number
 from fluid.reader.ahead import read_ahead
-from fluid.reader.base import Reader, ReaderLike, Rows, as_reader, as_readers, function, opened
+from fluid.reader.base import (
+    ELSEWHERE,
+    Iterate,
+    Reader,
+    ReaderLike,
+    Rows,
+    Wanted,
+    as_reader,
+    as_readers,
+    function,
+    marked,
+    opened,
+)
 
 
 def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None) -> Reader:
@@ -53,7 +65,17 @@ def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None)
             for arguments in rows if random is None else random.appended(rows, epoch, start):
                 yield func(*arguments)
 
-    return Reader(iterate, _plan(many, random))
+    def in_blocks(size: int, wanted: Wanted) -> Iterate:
+        def some(epoch: int, start: int) -> Rows:
+            with opened([_some(reader, size, wanted) for reader in many], epoch, start) as inner:
+                rows = zip(*inner, strict=False)
+                given = rows if random is None else random.appended(rows, epoch, start)
+                for arguments in marked(given, size, wanted):
+                    yield arguments if arguments is ELSEWHERE else func(*arguments)
+
+        return some
+
+    return Reader(iterate, _plan(many, random), in_blocks)
 
 
 def xmap(
@@ -108,15 +130,21 @@ def xmap(
     random = None if seed is None else _Generators("reader.xmap", seed, [rows])
     call = mapper if processes is None else _in_processes(mapper, workers)
 
-    def iterate(epoch: int, start: int) -> Rows:
-        def arguments() -> Rows:
-            with contextlib.closing(rows.iterate(epoch, start)) as inner:
-                single = zip(inner, strict=True)
-                yield from single if random is None else random.appended(single, epoch, start)
+    def mapped(of: Iterate, mark: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterate:
+        def iterate(epoch: int, start: int) -> Rows:
+            def arguments() -> Rows:
+                with contextlib.closing(of(epoch, start)) as inner:
+                    single = zip(inner, strict=True)
+                    yield from mark(single if random is None else random.appended(single, epoch, start))
 
-        return read_ahead(arguments, size, lambda row: call(*row), workers)
+            return read_ahead(arguments, size, lambda row: row if row is ELSEWHERE else call(*row), workers)
 
-    return Reader(iterate, _plan([rows], random))
+        return iterate
+
+    def in_blocks(block: int, wanted: Wanted) -> Iterate:
+        return mapped(rows.in_blocks(block, wanted), lambda given: marked(given, block, wanted))
+
+    return Reader(mapped(rows.iterate, iter), _plan([rows], random), in_blocks)
 
 
 def map_readers(func: Callable[..., Any], *readers: ReaderLike) -> Reader:
@@ -159,6 +187,10 @@ class _Generators:
         """Tuples of arguments with a Generator at the end of each; the first one has the index `start` in its pass."""
         for index, row in zip(itertools.count(start), rows, strict=False):
             yield *row, np.random.Generator(np.random.PCG64([self.seed, epoch, index, self._stage]))
+
+
+def _some(reader: Reader, size: int, wanted: Wanted) -> Reader:
+    return Reader(reader.in_blocks(size, wanted), reader.plan)
 
 
 def _plan(readers: list[Reader], random: _Generators | None) -> Any:

@@ -79,6 +79,11 @@ class Prefetcher(Iterator[Prefetched]):
         """Whether the reader has ended and every minibatch was given."""
         return self._ended and self._ready is None
 
+    @property
+    def upcoming(self) -> Any:
+        """What was made of the next minibatch; None when it is not there yet, or could not be made."""
+        return self._ready.feed if isinstance(self._ready, Prefetched) else None
+
     def advance(self) -> None:
         """Read and convert the next minibatch, if that has not been done; raises interrupts only."""
         if self._ready is not None or self._ended:

@@ -187,10 +187,10 @@ class BoundStep:
         if self._mesh is None:
             return jax.jit(train, donate_argnums=0), jax.jit(test)
         if not self._step.training:
-            return train, self._mesh.taking(jax.jit(test))
+            return train, self._mesh.taking(jax.jit(test, out_shardings=self._mesh.results))
         # What a step makes lies where that lay which it takes the place of.
         lie = self._mesh.shardings(self._carry())
-        return jax.jit(train, donate_argnums=0, out_shardings=(lie, None)), test
+        return jax.jit(train, donate_argnums=0, out_shardings=(lie, self._mesh.results)), test
 
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""

@@ -1,5 +1,6 @@
 """What a Session saves and loads: parameters alone, or everything that a later run needs."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from fluid import errors, storage
 from fluid.core import Origin, Program, Scope
+from fluid.distributed import group
+from fluid.distributed.arrays import whole
 from fluid.naming import select
 from fluid.place import OneDevice
 from fluid.session.freezing import Freezing
@@ -46,7 +49,7 @@ class SavesArrays:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
         with self.scope.lock:
             state = jax.tree.map(jnp.copy, self.state())
-        storage.save_arrays(path, state, kind="session")
+        self._write(path, state, kind="session")
 
     def load(self, path: PathLike) -> None:
         """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
@@ -82,7 +85,7 @@ class SavesArrays:
                 "or leave names out for all parameters and states"
             )
         chosen = None if names is None else select(names, self.scope.specs, "save_params")
-        storage.save_arrays(path, self.scope.copies(chosen), kind="parameters", origins=self.origins)
+        self._write(path, self.scope.copies(chosen), kind="parameters", origins=self.origins)
 
     def load_params(
         self,
@@ -154,6 +157,17 @@ class SavesArrays:
         with self.scope.lock:
             self.scope.arrays |= new
         return report
+
+    def _write(self, path: PathLike, arrays: Mapping[str, jax.Array], **options: Any) -> None:
+        """Write arrays to a file; where several processes share them, the first one does, and others wait for it."""
+        arrays = {name: whole(array) for name, array in arrays.items()}
+        mesh = self.layout.mesh
+        if mesh is None or not mesh.is_multi_process:
+            storage.save_arrays(path, arrays, **options)
+            return
+        if group().is_first:
+            storage.save_arrays(path, arrays, **options)
+        group().meet(f"the file {os.fspath(path)} that was written")
 
     def params(self) -> dict[str, jax.Array]:
         """Parameters and states by name: copies, which stay valid while training goes on."""

@@ -160,7 +160,7 @@ class Folder:
 
         listed = {n: (tuple(a["shape"]), jnp.dtype(a["dtype"])) for n, a in self.meta(step)["arrays"].items()}
         wanted = {n: jax.ShapeDtypeStruct(s, d) for n, (s, d) in listed.items() if math.prod(s)}
-        with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
+        with ocp.Checkpointer(ocp.StandardCheckpointHandler(), **_by_itself()) as reader:
             found = reader.restore(self.path / str(step) / _ARRAYS, args=ocp.args.StandardRestore(wanted))
         return {n: np.asarray(found[n]) if n in found else np.zeros(s, d) for n, (s, d) in listed.items()}
 
@@ -181,7 +181,7 @@ class Folder:
             temporary.mkdir(mode=0o700)
             text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
             (temporary / META).write_text(text, encoding="utf-8")
-            with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as writer:
+            with ocp.Checkpointer(ocp.StandardCheckpointHandler(), **_by_itself()) as writer:
                 # Orbax refuses arrays without elements. Their shapes, in `meta.json`, are enough to make them again.
                 full = {n: a for n, a in arrays.items() if a.size}
                 writer.save(temporary / _ARRAYS, args=ocp.args.StandardSave(full))
@@ -231,6 +231,19 @@ class Folder:
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+
+def _by_itself() -> dict[str, Any]:
+    """What tells Orbax that of several processes this one reads or writes, and waits for no other."""
+    if jax.process_count() == 1:
+        return {}
+    import orbax.checkpoint as ocp
+
+    here = jax.process_index()
+    options = ocp.options.MultiprocessingOptions(
+        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process_{here}"
+    )
+    return {"multiprocessing_options": options}
 
 
 def _remove(path: pathlib.Path) -> None:

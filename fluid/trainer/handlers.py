@@ -6,6 +6,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.core import TRAIN, Program, warn
+from fluid.distributed import group
 from fluid.session import Results, check_fetch
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -42,6 +43,9 @@ class Handler:
 
     Attributes:
       trainer: the Trainer whose training this is, set before `begin_train`.
+      first_process_only: of several processes that train together, whether the first one alone tells this handler of
+        events: True for what writes files or to the screen. What changes the training, tests or saves is told in all of
+        them.
 
     Example:
       >>> import fluid, numpy as np
@@ -59,6 +63,7 @@ class Handler:
     """
 
     trainer: Any = None
+    first_process_only = False
     _dispatcher: "Dispatcher"
 
     @property
@@ -178,7 +183,7 @@ class Dispatcher:
         for kind in dict.fromkeys(map(type, self._handlers)):
             _check_names(kind)
         # The methods of each handler by event; an event for which a handler has none costs it nothing.
-        self._methods = [_methods_of(handler) for handler in handlers]
+        self._methods = [{} if _is_for_another(handler) else _methods_of(handler) for handler in handlers]
         self._order: dict[type, list[Callable[[Any], Any]]] = {
             kind: [methods[kind] for methods in self._in_order_of(kind) if kind in methods] for kind in _METHODS
         }
@@ -246,8 +251,9 @@ class Dispatcher:
         return [tuple(dict.fromkeys(n for some in each for n in some)) for each in found]
 
     def state(self) -> list[dict[str, Any]]:
-        """What a resumed training needs of the handlers, in their order."""
-        return [{"handler": type(h).__name__, "state": h.state()} for h in self._handlers]
+        """What a resumed training needs of the handlers that are told of it, in their order."""
+        told = [handler for handler in self._handlers if not _is_for_another(handler)]
+        return [{"handler": type(handler).__name__, "state": handler.state()} for handler in told]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Hand back what `state` returned, each part to the first handler of its class that has got none yet."""
@@ -260,6 +266,11 @@ class Dispatcher:
 
     def _in_order_of(self, kind: type) -> Iterable[dict[type, Callable[[Any], Any]]]:
         return reversed(self._methods) if kind in _OUTWARDS else self._methods
+
+
+def _is_for_another(handler: Handler | EventHandler) -> bool:
+    """Whether another process has the events of a handler."""
+    return isinstance(handler, Handler) and handler.first_process_only and not group().is_first
 
 
 def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], Any]]:

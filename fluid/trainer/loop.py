@@ -28,6 +28,7 @@ from fluid.trainer.handlers import Dispatcher
 from fluid.trainer.programs import Member, Turn
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
+from fluid.trainer.together.agreement import Agreement
 
 # Seconds that reading a minibatch may take for the loop to do it before it tells handlers of the end of a step.
 _SLOW = 0.02
@@ -63,6 +64,7 @@ class Run:
       pausing: whether it shall then be possible to continue with the next minibatch, in this process.
       checkpoints: are told when something can be saved.
       signals: hold back Ctrl-C and SIGTERM until they can do no harm.
+      agreement: has all processes take the same steps, where there are several.
       epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
     """
 
@@ -74,6 +76,7 @@ class Run:
     pausing: Callable[[], bool]
     checkpoints: CheckpointHooks
     signals: Signals
+    agreement: Agreement
     epoch_metrics: Callable[[], Results]
 
 
@@ -136,7 +139,8 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
         batches = progress.start_pass(run.convert)
         batches.advance()
     try:
-        for batch in batches:
+        ended = run.agreement.before_epoch(progress.epoch, batches)
+        for batch in () if ended else batches:
             turn: Turn = batch.feed
             program = run.programs[turn.program]
             name = program.member.name
@@ -153,10 +157,10 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
             handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics, fetched, examples, name))
             if not quick:  # who waits for the end of this step need not wait for a slow reader as well
                 _read_ahead(run, batches)
-            progress.last = batches.ended
+            progress.last = run.agreement.after_step(progress.epoch, progress.step, batches)
             run.checkpoints.after_step(metrics, name)
             signals.check()
-            if run.stopping():
+            if run.stopping() or (progress.last and not batches.ended):
                 break
             losses.wait_for_half()
     finally:
@@ -189,7 +193,7 @@ def _read_ahead(run: Run, batches: Prefetcher) -> None:
 
     What follows a step does not wait for a reader that has nothing yet.
     """
-    if not run.stopping() and run.signals.arrived is None and run.progress.ready:
+    if not run.stopping() and run.signals.arrived is None and (run.progress.ready or run.agreement.needs_end):
         with run.signals.reading_ahead:
             batches.advance()
 

@@ -79,6 +79,22 @@ class HasParameters:
         """
         self.session.save_params(path, names)
 
+    def _start_from(
+        self, sources: Sequence[Parameters], strict: bool, rename: Rename, skip: str | Sequence[str]
+    ) -> None:
+        """Load what a Trainer is given to start from; arguments as for `load_params`.
+
+        Raises:
+          ArgumentTypeError: there are several sources; or none, and it is said what shall be taken.
+        """
+        if len(sources) > 1 or (not sources and (rename or skip or not strict)):
+            raise errors.ArgumentTypeError(
+                "a Trainer starts from one source of parameters, and strict=, rename= and skip= say what it takes: "
+                'fluid.Trainer(program, optimizer, param_path="old.params", skip=["head/*"]) or params=other.params'
+            )
+        for source in sources:
+            self.load_params(source, strict, rename, skip)
+
     def load_params(
         self, source: Parameters, strict: bool = True, rename: Rename = None, skip: str | Sequence[str] = ()
     ) -> LoadReport:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import NestedSequenceBatch, SequenceBatch
+from fluid.distributed.arrays import whole
 from fluid.formatting import counted
 from fluid.reader.prefetch import Prefetched, Prefetcher
 from fluid.trainer.handlers import Dispatcher
@@ -206,7 +207,7 @@ class Progress:
 
         The slow part, the checksum of the last minibatch, is left to that function.
         """
-        batch = self._batch
+        batch = whole(self._batch)
         known = self._print
         position = {
             "call": self.call,
@@ -265,8 +266,8 @@ class Progress:
                 f"found fewer; expected the reader of the interrupted run, with the same data and batch size"
             )
         if self._print is None:
-            self._print = fingerprint(self._batch)
-        found = fingerprint(again.feed.feed)
+            self._print = fingerprint(whole(self._batch))
+        found = fingerprint(whole(again.feed.feed))
         expected = self._print
         assert again.state is not None
         self._after = again.state["reader"]

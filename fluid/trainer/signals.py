@@ -21,9 +21,12 @@ class Signals:
 
     Args:
       terminate: whether SIGTERM is held back as well.
+      together: whether several processes train together. A signal that has come to one of them counts in none, until
+        they have agreed on it and `arrived` is set; and it raises nowhere at once.
 
     Attributes:
-      arrived: the number of the signal that has arrived, or None.
+      told: the number of the signal that has come to this process, or None.
+      arrived: the number of the signal that ends training, or None.
       at_once: a block in which a signal raises at once.
       reading_ahead: a block that a signal ends at once, without an exception.
 
@@ -40,8 +43,10 @@ class Signals:
       ['the step is finished', 'interrupted']
     """
 
-    def __init__(self, terminate: bool = False):
+    def __init__(self, terminate: bool = False, together: bool = False):
+        self.told: int | None = None
         self.arrived: int | None = None
+        self._together = together
         self.at_once = _AtOnce(self, quietly=False)
         self.reading_ahead = _AtOnce(self, quietly=True)
         self._free = False  # whether a signal raises at once now
@@ -60,6 +65,7 @@ class Signals:
         for number, previous in self._held.items():
             signal.signal(number, previous)
         if error is None:
+            self.arrived = self.told if self.arrived is None else self.arrived
             self.check()
 
     def check(self) -> None:
@@ -68,9 +74,11 @@ class Signals:
             raise self._meaning(self.arrived)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.arrived is not None:  # possible only in an interactive interpreter, see below
+        if self.told is not None:  # possible only in an interactive interpreter, see below
             raise self._meaning(number)
-        self.arrived = number
+        self.told = number
+        if not self._together:
+            self.arrived = number
         if not hasattr(sys, "ps1"):
             # The next one shall end the process even in C code, such as a compilation, where Python handlers wait.
             for held in self._held:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.core import TEST, fitting, one_of, whole_number
+from fluid.distributed import group
 from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
 from fluid.param_attr import Shardings
@@ -48,6 +49,8 @@ from fluid.trainer.programs import (
 )
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.signals import Signals
+from fluid.trainer.together.agreement import Agreement
+from fluid.trainer.together.comparing import compare
 
 
 class Trainer(HasParameters, HasCheckpoints, Predicting):
@@ -153,14 +156,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             self.program = programs[0]
         self._stopping = False
         self._training = False
-        given = [source for source in (param_path, params) if source is not None]
-        if len(given) > 1 or (not given and (rename or skip or not strict)):
-            raise errors.ArgumentTypeError(
-                "a Trainer starts from one source of parameters, and strict=, rename= and skip= say what it takes: "
-                'fluid.Trainer(program, optimizer, param_path="old.params", skip=["head/*"]) or params=other.params'
-            )
-        for source in given:
-            self.load_params(source, strict, rename, skip)
+        self._start_from([source for source in (param_path, params) if source is not None], strict, rename, skip)
+        compare(group(), self.session, programs, seed=seed, precision=precision)
         self._pausing = False
         self._evaluator = Evaluator(self.session)
         self._signals = Signals()
@@ -238,6 +235,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
                 "train() was called by a handler of train(); call trainer.stop() and train again"
             )
         told = [*listed(handlers), *([] if event_handler is None else [event_handler])]
+        progress = progress if group().is_first else False
         if not any(isinstance(handler, ProgressBar) for handler in told):
             told.insert(0, ProgressBar(show=progress))
         tests = Tests(test_reader, test_every, metrics, feed_order)
@@ -264,6 +262,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         padding = PaddingOfAll([program.step.buckets for program in programs])
         keeps_padding = self._checkpoints is not None and any(member.has_sequences for member in self._members)
         position.begin(source, dispatcher, padding if keeps_padding else None)
+        signals = Signals(terminate=self._checkpoints is not None, together=group().size > 1)
         run = loop.Run(
             programs=programs,
             progress=position,
@@ -272,7 +271,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             stopping=lambda: self._stopping,
             pausing=lambda: self._pausing,
             checkpoints=checkpoints,
-            signals=Signals(terminate=self._checkpoints is not None),
+            signals=signals,
+            agreement=Agreement(group(), signals, lambda: (self._stopping, self._pausing), self.stop, self.pause),
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, readers)

@@ -1,6 +1,7 @@
 """Checkpoints: when a training is saved, what is in a checkpoint, and how training comes back from one."""
 
-from fluid.trainer.checkpoint.checkpoints import CheckpointConfig, CheckpointHooks, Checkpoints, NoCheckpoints
+from fluid.trainer.checkpoint.checkpoints import CheckpointHooks, Checkpoints, NoCheckpoints
+from fluid.trainer.checkpoint.config import CheckpointConfig
 from fluid.trainer.checkpoint.own_loop import Checkpoint
 
 __all__ = ["Checkpoint", "CheckpointConfig", "CheckpointHooks", "Checkpoints", "NoCheckpoints"]

@@ -1,86 +1,29 @@
 """Checkpoints while training: when to save, what to keep, and how to restore it."""
 
 import abc
+import contextlib
 import importlib
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program, whole_number
+from fluid.core import Program
+from fluid.distributed import group
 from fluid.session import Results, Session
-from fluid.storage import PathLike
 from fluid.storage.folder import Folder
+from fluid.trainer.checkpoint.config import CheckpointConfig
 from fluid.trainer.checkpoint.match import check_checkpoint, describe_optimizers
 from fluid.trainer.checkpoint.score import BestMeasured, Score
+from fluid.trainer.checkpoint.shared import check_shared, on_host
 from fluid.trainer.checkpoint.writer import Snapshot, Writer
 from fluid.trainer.handlers import Handler
 from fluid.trainer.health import Health
 from fluid.trainer.resume import Progress
 
 log = logging.getLogger("fluid")
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """Where and how often a Trainer saves everything that it needs to continue after its process was killed.
-
-    Saves run in the background while training goes on. A checkpoint is complete or not there at all. A Trainer with the
-    same folder continues from the newest one that is whole.
-
-    Args:
-      checkpoint_dir: a folder for the checkpoints of this training alone; made when it is not there. By default
-        `checkpoints` in the current folder.
-      max_num_checkpoints: how many of the newest checkpoints are kept, at least 1; None keeps all.
-      epoch_interval: save at the end of every so many epochs; None saves none of them. The end of training is always
-        saved.
-      step_interval: save after every so many steps; None saves at the ends of epochs and of training only.
-      keep_best: `(output, "min" or "max")`: also keep the checkpoint with the best output. The output is a scalar,
-        given by its name or position, of several programs as "generator/loss", and is compared as the mean over the
-        steps of its program since the checkpoint before. Or the
-        name of a value that is measured while training goes on, such as `("test_loss", "min")`: when it is the best so
-        far, a checkpoint is saved.
-
-    Raises:
-      ArgumentError: a number is no whole number from 1 on, `keep_best` is no such pair, or `checkpoint_dir` is an
-        address such as "s3://bucket/checkpoints".
-      ArgumentTypeError: `checkpoint_dir` is no path.
-
-    Example:
-      >>> CheckpointConfig("checkpoints", step_interval=1000, keep_best=("accuracy", "max")).max_num_checkpoints
-      3
-    """
-
-    checkpoint_dir: PathLike = "checkpoints"
-    max_num_checkpoints: int | None = 3
-    epoch_interval: int | None = 1
-    step_interval: int | None = 10
-    keep_best: tuple[str | int, str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.checkpoint_dir is None:
-            object.__setattr__(self, "checkpoint_dir", "checkpoints")
-        if not isinstance(self.checkpoint_dir, str | os.PathLike) or not os.fspath(self.checkpoint_dir):
-            raise errors.ArgumentTypeError(
-                f"checkpoint_dir={self.checkpoint_dir!r}: expected the path of a folder: CheckpointConfig('here')"
-            )
-        if "://" in os.fspath(self.checkpoint_dir):
-            raise errors.ArgumentError(
-                f"checkpoint_dir={self.checkpoint_dir!r} is an address, expected a folder that is mounted here: a "
-                f"checkpoint is renamed when it is whole, which object stores cannot do. Give a folder, "
-                f"CheckpointConfig('checkpoints'), and copy what is in it"
-            )
-        for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
-            if getattr(self, name) is not None:
-                whole_number("CheckpointConfig", name, getattr(self, name))
-        if self.keep_best is not None and not _names_an_output_and_a_mode(self.keep_best):
-            raise errors.ArgumentError(
-                f'keep_best={self.keep_best!r}: expected an output and "min" or "max": keep_best=("accuracy", "max")'
-            )
 
 
 class Position(Protocol):
@@ -176,7 +119,9 @@ class Checkpoints(CheckpointHooks):
         by_name = {program.name: program for program in self._programs}
         self._score = None if config.keep_best is None else Score(by_name, *config.keep_best)
         self.folder = Folder(config.checkpoint_dir)
-        self._writer = Writer(self.folder, config.max_num_checkpoints, self._score)
+        self._group = group()
+        check_shared(self.folder, self._group)
+        self._writer = Writer(self.folder, config.max_num_checkpoints, self._score, self._group)
         self._progress: Position = Progress()
         self._since = 0  # steps since the last save, or since training was restored
         self._asked = False  # whether a handler asked for a save
@@ -222,13 +167,10 @@ class Checkpoints(CheckpointHooks):
         Returns:
           What the checkpoint says of itself, or None when there is none.
         """
-        with self.folder.locked():
-            self.folder.sweep()
-            flaws: dict[int, str] = {}
-            if step is None:
-                chosen, flaws = self._newest()
-            else:
-                chosen = self._this(step)
+        with contextlib.ExitStack() as held:
+            if self._group.is_first:
+                held.enter_context(self.folder.locked())
+            chosen, flaws = self._chosen(step)
             if chosen is None:
                 return None
             meta = self.folder.meta(chosen)
@@ -236,6 +178,7 @@ class Checkpoints(CheckpointHooks):
             _check_loop(meta["position"], own_loop, here)
             check_checkpoint(meta, self._session, self._programs, here)
             arrays = self._read(chosen)
+            self._group.meet("a checkpoint that was read")
             for damaged, problem in flaws.items():
                 name = self.folder.set_aside(damaged, "damaged")
                 log.warning("checkpoint %d is damaged (%s) and was set aside as %s", damaged, problem, name)
@@ -243,6 +186,14 @@ class Checkpoints(CheckpointHooks):
             self._writer.restored(chosen, self.folder.steps())
         self._since = 0
         return meta
+
+    def _chosen(self, step: int | str | None) -> tuple[int | None, dict[int, str]]:
+        """The step to go back to, which the first process looks for, and the flaws of newer ones."""
+        if not self._group.is_first:
+            return self._group.of_first("the checkpoint to continue from"), {}
+        self.folder.sweep()
+        chosen, flaws = self._newest() if step is None else (self._this(step), {})
+        return self._group.of_first("the checkpoint to continue from", chosen), flaws
 
     @property
     def where(self) -> str:
@@ -258,29 +209,42 @@ class Checkpoints(CheckpointHooks):
     def __enter__(self) -> "Checkpoints":
         self.wait()
         importlib.import_module("orbax.checkpoint")  # now, as it takes a while and would slow down the first steps
-        self.folder.acquire()
+        self._lock()
         try:
-            self.folder.sweep()
-            if unknown := set(self.folder.steps()) - self._writer.known:
-                raise errors.CheckpointError(
-                    f"{str(self.folder.path)!r} holds checkpoints that were written since this Trainer was made: "
-                    f"{', '.join(map(str, sorted(unknown)))}; make a new Trainer to continue from them"
-                )
-            self._writer.begin(Health.at_start(_on_host(self._session.state())))
+            self._writer.begin(Health.at_start(on_host(self._session.state())))
         except BaseException:
             self.folder.release()
             raise
         return self
 
+    def _lock(self) -> None:
+        """Keep other trainers out of the folder; of several processes the first one does."""
+        if not self._group.is_first:
+            return
+        self.folder.acquire()
+        self.folder.sweep()
+        if unknown := set(self.folder.steps()) - self._writer.known:
+            self.folder.release()
+            raise errors.CheckpointError(
+                f"{str(self.folder.path)!r} holds checkpoints that were written since this Trainer was made: "
+                f"{', '.join(map(str, sorted(unknown)))}; make a new Trainer to continue from them"
+            )
+
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         # After an interruption the session is as the last step left it. After any other exception that is uncertain, so
         # nothing is saved.
         try:
-            if kind is None or not issubclass(kind, Exception):
+            if kind is None or (not issubclass(kind, Exception) and not self._is_alone_with(error)):
                 self.save()
+                self.wait()
         finally:
-            self.wait()
+            self._writer.join()
             self.folder.release()
+
+    def _is_alone_with(self, error: BaseException) -> bool:
+        """Whether one of several processes ends by itself, with `sys.exit` and not by a signal that all agreed upon."""
+        agreed = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == 143)
+        return self._group.size > 1 and not agreed
 
     def ask(self) -> None:
         """Save after this step, or after the epoch that it ends."""
@@ -309,7 +273,7 @@ class Checkpoints(CheckpointHooks):
         self._asked = False
         self.wait()
         self.folder.check_there()
-        arrays = _on_host(self._session.state())
+        arrays = on_host(self._session.state())
         step = int(arrays["@step"])
         if step == self._writer.base:
             return
@@ -325,7 +289,8 @@ class Checkpoints(CheckpointHooks):
     def _is_best(self, value: float) -> bool:
         """Whether a measured value is better than those of all checkpoints."""
         self.wait()
-        return self._score is not None and self._score.improves(self.folder, value)
+        improves = self._score is not None and self._score.improves(self.folder, value)
+        return bool(self._group.of_first("whether this is the best value", improves))
 
     def _due(self) -> bool:
         interval = self.config.step_interval
@@ -380,17 +345,3 @@ def _check_loop(position: Mapping[str, Any], own_loop: bool, here: str) -> None:
             f"continue with what wrote it, or use another folder; its parameters alone: "
             f"fluid.Inferencer(program, checkpoint=folder)"
         )
-
-
-def _names_an_output_and_a_mode(value: Any) -> bool:
-    if not isinstance(value, tuple) or len(value) != 2:
-        return False
-    output, mode = value
-    return isinstance(output, str | int) and not isinstance(output, bool) and mode in ("min", "max")
-
-
-def _on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Copies on the host. On a CPU they share memory with the arrays, and XLA copies what a step would take over."""
-    for value in arrays.values():
-        value.copy_to_host_async()
-    return {name: np.asarray(value) for name, value in arrays.items()}

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from fluid import errors
 from fluid.session import Results, Session
 from fluid.storage import PathLike
-from fluid.trainer.checkpoint.checkpoints import CheckpointConfig, Checkpoints
+from fluid.trainer.checkpoint.checkpoints import Checkpoints
+from fluid.trainer.checkpoint.config import CheckpointConfig
 from fluid.trainer.signals import Signals
 
 log = logging.getLogger("fluid")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluid.core import Origin
+from fluid.distributed import Group
 from fluid.storage import packed
 from fluid.storage.folder import Folder
 from fluid.trainer.checkpoint.score import Score
@@ -46,18 +47,21 @@ class Writer:
       folder: where to.
       keep: how many of the newest checkpoints are kept; None for all.
       score: tells which one is best, and kept as well; or None.
+      group: the processes that train together, the first of which writes.
 
     Attributes:
       base: the step that training continued from or that was written last; None before the first.
       known: the steps in the folder that are this trainer's.
     """
 
-    def __init__(self, folder: Folder, keep: int | None, score: Score | None):
+    def __init__(self, folder: Folder, keep: int | None, score: Score | None, group: Group):
         self.base: int | None = None
         self.known: set[int] = set()
         self._folder = folder
         self._keep = keep
         self._score = score
+        self._group = group
+        self._started = False  # whether something was started since `wait`
         self._health = Health()
         self._unhealthy = False
         self._thread: threading.Thread | None = None
@@ -74,11 +78,21 @@ class Writer:
 
     def start(self, snapshot: Snapshot) -> None:
         """Begin to write; an earlier snapshot must be complete. A failure is logged, and training goes on."""
-        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="fluid-checkpoint")
-        self._thread.start()
+        self._started = True
+        if self._group.is_first:
+            self._thread = threading.Thread(target=self._write, args=(snapshot,), name="fluid-checkpoint")
+            self._thread.start()
 
     def wait(self) -> None:
-        """Wait until what was started is complete."""
+        """Wait until what was started is complete, and tell all processes what became of it."""
+        self.join()
+        if self._started:
+            self._started = False
+            self.base, known = self._group.of_first("the last checkpoint", [self.base, sorted(self.known)])
+            self.known = set(known)
+
+    def join(self) -> None:
+        """Wait until what was started is complete, without the other processes."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

@@ -10,6 +10,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, Program, warn
+from fluid.distributed import group
 from fluid.metrics import MetricBase, Metrics, names_of
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
@@ -89,6 +90,9 @@ class Evaluator:
           feed: as in `Trainer.test`.
         """
         source = minibatches(reader)
+        member.divide(source)
+        if member.is_shared:
+            group().meet(f"a test of {member.name}")
         trained = member.program
         program = trained if fetch is None else self._returning(trained, check_fetch(trained, fetch))
         fixed = constant(self._session, program, feed)

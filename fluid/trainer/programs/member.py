@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from fluid.core import FeedSpec, Program
+from fluid.place import OneDevice
+from fluid.reader.adapters import Minibatches
 from fluid.reader.buckets import Buckets
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import Session
@@ -48,6 +50,22 @@ class Member:
     def has_sequences(self) -> bool:
         """Whether a feed has rows of any length."""
         return any(spec.lod_level for spec in self.program.feeds.values())
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes compute its steps together."""
+        mesh = self._session.layout.mesh
+        return mesh is not None and bool(mesh.is_multi_process)
+
+    def divide(self, source: Minibatches) -> None:
+        """Where several processes share the minibatches, spare each of them work on rows that others put on devices.
+
+        Sequences are padded to the longest of a whole minibatch, so theirs are read as a whole by all.
+        """
+        layout = self._session.layout
+        by_rows = not self.has_sequences and all(spec.shape[:1] == (None,) for spec in self.reads.values())
+        if by_rows and self.is_shared and not isinstance(layout, OneDevice):
+            source.divide(layout.rows_here)
 
     def fed(self, feed: dict[str, Any]) -> dict[str, Any]:
         """The feed of a step for a minibatch: with what other programs compute, from the parameters as they are now."""

@@ -147,7 +147,9 @@ def source_of(members: Sequence[Member], readers: Sequence[ReaderLike | None], p
     """
     if plan is None:
         assert readers[0] is not None
-        return minibatches(readers[0])
+        source = minibatches(readers[0])
+        members[0].divide(source)
+        return source
     passes = {id(reader): minibatches(reader) for reader in readers if reader is not None}
     sources = [None if reader is None else passes[id(reader)] for reader in readers]
     names = [member.name for member in members]

@@ -51,6 +51,8 @@ class ProgressBar(Averaging):
       2
     """
 
+    first_process_only = True
+
     def __init__(self, interval: float | None = None, show: bool | None = None):
         super().__init__()
         self._notebook = in_notebook()

@@ -1,0 +1,83 @@
+"""Weak scaling: several processes of this machine beside one, each with one core and as many rows per step.
+
+    python benchmarks/processes.py --processes 2 --rounds 5
+
+The ratio is that of rows per second for each process; 1 is as fast as if the processes had nothing to tell each other.
+It needs as many cores as processes. The digits' convolutional net trains on generated pictures.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+import fluid
+
+ROWS, STEPS, EPOCHS = 128, 40, 4  # rows of a process in each step, and steps of an epoch
+ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+
+def program() -> object:
+    image = fluid.layers.data("image", shape=[1, 28, 28])
+    label = fluid.layers.data("label", shape=[1], dtype="int64")
+    hidden = fluid.nets.simple_img_conv_pool(image, 20, 5, 2, 2, act="relu")
+    hidden = fluid.layers.batch_norm(fluid.nets.simple_img_conv_pool(hidden, 50, 5, 2, 2, act="relu"))
+    return fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(fluid.layers.fc(hidden, 10), label))
+
+
+def train() -> None:
+    """Train in this process, and let process 0 say how many rows it trains on per second after the first epoch."""
+    group = fluid.distributed.group()
+    count = ROWS * group.size * STEPS
+    rng = np.random.default_rng(0)
+    images, labels = rng.normal(size=(count, 1, 28, 28)).astype("float32"), rng.integers(0, 10, size=count)
+    reader = fluid.reader.arrays({"image": images, "label": labels}, batch_size=ROWS * group.size)
+    trainer = fluid.Trainer(program, fluid.optimizer.Momentum(0.01, momentum=0.9), parallel=True)
+    ends = []
+
+    def on_event(event: object) -> None:
+        if isinstance(event, fluid.EndEpochEvent):
+            trainer.session.scope.step.block_until_ready()
+            ends.append(time.perf_counter())
+
+    trainer.train(reader, num_epochs=EPOCHS, event_handler=on_event, progress=False)
+    if group.is_first:
+        print("rows per second:", ROWS * STEPS * (EPOCHS - 1) / (ends[-1] - ends[0]), flush=True)
+
+
+def measured(processes: int) -> float:
+    """Rows per second of each of so many processes."""
+    command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes), __file__, "--train"]
+    environment = {**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {ONE_CORE}".strip()}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return float(said.partition("rows per second:")[2].split()[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.train:
+        train()
+        return
+    one, several = [], []
+    for _ in range(given.rounds):
+        one.append(measured(1))
+        several.append(measured(given.processes))
+    ratios = sorted(b / a for a, b in zip(one, several, strict=True))
+    print(
+        f"one process: {statistics.median(one):.0f} rows/s; each of {given.processes}: {statistics.median(several):.0f}"
+    )
+    print(
+        f"weak scaling: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f} in {given.rounds} rounds)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""`python -m fluid.distributed train.py`: run a script as one of several processes, which it joins first.
+
+`python -m fluid launch` starts this in each of its processes; on a cluster `srun python -m fluid.distributed train.py`
+does the same for a script that does not call `fluid.distributed.initialize()` itself.
+"""
+
+import os
+import pathlib
+import runpy
+import signal
+import sys
+import threading
+
+from fluid import errors
+from fluid.distributed.failing import fail
+from fluid.distributed.starting import initialize
+
+LAUNCHER = "FLUID_LAUNCHER"
+# Exit statuses after SIGTERM and Ctrl-C, on which the processes have agreed.
+_TOLD_TO_END = (128 + signal.SIGTERM, 128 + signal.SIGINT)
+
+
+def main(arguments: list[str]) -> None:
+    """Run a script, or with `-m` a module, as one of several processes."""
+    if not arguments or arguments == ["-m"]:
+        sys.exit("usage: python -m fluid.distributed (train.py | -m module) [arguments]")
+    _end_with_launcher()
+    try:
+        group = initialize()
+    except errors.FluidError as error:
+        sys.exit(f"fluid: {error}")
+    try:
+        _run(arguments)
+    except SystemExit as error:
+        if group.size > 1 and error.code not in (None, 0, *_TOLD_TO_END):
+            status = error.code if isinstance(error.code, int) else 1
+            if status != error.code:
+                print(error.code, file=sys.stderr)
+            fail(group, f"it has ended with exit status {status}", status)
+        raise
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path[0] = str(pathlib.Path(arguments[0]).resolve().parent)
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _end_with_launcher() -> None:
+    """End this process, and those that it has started, when the launcher is gone: it holds the other end of a pipe."""
+    if LAUNCHER in os.environ:
+        pipe = int(os.environ.pop(LAUNCHER))
+        threading.Thread(target=_wait_for_end, args=(pipe,), name="fluid-launcher", daemon=True).start()
+
+
+def _wait_for_end(pipe: int) -> None:
+    os.read(pipe, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

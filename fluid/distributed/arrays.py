@@ -1,0 +1,37 @@
+"""Arrays that are divided among processes: brought to the host of each as a whole."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def is_here(array: Any) -> bool:
+    """Whether this process has all of an array.
+
+    Example:
+      >>> is_here(np.ones(2)), is_here(jax.numpy.ones(2))
+      (True, True)
+    """
+    return not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated
+
+
+def whole(tree: Any) -> Any:
+    """A tree in which every array that is divided among processes is one of NumPy, with all parts.
+
+    All processes must call this, when it divides anything; they wait for each other.
+
+    Args:
+      tree: of arrays.
+
+    Example:
+      >>> whole({"x": np.ones(2)})
+      {'x': array([1., 1.])}
+    """
+    return jax.tree.map(lambda array: array if is_here(array) else _gathered(array), tree)
+
+
+def _gathered(array: jax.Array) -> np.ndarray:
+    from jax.experimental import multihost_utils  # one process never needs it
+
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))

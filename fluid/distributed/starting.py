@@ -1,0 +1,130 @@
+"""initialize: join the other processes."""
+
+import logging
+import os
+import platform
+import warnings
+from typing import Any
+
+import jax
+import jaxlib.version
+import numpy as np
+
+from fluid import errors
+from fluid.distributed.cluster import TIMEOUT, Membership, membership
+from fluid.distributed.failing import end_together
+from fluid.distributed.group import Group, group, join
+from fluid.distributed.meeting import loopback, meet
+
+log = logging.getLogger("fluid")
+
+
+def initialize(
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
+    *,
+    timeout: float | None = None,
+    heartbeat: int = 30,
+) -> Group:
+    """Join the other processes of this training, before anything is computed.
+
+    Under `python -m fluid launch` this has been done already. Elsewhere a script calls it in its first lines, in each
+    process: without arguments it finds its place by the variables `FLUID_COORDINATOR`, `FLUID_PROCESSES` and
+    `FLUID_PROCESS`, or by those of SLURM, Open MPI, Kubernetes or a Cloud TPU. Where there is none of them, there is
+    one process, and nothing changes; so a script may always call it.
+
+    From then on the devices of all processes make one mesh, `fluid.Trainer(..., parallel=True)`. A process that fails
+    takes the others with it, and what is logged is logged by process 0 alone.
+
+    Args:
+      coordinator: "host:port" at which process 0 can be reached; the port must be free there.
+      processes: how many there are.
+      process: which one this is, from 0.
+      timeout: seconds for which a process waits for the others, at the beginning and whenever they agree on something;
+        by default those of the variable `FLUID_TIMEOUT`, or 600.
+      heartbeat: seconds after which a process that gives no sign of life is taken for dead, and ends all others.
+
+    Returns:
+      The Group of all processes.
+
+    Raises:
+      ArgumentError: only a part of the place is given, or it makes no sense.
+      DistributedError: a process does not come in time, its number is taken, the port is in use, the processes have
+        other versions, or JAX has computed something already.
+
+    Example:
+      >>> import fluid
+      >>> fluid.distributed.initialize()  # in `python train.py`
+      process 0 of 1
+    """
+    timeout = float(os.environ.get(TIMEOUT, 600)) if timeout is None else timeout
+    place = membership(coordinator, processes, process)
+    known = group()
+    if known.size > 1:
+        if place is not None and (place.process, place.processes) != (known.index, known.size):
+            raise errors.DistributedError(f"this is {known!r} already, and cannot become another one")
+        return known
+    if place is None or place.processes == 1:
+        return known
+    _configure(place)
+    meet(place, _versions(), timeout)
+    found = join(Group(place.process, place.processes, _connect(place, timeout, heartbeat), timeout))
+    end_together(found)
+    if not found.is_first:
+        _be_quiet()
+    log.info("%r: all have come", found)
+    return found
+
+
+def _configure(place: Membership) -> None:
+    """Settings of JAX that must be made before it looks for devices."""
+    if jax.distributed.is_initialized():
+        raise errors.DistributedError(
+            "jax.distributed.initialize() was called before; call fluid.distributed.initialize() instead of it"
+        )
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # SIGTERM is for the Trainer, which ends between two steps; this service would take it.
+    jax.config.update("jax_enable_preemption_service", False)
+    if place.devices is not None:
+        jax.config.update("jax_num_cpu_devices", len(place.devices))
+
+
+def _connect(place: Membership, timeout: float, heartbeat: int) -> Any:
+    """Start the coordination service; returns the client of this process."""
+    from jax._src import distributed
+
+    try:
+        jax.distributed.initialize(
+            place.coordinator,
+            place.processes,
+            place.process,
+            list(place.devices) if place.devices is not None else None,
+            cluster_detection_method="deactivate",
+            initialization_timeout=int(timeout),
+            heartbeat_timeout_seconds=heartbeat,
+            shutdown_timeout_seconds=int(timeout),
+            coordinator_bind_address=place.coordinator if loopback(place.coordinator) else None,
+        )
+    except RuntimeError as error:
+        raise errors.DistributedError(
+            f"process {place.process} cannot join the others: {error}; call fluid.distributed.initialize() before "
+            f"anything is computed, and before a Trainer or a Session is made"
+        ) from error
+    return distributed.global_state.client
+
+
+def _versions() -> dict[str, str]:
+    """What must be the same everywhere, lest the processes compile different steps."""
+    return {
+        "the version of Python": ".".join(platform.python_version_tuple()[:2]),
+        "the version of jax": jax.__version__,
+        "the version of jaxlib": jaxlib.version.__version__,
+        "the version of numpy": np.__version__,
+    }
+
+
+def _be_quiet() -> None:
+    """Leave to process 0 what all processes would say alike; errors are told by each."""
+    log.setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=errors.FluidWarning)

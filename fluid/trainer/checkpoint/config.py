@@ -1,0 +1,74 @@
+"""CheckpointConfig: where and how often a Trainer saves."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from fluid import errors
+from fluid.core import whole_number
+from fluid.storage import PathLike
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Where and how often a Trainer saves everything that it needs to continue after its process was killed.
+
+    Saves run in the background while training goes on. A checkpoint is complete or not there at all. A Trainer with the
+    same folder continues from the newest one that is whole.
+
+    Args:
+      checkpoint_dir: a folder for the checkpoints of this training alone; made when it is not there. By default
+        `checkpoints` in the current folder.
+      max_num_checkpoints: how many of the newest checkpoints are kept, at least 1; None keeps all.
+      epoch_interval: save at the end of every so many epochs; None saves none of them. The end of training is always
+        saved.
+      step_interval: save after every so many steps; None saves at the ends of epochs and of training only.
+      keep_best: `(output, "min" or "max")`: also keep the checkpoint with the best output. The output is a scalar,
+        given by its name or position, of several programs as "generator/loss", and is compared as the mean over the
+        steps of its program since the checkpoint before. Or the
+        name of a value that is measured while training goes on, such as `("test_loss", "min")`: when it is the best so
+        far, a checkpoint is saved.
+
+    Raises:
+      ArgumentError: a number is no whole number from 1 on, `keep_best` is no such pair, or `checkpoint_dir` is an
+        address such as "s3://bucket/checkpoints".
+      ArgumentTypeError: `checkpoint_dir` is no path.
+
+    Example:
+      >>> CheckpointConfig("checkpoints", step_interval=1000, keep_best=("accuracy", "max")).max_num_checkpoints
+      3
+    """
+
+    checkpoint_dir: PathLike = "checkpoints"
+    max_num_checkpoints: int | None = 3
+    epoch_interval: int | None = 1
+    step_interval: int | None = 10
+    keep_best: tuple[str | int, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_dir is None:
+            object.__setattr__(self, "checkpoint_dir", "checkpoints")
+        if not isinstance(self.checkpoint_dir, str | os.PathLike) or not os.fspath(self.checkpoint_dir):
+            raise errors.ArgumentTypeError(
+                f"checkpoint_dir={self.checkpoint_dir!r}: expected the path of a folder: CheckpointConfig('here')"
+            )
+        if "://" in os.fspath(self.checkpoint_dir):
+            raise errors.ArgumentError(
+                f"checkpoint_dir={self.checkpoint_dir!r} is an address, expected a folder that is mounted here: a "
+                f"checkpoint is renamed when it is whole, which object stores cannot do. Give a folder, "
+                f"CheckpointConfig('checkpoints'), and copy what is in it"
+            )
+        for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
+            if getattr(self, name) is not None:
+                whole_number("CheckpointConfig", name, getattr(self, name))
+        if self.keep_best is not None and not _names_an_output_and_a_mode(self.keep_best):
+            raise errors.ArgumentError(
+                f'keep_best={self.keep_best!r}: expected an output and "min" or "max": keep_best=("accuracy", "max")'
+            )
+
+
+def _names_an_output_and_a_mode(value: Any) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    output, mode = value
+    return isinstance(output, str | int) and not isinstance(output, bool) and mode in ("min", "max")

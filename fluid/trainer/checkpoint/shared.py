@@ -1,0 +1,48 @@
+"""What checkpoints need of several processes: all arrays on the host, and one folder that all see."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.distributed import Group
+from fluid.distributed.arrays import whole
+from fluid.storage.folder import Folder
+
+
+def on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Copies on the host. On a CPU they share memory with the arrays, and XLA copies what a step would take over.
+
+    Of arrays that are divided among processes, each process gets all parts; all must call this then.
+    """
+    here = {name: whole(value) for name, value in arrays.items()}
+    for value in here.values():
+        if isinstance(value, jax.Array):
+            value.copy_to_host_async()
+    return {name: np.asarray(value) for name, value in here.items()}
+
+
+def check_shared(folder: Folder, group: Group) -> None:
+    """Refuse a folder that is another one in another process: a token that the first process writes must be seen.
+
+    Raises:
+      CheckpointError: it is.
+    """
+    if group.size == 1:
+        return
+    token = folder.path / f"{group.of_first('the name of a token', secrets.token_hex(8))}.token"
+    if group.is_first:
+        token.touch()
+    group.meet("the folder of checkpoints")
+    seen = group.exchange("who sees the folder of checkpoints", token.exists())
+    if group.is_first:
+        token.unlink(missing_ok=True)
+    if not all(seen):
+        raise errors.CheckpointError(
+            f"the folder of checkpoints, {str(folder.path)!r}, is another one in process "
+            f"{', '.join(str(i) for i, found in enumerate(seen) if not found)} than in process 0; expected a folder "
+            f"that all processes share, such as one on a network file system"
+        )

@@ -1,0 +1,107 @@
+"""Agreement: what several processes tell each other between two steps, so that all take the same ones."""
+
+import logging
+from collections.abc import Callable
+
+from fluid.distributed import Group
+from fluid.reader.prefetch import Prefetcher
+from fluid.trainer.signals import Signals
+
+_NONE = "none"
+
+log = logging.getLogger("fluid")
+
+
+class Agreement:
+    """Has all processes of a training end it, and each epoch, after the same step; alone it has nothing to do.
+
+    What one process is told, by `stop()`, `pause()` or a signal, ends the training of all. An epoch ends for all when
+    the data of one has ended, or when their next minibatches have other shapes, which no step could take.
+
+    Args:
+      group: of the processes.
+      signals: that come to this one.
+      told: whether this process was told to stop, and whether it shall then be possible to continue.
+      stop: stops the training in this process.
+      pause: pauses it.
+
+    Example:
+      >>> from fluid.distributed import Group
+      >>> agreement = Agreement(Group(), Signals(), told=lambda: (False, False), stop=print, pause=print)
+      >>> agreement.after_step(epoch=0, step=1, batches=Prefetcher([[1]], lambda minibatch, index: {}))
+      False
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        signals: Signals,
+        told: Callable[[], tuple[bool, bool]],
+        stop: Callable[[], None],
+        pause: Callable[[], None],
+    ):
+        self._group = group
+        self._signals = signals
+        self._told = told
+        self._stop = stop
+        self._pause = pause
+
+    @property
+    def needs_end(self) -> bool:
+        """Whether it must be known after each step if another minibatch comes, however long reading takes."""
+        return self._group.size > 1
+
+    def before_epoch(self, epoch: int, batches: Prefetcher) -> bool:
+        """Agree on whether an epoch has a first step.
+
+        Args:
+          epoch: its number.
+          batches: its minibatches, the first of which was read.
+
+        Returns:
+          Whether the epoch ends here because another process has no minibatch, or one of other shapes.
+        """
+        return self._group.size > 1 and self._agree(epoch, 0, batches) and not batches.ended
+
+    def after_step(self, epoch: int, step: int, batches: Prefetcher) -> bool:
+        """Agree after a step.
+
+        Args:
+          epoch: the number of the epoch.
+          step: how many of its steps are done.
+          batches: its minibatches, the next of which was read, unless training ends here.
+
+        Returns:
+          Whether the epoch ends here.
+        """
+        return batches.ended if self._group.size == 1 else self._agree(epoch, step, batches)
+
+    def _agree(self, epoch: int, step: int, batches: Prefetcher) -> bool:
+        here = [*self._told(), self._signals.told, _upcoming(batches)]
+        told = self._group.exchange(f"what comes after step {step} of epoch {epoch}", here)
+        stopping, pausing, signals, upcoming = ([each[i] for each in told] for i in range(4))
+        if any(pausing):
+            self._pause()
+        elif any(stopping):
+            self._stop()
+        self._signals.arrived = next((number for number in signals if number is not None), None)
+        if any(stopping) or self._signals.arrived is not None:
+            return batches.ended
+        differ = any(shapes != upcoming[0] for shapes in upcoming)
+        if differ:
+            log.warning(
+                "epoch %d ends after %d steps, since the next minibatches differ: %s; expected a reader that gives the "
+                "same minibatches in all processes",
+                epoch,
+                step,
+                ", ".join(f"{shapes} in process {i}" for i, shapes in enumerate(upcoming)),
+            )
+        return differ or upcoming[0] == _NONE
+
+
+def _upcoming(batches: Prefetcher) -> str:
+    """The shapes of the next minibatch, by name of feed, in words."""
+    if batches.ended:
+        return _NONE
+    turn = batches.upcoming
+    return "unknown" if turn is None else ", ".join(f"{n} {list(v.shape)}" for n, v in sorted(turn.feed.items()))

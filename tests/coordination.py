@@ -1,0 +1,64 @@
+"""JAX's coordination service in one process: what its client offers to several threads, each with a group."""
+
+import threading
+
+import jax
+
+from fluid.distributed import Group
+
+
+class Service:
+    """Keys and barriers that the clients of some threads share."""
+
+    def __init__(self, size):
+        self.values = {}
+        self.lock = threading.Lock()
+        self.barrier = threading.Barrier(size)
+        self.deleted = []
+
+    def key_value_set(self, key, value):
+        with self.lock:
+            if key in self.values:
+                raise jax.errors.JaxRuntimeError("ALREADY_EXISTS")
+            self.values[key] = value
+
+    def key_value_try_get(self, key):
+        if key not in self.values:
+            raise jax.errors.JaxRuntimeError("NOT_FOUND")
+        return self.values[key]
+
+    def key_value_dir_get(self, folder):
+        with self.lock:
+            return [(key, value) for key, value in self.values.items() if key.startswith(folder)]
+
+    def key_value_delete(self, folder):
+        with self.lock:
+            self.deleted.append(folder)
+            self.values = {key: value for key, value in self.values.items() if not key.startswith(folder)}
+
+    def wait_at_barrier(self, name, timeout_in_ms):
+        try:
+            self.barrier.wait(timeout_in_ms / 1000)
+        except threading.BrokenBarrierError:
+            raise jax.errors.JaxRuntimeError(
+                "DEADLINE_EXCEEDED: Barrier timed out. Id: fluid::0.\nSome timed out task names:\n1\n\nRPC: /Barrier"
+            ) from None
+
+
+def together(size, work, timeout=20):
+    """Run `work(group)` in a thread for each process of a group; returns what each returned, or raised."""
+    service = Service(size)
+    found = [None] * size
+
+    def run(index):
+        try:
+            found[index] = work(Group(index, size, service, timeout))
+        except Exception as error:
+            found[index] = error
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found, service

@@ -1,0 +1,148 @@
+"""What processes tell each other, by threads in their place."""
+
+import signal
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from coordination import together
+
+import fluid
+from fluid import errors
+from fluid.distributed import Group
+from fluid.reader.prefetch import Prefetcher
+from fluid.storage.folder import Folder
+from fluid.trainer.checkpoint.shared import check_shared
+from fluid.trainer.programs import Turn
+from fluid.trainer.signals import Signals
+from fluid.trainer.together.agreement import Agreement
+
+
+def test_all_hear_the_values_of_all_in_order():
+    def work(group):
+        return [group.exchange(f"round {i}", [group.index, i]) for i in range(3)]
+
+    found, _ = together(3, work)
+    assert found == [[[[0, i], [1, i], [2, i]] for i in range(3)]] * 3
+
+
+def test_the_first_is_heard_by_all():
+    found, _ = together(3, lambda group: group.of_first("a number", 10 * (group.index + 1)))
+    assert found == [10, 10, 10]
+
+
+def test_old_rounds_are_deleted():
+    def work(group):
+        for i in range(300):
+            group.exchange("a number", i)
+
+    _, service = together(2, work)
+    assert len(service.values) < 2 * 3 * 64 and service.deleted
+
+
+def test_row_61_waiting_has_an_end_and_says_for_whom():
+    def work(group):
+        if group.index == 0:
+            group.meet("the end")
+
+    (error, _), _ = together(2, work, timeout=0.05)
+    assert isinstance(error, errors.DistributedError)
+    assert "process 0 of 2 could not exchange the end" in str(error)
+    assert "process 1 did not come within 0.05 seconds" in str(error)
+
+
+def test_processes_at_other_places_of_the_program_are_told_so():
+    found, _ = together(2, lambda group: group.meet("a test" if group.index else "a step"))
+    for error in found:
+        assert isinstance(error, errors.DistributedError)
+        assert "a step" in str(error) and "a test" in str(error)
+
+
+@hypothesis.given(
+    st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 1), max_size=3), min_size=2, max_size=3)
+)
+@hypothesis.settings(max_examples=15)
+def test_row_58_what_differs_is_found_by_all_and_only_then(described):
+    found, _ = together(len(described), lambda group: group.compare("settings", described[group.index]))
+    differ = any(each != described[0] for each in described)
+    assert all(isinstance(error, errors.DistributedError) == differ for error in found)
+    assert len({str(error) for error in found}) == 1
+
+
+def test_row_58_both_sides_of_a_difference_are_named():
+    (error, _), _ = together(2, lambda group: group.compare("the seeds", {"seed": group.index + 3}))
+    assert "seed is 3 in process 0, and 4 in process 1" in str(error)
+
+
+def test_row_59_a_folder_that_is_not_shared_is_refused(tmp_path):
+    def own(group):
+        check_shared(Folder(tmp_path / str(group.index)), group)
+
+    def shared(group):
+        check_shared(Folder(tmp_path / "shared"), group)
+
+    found, _ = together(3, own)
+    assert all(isinstance(error, errors.CheckpointError) for error in found)
+    assert "is another one in process 1, 2 than in process 0" in str(found[0])
+    assert together(3, shared)[0] == [None] * 3
+    assert not list(tmp_path.rglob("*.token"))
+
+
+class Process:
+    """What an Agreement works with in one process."""
+
+    def __init__(self, group, stopping=False, pausing=False, told=None):
+        self.did = []
+        self.signals = Signals(together=True)
+        self.signals.told = told
+        stop, pause = (lambda: self.did.append("stop")), (lambda: self.did.append("pause"))
+        self.agreement = Agreement(group, self.signals, lambda: (stopping, pausing), stop, pause)
+
+    def after_step(self, rows=8):
+        batches = Prefetcher([rows] if rows else [], lambda rows, index: Turn(0, {"x": np.zeros((rows, 2))}))
+        batches.advance()
+        return self.agreement.after_step(0, 4, batches), self.did, self.signals.arrived
+
+
+@pytest.mark.parametrize(
+    ("one", "rows", "expected"),
+    [
+        ({}, 8, (False, [], None)),
+        ({}, 0, (True, [], None)),
+        ({}, 5, (True, [], None)),
+        ({"stopping": True}, 8, (False, ["stop"], None)),
+        ({"stopping": True, "pausing": True}, 8, (False, ["pause"], None)),
+        ({"told": signal.SIGTERM}, 8, (False, [], signal.SIGTERM)),
+    ],
+)
+def test_row_55_and_57_what_one_is_told_all_do_after_the_same_step(one, rows, expected):
+    def work(group):
+        process = Process(group, **one) if group.index == 1 else Process(group)
+        return process.after_step(rows if group.index == 1 else 8)
+
+    assert together(3, work)[0] == [expected] * 3
+
+
+def test_a_signal_counts_when_it_is_agreed_upon():
+    with Signals(terminate=True, together=True) as signals:
+        signal.raise_signal(signal.SIGTERM)
+        signals.check()
+        with signals.at_once:
+            pass
+        assert signals.told == signal.SIGTERM and signals.arrived is None
+        signals.told = None
+
+
+def test_row_61_loggers_are_told_of_events_in_the_first_process_only(monkeypatch, tmp_path):
+    data = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
+
+    def program():
+        return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+
+    monkeypatch.setattr("fluid.trainer.handlers.group", lambda: Group(1, 2))
+    seen = []
+    log = fluid.handlers.CSVLogger(tmp_path / "log.csv")
+    fluid.Trainer(program, fluid.optimizer.SGD(0.1)).train(data, handlers=[log], event_handler=seen.append)
+    assert not (tmp_path / "log.csv").exists()
+    assert [type(event).__name__ for event in seen].count("EndStepEvent") == 2

@@ -1,0 +1,175 @@
+"""Several processes that train together, and what happens to them; each test starts some, which takes seconds."""
+
+import os
+import pathlib
+import signal
+import time
+
+import numpy as np
+import pytest
+import several
+from launched import Launched, launched, pids, steps
+
+import fluid
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process says, and the parameters that it ends with."""
+    folder = tmp_path_factory.mktemp("alone")
+    several.main(folder)
+    lines = (folder / "0.said").read_text().splitlines()
+    return lines, fluid.io.load_arrays(folder / "end.params")[0]
+
+
+def check_same(alone, folder, lines):
+    """The same minibatches, test results and parameters as one process has."""
+    expected, params = alone
+    assert steps(lines) == steps(expected)
+    numbers = [[float(word) for word in line.split()[1:]] for line in (lines[-3], expected[-3])]
+    np.testing.assert_allclose(*numbers, rtol=1e-5)
+    assert lines[-2].split()[1:3] == ["45", "1"] == expected[-2].split()[1:3]
+    found = fluid.io.load_arrays(folder / "end.params")[0]
+    assert found.keys() == params.keys()
+    for name, value in params.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.slow
+def test_row_52_two_processes_train_what_one_does_and_the_first_alone_writes(alone, tmp_path):
+    said, log, code = launched(2, tmp_path)
+    assert code == 0, log
+    check_same(alone, tmp_path, said[0])
+    assert steps(said[1]) == steps(said[0]) and said[1][-3:] == said[0][-3:]
+    # Each reads half of the rows of a minibatch that can be halved, and all of the last one, which cannot.
+    assert said[0][-4] == said[1][-4] == f"worked {several.EPOCHS * (several.ROWS // several.BATCH * 4 + 5)}"
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + several.EPOCHS
+
+
+@pytest.mark.soak
+def test_four_processes_train_what_one_does(alone, tmp_path):
+    said, log, code = launched(4, tmp_path)
+    assert code == 0, log
+    check_same(alone, tmp_path, said[0])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", [0, 1])
+def test_row_53_and_60_killed_at_any_moment_the_others_end_and_other_counts_continue(alone, tmp_path, victim):
+    rng, seen, order = np.random.default_rng(victim), {}, [2, 3, 1, 2]
+    for count in order:
+        launch = Launched(count, tmp_path)
+        begun = max(seen, default=0)
+        moment = float(rng.uniform(0, 0.5))
+
+        def kill(moment=moment, count=count):
+            time.sleep(moment)
+            os.kill(pids(tmp_path)[min(victim, count - 1)], signal.SIGKILL)
+
+        said, log, code = launch.ended("step", kill)
+        assert code == 128 + signal.SIGKILL, log
+        assert "was ended by SIGKILL" in log
+        note(seen, steps(said.get(0, [])))
+        assert max(seen) >= begun
+        assert not any(alive(pid) for pid in pids(tmp_path).values())
+    said, log, code = launched(2, tmp_path)
+    assert code == 0, log
+    note(seen, steps(said[0]))
+    assert seen == steps(alone[0])
+    found = fluid.io.load_arrays(tmp_path / "end.params")[0]
+    for name, value in alone[1].items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("mode", "status", "reason"),
+    [("raise", 1, "ValueError: an accident"), ("exit", 7, "it has ended with exit status 7")],
+)
+def test_row_54_an_exception_in_one_ends_all_with_its_reason(tmp_path, mode, status, reason):
+    said, log, code = launched(2, tmp_path, mode)
+    assert code == status and f"process 1 of 2 has failed: {reason}" in log
+    assert not any(alive(pid) for pid in pids(tmp_path).values())
+    assert said[0][-1].startswith("step")
+
+
+@pytest.mark.soak
+def test_row_55_a_signal_to_one_has_all_save_the_same_step(alone, tmp_path):
+    said, log, code = launched(2, tmp_path, "terminated")
+    assert code == 128 + signal.SIGTERM, log
+    assert steps(said[0]).keys() == steps(said[1]).keys() == set(range(8))
+    again, log, code = launched(2, tmp_path)
+    assert code == 0, log
+    assert min(steps(again[0])) == 8
+    assert {**steps(said[0]), **steps(again[0])} == steps(alone[0])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_row_55_the_launcher_hands_signals_on(tmp_path, number):
+    launch = Launched(2, tmp_path)
+    said, log, code = launch.ended("step 3", lambda: launch.send_signal(number))
+    assert code == 128 + number, log
+    assert steps(said[0]).keys() == steps(said[1]).keys()
+    done = max(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit())
+    assert done == len(steps(said[0])) < several.STEPS
+
+
+@pytest.mark.soak
+def test_row_53_nobody_outlives_a_launcher_that_is_killed(tmp_path):
+    launch = Launched(2, tmp_path, "late")
+    launch.ended("step 3", launch.kill)
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in pids(tmp_path).values()):
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.soak
+def test_row_57_data_of_unequal_length_ends_the_epoch_of_all(tmp_path):
+    said, log, code = launched(2, tmp_path, "short")
+    assert code == 0, log
+    assert "epoch 0 ends after 3 steps, since the next minibatches differ: x [8, 4]" in log
+    assert said[0][-1] == said[1][-1] == f"ended {3 * several.EPOCHS}"
+
+
+@pytest.mark.soak
+def test_stop_in_one_process_stops_all(tmp_path):
+    said, log, code = launched(2, tmp_path, "stop")
+    assert code == 0, log
+    assert said[0][-1] == said[1][-1] == "ended 8"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("seed", "seed is 3 in process 0, and 4 in process 1"),
+        ("folder", "is another one in process 1 than in process 0"),
+        ("forgotten", "each would train by itself"),
+        ("alone", "the processes are not at the same place of the program"),
+    ],
+)
+def test_row_58_processes_that_differ_are_refused(tmp_path, mode, message):
+    _, log, code = launched(2, tmp_path, mode)
+    assert code == 1 and message in log, log
+
+
+@pytest.mark.soak
+def test_row_61_a_process_that_does_not_come_ends_the_waiting(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLUID_TIMEOUT", "10")
+    _, log, code = launched(2, tmp_path, "late")
+    assert code == 1 and "process 1 did not come within 10 seconds" in log, log
+
+
+def note(seen, found):
+    """Put steps together that several runs have made: those that are made again have the same minibatches."""
+    assert all(seen.get(number, digest) == digest for number, digest in found.items())
+    seen.update(found)
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"

@@ -1,0 +1,116 @@
+"""A training for several processes: `python several.py FOLDER [MODE]` says what its processes do, line by line.
+
+Each process writes its lines to a file of its own in the folder, `0.said`, and shows them, where what C++ libraries say
+may tear them apart. A line for every step has its number and a checksum of its minibatch; `end.params` has the
+parameters at the end. MODE says what goes wrong, in process 1.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import numpy as np
+
+import fluid
+from fluid.distributed.arrays import whole
+from fluid.trainer.resume import fingerprint
+
+EPOCHS, ROWS, BATCH = 4, 45, 8  # the last minibatch of an epoch has 5 rows
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(ROWS, 4)).astype("float32")
+Y = (X @ [[1.0], [-2.0], [0.5], [3.0]] + 0.7).astype("float32")
+STEPS = EPOCHS * -(-ROWS // BATCH)
+
+
+def program():
+    x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[1])
+    hidden = fluid.layers.dropout(fluid.layers.batch_norm(fluid.layers.fc(x, size=6, act="tanh")), 0.3)
+    guess = fluid.layers.identity(fluid.layers.fc(hidden, size=1), name="guess")
+    return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(guess, y))}
+
+
+def jittered(row, rng, worked=[0]):  # noqa: B006
+    """Random augmentation of a row; `worked` counts the rows of this process."""
+    worked[0] += 1
+    return row[0] + rng.normal(0, 1e-3), row[1]
+
+
+def reader(rows=ROWS):
+    shuffled = fluid.reader.shuffle(list(zip(X[:rows], Y[:rows], strict=True)), 20, seed=5)
+    return fluid.batch(fluid.reader.map(jittered, shuffled, seed=6), BATCH)
+
+
+def tested():
+    """Minibatches of any size: 1 row is fewer than there are processes."""
+    return lambda: iter([(X[:9], Y[:9]), (X[9:10], Y[9:10]), (X[10:44], Y[10:44]), (X[44:], Y[44:])])
+
+
+def happen(mode, trainer, event, other):
+    """What goes wrong at step 8, in process 1."""
+    if not other or not isinstance(event, fluid.EndStepEvent) or int(trainer.session.scope.step) != 8:
+        return
+    if mode == "raise":
+        raise ValueError("an accident")
+    if mode == "exit":
+        sys.exit(7)
+    if mode == "terminated":
+        signal.raise_signal(signal.SIGTERM)
+    if mode == "stop":
+        trainer.stop()
+    if mode == "late":
+        time.sleep(60)
+    if mode == "alone":
+        trainer.test(tested())
+
+
+def train(folder, mode, say):
+    group = fluid.distributed.group()
+    other = group.index == 1
+    if mode == "folder" and other:
+        folder = folder / "another"
+    trainer = fluid.Trainer(
+        program,
+        fluid.optimizer.Adam(0.02, accumulate_steps=3),
+        seed=4 if mode == "seed" and other else 3,
+        parallel={"forgotten": None, "fsdp": "fsdp"}.get(mode, True),
+        checkpoint_config=fluid.CheckpointConfig(folder, step_interval=2, max_num_checkpoints=2),
+    )
+    if mode == "parameters" and other:
+        trainer.params["fc_0.w_0"] = 0.0
+
+    def on_event(event):
+        if isinstance(event, fluid.BeginStepEvent):
+            done = int(trainer.session.scope.step)
+            say("step", done, fingerprint(whole(event.feed))["digest"])
+        happen(mode, trainer, event, other)
+
+    log = fluid.handlers.CSVLogger(folder / "log.csv")
+    short = reader(29) if mode == "short" and other else reader()
+    trainer.train(short, num_epochs=EPOCHS, event_handler=on_event, handlers=[log], progress=False)
+    return trainer
+
+
+def main(folder, mode="plain"):
+    folder = pathlib.Path(folder)
+    index = fluid.distributed.group().index
+    (folder / f"{index}.pid").write_text(str(os.getpid()))
+
+    def say(*words):
+        line = " ".join(map(str, words))
+        with (folder / f"{index}.said").open("a") as file:
+            file.write(f"{line}\n")
+        print(line, flush=True)
+
+    trainer = train(folder, mode, say)
+    say("worked", *jittered.__defaults__[0])
+    say("tested", *(f"{value:.9g}" for value in trainer.test(tested())))
+    fetched = trainer.test(tested(), fetch=["guess"])["guess"]
+    say("guessed", *fetched.shape, f"{np.abs(fetched).sum():.6f}")
+    trainer.save_params(folder / "end.params")
+    say("ended", int(trainer.session.scope.step))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
