@@ -1,8 +1,7 @@
 """Bodies of requests: read within limits of size, time and memory."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from typing import Any
 
 from fluid.serving.replies import Refusal
@@ -26,14 +25,9 @@ class Bodies:
         self._reading: Timeouts[asyncio.Task[Any]] = Timeouts(settings.read_timeout, asyncio.Task.cancel)
         self.pending = 0
 
-    @contextlib.contextmanager
-    def counted(self) -> Iterator["Pending"]:
-        """The memory of one request, given back in the end."""
-        pending = Pending(self)
-        try:
-            yield pending
-        finally:
-            self.pending -= pending.size
+    def counted(self) -> "Pending":
+        """The memory of one request, given back at the end of a `with` block."""
+        return Pending(self)
 
     async def read(self, request: Request, pending: "Pending") -> bytes:
         """The body of a request.
@@ -99,3 +93,9 @@ class Pending:
         """Count some more."""
         self.size += size
         self._bodies.add(size)
+
+    def __enter__(self) -> "Pending":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._bodies.pending -= self.size
