@@ -152,21 +152,12 @@ class App:
                 raise Refusal(503, f"the model {version.model!r} is not ready yet")
             body = await self._bodies.read(request, pending)
             record.received = len(body)
-            asked = protocol.read_request(body, self._header_length(request, body), self._settings.max_inputs)
+            length = self._bodies.json_length(request.headers.get(protocol.HEADER_LENGTH), body)
+            asked = protocol.read_request(body, length, self._settings.max_inputs)
             version, job = self._submitted(request, version, asked)
             values = await self._result(request, version, job)
             record.version = version.version
             return _answer(version, asked, values)
-
-    def _header_length(self, request: Request, body: bytes) -> int | None:
-        """How many bytes of a request are JSON; None for all."""
-        given = request.headers.get(protocol.HEADER_LENGTH)
-        if given is not None and not (given.isascii() and given.isdigit() and len(given) < 18):
-            raise Refusal(400, f"the header {protocol.HEADER_LENGTH} is a number")
-        length = None if given is None else int(given)
-        if (len(body) if length is None else length) > self._settings.max_json:
-            raise Refusal(413, f"a request may have {self._settings.max_json} bytes of JSON; send binary tensors")
-        return length
 
     def _submitted(self, request: Request, version: Version, asked: protocol.InferRequest) -> tuple[Version, Job]:
         """The job of a request, in the queue of its model."""

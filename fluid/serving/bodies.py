@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
+from fluid.protocol import HEADER_LENGTH
 from fluid.serving.replies import Refusal
 from fluid.serving.request import Request
 from fluid.serving.settings import Settings
@@ -43,6 +44,19 @@ class Bodies:
             raise Refusal(400, "the header Content-Length is a number")
         self._check(int(length))
         return await self._in_time(self._received(request, pending))
+
+    def json_length(self, given: str | None, body: bytes) -> int | None:
+        """How many bytes of a body are JSON, as a header says it, behind which binary tensors follow; None for all.
+
+        Raises:
+          Refusal: 400 for what is no number, 413 for too much JSON.
+        """
+        if given is not None and not (given.isascii() and given.isdigit() and len(given) < 18):
+            raise Refusal(400, f"the header {HEADER_LENGTH} is a number")
+        length = None if given is None else int(given)
+        if (len(body) if length is None else length) > self._settings.max_json:
+            raise Refusal(413, f"a request may have {self._settings.max_json} bytes of JSON; send binary tensors")
+        return length
 
     async def _in_time(self, received: Awaitable[bytes]) -> bytes:
         """What is received, as `asyncio.timeout` would have it, with one timer for all requests."""

@@ -394,6 +394,9 @@ def test_models_that_cannot_be_served(files, tmp_path, server):
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(errors.ArgumentError, match="choose another port"):
         fluid.serve(files["digits"], port=port)
+    for port in (65536, -1, "8000", True):
+        with pytest.raises(errors.ArgumentError, match=f"found port={port!r}, expected a number from 1 to 65535"):
+            fluid.serve(files["digits"], port=port)
 
 
 # Who is answered by which thread
