@@ -24,6 +24,8 @@ COMPILE_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$($(B
 # Tests start many processes, each of which would compile the modules of fluid anew where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+# A file's tests share what they have compiled and set up.
+BY_FILE := --dist loadfile
 
 .PHONY: demo test check quick examples format mistakes bench soak clean setup
 
@@ -55,13 +57,13 @@ check: $(STAMP)
 	$(BIN)/python -m pytest -q tests/test_layering.py
 
 test: check quick
-	$(PYTEST) -m slow || test $$? -eq 5  # 5: PYTEST_ARGS leaves none of them
+	$(PYTEST) $(BY_FILE) -m slow || test $$? -eq 5  # 5: PYTEST_ARGS leaves none of them
 
 examples: $(STAMP)
 	$(PYTEST) -m full
 
 quick: $(STAMP)
-	$(COMPILE_QUICKLY) $(PYTEST) -m "not slow and not full and not soak" || test $$? -eq 5
+	$(COMPILE_QUICKLY) $(PYTEST) $(BY_FILE) -m "not slow and not full and not soak" || test $$? -eq 5
 
 soak: $(STAMP)
 	FLUID_KILLS=20 FLUID_ONLINE_KILLS=200 FLUID_STRIDE=1 FLUID_REQUESTS=10000 $(BIN)/python -m pytest -q \

@@ -85,7 +85,7 @@ NAMES = {
         every once
     """,
     "fluid.reader": """
-        DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose firstn map map_readers
+        DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose files firstn map map_readers
         prefetch shard shuffle xmap xmap_readers
     """,
     "fluid.io": """

@@ -13,6 +13,7 @@ from fluid.reader.decorators import (
     shuffle,
 )
 from fluid.reader.feeder import DataFeeder
+from fluid.reader.files import files
 from fluid.reader.grouping import bucket_by_length
 from fluid.reader.mapping import map, map_readers, xmap, xmap_readers
 from fluid.reader.prefetch import prefetch
@@ -27,6 +28,7 @@ __all__ = [
     "cache",
     "chain",
     "compose",
+    "files",
     "firstn",
     "map",
     "map_readers",

@@ -6,10 +6,13 @@ object is being destroyed, which is when an iterator that nobody holds any more 
 refer to the queues only, so that they do not keep the iterator alive.
 """
 
+import atexit
+import contextlib
 import itertools
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +24,10 @@ _FAILED = "failed"
 # For so many seconds a pass that is given up waits for its threads, so that files are closed when `close` returns. A
 # thread that is in the user's own code for longer ends as soon as that code returns.
 _PATIENCE = 1.0
+
+
+# Those of passes that go on. They end before Python does: a thread that is inside of another library then would crash.
+_running: "weakref.WeakSet[_Workers]" = weakref.WeakSet()
 
 
 class _Workers:
@@ -100,12 +107,35 @@ def read_ahead(
       mapper: applied to each row, in the threads.
       workers: number of threads.
     """
-    shared = _Workers(open_rows, size, mapper, workers)
+    with contextlib.closing(started(open_rows, size, mapper, workers)) as rows:
+        yield from rows
+
+
+def started(
+    open_rows: Callable[[], Rows], size: int, mapper: Callable[[Any], Any] | None = None, workers: int = 1
+) -> Rows:
+    """The rows of `read_ahead`, whose threads begin at once and not when the first row is wanted.
+
+    Args:
+      open_rows: as for `read_ahead`.
+      size: as for `read_ahead`.
+      mapper: as for `read_ahead`.
+      workers: as for `read_ahead`.
+    """
+    rows = _rows(_Workers(open_rows, size, mapper, workers))
+    next(rows)
+    return rows
+
+
+def _rows(shared: _Workers) -> Rows:
+    """None, once the threads have begun; then the rows."""
     held: dict[int, tuple[str, Any]] = {}
     value: Any = None
     try:
+        _running.add(shared)
         for thread in shared.threads:
             thread.start()
+        yield None
         for number in itertools.count():
             while number not in held:
                 arrived, *rest = shared.done.get()
@@ -132,6 +162,16 @@ def _not_the_end(error: BaseException) -> BaseException:
         stopped.__cause__ = error
         return stopped
     return error
+
+
+@atexit.register
+def _end_all() -> None:
+    """Let the threads of passes that were not read to their end come to theirs."""
+    left = list(_running)
+    for shared in left:
+        shared.stop()
+    for shared in left:
+        _join(shared.threads)
 
 
 def _join(threads: list[threading.Thread]) -> None:

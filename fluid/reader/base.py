@@ -91,11 +91,17 @@ class Reader:
             raise errors.ArgumentError(
                 f"restore needs what reader.state() returned, found {state!r}: reader.restore(saved_state)"
             ) from error
+        if changed := _changed_files(state.get("reader", self.plan), self.plan):
+            raise errors.ArgumentError(
+                f"the files are not those of this position: {changed[0]!r} is new, gone, or has another size, version "
+                f"or date{f', and {len(changed) - 1} more' * (len(changed) > 1)}; expected the same files, or copies "
+                f"that keep their dates (cp -p, rsync -t). Bring them back, or start anew without restore"
+            )
         if epoch < 0 or given < 0 or state.get("reader", self.plan) != self.plan:
             raise errors.ArgumentError(
                 f"this position was taken from another reader: found epoch {epoch}, {given} items given by "
-                f"{state.get('reader')}; expected {self.plan}. Build the reader with the same decorators, sizes and "
-                f"seeds as when the position was saved, or start anew without restore"
+                f"{_brief(state.get('reader'))}; expected {_brief(self.plan)}. Build the reader with the same "
+                f"decorators, sizes and seeds as when the position was saved, or start anew without restore"
             )
         self._next = (epoch, given)
         self._position = (epoch, given)
@@ -244,9 +250,12 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
     if isinstance(source, str | bytes) or not (
         callable(source) or hasattr(source, "__iter__") or hasattr(source, "__getitem__")
     ):
+        example = "def rows(): yield image, label"
+        if isinstance(source, str):
+            example = f"fluid.reader.batch(fluid.reader.files({source!r}), batch_size=32)"
         raise errors.ArgumentTypeError(
             f"{caller} needs a reader, that is a function which returns an iterable, or an iterable; found "
-            f"{type(source).__name__} {source!r}. For example: def rows(): yield image, label"
+            f"{type(source).__name__} {source!r}. For example: {example}"
         )
     return Source(source)
 
@@ -303,6 +312,32 @@ def opened(readers: list[Reader], epoch: int, start: int) -> Iterator[list[Rows]
 def skip(rows: Iterator[Any], count: int) -> None:
     """Read and drop `count` rows."""
     next(itertools.islice(rows, count, count), None)
+
+
+def _changed_files(saved: Any, plan: Any) -> list[str]:
+    """The names of the files, as plans of `reader.files` have them, in which two plans differ."""
+    if isinstance(saved, Mapping) and isinstance(plan, Mapping) and saved.keys() == plan.keys():
+        pairs = [(saved[key], plan[key]) for key in plan]
+        before, now = saved.get("files"), plan.get("files")
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    elif isinstance(saved, list) and isinstance(plan, list) and len(saved) == len(plan):
+        pairs = list(zip(saved, plan, strict=True))
+    else:
+        return []
+    return [name for pair in pairs for name in _changed_files(*pair)]
+
+
+def _brief(plan: Any) -> Any:
+    """A plan for a message: of files, of which there may be thousands, how many there are."""
+    if isinstance(plan, list):
+        return [_brief(part) for part in plan]
+    if not isinstance(plan, Mapping):
+        return plan
+    return {
+        key: f"{len(part)} files" if key == "files" and isinstance(part, Mapping) else _brief(part)
+        for key, part in plan.items()
+    }
 
 
 def _named(source: Any) -> str:

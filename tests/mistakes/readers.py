@@ -1,7 +1,7 @@
 """Mistakes in readers: what gives the data."""
 
 from fluid import errors
-from mistakes.common import READER, SGD, X, Y, fluid, regression
+from mistakes.common import READER, SGD, X, Y, fluid, np, regression
 from mistakes.theme import Theme
 
 THEME = Theme("Readers")
@@ -51,9 +51,27 @@ def all_dropped():
     fluid.Trainer(regression, SGD).train(fluid.reader.arrays({"x": X, "y": Y}, batch_size=32, drop_last=True))
 
 
-@THEME.mistake("The path of a file instead of a reader", errors.ArgumentTypeError, "'train.csv'")
+@THEME.mistake("The path of a file instead of a reader", errors.ArgumentTypeError, "reader.files('train.csv')")
 def path_as_reader():
     fluid.Trainer(regression, SGD).train("train.csv")
+
+
+@THEME.mistake("A folder instead of files", errors.ArgumentError, "reader.files('./*')")
+def folder_as_files():
+    fluid.reader.files(".")
+
+
+@THEME.mistake("Rows of files that are not put into minibatches", errors.FeedError, "fluid.reader.batch(reader")
+def files_without_batches():
+    np.savez("train.npz", x=X, y=Y)
+    fluid.Trainer(regression, SGD).train(fluid.reader.files("train.npz"))
+
+
+@THEME.mistake("A column of a file that is not there", errors.ReaderError, "train.npz", "'target'", "'x', 'y'")
+def column_of_files():
+    np.savez("train.npz", x=X, y=Y)
+    rows = fluid.reader.files("train.npz", columns=["x", "target"])
+    fluid.Trainer(regression, SGD).train(fluid.reader.batch(rows, 8))
 
 
 @THEME.mistake("A batch size from a configuration, as text", errors.FluidError, "batch_size", "'32'")

@@ -61,6 +61,15 @@ def test_threads_end_when_a_cycle_is_collected(ahead):
     assert not ours()
 
 
+def test_threads_end_before_python_does(ahead):
+    rows = ahead(itertools.count)()
+    next(rows)
+    assert ours()
+    fluid.reader.ahead._end_all()  # which Python calls when it ends
+    assert not ours()
+    rows.close()
+
+
 def test_no_thread_starts_before_the_first_row_is_wanted(ahead):
     rows = ahead(range(3))()
     assert not ours()

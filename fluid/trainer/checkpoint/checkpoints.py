@@ -46,7 +46,8 @@ class CheckpointConfig:
         far, a checkpoint is saved.
 
     Raises:
-      ArgumentError: a number is no whole number from 1 on, or `keep_best` is no such pair.
+      ArgumentError: a number is no whole number from 1 on, `keep_best` is no such pair, or `checkpoint_dir` is an
+        address such as "s3://bucket/checkpoints".
       ArgumentTypeError: `checkpoint_dir` is no path.
 
     Example:
@@ -66,6 +67,12 @@ class CheckpointConfig:
         if not isinstance(self.checkpoint_dir, str | os.PathLike) or not os.fspath(self.checkpoint_dir):
             raise errors.ArgumentTypeError(
                 f"checkpoint_dir={self.checkpoint_dir!r}: expected the path of a folder: CheckpointConfig('here')"
+            )
+        if "://" in os.fspath(self.checkpoint_dir):
+            raise errors.ArgumentError(
+                f"checkpoint_dir={self.checkpoint_dir!r} is an address, expected a folder that is mounted here: a "
+                f"checkpoint is renamed when it is whole, which object stores cannot do. Give a folder, "
+                f"CheckpointConfig('checkpoints'), and copy what is in it"
             )
         for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
             if getattr(self, name) is not None:

@@ -1,0 +1,69 @@
+"""CSV: text with the names of the columns in its first line."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fluid.reader.files import arrow
+from fluid.reader.files.fields import Fields
+from fluid.reader.files.format import Format, Piece, Row, broken
+from fluid.reader.files.listing import File, library
+
+
+class Csv(Format):
+    """Comma separated values, read by pyarrow in blocks; the first block tells the types of columns without a dtype."""
+
+    name = "csv"
+    extensions = (".csv",)
+    delimiter = ","
+
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
+        """The rows of a file."""
+        del skip
+        name = piece.file.name
+        pa = library("pyarrow", f"{name!r} is a file of comma separated values")
+        csv = library("pyarrow.csv", f"{name!r} is a file of comma separated values")
+        types = {source: _type(pa, dtype) for source, dtype in fields.source_dtypes.items()}
+        with piece.file.open() as stream, _named_rows(pa, piece.file):
+            reading = csv.open_csv(
+                stream,
+                read_options=csv.ReadOptions(use_threads=False),  # with threads, messages have no row
+                parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                convert_options=csv.ConvertOptions(column_types=types),
+            )
+            with reading as batches:  # closed, no thread of pyarrow reads on
+                columns = fields.present(batches.schema.names)
+                number = 0
+                for batch in batches:
+                    yield from arrow.rows(batch.select(columns), piece.file, number)
+                    number += batch.num_rows
+
+
+class Tsv(Csv):
+    """Values separated by tabs."""
+
+    name = "tsv"
+    extensions = (".tsv",)
+    delimiter = "\t"
+
+
+@contextlib.contextmanager
+def _named_rows(pa: Any, file: File) -> Iterator[None]:
+    """Make an error of pyarrow, which counts the head as row 1, one that names file and row."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        row = re.search(r"Row #(\d+)", str(error))
+        if row is None:
+            raise
+        fix = "Correct the file; or say what the column holds, dtypes={'x': 'float32'}: its first values told its type"
+        raise broken(
+            file, int(row[1]) - 2, f"{str(error).removesuffix('.')}, which is not as in the rows before", fix
+        ) from error
+
+
+def _type(pa: Any, dtype: Any) -> Any:
+    return {str: pa.string(), bytes: pa.binary()}.get(dtype) or pa.from_numpy_dtype(np.dtype(dtype))

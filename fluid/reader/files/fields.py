@@ -1,0 +1,183 @@
+"""Which fields of the rows of a file are wanted, under which names and with which dtypes."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid.reader.values import class_of, short
+
+Columns = Iterable[str] | Mapping[str, str]
+_TEXT = {"str": str, "bytes": bytes}
+# For each class of wanted dtypes the classes of values that can be converted to it.
+_ACCEPTS = {"float": ("float", "int", "bool"), "int": ("int", "bool"), "bool": ("bool",)}
+
+
+class Misfit(Exception):
+    """A value is missing or does not fit; the message says what was found and expected, and `fix` what to do."""
+
+    def __init__(self, found: str, fix: str):
+        super().__init__(found)
+        self.fix = fix
+
+
+class Fields:
+    """What is wanted of each row.
+
+    Args:
+      columns: the names of fields in the files; or for each name that the field shall have the one in the files; None
+        for all fields as they are.
+      dtypes: of fields, by the names that they shall have; "str" and "bytes" are dtypes here too.
+
+    Raises:
+      ArgumentError: there is no column, one of the dtypes is none, or a dtype is that of no column.
+      ArgumentTypeError: these are no names.
+
+    Example:
+      >>> fields = Fields({"x": "pixels"}, {"x": "float32"})
+      >>> fields.pick({"pixels": [1, 2], "other": 0})
+      {'x': array([1., 2.], dtype=float32)}
+    """
+
+    def __init__(self, columns: Columns | None, dtypes: Mapping[str, Any] | None):
+        self._sources = None if columns is None else _renamed(columns)
+        self.dtypes = {str(name): _dtype(name, dtype) for name, dtype in dict(dtypes or {}).items()}
+        unknown = [] if self._sources is None else [name for name in self.dtypes if name not in self._sources]
+        if unknown:
+            raise errors.ArgumentError(
+                f"reader.files(dtypes=) names {unknown[0]!r}, which is none of the columns. "
+                f"{errors.nearest(unknown[0], self._sources or ())}"
+            )
+
+    @property
+    def sources(self) -> list[str] | None:
+        """The names in the files of the fields that are wanted, each once; None for all."""
+        return None if self._sources is None else list(dict.fromkeys(self._sources.values()))
+
+    @property
+    def source_dtypes(self) -> dict[str, Any]:
+        """The wanted dtypes by the names in the files; of a field that is wanted twice, its first one."""
+        by_source: dict[str, Any] = {}
+        for name, dtype in self.dtypes.items():
+            by_source.setdefault(name if self._sources is None else self._sources[name], dtype)
+        return by_source
+
+    def present(self, names: Iterable[str]) -> list[str]:
+        """The names in a file of the fields to read.
+
+        Args:
+          names: of all fields in the file.
+
+        Raises:
+          Misfit: a field that is wanted is not there, or there twice.
+        """
+        known = list(names)
+        wanted = self.sources
+        if repeated := [name for name in known if known.count(name) > 1 and (wanted is None or name in wanted)]:
+            raise Misfit(f"two fields are called {repeated[0]!r}", "Give each a name of its own in the file")
+        if wanted is None:
+            wanted = [name for name in self.dtypes if name not in known]
+            missing = wanted
+        else:
+            missing = [name for name in wanted if name not in known]
+        if missing:
+            raise _missing(missing[0], known)
+        return known if self.sources is None else wanted
+
+    def pick(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The wanted fields of a row, under the wanted names, with the wanted dtypes.
+
+        Args:
+          row: the values by the names in the file.
+
+        Raises:
+          Misfit: a field is not there, or a value has another type.
+        """
+        try:
+            picked = dict(row) if self._sources is None else {name: row[s] for name, s in self._sources.items()}
+            for name, dtype in self.dtypes.items():
+                value = picked[name]
+                if getattr(value, "dtype", None) != dtype:
+                    picked[name] = _converted(name, value, dtype)
+        except KeyError as error:
+            raise _missing(error.args[0], row) from None
+        return picked
+
+
+def _missing(name: str, known: Iterable[str]) -> Misfit:
+    return Misfit(
+        f"there is no field {name!r}", f"{errors.nearest(name, known)} Columns are named as in the file: columns=[...]"
+    )
+
+
+def _renamed(columns: Any) -> dict[str, str]:
+    """For each name that a field shall have the one that it has in the files."""
+    renamed = dict(columns) if isinstance(columns, Mapping) else {}
+    if not isinstance(columns, str | Mapping) and hasattr(columns, "__iter__"):
+        columns = list(columns)
+        renamed = {name: name for name in columns if isinstance(name, str)}
+    if isinstance(columns, str) or len(renamed) != len(columns) or not all(_is_text(*pair) for pair in renamed.items()):
+        raise errors.ArgumentTypeError(
+            f"reader.files(columns={columns!r}): expected different names of columns, as in columns=['x', 'label'], or "
+            f"those in the files by the names of the feeds: columns={{'x': 'pixels'}}"
+        )
+    if not renamed:
+        raise errors.ArgumentError(
+            "reader.files(columns=[]): expected at least one column, as in columns=['x', 'label']; or None for all"
+        )
+    return renamed
+
+
+def _is_text(*names: Any) -> bool:
+    return all(isinstance(name, str) for name in names)
+
+
+def _dtype(name: Any, dtype: Any) -> Any:
+    """A NumPy dtype, or `str` or `bytes`."""
+    if dtype is str or dtype is bytes:
+        return dtype
+    if isinstance(dtype, str) and dtype in _TEXT:
+        return _TEXT[dtype]
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or class_of(found) not in _ACCEPTS:
+        raise errors.ArgumentError(
+            f"reader.files(dtypes={{{name!r}: {dtype!r}}}): expected a dtype of numbers, 'str' or 'bytes', as in "
+            f"dtypes={{{name!r}: 'float32'}}"
+        )
+    return found
+
+
+def _converted(name: str, value: Any, dtype: Any) -> Any:
+    if dtype in (str, bytes):
+        if not isinstance(value, dtype):
+            raise _wrong(name, value, dtype.__name__)
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise _wrong(name, value, f"{dtype} in rows of one length", _RAGGED) from None
+    if class_of(array.dtype) not in _ACCEPTS[class_of(dtype)] and array.size:
+        raise _wrong(name, value, str(dtype))
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    if class_of(dtype) == "int" and not np.array_equal(converted, array):
+        raise _wrong(name, value, f"what fits into {dtype}")
+    if class_of(dtype) == "float" and np.any(np.isinf(converted) & np.isfinite(array)):
+        raise _wrong(name, value, f"what fits into {dtype}")
+    return converted if converted.ndim else converted[()]
+
+
+_RAGGED = (
+    "Leave out its dtype, and declare the feed with lod_level=2: layers.data(..., lod_level=2) takes rows of sequences"
+)
+
+
+def _wrong(name: str, value: Any, expected: str, fix: str = "") -> Misfit:
+    return Misfit(
+        f"field {name!r} is {short(value)} ({type(value).__name__}), expected {expected}",
+        fix or f"Correct the file, or give another dtype: dtypes={{{name!r}: ...}}",
+    )

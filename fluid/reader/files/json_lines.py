@@ -1,0 +1,60 @@
+"""JSON lines: one object in each line."""
+
+import json
+from collections.abc import Iterator
+from typing import IO
+
+from fluid.reader.files.fields import Fields
+from fluid.reader.files.format import Format, Piece, Row, broken
+from fluid.reader.values import short
+
+_BLOCK = 1 << 20
+
+
+class JsonLines(Format):
+    """Objects of JSON, one in a line. Lists stay lists, and lines of white space are no rows."""
+
+    name = "jsonl"
+    extensions = (".jsonl", ".ndjson")
+
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
+        """The rows of a file."""
+        del skip, fields
+        with piece.file.open() as stream:
+            for number, line in enumerate(filter(None, map(bytes.strip, lines(stream)))):
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise broken(
+                        piece.file,
+                        number,
+                        f"{short(line.decode('utf-8', 'replace'))} is not JSON: {error}; expected one object in a line",
+                        "Correct the file; is it whole?",
+                    ) from error
+                if not isinstance(row, dict):
+                    raise broken(
+                        piece.file,
+                        number,
+                        f"{short(row)} is no object, expected one in each line",
+                        'Give values names: {"x": [0.5, 1.0], "label": 3}',
+                    )
+                yield row
+
+
+def lines(stream: IO[bytes]) -> Iterator[bytes]:
+    r"""The lines of a file, without their ends; read in large blocks, since each one may be a request.
+
+    Example:
+      >>> import io
+      >>> list(lines(io.BytesIO(b"a\n\nb")))
+      [b'a', b'', b'b']
+    """
+    parts: list[bytes] = []
+    while block := stream.read(_BLOCK):
+        head, *others = block.split(b"\n")
+        parts.append(head)
+        for other in others:
+            yield b"".join(parts)
+            parts = [other]
+    if rest := b"".join(parts):
+        yield rest

@@ -1,0 +1,186 @@
+"""Which files are meant by paths, addresses and patterns, and how a file is opened."""
+
+import contextlib
+import glob
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+from fluid import errors
+
+Path = str | os.PathLike[str]
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
+# What libraries put behind a name when they divide a file: `train.tfrecord-00000-of-00010`.
+_PART = re.compile(r"-\d+-of-\d+$")
+# What file systems call the checksum or version of a file, best first; otherwise its date stands for it.
+_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
+_DATES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+
+@dataclass(frozen=True, eq=False)
+class File:
+    """A file in a file system of fsspec.
+
+    Attributes:
+      system: the file system.
+      path: of the file in it.
+      name: as messages show it, with the protocol.
+      stamp: its size, and a checksum of its version or date.
+    """
+
+    system: Any
+    path: str
+    name: str
+    stamp: str
+
+    @property
+    def compression(self) -> str | None:
+        """The name that fsspec has for the compression which the name of the file tells, or None."""
+        if self.path.endswith(".tgz"):
+            return "gzip"
+        return _COMPRESSIONS.get(posixpath.splitext(self.path)[1])
+
+    @property
+    def extension(self) -> str:
+        """What tells the format: the end of the name, without that of the compression, such as ".csv"."""
+        path = _PART.sub("", self.path)
+        stem, extension = posixpath.splitext(path)
+        return posixpath.splitext(_PART.sub("", stem))[1] if extension in _COMPRESSIONS else extension
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Open the file for a block, to read it decompressed."""
+        if self.compression == "zstd":
+            library("zstandard", f"{self.name!r} is compressed by Zstandard")
+        with self.system.open(self.path, "rb", compression=self.compression) as stream:
+            yield stream
+
+
+def library(name: str, why: str) -> Any:
+    """Import an optional library.
+
+    Args:
+      name: of the module.
+      why: what needs it, as a clause, for the message.
+
+    Raises:
+      ReaderError: it is not installed.
+    """
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise errors.ReaderError(
+            f"{why}, and {name} is not installed ({error}): pip install 'fluid-jax[files]'"
+        ) from error
+
+
+def listed(paths: Path | Sequence[Path], storage_options: Mapping[str, Any] | None) -> list[File]:
+    """List the files that paths, addresses and patterns mean.
+
+    Args:
+      paths: one, or several, whose files follow each other. The files of a pattern are sorted by name.
+      storage_options: of the file system, for fsspec.
+
+    Returns:
+      The files, each once.
+
+    Raises:
+      ArgumentError: there is no path, or nothing that it means.
+      ArgumentTypeError: it is no path.
+      ReaderError: fsspec, or the library of the file system, is not installed.
+    """
+    many = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if isinstance(many, Mapping) or not hasattr(many, "__iter__"):
+        raise _no_path(paths)
+    found: dict[str, File] = {}
+    for path in many:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise _no_path(path)
+        for file in _matching(os.fspath(path), dict(storage_options or {})):
+            found.setdefault(file.name, file)
+    if not found:
+        raise errors.ArgumentError("reader.files was given no path, expected at least one: reader.files('train-*.csv')")
+    return list(found.values())
+
+
+def stamps(files: Sequence[File]) -> dict[str, str]:
+    """The stamp of each file by its name below the folder that all have in common, which may have moved since.
+
+    Example:
+      >>> stamps([File(None, "/data/a/1.csv", "", "9"), File(None, "/data/b/1.csv", "", "8")])
+      {'a/1.csv': '9', 'b/1.csv': '8'}
+    """
+    folder = posixpath.commonpath([posixpath.dirname("/" + file.path) for file in files])
+    found = {posixpath.relpath("/" + file.path, folder): file.stamp for file in files}
+    # Two stores may have files of the same path; those are told apart by their addresses.
+    return found if len(found) == len(files) else {file.name: file.stamp for file in files}
+
+
+def _matching(path: str, options: dict[str, Any]) -> list[File]:
+    system, inner = _system(path, options)
+    system.invalidate_cache()  # what was listed before may have changed
+    try:
+        if system.isfile(inner):  # also where the name of a file has brackets
+            infos = {inner: system.info(inner)}
+        elif glob.has_magic(inner):
+            infos = {name: info for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"}
+        else:
+            infos = {}
+        is_folder = not infos and system.isdir(inner)
+    except (OSError, ValueError) as error:
+        raise errors.ReaderError(
+            f"reader.files cannot look at {path!r}: {type(error).__name__}: {error}. Credentials and the like are "
+            f"given to fsspec: reader.files({path!r}, storage_options={{...}})"
+        ) from error
+    if is_folder:
+        raise errors.ArgumentError(
+            f"reader.files found that {path!r} is a folder, expected files: reader.files({posixpath.join(path, '*')!r})"
+        )
+    if not infos:
+        raise errors.ArgumentError(
+            f"reader.files found no file that matches {path!r}, expected at least one; patterns are those of a shell, "
+            f"and ** stands for folders of any depth: reader.files('data/**/train-*.parquet')"
+        )
+    is_local = "file" in (system.protocol if isinstance(system.protocol, tuple) else (system.protocol,))
+    shown = {name: name if is_local else system.unstrip_protocol(name) for name in sorted(infos)}
+    # What a web server lists has names only.
+    return [File(system, n, shown[n], _stamp(infos[n] if infos[n].get("size") else system.info(n))) for n in shown]
+
+
+def _system(path: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """The file system of an address, and the path in it."""
+    fsspec = library("fsspec", "reader.files finds and opens files by fsspec")
+    try:
+        system, inner = fsspec.core.url_to_fs(path, **options)
+    except ImportError as error:
+        raise errors.ReaderError(
+            f"{path!r} needs a library that is not installed: {error}. For s3:// it comes with pip install "
+            f"'fluid-jax[files]'"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise errors.ArgumentError(
+            f"reader.files({path!r}, storage_options={sorted(options)}): {error}; expected a path or an address of "
+            f"fsspec, such as 's3://bucket/train-*.parquet', and the options of its file system"
+        ) from error
+    return system, inner
+
+
+def _stamp(info: Mapping[str, Any]) -> str:
+    known = next((info[key] for key in (*_VERSIONS, *_DATES) if info.get(key)), None)
+    if isinstance(known, float):  # a local date; copies may keep whole seconds only
+        known = int(known)
+    digest = hashlib.blake2b(str(known).encode(), digest_size=4).hexdigest()
+    return f"{info.get('size')}-{digest}"
+
+
+def _no_path(found: Any) -> errors.ArgumentTypeError:
+    return errors.ArgumentTypeError(
+        f"reader.files needs a path, a pattern, or a list of them, found {type(found).__name__} {found!r}: "
+        f"reader.files('s3://bucket/train-*.parquet')"
+    )

@@ -1,0 +1,46 @@
+"""Parquet: row groups are pieces, and only the columns that are wanted are read."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fluid.reader.files import arrow
+from fluid.reader.files.fields import Fields
+from fluid.reader.files.format import Format, Piece, Row
+from fluid.reader.files.listing import File, library
+
+_ROWS_AT_ONCE = 1024
+
+
+class Parquet(Format):
+    """Apache Parquet, read by pyarrow."""
+
+    name = "parquet"
+    extensions = (".parquet", ".pq")
+
+    def pieces(self, file: File, fields: Fields) -> list[Piece]:
+        """The row groups of a file."""
+        with file.open() as stream:
+            opened = _library(file).ParquetFile(stream)
+            schema = opened.schema_arrow
+            metadata = opened.metadata
+            kinds = {name: arrow.kind(schema.field(name).type) for name in fields.present(schema.names)}
+            counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        return [Piece(file, i, sum(counts[:i]), count, kinds) for i, count in enumerate(counts) if count]
+
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
+        """The rows of a row group."""
+        with piece.file.open() as stream:
+            opened = _library(piece.file).ParquetFile(stream)
+            columns = fields.present(opened.schema_arrow.names)
+            number = piece.first
+            batches = opened.iter_batches(_ROWS_AT_ONCE, row_groups=[piece.part], columns=columns, use_threads=False)
+            for batch in batches:
+                left_out = min(skip, batch.num_rows)
+                skip -= left_out
+                yield from arrow.rows(batch.slice(left_out), piece.file, number + left_out)
+                number += batch.num_rows
+
+
+def _library(file: File) -> Any:
+    library("pyarrow", f"{file.name!r} is a Parquet file")
+    return library("pyarrow.parquet", f"{file.name!r} is a Parquet file")

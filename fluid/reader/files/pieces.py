@@ -1,0 +1,115 @@
+"""The pieces of all files: found once, checked against each other, and read row by row."""
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fluid import errors
+from fluid.reader.ahead import read_ahead
+from fluid.reader.base import Rows
+from fluid.reader.files.fields import Fields, Misfit
+from fluid.reader.files.format import Format, Piece, broken
+from fluid.reader.files.listing import File
+
+# Rows go from thread to thread in parts of so many.
+_PART = 32
+
+
+class Pieces:
+    """The pieces of all files, which are found out once.
+
+    Args:
+      files: which there are.
+      format: of all of them.
+      fields: what is wanted of their rows.
+      parallel: how many files are looked at at once.
+    """
+
+    def __init__(self, files: list[File], format: Format, fields: Fields, parallel: int):
+        self.format = format
+        self._files = files
+        self._fields = fields
+        self._parallel = parallel
+        self._lock = threading.Lock()
+        self._found: list[Piece] | None = None
+
+    def all(self) -> list[Piece]:
+        """The pieces, in the order of the files."""
+        with self._lock:
+            if self._found is None:
+                by_file = read_ahead(lambda: (f for f in self._files), 2 * self._parallel, self._of, self._parallel)
+                found = list(itertools.chain.from_iterable(by_file))
+                _check_alike(found)
+                self._found = found
+            return self._found
+
+    def opener(self, piece: Piece, skip: int) -> Callable[[], Rows]:
+        """A function that opens a piece: its rows in parts, behind so many that are left out."""
+        return lambda: self._parts(piece, skip)
+
+    def _of(self, file: File) -> list[Piece]:
+        try:
+            return self.format.pieces(file, self._fields)
+        except Misfit as misfit:
+            raise errors.ReaderError(f"file {file.name}: {misfit}. {misfit.fix}") from None
+        except errors.FluidError:
+            raise
+        except Exception as error:
+            raise errors.ReaderError(f"file {file.name}: {self._not_readable(error)}") from error
+
+    def _parts(self, piece: Piece, skip: int) -> Rows:
+        """The rows of a piece in lists; those before a row that cannot be read are given before the error."""
+        number = piece.first + skip
+        part: list[dict[str, Any]] = []
+        failure: errors.FluidError | None = None
+        with contextlib.closing(self._rows(piece, skip)) as rows:
+            while failure is None:
+                try:
+                    part.append(self._fields.pick(next(rows)))
+                    number += 1
+                except StopIteration:
+                    break
+                except Misfit as misfit:
+                    failure = broken(piece.file, number, str(misfit), misfit.fix)
+                except errors.FluidError as error:
+                    failure = error
+                except Exception as error:
+                    failure = errors.ReaderError(
+                        f"file {piece.file.name}, behind its first {number} rows: {self._not_readable(error)}"
+                    )
+                    failure.__cause__ = error
+                if len(part) == _PART:
+                    yield part
+                    part = []
+        if part:
+            yield part
+        if failure is not None:
+            raise failure
+
+    def _rows(self, piece: Piece, skip: int) -> Rows:
+        yield from self.format.read(piece, skip, self._fields)
+
+    def _not_readable(self, error: Exception) -> str:
+        return (
+            f"{type(error).__name__}: {error}; expected a whole file of the format {self.format.name!r}. Is it still "
+            f"there, and is that its format? reader.files(..., format='csv') says which one it is"
+        )
+
+
+def _check_alike(pieces: list[Piece]) -> None:
+    """Refuse files in which a column holds something else than in the first one.
+
+    Raises:
+      ReaderError: there is such a file.
+    """
+    for piece in pieces:
+        first = pieces[0]
+        for name, kind in piece.kinds.items():
+            expected = first.kinds.get(name, kind)
+            if kind != expected:
+                raise errors.ReaderError(
+                    f"file {piece.file.name}: found {kind} in column {name!r}, expected {expected} as in "
+                    f"{first.file.name}. Read other columns, columns=[...], or write the files alike"
+                )

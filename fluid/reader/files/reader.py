@@ -1,0 +1,89 @@
+"""`fluid.reader.files`: rows of files, here or in an object store."""
+
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fluid.core import whole_number
+from fluid.reader.base import Reader, Rows
+from fluid.reader.decorators import shuffle as shuffled
+from fluid.reader.files.fields import Columns, Fields
+from fluid.reader.files.listing import Path, listed, stamps
+
+
+def files(
+    paths: Path | Sequence[Path],
+    columns: Columns | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+    format: str | None = None,
+    shuffle: bool = False,
+    buf_size: int = 10_000,
+    seed: int = 0,
+    parallel: int = 4,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Reader:
+    """Read rows of files that lie on this machine, on a web server or in an object store.
+
+    Addresses are those of fsspec: `train.csv`, `s3://bucket/train-*.parquet`, `gs://...`, `https://...`. Names that end
+    in .gz, .zst, .bz2 or .xz are decompressed. Several files are read at once, in threads, and come in the same order
+    whatever the threads do. With `shuffle` the files, of Parquet the row groups, come in another order in each pass,
+    and then rows are shuffled within a buffer. The order depends on the seed and the number of the pass alone.
+
+    The names, sizes and versions of the files are part of a position: a training is not resumed with other files.
+
+    Args:
+      paths: a path, address or pattern such as `data/**/train-*.csv`, or several; the files of a pattern are sorted by
+        name.
+      columns: which fields of a row are read; or for each name that a field shall have the one that it has in the
+        files, `{"x": "pixels"}`; None for all.
+      dtypes: of fields by name, such as `{"x": "float32", "zip": "str"}`; a value that does not fit is an error that
+        names the file and the row. Without, values are what the format holds.
+      format: "parquet", "jsonl", "csv", "tsv", "npz", "tfrecord" or "webdataset"; by default what the names of the
+        files end in.
+      shuffle: whether each pass has an order of its own.
+      buf_size: how many rows the buffer of `shuffle` holds; several files' worth mixes well.
+      seed: at least 0.
+      parallel: how many files (or row groups) are read at once, at least 1. It has no influence on the order.
+      storage_options: of the file system, for fsspec: credentials, `{"anon": True}`, an endpoint.
+
+    Returns:
+      A Reader of rows, which are dicts by field: numbers and arrays; lists of any length as arrays `[k]` (of JSON as
+      lists); text; images and the like as bytes, for a function of yours to decode: `reader.xmap(decode, rows, 4)`.
+
+    Raises:
+      ArgumentError: there is no such file, the format is not known, or a number is out of range.
+      ArgumentTypeError: paths or columns are none.
+      ReaderError: a library is missing or the files cannot be listed; and while reading: a file is damaged, a field is
+        not there or does not fit.
+
+    Example:
+      >>> import pathlib
+      >>> _ = pathlib.Path("a.jsonl").write_text('{"x": [1, 2], "label": 0}')
+      >>> _ = pathlib.Path("b.jsonl").write_text('{"x": [3, 4], "label": 1}')
+      >>> rows = files("*.jsonl", dtypes={"x": "float32"})
+      >>> list(rows)
+      [{'x': array([1., 2.], dtype=float32), 'label': 0}, {'x': array([3., 4.], dtype=float32), 'label': 1}]
+    """
+    # Not everybody reads files, and what reads all the formats takes a while to import.
+    from fluid.reader.files import order
+    from fluid.reader.files.formats import format_of
+    from fluid.reader.files.pieces import Pieces
+
+    fields = Fields(columns, dtypes)
+    size = whole_number("reader.files", "buf_size", buf_size)
+    seed = whole_number("reader.files", "seed", seed, least=0)
+    parallel = whole_number("reader.files", "parallel", parallel)
+    found = listed(paths, storage_options)
+    pieces = Pieces(found, format_of(found, format), fields, parallel)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        ordered = order.permuted(pieces.all(), seed, epoch) if shuffle else pieces.all()
+        left, dropped = order.behind(ordered, start)
+        parts = order.in_parallel((pieces.opener(piece, skip) for piece, skip in left), parallel)
+        with contextlib.closing(parts):
+            yield from itertools.islice(itertools.chain.from_iterable(parts), dropped, None)
+
+    plan = {"files": stamps(found), "format": pieces.format.name, "shuffle": seed if shuffle else None}
+    reader = Reader(iterate, plan)
+    return shuffled(reader, size, seed) if shuffle else reader

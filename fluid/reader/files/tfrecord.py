@@ -1,0 +1,151 @@
+"""TFRecord: messages of the kind tf.train.Example, each with its length and two checksums.
+
+A record is its length in 8 bytes, a checksum of those, the message, and a checksum of the message. The checksums are
+CRC-32C, rotated by 15 bits and moved by a constant, as tensorflow/core/lib/io/record_writer.h and lib/hash/crc32c.h of
+TensorFlow say. Numbers are little-endian.
+"""
+
+import functools
+import struct
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import numpy as np
+
+from fluid.reader.files.fields import Fields
+from fluid.reader.files.format import Format, Piece, Row, broken
+from fluid.reader.files.listing import File, library
+
+_HEAD = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+_MOVED = 0xA282EAD8
+_BLOCK = 1 << 24
+_DTYPES = {"float_list": np.float32, "int64_list": np.int64}
+# As in tensorflow/core/example/{example,feature}.proto: of each message the fields, their numbers and types. A map is
+# a list of entries.
+_MESSAGES = {
+    "BytesList": {"value": (1, "bytes*")},
+    "FloatList": {"value": (1, "float*")},
+    "Int64List": {"value": (1, "int64*")},
+    "Feature": {"bytes_list": (1, "BytesList"), "float_list": (2, "FloatList"), "int64_list": (3, "Int64List")},
+    "Entry": {"key": (1, "string"), "value": (2, "Feature")},
+    "Features": {"feature": (1, "Entry*")},
+    "Example": {"features": (1, "Features")},
+}
+
+
+class TFRecord(Format):
+    """Files of tf.train.Example: numbers are arrays `[k]`, and bytes lists of bytes, however many there are."""
+
+    name = "tfrecord"
+    extensions = (".tfrecord", ".tfrecords", ".tfrec")
+
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
+        """The rows of a file."""
+        del skip
+        example = _example(piece.file)
+        wanted = fields.sources
+        with piece.file.open() as stream:
+            for number, record in enumerate(records(stream, piece.file)):
+                message = example.FromString(record)
+                if number == 0:
+                    _check_is_example(message, piece.file)
+                features = message.features.feature
+                yield {f.key: _value(f.value, f.key, piece.file, number) for f in features if _is_in(f.key, wanted)}
+
+
+def records(stream: IO[bytes], file: File) -> Iterator[bytes]:
+    """The records of a file, whose checksums are compared.
+
+    Args:
+      stream: of the file.
+      file: for messages.
+
+    Raises:
+      ReaderError: a checksum differs, or the file ends within a record.
+    """
+    crc: Callable[[bytes], int] = library("google_crc32c", f"{file.name!r} has checksums of records").value
+    number = 0
+    while head := _exactly(stream, _HEAD.size):
+        length, checksum = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, -1)
+        if checksum != _masked(crc(head[:8])):
+            raise _damaged(file, number, "the length of a record is damaged, or the file is no TFRecord")
+        record = _exactly(stream, length)
+        tail = _exactly(stream, _CHECKSUM.size)
+        if len(tail) < _CHECKSUM.size:
+            raise _damaged(file, number, f"the file ends within a record of {length} bytes")
+        if _CHECKSUM.unpack(tail)[0] != _masked(crc(record)):
+            raise _damaged(file, number, "the checksum of a record differs from its bytes")
+        yield record
+        number += 1
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    """So many bytes, or fewer where the file ends; a damaged length does not take all memory at once."""
+    parts = []
+    while size and (part := stream.read(min(size, _BLOCK))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _masked(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + _MOVED) & 0xFFFFFFFF
+
+
+def _is_in(name: str, wanted: list[str] | None) -> bool:
+    return wanted is None or name in wanted
+
+
+def _value(feature: Any, name: str, file: File, number: int) -> Any:
+    """The values of a feature: an array `[k]`, or a list of bytes."""
+    which = next((w for w in ("bytes_list", *_DTYPES) if feature.HasField(w)), None)
+    if which is None:
+        raise broken(file, number, f"feature {name!r} has no value", "Write each row with all of its features")
+    values = getattr(feature, which).value
+    return list(values) if which == "bytes_list" else np.array(values, _DTYPES[which])
+
+
+def _check_is_example(message: Any, file: File) -> None:
+    """Refuse messages of another kind, of which protobuf reads what it knows."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    if len(UnknownFieldSet(message)):
+        raise broken(
+            file,
+            0,
+            "the message has fields that tf.train.Example does not have, as a SequenceExample does",
+            "Write messages of the kind tf.train.Example; features of any length may be in them",
+        )
+
+
+def _damaged(file: File, number: int, found: str) -> Exception:
+    return broken(file, number, f"{found}, expected whole records", "Copy or write the file again")
+
+
+def _example(file: File) -> Any:
+    library("google.protobuf", f"the records of {file.name!r} are protobuf messages")
+    return _class()
+
+
+@functools.cache
+def _class() -> Any:
+    """The class of tf.train.Example, in a pool of its own: TensorFlow may be there as well."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kind = descriptor_pb2.FieldDescriptorProto
+    described = descriptor_pb2.FileDescriptorProto(name="fluid_example.proto", package="fluid.files", syntax="proto2")
+    for name, fields in _MESSAGES.items():
+        message = described.message_type.add(name=name)
+        for field, (number, type_) in fields.items():
+            label = kind.LABEL_REPEATED if type_.endswith("*") else kind.LABEL_OPTIONAL
+            added = message.field.add(name=field, number=number, label=label)
+            plain = type_.removesuffix("*")
+            if plain in _MESSAGES:
+                added.type = kind.TYPE_MESSAGE
+                added.type_name = f".fluid.files.{plain}"
+            else:
+                added.type = kind.Type.Value(f"TYPE_{plain.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(described)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("fluid.files.Example"))

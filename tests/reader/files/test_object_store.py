@@ -1,0 +1,99 @@
+"""Files in an object store: a server of S3 that runs in this process, and the client that everybody uses."""
+
+import json
+
+import numpy as np
+import pytest
+import written_files
+from written_files import id_of
+
+import fluid
+from fluid import errors
+
+pytestmark = pytest.mark.slow
+KEYS = {"key": "generated", "secret": "generated"}
+COUNTS = [5, 9, 1, 17]
+
+
+@pytest.fixture(scope="module")
+def options():
+    """The storage options of a store with an empty bucket."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+    names = {"aws_access_key_id": KEYS["key"], "aws_secret_access_key": KEYS["secret"], "region_name": "us-east-1"}
+    client = boto3.client("s3", endpoint_url=address, **names)
+    client.create_bucket(Bucket="data")
+    yield {**KEYS, "endpoint_url": address}
+    client.close()
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def store(options):
+    import s3fs
+
+    return s3fs.S3FileSystem(**options)
+
+
+def uploaded(store, folder, format, compression=""):
+    """Put generated files of a format into the store; returns their pattern."""
+    written_files.write(folder, format, COUNTS)
+    for path in sorted(folder.iterdir()):
+        store.put(str(path), f"data/{format}/{path.name}")
+    return f"s3://data/{format}/part-*"
+
+
+@pytest.mark.parametrize("format", written_files.FORMATS)
+def test_rows_are_those_of_the_same_files_on_a_disk(format, store, options, tmp_path):
+    address = uploaded(store, tmp_path, format)
+    shuffle = {"shuffle": True, "buf_size": 8}
+    here = [id_of(row) for row in fluid.reader.files(tmp_path / "part-*", **shuffle)]
+    there = fluid.reader.files(address, storage_options=options, **shuffle)
+    rows = there()
+    found = [id_of(next(rows)) for _ in range(13)]
+    state = json.loads(json.dumps(there.state()))
+    rows.close()
+    resumed = fluid.reader.files(address, storage_options=options, parallel=1, **shuffle)
+    resumed.restore(state)
+    assert found + [id_of(row) for row in resumed] == here
+    assert sorted(here) == list(range(sum(COUNTS)))
+
+
+def test_a_file_that_changed_is_noticed_by_its_etag(store, options, tmp_path):
+    store.pipe("data/changing/a.csv", b"id\n1\n")
+    rows = fluid.reader.files("s3://data/changing/*.csv", storage_options=options)
+    next(rows())
+    store.pipe("data/changing/a.csv", b"id\n1\n")  # again the same
+    fluid.reader.files("s3://data/changing/*.csv", storage_options=options).restore(rows.state())
+    store.pipe("data/changing/a.csv", b"id\n2\n")  # of the same size
+    with pytest.raises(errors.ArgumentError, match=r"'a\.csv' is new, gone, or has another size, version"):
+        fluid.reader.files("s3://data/changing/*.csv", storage_options=options).restore(rows.state())
+
+
+def test_what_the_store_refuses_is_named(options):
+    with pytest.raises(errors.ReaderError, match="s3://nothing/.*storage_options="):
+        fluid.reader.files("s3://nothing/a-*.csv", storage_options=options)
+    with pytest.raises(errors.ArgumentError, match="found no file that matches 's3://data/a-"):
+        fluid.reader.files("s3://data/a-*.csv", storage_options=options)
+
+
+def test_a_program_is_trained_from_the_store(store, options):
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        x = rng.normal(size=(32, 4)).astype("float32")
+        with store.open(f"data/train/{number}.npz", "wb") as file:
+            np.savez(file, x=x, y=x.sum(axis=1, keepdims=True))
+
+    def program():
+        guess = fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=1)
+        return fluid.layers.mean(fluid.layers.square_error_cost(guess, fluid.layers.data("y", shape=[1])))
+
+    rows = fluid.reader.files("s3://data/train/*.npz", shuffle=True, storage_options=options)
+    trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+    history = trainer.train(fluid.reader.batch(rows, 32), num_epochs=4)
+    assert history["loss"][-1] < history["loss"][0] / 10
