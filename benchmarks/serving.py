@@ -162,7 +162,7 @@ def forward(name: str, path: str) -> None:
 
 
 def throughput(name: str, path: str, rounds: int, seconds: float) -> None:
-    """Print what both servers do with 1 and with 64 connections; they take turns."""
+    """Print what both servers do with 1, with 4 and with 64 connections; they take turns."""
     row = np.random.default_rng(0).normal(size=(1, *MODELS[name][1])).astype("float32")
     request = request_of(row)
     (wanted,) = fluid.Inferencer(param_path=path).infer({"x": row})
@@ -173,7 +173,7 @@ def throughput(name: str, path: str, rounds: int, seconds: float) -> None:
         urls = {"fluid": served, "bare": plain}
         for url in urls.values():
             check(url, request, wanted)
-        for connections in (1, 64):
+        for connections in (1, 4, 64):
             found = interleave(
                 {
                     who: lambda url=url, n=connections: clients(address_of(url), request, n, seconds)

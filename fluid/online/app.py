@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fluid import errors, protocol
@@ -133,7 +133,7 @@ class App:
         with self._bodies.counted() as pending:
             body = await self._bodies.read(request, pending)
             request.record.received = len(body)
-            length = self._header_length(headers, body, kind)
+            length = self._bodies.json_length(headers.get(protocol.HEADER_LENGTH) if kind in _TENSORS else None, body)
             accepted, rows = await asyncio.to_thread(self._accept, kind, body, length, headers.get(_KEY))
         return said({"first": accepted.first, "rows": rows, "repeated": accepted.repeated})
 
@@ -149,16 +149,6 @@ class App:
     def _packed(self, minibatch: Any) -> Packed:
         packed: Packed = self._online.rows.pack(minibatch)
         return packed
-
-    def _header_length(self, headers: Mapping[str, str], body: bytes, kind: str) -> int | None:
-        """How many bytes of a request are JSON; None for all."""
-        given = headers.get(protocol.HEADER_LENGTH) if kind in _TENSORS else None
-        if given is not None and not (given.isascii() and given.isdigit() and len(given) < 18):
-            raise Refusal(400, f"the header {protocol.HEADER_LENGTH} is a number")
-        length = None if given is None else int(given)
-        if (len(body) if length is None else length) > self._settings.max_json:
-            raise Refusal(413, f"a request may have {self._settings.max_json} bytes of JSON; send binary tensors")
-        return length
 
     def _verb(self, name: str) -> Endpoint:
         """What does a verb."""

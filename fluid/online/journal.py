@@ -8,10 +8,12 @@ import os
 import pathlib
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from fluid import errors
+from fluid.session.interrupts import InterruptGuard
 
 _FORMAT = 1
 _TABLES = """
@@ -54,10 +56,21 @@ class Entry(NamedTuple):
     body: bytes
 
 
+class _Asked:
+    """Rows that somebody wants to be written, and what became of that."""
+
+    def __init__(self, body: bytes, head: int, rows: int, key: str | None, note: tuple[str, str] | None):
+        self.body, self.head, self.rows = body, head, rows
+        self.key, self.note = key, note
+        self.digest = hashlib.blake2b(body, digest_size=16).digest()
+        self.outcome: Future[Accepted] = Future()
+
+
 class Journal:
     """Rows by position, in a SQLite database. What `append` has returned for survives the end of the process.
 
-    The database is in WAL mode, each commit is synced, and one process at a time has it. Several threads may use it.
+    The database is in WAL mode, each commit is synced, and one process at a time has it. Several threads may use it;
+    what they append at the same time is committed together, since to wait for the disk is what takes the time.
 
     Args:
       path: of the database; made when it is not there.
@@ -99,6 +112,7 @@ class Journal:
         self._max_bytes = max_bytes
         self._least_rows = least_rows
         self._max_keys = max_keys
+        self._asked: collections.deque[_Asked] = collections.deque()
         self._lock = threading.RLock()
         self.changed = threading.Condition(self._lock)
         self._db = self._opened()
@@ -148,28 +162,16 @@ class Journal:
           OnlineError: other rows had this key.
           JournalError: the database cannot be written; nothing is added.
         """
-        digest = hashlib.blake2b(body, digest_size=16).digest()
-        with self.changed:
-            known = self._known(key, digest)
-            if known is not None:
-                return known
-            self._check_room(rows, len(body))
-            first = self.next
-            with self._telling("written"), self._transaction():
-                self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (first, rows, head, body, digest))
-                self._write("next", str(first + rows))
-                if note is not None:
-                    self._write(*note)
-                if key is not None:
-                    made = self._db.execute(
-                        "INSERT INTO keys (key, first, digest) VALUES (?, ?, ?)", (key, first, digest)
-                    )
-                    self._db.execute("DELETE FROM keys WHERE number <= ?", ((made.lastrowid or 0) - self._max_keys,))
-            self.next = first + rows
-            self._waiting.append((self.next, len(body)))
-            self._waiting_bytes += len(body)
-            self.changed.notify_all()
-            return Accepted(first, False)
+        asked = _Asked(body, head, rows, key, note)
+        self._asked.append(asked)
+        try:
+            with self.changed:
+                if not asked.outcome.done():  # else another thread has written it together with its own
+                    with InterruptGuard():  # the others are told
+                        self._write_all()
+        finally:
+            self._forget(asked)  # also when Ctrl-C ends the wait
+        return asked.outcome.result()
 
     def read(self, start: int, stop: int) -> list[Entry]:
         """The entries that hold the rows from `start` to before `stop`.
@@ -261,11 +263,69 @@ class Journal:
                     f"{json.dumps(settings, sort_keys=True)}; give the same as before, or another folder to start anew"
                 )
 
+    def _write_all(self) -> None:
+        """Write what all threads have asked for, which wait for the disk once."""
+        group = list(self._asked)
+        try:
+            self._write_together(group)
+        except errors.JournalError:  # of what is too large for the disk, something smaller may fit
+            for asked in group:
+                try:
+                    self._write_together([asked])
+                except errors.JournalError as error:
+                    asked.outcome.set_exception(error)
+        self.changed.notify_all()
+        for asked in group:
+            self._forget(asked)
+
+    def _forget(self, asked: "_Asked") -> None:
+        with contextlib.suppress(ValueError):  # another thread has done so
+            self._asked.remove(asked)
+
+    def _write_together(self, group: Sequence["_Asked"]) -> None:
+        """Write rows in one transaction; those who asked are told when it is on disk."""
+        told: list[Accepted | errors.FluidError] = []
+        added: list[tuple[int, int]] = []
+        first = self.next
+        with self._telling("written"), self._transaction():
+            for asked in group:
+                try:
+                    known = self._known(asked.key, asked.digest)
+                    if known is None:
+                        self._check_room(asked.rows, len(asked.body), first, sum(size for _, size in added))
+                except (errors.OnlineError, errors.FeedError) as error:
+                    told.append(error)
+                    continue
+                told.append(known or Accepted(first, False))
+                if known is None:
+                    self._insert(asked, first)
+                    first += asked.rows
+                    added.append((first, len(asked.body)))
+        self.next = first
+        self._waiting += added
+        self._waiting_bytes += sum(size for _, size in added)
+        for asked, outcome in zip(group, told, strict=True):
+            if isinstance(outcome, Accepted):
+                asked.outcome.set_result(outcome)
+            else:
+                asked.outcome.set_exception(outcome)
+
+    def _insert(self, asked: "_Asked", first: int) -> None:
+        entry = (first, asked.rows, asked.head, asked.body, asked.digest)
+        self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", entry)
+        self._write("next", str(first + asked.rows))
+        if asked.note is not None:
+            self._write(*asked.note)
+        if asked.key is not None:
+            made = self._db.execute(
+                "INSERT INTO keys (key, first, digest) VALUES (?, ?, ?)", (asked.key, first, asked.digest)
+            )
+            self._db.execute("DELETE FROM keys WHERE number <= ?", ((made.lastrowid or 0) - self._max_keys,))
+
     def _known(self, key: str | None, digest: bytes) -> Accepted | None:
         if key is None:
             return None
-        with self._telling("read"):
-            found = self._db.execute("SELECT first, digest FROM keys WHERE key = ?", (key,)).fetchone()
+        found = self._db.execute("SELECT first, digest FROM keys WHERE key = ?", (key,)).fetchone()
         if found is None:
             return None
         if found[1] != digest:
@@ -274,18 +334,20 @@ class Journal:
             )
         return Accepted(found[0], True)
 
-    def _check_room(self, rows: int, size: int) -> None:
+    def _check_room(self, rows: int, size: int, end: int, added: int) -> None:
+        """Whether there is room for rows at a position, behind so many bytes that are not committed yet."""
         if rows > self._max_rows:
             raise errors.FeedError(f"found {rows} rows at once, expected at most {self._max_rows}; send them in parts")
-        waiting = self.waiting
+        waiting = end - self._passed
+        waiting_bytes = self._waiting_bytes + added
         if waiting + rows > self._max_rows and waiting >= self._least_rows:
             raise errors.JournalFullError(
                 f"the journal is full: {waiting} rows wait to be trained on, of {self._max_rows} that may; send these "
                 f"{rows} later"
             )
-        if self._waiting_bytes + size > self._max_bytes and waiting >= self._least_rows:
+        if waiting_bytes + size > self._max_bytes and waiting >= self._least_rows:
             raise errors.JournalFullError(
-                f"the journal is full: the rows that wait to be trained on have {self._waiting_bytes} bytes, of "
+                f"the journal is full: the rows that wait to be trained on have {waiting_bytes} bytes, of "
                 f"{self._max_bytes} that they may; send these {rows} later"
             )
 

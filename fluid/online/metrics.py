@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fluid import errors
+from fluid.serving.metrics import Registry
 
 _STATES = ("training", "waiting", "paused", "stopped", "failed")
 _COUNTERS = {
@@ -19,7 +19,7 @@ _GAUGES = {
 }
 
 
-class Metrics:
+class Metrics(Registry):
     """The status of an OnlineTrainer in a registry of its own, and its requests.
 
     Args:
@@ -30,32 +30,16 @@ class Metrics:
     """
 
     def __init__(self, status: Callable[[], dict[str, Any]]):
-        try:
-            import prometheus_client as client
-        except ImportError as error:
-            raise errors.ArgumentError(
-                "metrics need prometheus_client: pip install 'fluid-jax[serve]'; status() has the same numbers"
-            ) from error
-        self._client = client
+        super().__init__()
         self._status = status
-        self._registry = client.CollectorRegistry()
-        self._requests = client.Counter(
+        self._requests = self.client.Counter(
             "fluid_online_requests", "Requests, by what was asked and by status.", ["path", "status"],
-            registry=self._registry,
+            registry=self.registry,
         )  # fmt: skip
-        self._registry.register(self)
 
     def answered(self, path: str, status: int) -> None:
         """Count an answer. What is no path here is counted under an empty one, so that clients invent none."""
         self._requests.labels(path, str(status)).inc()
-
-    def text(self) -> tuple[bytes, str]:
-        """All of them as Prometheus reads them, and the content type of that."""
-        return self._client.generate_latest(self._registry), self._client.CONTENT_TYPE_LATEST
-
-    def describe(self) -> Iterable[Any]:
-        """Nothing, so that making the registry needs no status."""
-        return []
 
     def collect(self) -> Iterable[Any]:
         """What is read when somebody asks; the registry calls it."""

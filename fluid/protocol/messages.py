@@ -1,9 +1,11 @@
 """Requests and answers of the Open Inference Protocol, version 2, over HTTP: to bytes and back."""
 
+import functools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -58,6 +60,32 @@ class InferResponse:
     binary: frozenset[str] = field(default_factory=frozenset)
 
 
+class _Described(NamedTuple):
+    """What a message says of a tensor; its size in bytes, or None where the data is in the JSON."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    size: int | None
+    data: Any
+
+
+class _Header(NamedTuple):
+    """The JSON of a request; see `InferRequest`."""
+
+    inputs: Sequence[_Described]
+    outputs: Sequence[Wanted] | None
+    id: str | None
+    binary: bool
+
+
+# Clients whose numbers are in binary form send the same few hundred bytes of JSON each time. To read them takes longer
+# than a small model does. Bounded, since clients choose them.
+_KNOWN: dict[tuple[bytes, int], _Header] = {}
+_MOST_KNOWN = 256
+_SHORT = 2048  # bytes
+
+
 def read_json(text: bytes) -> dict[str, Any]:
     """An object of strict JSON: UTF-8, no name twice, no NaN, not nested too deeply.
 
@@ -92,22 +120,8 @@ def read_request(body: bytes, header_length: int | None = None, most_inputs: int
       ProtocolError: it is no request.
     """
     header, rest = _split(body, header_length)
-    found = read_json(header)
-    parameters = _parameters(found, "the request")
-    inputs = _listed(found, "inputs", most_inputs)
-    if not inputs:
-        raise errors.ProtocolError('a request has "inputs": a list of tensors, found none')
-    outputs = _listed(found, "outputs", most_inputs)
-    binary = _flag(parameters, "binary_data_output")
-    identity = found.get("id")
-    if identity is not None and not isinstance(identity, str):
-        raise errors.ProtocolError("the id of a request is a string")
-    return InferRequest(
-        _read_tensors(inputs, rest),
-        None if outputs is None else [_wanted(o, binary) for o in outputs],
-        identity,
-        binary,
-    )
+    found = _KNOWN.get((header, most_inputs)) or _read_header(header, most_inputs)
+    return InferRequest(_read_tensors(found.inputs, rest), found.outputs, found.id, found.binary)
 
 
 def write_request(request: InferRequest) -> tuple[bytes, int]:
@@ -132,11 +146,16 @@ def read_response(body: bytes, header_length: int | None = None) -> InferRespons
     if outputs is None:
         raise errors.ProtocolError('an answer has "outputs": a list of tensors, found none')
     name, version = str(found.get("model_name", "")), str(found.get("model_version", ""))
-    return InferResponse(name, version, _read_tensors(outputs, rest), found.get("id"))
+    return InferResponse(name, version, _read_tensors(_described(outputs), rest), found.get("id"))
 
 
 def write_response(response: InferResponse) -> tuple[bytes, int | None]:
     """An answer as a body; and how many bytes of it are JSON, None for all."""
+    if response.id is None and response.binary.issuperset(names := [tensor.name for tensor in response.outputs]):
+        arrays = [np.asarray(tensor.data) for tensor in response.outputs]
+        described = tuple([(name, a.dtype, a.shape) for name, a in zip(names, arrays, strict=True)])
+        text = _binary_header(response.model, response.version, described)
+        return b"".join([text, *map(tensors.to_bytes, arrays)]), len(text) if names else None
     header: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
     if response.id is not None:
         header["id"] = response.id
@@ -148,9 +167,7 @@ def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: 
     described, chunks = [], []
     for tensor in values:
         array = np.asarray(tensor.data)
-        told: dict[str, Any] = {
-            "name": tensor.name, "datatype": tensors.datatype_of(array.dtype), "shape": list(array.shape),
-        }  # fmt: skip
+        told = _told(tensor.name, array.dtype, array.shape)
         if tensor.name in binary:
             chunks.append(tensors.to_bytes(array))
             told["parameters"] = {"binary_data_size": len(chunks[-1])}
@@ -159,6 +176,20 @@ def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: 
         described.append(told)
     text = _ENCODER.encode({**header, key: described}).encode()
     return b"".join([text, *chunks]), len(text)
+
+
+def _told(name: str, dtype: np.dtype, shape: Sequence[int]) -> dict[str, Any]:
+    return {"name": name, "datatype": tensors.datatype_of(dtype), "shape": list(shape)}
+
+
+@functools.lru_cache(256)
+def _binary_header(model: str, version: str, described: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]) -> bytes:
+    """The JSON of an answer whose tensors all are in binary form: for one model most answers have the same."""
+    outputs = [
+        _told(name, dtype, shape) | {"parameters": {"binary_data_size": math.prod(shape) * dtype.itemsize}}
+        for name, dtype, shape in described
+    ]
+    return _ENCODER.encode({"model_name": model, "model_version": version, "outputs": outputs}).encode()
 
 
 def _split(body: bytes, header_length: int | None) -> tuple[bytes, memoryview]:
@@ -171,26 +202,61 @@ def _split(body: bytes, header_length: int | None) -> tuple[bytes, memoryview]:
     return body[:header_length], memoryview(body)[header_length:]
 
 
-def _read_tensors(found: Sequence[Any], rest: memoryview) -> list[Tensor]:
-    read: dict[str, Tensor] = {}
+def _read_header(header: bytes, most_inputs: int) -> _Header:
+    """What the JSON of a request says."""
+    found = read_json(header)
+    parameters = _parameters(found, "the request")
+    inputs = _listed(found, "inputs", most_inputs)
+    if not inputs:
+        raise errors.ProtocolError('a request has "inputs": a list of tensors, found none')
+    outputs = _listed(found, "outputs", most_inputs)
+    binary = _flag(parameters, "binary_data_output")
+    identity = found.get("id")
+    if identity is not None and not isinstance(identity, str):
+        raise errors.ProtocolError("the id of a request is a string")
+    read = _Header(
+        _described(inputs), None if outputs is None else [_wanted(o, binary) for o in outputs], identity, binary
+    )
+    if len(header) <= _SHORT and identity is None and all(tensor.size is not None for tensor in read.inputs):
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[header, most_inputs] = read
+    return read
+
+
+def _described(found: Sequence[Any]) -> list[_Described]:
+    """What the JSON of a message says of its tensors."""
+    described: dict[str, _Described] = {}
     for each in found:
         name, datatype, shape = tensors.checked_header(each)
         size = _parameters(each, f"tensor {short(name)}").get("binary_data_size")
-        if name in read:
+        if name in described:
             raise errors.ProtocolError(f"the tensor {short(name)} is there twice")
-        if size is None:
-            read[name] = tensors.from_json(name, datatype, shape, each.get("data"))
-            continue
-        if type(size) is not int or not 0 <= size <= len(rest) or "data" in each:
+        if size is not None and (type(size) is not int or size < 0 or "data" in each):
             raise errors.ProtocolError(
-                f"tensor {short(name)}: binary_data_size is {short(size)}, and {len(rest)} bytes are left behind "
-                f"the JSON; a tensor has data or binary_data_size"
+                f"tensor {short(name)}: binary_data_size is {short(size)}, expected how many of the bytes left behind "
+                f"the JSON it has; a tensor has data or binary_data_size"
             )
-        read[name] = tensors.from_bytes(name, datatype, shape, rest[:size])
+        described[name] = _Described(name, datatype, shape, size, each.get("data"))
+    return list(described.values())
+
+
+def _read_tensors(described: Sequence[_Described], rest: memoryview) -> list[Tensor]:
+    """The tensors of a message, those in binary form from the bytes behind its JSON."""
+    read = []
+    for name, datatype, shape, size, data in described:
+        if size is None:
+            read.append(tensors.from_json(name, datatype, shape, data))
+            continue
+        if size > len(rest):
+            raise errors.ProtocolError(
+                f"tensor {short(name)}: binary_data_size is {size}, and {len(rest)} bytes are left behind the JSON"
+            )
+        read.append(tensors.from_bytes(name, datatype, shape, rest[:size]))
         rest = rest[size:]
     if len(rest):
         raise errors.ProtocolError(f"{len(rest)} bytes are left behind the last binary tensor")
-    return list(read.values())
+    return read
 
 
 def _wanted(found: Any, binary: bool) -> Wanted:

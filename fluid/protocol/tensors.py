@@ -2,6 +2,7 @@
 
 import math
 import reprlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -171,7 +172,10 @@ def to_json(array: np.ndarray) -> list[Any]:
 
 def to_bytes(array: np.ndarray) -> bytes:
     """The numbers of an array, little-endian and in row-major order."""
-    return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    order = array.dtype.byteorder
+    if order == ">" or (order == "=" and sys.byteorder == "big"):
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array.tobytes()
 
 
 _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}

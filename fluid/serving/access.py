@@ -98,10 +98,12 @@ class Record:
         self.model = ""
         self.version = ""
         self.seconds = 0.0
+        self._ended = 0.0
 
     def end(self) -> None:
         """The request is answered."""
         self.seconds = time.perf_counter() - self._start
+        self._ended = time.time()
 
     def write(self) -> None:
         """Write it."""
@@ -109,7 +111,7 @@ class Record:
             return
         client = self._scope.get("client")
         told = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._ended)),
             "client": client[0] if client else None,
             "method": self._scope["method"][:_LONGEST],
             "path": self._scope["path"][:_LONGEST],

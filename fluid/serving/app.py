@@ -17,10 +17,12 @@ from fluid.serving.models import Models, Version
 from fluid.serving.replies import Refusal, Reply, refused, said
 from fluid.serving.request import Receive, Request, Send, answer
 from fluid.serving.settings import Settings
-from fluid.serving.waiting import Mailbox
+from fluid.serving.waiting import Company, Later, Mailbox
 
 LOG = logging.getLogger("fluid.serving")
 _SOON = 0.02  # seconds
+_ALONE = 0.01  # seconds
+_LATER = 0.005  # seconds
 _OF_MODEL = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready)?")
 # What tells nothing about a model, and is asked by whoever restarts a server.
 _OPEN = {"/", "/page.js", "/page.css", "/v2/health/live", "/v2/health/ready"}
@@ -59,6 +61,8 @@ class App:
         self.settled: Callable[[], object] = lambda: None
         self._settings, self._access, self._reload_every = settings, access, reload_every
         self._bodies = Bodies(settings)
+        self._company = Company(_ALONE)
+        self._notes = Later(_LATER, self._note)
         self._mailbox = Mailbox(min(_SOON, settings.timeout / 2))
         self._fixed: dict[str, Endpoint] = {
             "/": page.html, "/page.js": page.script, "/page.css": page.style, "/metrics": self._read_metrics,
@@ -93,7 +97,9 @@ class App:
                 await answer(send, reply)
             finally:
                 record.end()
-                asyncio.get_running_loop().call_soon(self._note, record)  # when the answer is on its way
+                self._notes.put(record)
+                if not record.infers:
+                    self._notes.do_now()
 
     def _note(self, record: Record) -> None:
         """Count a request, and write it down."""
@@ -146,29 +152,22 @@ class App:
                 raise Refusal(503, f"the model {version.model!r} is not ready yet")
             body = await self._bodies.read(request, pending)
             record.received = len(body)
-            asked = protocol.read_request(body, self._header_length(request, body), self._settings.max_inputs)
+            length = self._bodies.json_length(request.headers.get(protocol.HEADER_LENGTH), body)
+            asked = protocol.read_request(body, length, self._settings.max_inputs)
             version, job = self._submitted(request, version, asked)
             values = await self._result(request, version, job)
             record.version = version.version
             return _answer(version, asked, values)
 
-    def _header_length(self, request: Request, body: bytes) -> int | None:
-        """How many bytes of a request are JSON; None for all."""
-        given = request.headers.get(protocol.HEADER_LENGTH)
-        if given is not None and not (given.isascii() and given.isdigit() and len(given) < 18):
-            raise Refusal(400, f"the header {protocol.HEADER_LENGTH} is a number")
-        length = None if given is None else int(given)
-        if (len(body) if length is None else length) > self._settings.max_json:
-            raise Refusal(413, f"a request may have {self._settings.max_json} bytes of JSON; send binary tensors")
-        return length
-
     def _submitted(self, request: Request, version: Version, asked: protocol.InferRequest) -> tuple[Version, Job]:
         """The job of a request, in the queue of its model."""
+        alone = self._company.is_alone(request.client)
         levels = {name: spec.lod_level for name, spec in version.runner.signature.feeds.items()}
         _check_outputs(version, asked)
         job = version.runner.job(protocol.from_tensors(asked.inputs, levels), self._settings.timeout)
         try:
-            version.batcher.submit(job)
+            if not (alone and version.runner.is_quick(job) and version.batcher.run_now(job)):
+                version.batcher.submit(job)
         except QueueFull:
             raise Refusal(503, "too many requests are waiting; try again later") from None
         except Closed:
@@ -180,6 +179,8 @@ class App:
 
     async def _result(self, request: Request, version: Version, job: Job) -> Values:
         """The results of a job; it is forgotten when its time is over, or when its client goes away."""
+        if job.future.done():
+            return job.future.result()
         try:
             # Most answers come before it is worth looking whether anybody still waits for them.
             if not await self._mailbox.patiently(job) and await self._is_gone(request, job):
@@ -235,6 +236,7 @@ class App:
         return said({"ready": self.ready}, 200 if self.ready else 503)
 
     async def _read_metrics(self, request: Request) -> Reply:
+        self._notes.do_now()
         body, content_type = self.metrics.text()
         return Reply(body, content_type=content_type)
 
@@ -250,6 +252,7 @@ class App:
         self.draining = True
         self._work.cancel()
         await asyncio.to_thread(self.models.close)
+        self._notes.do_now()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _prepare(self) -> None:
@@ -269,16 +272,14 @@ class App:
 
 def _answer(version: Version, asked: protocol.InferRequest, values: Values) -> Reply:
     """The results as a message."""
-    wanted = asked.outputs
-    if wanted is None:
-        wanted = [protocol.Wanted(name, asked.binary) for name in values]
-    tensors = []
-    binary: set[str] = set()
-    for output in wanted:
-        parts = protocol.to_tensors({output.name: values[output.name]})
-        tensors += parts
-        binary |= {part.name for part in parts if output.binary}
-    response = protocol.InferResponse(version.model, version.version, tensors, asked.id, frozenset(binary))
+    if asked.outputs is None:
+        tensors = protocol.to_tensors(values)
+        binary = frozenset([tensor.name for tensor in tensors] if asked.binary else ())
+    else:
+        parts = {output: protocol.to_tensors({output.name: values[output.name]}) for output in asked.outputs}
+        tensors = [tensor for found in parts.values() for tensor in found]
+        binary = frozenset(tensor.name for output, found in parts.items() if output.binary for tensor in found)
+    response = protocol.InferResponse(version.model, version.version, tensors, asked.id, binary)
     body, length = protocol.write_response(response)
     if length is None:
         return Reply(body)

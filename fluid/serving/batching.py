@@ -46,7 +46,7 @@ class Batcher:
     """Runs jobs in a thread of its own, those of one shape together.
 
     While a batch runs, the next one gathers. An idle model runs a request at once, unless the batch before had several:
-    then others are likely to come, and it waits for them, `max_delay` at most.
+    then as many are likely to come again, and it waits for them, `max_delay` at most.
 
     Args:
       run: computes the results of jobs of one shape, in order.
@@ -81,8 +81,9 @@ class Batcher:
         self._jobs: collections.deque[Job] = collections.deque()
         self._changed = threading.Condition()
         self._rows = 0  # of the jobs that wait
-        self._crowded = False
+        self._last = 1  # how many jobs ran together last
         self._closed = False
+        self._running = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="fluid-batcher", daemon=True)
         self._thread.start()
 
@@ -108,6 +109,24 @@ class Batcher:
             if len(self._jobs) == 1 or self._is_full():  # nothing else makes a difference to the thread
                 self._changed.notify()
 
+    def run_now(self, job: Job) -> bool:
+        """Run a job in the calling thread, which saves two switches of threads; whether the model was idle, so that it
+        has been run.
+
+        Raises:
+          Exception: what `run` raised.
+        """
+        if self._jobs or self._last > 1 or self._closed or not self._running.acquire(blocking=False):
+            return False
+        try:
+            job.future.set_result(self._run([job])[0])
+            return True
+        except Exception as error:
+            self._failed(error)
+            raise
+        finally:
+            self._running.release()
+
     def cancel(self, job: Job) -> None:
         """Forget a job that nobody waits for; one that runs already goes on."""
         with self._changed:
@@ -126,13 +145,15 @@ class Batcher:
     def _work(self) -> None:
         while (batch := self._next()) is not None:
             running = [job for job in batch if job.future.set_running_or_notify_cancel()]
-            self._crowded = len(running) > 1
+            self._last = max(len(running), 1)
             if running:
                 self._answer(running)
 
     def _answer(self, jobs: Sequence[Job]) -> None:
         try:
-            for job, values in zip(jobs, self._run(jobs), strict=True):
+            with self._running:
+                results = self._run(jobs)
+            for job, values in zip(jobs, results, strict=True):
                 job.future.set_result(values)
         except Exception as error:  # of the model; whoever asked is told, and the next batch is tried
             self._failed(error)
@@ -146,13 +167,14 @@ class Batcher:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             if not self._jobs:
                 return None
-            if self._crowded and self._max_delay:
+            if self._last > 1 and self._max_delay:
                 room = self._jobs[0].arrived + self._max_delay - time.monotonic()
                 self._changed.wait_for(lambda: self._closed or self._is_full(), max(room, 0))
             return self._take()
 
     def _is_full(self) -> bool:
-        return not self._jobs or self._rows >= self._max_rows
+        """Whether nobody else is waited for: as many have come as ran together last, or as may run together."""
+        return not self._jobs or len(self._jobs) >= self._last or self._rows >= self._max_rows
 
     def _take(self) -> list[Job]:
         """The first job, and those behind it that may run with it; the others keep their order."""

@@ -1,10 +1,10 @@
 """Bodies of requests: read within limits of size, time and memory."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from typing import Any
 
+from fluid.protocol import HEADER_LENGTH
 from fluid.serving.replies import Refusal
 from fluid.serving.request import Request
 from fluid.serving.settings import Settings
@@ -26,14 +26,9 @@ class Bodies:
         self._reading: Timeouts[asyncio.Task[Any]] = Timeouts(settings.read_timeout, asyncio.Task.cancel)
         self.pending = 0
 
-    @contextlib.contextmanager
-    def counted(self) -> Iterator["Pending"]:
-        """The memory of one request, given back in the end."""
-        pending = Pending(self)
-        try:
-            yield pending
-        finally:
-            self.pending -= pending.size
+    def counted(self) -> "Pending":
+        """The memory of one request, given back at the end of a `with` block."""
+        return Pending(self)
 
     async def read(self, request: Request, pending: "Pending") -> bytes:
         """The body of a request.
@@ -49,6 +44,19 @@ class Bodies:
             raise Refusal(400, "the header Content-Length is a number")
         self._check(int(length))
         return await self._in_time(self._received(request, pending))
+
+    def json_length(self, given: str | None, body: bytes) -> int | None:
+        """How many bytes of a body are JSON, as a header says it, behind which binary tensors follow; None for all.
+
+        Raises:
+          Refusal: 400 for what is no number, 413 for too much JSON.
+        """
+        if given is not None and not (given.isascii() and given.isdigit() and len(given) < 18):
+            raise Refusal(400, f"the header {HEADER_LENGTH} is a number")
+        length = None if given is None else int(given)
+        if (len(body) if length is None else length) > self._settings.max_json:
+            raise Refusal(413, f"a request may have {self._settings.max_json} bytes of JSON; send binary tensors")
+        return length
 
     async def _in_time(self, received: Awaitable[bytes]) -> bytes:
         """What is received, as `asyncio.timeout` would have it, with one timer for all requests."""
@@ -99,3 +107,9 @@ class Pending:
         """Count some more."""
         self.size += size
         self._bodies.add(size)
+
+    def __enter__(self) -> "Pending":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._bodies.pending -= self.size

@@ -19,6 +19,7 @@ class Joined:
     def __init__(self, transport: Any, loop: Any):
         self._transport, self._loop = transport, loop
         self._written: list[bytes] = []
+        self.is_closing = transport.is_closing  # asked for every request
 
     def write(self, data: bytes) -> None:
         """Send bytes soon."""

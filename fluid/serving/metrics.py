@@ -1,5 +1,6 @@
 """Metrics: what Prometheus reads of a server."""
 
+import abc
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,43 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-class Metrics:
+class Registry(abc.ABC):
+    """The metrics of one server: those that count, and those that are read when somebody asks.
+
+    Attributes:
+      client: the library of Prometheus.
+      registry: where counters and histograms belong.
+
+    Raises:
+      ArgumentError: prometheus_client is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import prometheus_client
+        except ImportError as error:
+            raise errors.ArgumentError(
+                "metrics need prometheus_client, and a server needs uvicorn and httptools too: "
+                "pip install 'fluid-jax[serve]'"
+            ) from error
+        self.client: Any = prometheus_client
+        self.registry: Any = prometheus_client.CollectorRegistry()
+        self.registry.register(self)
+
+    def text(self) -> tuple[bytes, str]:
+        """All of them as Prometheus reads them, and the content type of that."""
+        return self.client.generate_latest(self.registry), self.client.CONTENT_TYPE_LATEST
+
+    def describe(self) -> Iterable[Any]:
+        """Nothing, so that making the registry reads nothing."""
+        return []
+
+    @abc.abstractmethod
+    def collect(self) -> Iterable[Any]:
+        """What is read when somebody asks; the registry calls it."""
+
+
+class Metrics(Registry):
     """Counters and histograms of one server, in a registry of their own.
 
     Args:
@@ -18,30 +55,22 @@ class Metrics:
     """
 
     def __init__(self, gauges: Any):
-        try:
-            import prometheus_client as client
-        except ImportError as error:
-            raise errors.ArgumentError(
-                "a server needs uvicorn, httptools and prometheus_client: pip install 'fluid-jax[serve]'"
-            ) from error
-        self._client = client
+        super().__init__()
         self._gauges = gauges
-        self._registry = client.CollectorRegistry()
-        self._requests = client.Counter(
+        self._requests = self.client.Counter(
             "fluid_requests",
             "Requests to infer, by status.",
             ["model", "version", "status"],
-            registry=self._registry,
+            registry=self.registry,
         )
-        self._seconds = client.Histogram(
+        self._seconds = self.client.Histogram(
             "fluid_request_seconds", "Seconds from the head of a request to its answer.", ["model", "version"],
-            buckets=_SECONDS, registry=self._registry,
+            buckets=_SECONDS, registry=self.registry,
         )  # fmt: skip
-        self._rows = client.Histogram(
+        self._rows = self.client.Histogram(
             "fluid_batch_rows", "Rows of the batches that ran.", ["model", "version"],
-            buckets=_ROWS, registry=self._registry,
+            buckets=_ROWS, registry=self.registry,
         )  # fmt: skip
-        self._registry.register(self)
         self._known: dict[tuple[int | str, ...], Any] = {}
 
     def answered(self, model: str, version: str, status: int, seconds: float) -> None:
@@ -59,10 +88,6 @@ class Metrics:
         if key not in self._known:
             self._known[key] = metric.labels(*labels)
         return self._known[key]
-
-    def text(self) -> tuple[bytes, str]:
-        """All of them as Prometheus reads them, and the content type of that."""
-        return self._client.generate_latest(self._registry), self._client.CONTENT_TYPE_LATEST
 
     def collect(self) -> Iterable[Any]:
         """What is read when somebody asks; the registry calls it."""

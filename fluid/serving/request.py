@@ -19,6 +19,7 @@ class Request:
       receive: gives the messages of the client, as ASGI has it.
 
     Attributes:
+      client: the address of its connection, or None.
       method: of HTTP.
       path: without percent signs, and without what an application around this one has taken off.
       headers: by name in lower case; of several with one name the first.
@@ -28,6 +29,7 @@ class Request:
     """
 
     def __init__(self, scope: Any, receive: Receive):
+        self.client: Any = scope.get("client")
         self.method: str = scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         self.headers: Mapping[str, str] = {

@@ -20,6 +20,8 @@ from fluid.session import Request, Session
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
 # Batches of other sizes sum in another order; what is further apart than that depends on the number of rows.
 _NEAR = 1e-2
+# For what takes no longer than this many seconds nothing needs to be kept free meanwhile.
+_QUICK = 1e-3
 
 
 class Runner:
@@ -50,6 +52,7 @@ class Runner:
         self._keys: set[Any] = set()
         self._warm = 0
         self._seconds: dict[tuple[Any, int], float] = {}
+        self._quick: set[tuple[Any, int]] = set()
         self.signature = Signature(self._specs, (), program.output_names is not None)
         self.together = False
 
@@ -77,6 +80,8 @@ class Runner:
         self.signature = Signature(self._specs, self._outputs(values), self._program.output_names is not None)
         self.together = self._has_rows() and not self._program.random and self._is_independent(random)
         self._warm = len(self._keys)
+        if self.together and self.session.device.platform == "cpu" and is_steady(self._step.machine_code(feeds)):
+            self._quick = {place for place, seconds in self._seconds.items() if seconds <= _QUICK}
 
     def job(self, values: Mapping[str, Any], timeout: float) -> Job:
         """Check what a request feeds.
@@ -99,6 +104,13 @@ class Runner:
         self._check_key(key)
         return Job(checked, rows, key if self.together else None, time.monotonic() + timeout)
 
+    def is_quick(self, job: Job) -> bool:
+        """Whether a job by itself takes so little time, whatever its values are, that everything else may wait for it.
+
+        Only on a CPU: an accelerator may be busy with the work of others.
+        """
+        return (job.shape, self._shapes.room(job.rows)) in self._quick
+
     def choose(self, key: Hashable, rows: int) -> int:
         """How many of the rows that wait to run next: all of them padded, or only as many as need no padding.
 
@@ -116,7 +128,10 @@ class Runner:
         if not self.together:
             return [dict(zip(self._names, self._run(job.values), strict=True)) for job in jobs]
         rows = sum(job.rows for job in jobs)
-        values = self._run(joined([job.values for job in jobs], self._shapes.room(rows)))
+        room = self._shapes.room(rows)
+        if len(jobs) == 1 and rows == room:
+            return [dict(zip(self._names, self._run(jobs[0].values), strict=True))]
+        values = self._run(joined([job.values for job in jobs], room))
         ends = itertools.accumulate(job.rows for job in jobs)
         return [
             {name: cut(value, end - job.rows, end) for name, value in zip(self._names, values, strict=True)}
@@ -124,7 +139,11 @@ class Runner:
         ]
 
     def _run(self, feeds: Mapping[str, Any]) -> list[Any]:
-        return [jax.tree.map(np.asarray, value) for value in self._step.raw(feeds)]
+        # To go through a tree takes longer than to copy a small array.
+        return [
+            np.asarray(value) if isinstance(value, jax.Array) else jax.tree.map(np.asarray, value)
+            for value in self._step.raw(feeds)
+        ]
 
     def _timed(self, feeds: Mapping[str, Any]) -> float:
         """How many seconds a batch takes."""
@@ -184,6 +203,11 @@ class Runner:
 def cut_all(values: Sequence[Any], rows: int) -> list[Any]:
     """The first rows of all results."""
     return [cut(value, 0, rows) for value in values]
+
+
+def is_steady(code: str) -> bool:
+    """Whether code takes equally long for all values: it has no loop, which might go on, and calls no Python."""
+    return " while(" not in code and "callback" not in code
 
 
 def _names_of(program: Program) -> list[str]:

@@ -17,6 +17,7 @@ from fluid.serving.settings import Settings
 
 LOG = logging.getLogger("fluid.serving")
 _BACKLOG = 2048
+_LAST_PORT = 65535
 Models = Mapping[str, Any] | str | os.PathLike[str]
 
 
@@ -269,6 +270,15 @@ def _named(models: Models) -> Mapping[str, Any]:
 
 
 def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens; whoever asks from now on is answered, though maybe later.
+
+    Raises:
+      ArgumentError: the port is none, or taken, or the address is not one of this machine.
+    """
+    if type(port) is not int or not 0 <= port <= _LAST_PORT:  # a larger one would be taken modulo 65536
+        raise errors.ArgumentError(
+            f"found port={port!r}, expected a number from 1 to {_LAST_PORT}, or 0 for any free one"
+        )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # asyncio sends at once (TCP_NODELAY) only where the socket says its protocol; else an answer waits 40 ms for an
@@ -277,12 +287,12 @@ def _listening(host: str, port: int) -> socket.socket:
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(address)
-            found.listen(_BACKLOG)  # who asks from now on is answered, though maybe later
+            found.listen(_BACKLOG)
         except OSError:
             found.close()
             raise
         return found
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise errors.ArgumentError(
             f"cannot listen on {host}:{port}: {error}; choose another port, or 0 for any that is free"
         ) from error

@@ -15,8 +15,8 @@ class Settings:
 
     Args:
       max_batch: how many rows run together, and how many a request may have.
-      max_delay_ms: how long a request waits for others, in milliseconds. It waits only while others are coming: after
-        a batch of a single request the next one runs at once.
+      max_delay_ms: how long a request waits for others, in milliseconds. It waits only while others are coming, for as
+        many as were in the batch before: after a batch of a single request the next one runs at once.
       batch_sizes: to which numbers of rows batches are padded, each a compilation; None for powers of two.
       buckets: to how many steps sequences are padded, each a compilation. The last is the longest that is accepted.
       outer_buckets: the same for the sequences in a row of nested sequences, one for each of `buckets`.

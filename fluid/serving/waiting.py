@@ -2,7 +2,9 @@
 
 import asyncio
 import collections
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from fluid.serving.batching import Job
@@ -60,6 +62,69 @@ class Timeouts(Generic[T]):
             del self._ends[one]
             self._late(one)
         self._is_set = False
+
+
+class Company:
+    """Tells whether one client asks alone, so that nobody else waits while it is answered.
+
+    Args:
+      seconds: for how long nobody else has asked then.
+
+    Example:
+      >>> company = Company(60.0)
+      >>> company.is_alone("one"), company.is_alone("one"), company.is_alone("other"), company.is_alone("other")
+      (True, True, False, False)
+    """
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+        self._client: Hashable = None
+        self._asked = self._others_asked = -math.inf
+
+    def is_alone(self, client: Hashable) -> bool:
+        """Note that a client asks; whether it does so alone."""
+        now = time.monotonic()
+        if client != self._client:
+            self._client, self._others_asked = client, self._asked
+        self._asked = now
+        return now - self._others_asked > self._seconds
+
+
+class Later(Generic[T]):
+    """Does something for many at once, soon after the first: done for each by itself, it takes several times as long.
+
+    Args:
+      seconds: how long the first waits.
+      do: called with each, in order.
+
+    Example:
+      >>> async def main():
+      ...     seen = []
+      ...     later = Later(60.0, seen.append)
+      ...     later.put("first")
+      ...     later.put("second")
+      ...     before = list(seen)
+      ...     later.do_now()
+      ...     return before, seen
+      >>> asyncio.run(main())
+      ([], ['first', 'second'])
+    """
+
+    def __init__(self, seconds: float, do: Callable[[T], object]):
+        self._seconds, self._do = seconds, do
+        self._waiting: list[T] = []
+
+    def put(self, one: T) -> None:
+        """Have it done soon."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(self._seconds, self.do_now)
+        self._waiting.append(one)
+
+    def do_now(self) -> None:
+        """Do it for all that wait."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            self._do(one)
 
 
 class Mailbox:

@@ -8,6 +8,7 @@ from mistakes import (
     inference,
     layers,
     losses,
+    online,
     optimizers,
     parameters,
     programs,
@@ -34,4 +35,5 @@ THEMES = [
     parameters.THEME,
     inference.THEME,
     feeds.THEME,
+    online.THEME,
 ]

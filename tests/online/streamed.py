@@ -93,6 +93,11 @@ class Digests(fluid.Handler):
         self._say(f"step {event.step} {digest.hexdigest()[:16]}")
 
 
+def say(line):
+    """Write a line to standard output at once and as a whole; two threads do so."""
+    os.write(1, f"{line}\n".encode())
+
+
 def state(of):
     """A checksum of all that a Trainer has, by name."""
     return {name: hashlib.sha256(np.asarray(value).tobytes()).hexdigest() for name, value in of.session.state().items()}
@@ -114,11 +119,11 @@ def die_when_accepted(journal, times):
 
 
 if __name__ == "__main__":
-    online = make(sys.argv[1], [Digests(lambda said: print(said, flush=True))], program)
+    online = make(sys.argv[1], [Digests(say)], program)
     if len(sys.argv) > 2:
         die_when_accepted(online._journal, int(sys.argv[2]))
     with online:
         server = online.host("127.0.0.1", 0, None, False, Settings())
-        print(f"url {server.url}", flush=True)
+        say(f"url {server.url}")
         server.run()
-    print("ended", flush=True)
+    say("ended")

@@ -307,6 +307,8 @@ def test_from_a_shell_until_sigterm(in_tmp):
         (["net.py:train_program", "kept", "--fetch", "guess"], "publish_to= where"),
         (["net.py:train_program", "kept", "--host", "0.0.0.0"], "so a token is needed"),
         (["net.py:train_program", "kept", "--token-file", "nowhere"], "--token-file"),
+        (["net.py:train_program", "kept", "--port", "99999"], "port=99999, expected a number from 1 to 65535"),
+        (["net.py:train_program", "kept", "--port", "-1"], "port=-1"),
     ],
 )
 def test_mistakes_in_a_shell(in_tmp, monkeypatch, capsys, arguments, why):

@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -168,3 +169,59 @@ def test_row_51_files_that_are_no_journal(tmp_path, open_journal, path):
     database.close()
     with pytest.raises(errors.JournalError, match="has the format 2, expected 1"):
         Journal(path, SETTINGS)
+
+
+def appended_together(journal, asked):
+    """Append from as many threads, all of which have come before the first can; what became of each, in order."""
+    found = [None] * len(asked)
+
+    def append(place):
+        try:
+            found[place] = journal.append(*asked[place][:3], key=asked[place][3])
+        except errors.FluidError as error:
+            found[place] = error
+
+    threads = [threading.Thread(target=append, args=(place,)) for place in range(len(asked))]
+    with journal.changed:
+        for count, thread in enumerate(threads, 1):
+            thread.start()
+            while len(journal._asked) < count:
+                pass
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_what_many_append_at_once_is_on_disk_before_each_is_told_by_one_transaction(open_journal, path):
+    journal = open_journal(max_rows=9, max_bytes=100)
+    journal.append(b"before", 0, 1, key="known")
+    said = []
+    journal._db.set_trace_callback(lambda statement: said.append((statement, found_before(journal))))
+
+    def found_before(journal):
+        return [asked.outcome.done() for asked in journal._asked]
+
+    asked = [(b"a", 0, 2, "a"), (b"b", 0, 1, None), (b"a", 0, 2, "a"), (b"c", 0, 2, "a"), (b"before", 0, 1, "known"),
+             (b"d", 0, 6, None), (b"e", 0, 10, None), (b"f" * 100, 0, 1, None), (b"g", 0, 5, None)]  # fmt: skip
+    found = appended_together(journal, asked)
+    journal._db.set_trace_callback(None)
+    assert found[:3] == [(1, False), (3, False), (1, True)] and found[4] == (0, True) and found[8] == (4, False)
+    kinds = [errors.OnlineError, errors.JournalFullError, errors.FeedError, errors.JournalFullError]
+    assert [type(found[place]) for place in (3, 5, 6, 7)] == kinds
+    commits = [done for statement, done in said if statement == "COMMIT"]
+    assert commits == [[False] * len(asked)], "one commit, and nobody was told before"
+    assert not journal._asked and journal.next == 9 and journal.waiting == 9
+    journal.close()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT first, rows, body FROM entries ORDER BY first").fetchall() == [
+            (0, 1, b"before"), (1, 2, b"a"), (3, 1, b"b"), (4, 5, b"g")
+        ]  # fmt: skip
+
+
+def test_row_49_what_is_too_large_for_the_disk_keeps_nothing_else_out(open_journal):
+    journal = open_journal()
+    pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
+    journal._db.execute(f"PRAGMA max_page_count = {pages + 2}")
+    found = appended_together(journal, [(b"a", 0, 1, None), (b"b" * 100_000, 0, 1, None), (b"c", 0, 1, None)])
+    assert (found[0], found[2]) == ((0, False), (1, False)) and type(found[1]) is errors.JournalError
+    assert [entry.body for entry in journal.read(0, 2)] == [b"a", b"c"] and not journal._asked

@@ -128,7 +128,7 @@ DIGITS = "/v2/models/digits/infer"
 
 
 class Held:
-    """A model whose batches wait until they may go on.
+    """A slow model: its batches wait until they may go on.
 
     Attributes:
       running: set while a batch runs.
@@ -146,6 +146,7 @@ class Held:
             return run(jobs)
 
         monkeypatch.setattr(runner, "run", held)
+        monkeypatch.setattr(runner, "is_quick", lambda job: False)
 
     def release(self):
         """Let all batches run."""

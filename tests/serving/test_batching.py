@@ -68,6 +68,67 @@ def test_every_job_is_answered_once_and_no_batch_is_too_large(kinds, most):
     assert firsts == sorted(firsts), "who came first runs first"
 
 
+def test_an_idle_model_runs_a_request_in_the_thread_that_asks():
+    threads = []
+
+    def run(jobs):
+        threads.append(threading.current_thread())
+        if jobs[0].values["x"] == 1:
+            raise FloatingPointError("broken")
+        return [{"y": 2 * job.values["x"]} for job in jobs]
+
+    failures = []
+    batcher = Batcher(run, max_rows=4, failed=failures.append)
+    job = a_job(3)
+    assert batcher.run_now(job) and job.future.result() == {"y": 6}
+    with pytest.raises(FloatingPointError):
+        batcher.run_now(a_job(1))
+    assert [str(f) for f in failures] == ["broken"]
+    job = a_job(4)
+    batcher.submit(job)
+    assert job.future.result() == {"y": 8}
+    batcher.close()
+    assert not batcher.run_now(a_job(5))
+    assert threads[:2] == [threading.current_thread()] * 2 and threads[2] is not threads[0] and len(threads) == 3
+
+
+def test_a_model_that_others_use_runs_nothing_beside():
+    recorder = Recorder()
+    batcher = Batcher(recorder.run, max_rows=4)
+    batcher.submit(a_job(0))
+    recorder.running.wait()
+    assert not batcher.run_now(a_job(1)), "a batch runs"
+    waiting = [a_job(2), a_job(3)]
+    for job in waiting:
+        batcher.submit(job)
+    assert not batcher.run_now(a_job(4)), "others have come before"
+    recorder.go_on.set()
+    assert [job.future.result() for job in waiting] == [{"y": 4}, {"y": 6}]
+    assert not batcher.run_now(a_job(5)), "others are likely to come"
+    batcher.close()
+    assert recorder.batches == [[0], [2, 3]]
+
+
+def test_as_many_as_ran_together_last_are_waited_for():
+    recorder = Recorder()
+    batcher = Batcher(recorder.run, max_rows=64, max_delay=3600.0)
+    batcher.submit(a_job(0))
+    recorder.running.wait()
+    first = [a_job(x) for x in (1, 2, 3)]
+    for job in first:
+        batcher.submit(job)
+    recorder.go_on.set()
+    for job in first:
+        job.future.result()
+    again = [a_job(x) for x in (4, 5, 6)]
+    for job in again:
+        batcher.submit(job)
+    assert again[-1].future.result() == {"y": 12}, "a fourth is not waited for"
+    batcher.submit(a_job(7))
+    batcher.close()
+    assert recorder.batches == [[0], [1, 2, 3], [4, 5, 6], [7]]
+
+
 def test_the_queue_is_bounded():
     recorder = Recorder()
     batcher = Batcher(recorder.run, max_rows=4, max_jobs=2)

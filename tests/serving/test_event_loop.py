@@ -5,11 +5,14 @@ import socket
 import threading
 import time
 
+import jax
+import jax.numpy as jnp
+
 from fluid.serving.batching import Job
 from fluid.serving.guard import Joined
-from fluid.serving.runner import Runner
+from fluid.serving.runner import Runner, is_steady
 from fluid.serving.server import _listening
-from fluid.serving.waiting import Mailbox, Timeouts
+from fluid.serving.waiting import Later, Mailbox, Timeouts
 
 
 def a_job():
@@ -72,6 +75,32 @@ def test_timeouts_end_in_order_and_one_timer_serves_them():
     with asyncio.Runner(loop_factory=Loop) as runner:
         assert runner.run(main()) == ([0, 99], False)
         assert runner.get_loop().timers <= 3
+
+
+def test_what_is_done_later_is_done_once_and_in_order():
+    async def main():
+        done = []
+        later = Later(0.001, done.append)
+        for i in range(3):
+            later.put(i)
+        later.do_now()
+        at_once = list(done)
+        later.put(3)
+        while len(done) < 4:
+            await asyncio.sleep(0.001)
+        return at_once, done
+
+    assert asyncio.run(main()) == ([0, 1, 2], [0, 1, 2, 3])
+
+
+def test_only_code_without_loops_and_calls_is_steady():
+    def code(function):
+        return jax.jit(function).lower(jnp.ones(3)).compile().as_text()
+
+    assert is_steady(code(lambda x: jnp.exp(x) @ x))
+    assert not is_steady(code(lambda x: jax.lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: 2 * y, x)))
+    assert not is_steady(code(lambda x: jax.lax.scan(lambda y, z: (jnp.sin(y * z), y), x, jnp.outer(x, x))[0]))
+    assert not is_steady(code(lambda x: jax.pure_callback(lambda y: y, x, x)))
 
 
 class Transport:

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -378,13 +379,17 @@ def test_row_46_what_cannot_be_served_ends_at_once(in_tmp, capsys):
     from fluid.__main__ import main
 
     (in_tmp / "x.fluid").write_bytes(b"broken")
+    listening = socket.create_server(("127.0.0.1", 0))
+    taken = listening.getsockname()[1]
     for arguments, match in [
         ("nothing.fluid", "no exported model at"), ("x.fluid", "is damaged"), ("a=x.fluid a=y.fluid", "two models"),
         ("x.fluid --host 0.0.0.0", "a token is needed"), ("x.fluid --token-file nothing", "--token-file"),
-        ("x.fluid --max-batch 0", "max_batch=0"),
+        ("x.fluid --max-batch 0", "max_batch=0"), ("x.fluid --port 99999", "a number from 1 to 65535"),
+        ("x.fluid --port -1", "port=-1"), (f"x.fluid --port {taken}", "choose another port, or 0"),
     ]:  # fmt: skip
         assert main(["serve", *arguments.split(), *(() if "port" in arguments else ("--port", "0"))]) == 1
         assert match in capsys.readouterr().err
+    listening.close()
 
 
 def ask_or_none(server, path):

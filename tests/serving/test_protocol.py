@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fluid import errors, protocol
 from fluid.core import NestedSequenceBatch, SequenceBatch
-from fluid.protocol import tensors
+from fluid.protocol import messages, tensors
 
 DTYPES = st.sampled_from([dtype for name, dtype in tensors.DTYPES.items() if name != "BF16"])
 ARRAYS = DTYPES.flatmap(lambda d: some.arrays(d, some.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))
@@ -152,3 +152,44 @@ def test_bytes_that_do_not_fit(message, match):
 def test_sequences_that_make_no_sense(given, match):
     with pytest.raises(errors.ProtocolError, match=match):
         protocol.from_tensors([protocol.Tensor(n, v) for n, v in given.items()], {"s": 1, "n": 2})
+
+
+def test_requests_with_the_same_json_have_numbers_of_their_own():
+    for number in range(3):
+        body, length = protocol.write_request(protocol.InferRequest([protocol.Tensor("x", np.float32([[number]]))]))
+        (tensor,) = protocol.read_request(body, length).inputs
+        assert tensor.data.tolist() == [[number]]
+        with pytest.raises(errors.ProtocolError, match="expected at most 0"):
+            protocol.read_request(body, length, most_inputs=0)
+    with pytest.raises(errors.ProtocolError, match="left behind the JSON"):
+        protocol.read_request(body[:-1], length)
+
+
+def test_what_clients_send_is_remembered_within_bounds():
+    for number in range(2 * messages._MOST_KNOWN):
+        tensor = protocol.Tensor(f"x{number}", np.zeros(1, "float32"))
+        protocol.read_request(*protocol.write_request(protocol.InferRequest([tensor])))
+        assert len(messages._KNOWN) <= messages._MOST_KNOWN
+    before = set(messages._KNOWN)
+    for tensor in (protocol.Tensor("x" * messages._SHORT, np.zeros(1, "float32")), protocol.Tensor("x", np.zeros(1))):
+        protocol.read_request(*protocol.write_request(protocol.InferRequest([tensor], id="one of many")))
+    protocol.read_request(json.dumps({"inputs": [GOOD]}).encode())
+    assert set(messages._KNOWN) == before, "nothing long, nothing that comes once, no numbers"
+
+
+@given(st.lists(st.sampled_from([("FP32", (2, 3)), ("INT64", (1,)), ("BOOL", (0, 2)), ("BF16", (4,))]), max_size=3))
+def test_answers_in_binary_form_are_read_as_they_were_written(kinds):
+    outputs = [
+        protocol.Tensor(f"y{i}", np.random.default_rng(i).normal(size=shape).astype(tensors.DTYPES[kind]))
+        for i, (kind, shape) in enumerate(kinds)
+    ]
+    for again in (False, True):
+        binary = frozenset(tensor.name for tensor in outputs)
+        answer = protocol.InferResponse("model", "7", outputs, binary=binary)
+        body, length = protocol.write_response(answer)
+        assert (length is None) == (not outputs), again
+        found = protocol.read_response(body, length)
+        assert (found.model, found.version, found.id) == ("model", "7", None)
+        for mine, theirs in zip(outputs, found.outputs, strict=True):
+            assert mine.name == theirs.name and mine.data.dtype == theirs.data.dtype
+            assert mine.data.shape == theirs.data.shape and mine.data.tobytes() == theirs.data.tobytes()

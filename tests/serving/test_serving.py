@@ -5,6 +5,7 @@ import json
 import logging
 import pathlib
 import subprocess
+import threading
 
 import jax
 import numpy as np
@@ -16,10 +17,13 @@ from serving.served import (
     WORDS,
     ask,
     centered,
+    connected,
     digits,
     image_request,
     nested,
     params_of,
+    post,
+    read_answer,
     save,
     sentiment,
 )
@@ -27,6 +31,7 @@ from tritonclient.utils import InferenceServerException
 
 import fluid
 from fluid import errors
+from fluid.serving.waiting import Company
 
 
 @pytest.fixture
@@ -389,6 +394,38 @@ def test_models_that_cannot_be_served(files, tmp_path, server):
     port = int(server.url.rpartition(":")[2])
     with pytest.raises(errors.ArgumentError, match="choose another port"):
         fluid.serve(files["digits"], port=port)
+    for port in (65536, -1, "8000", True):
+        with pytest.raises(errors.ArgumentError, match=f"found port={port!r}, expected a number from 1 to 65535"):
+            fluid.serve(files["digits"], port=port)
+
+
+# Who is answered by which thread
+
+
+def test_what_is_quick_is_computed_by_the_event_loop_for_who_asks_alone(files, monkeypatch):
+    with fluid.serve(files["digits"], port=0, max_batch=4) as server:
+        runner = server.app.models.find("digits").runner
+        monkeypatch.setattr(server.app, "_company", Company(3600.0))
+        threads = []
+        run = runner.run
+
+        def noted(jobs):
+            threads.append(threading.current_thread().name)
+            return run(jobs)
+
+        monkeypatch.setattr(runner, "run", noted)
+        request = post(DIGITS, json.dumps(image_request()).encode())
+
+        def answered(connection, quick):
+            monkeypatch.setattr(runner, "is_quick", lambda job: quick)
+            connection.sendall(request)
+            return read_answer(connection)[0] == 200 and threads.pop()
+
+        with connected(server) as first, connected(server) as second:
+            assert answered(first, quick=True) == "fluid-server" == answered(first, quick=True)
+            assert answered(first, quick=False) == "fluid-batcher"
+            assert answered(first, quick=True) == "fluid-server"
+            assert answered(second, quick=True) == "fluid-batcher" == answered(first, quick=True)
 
 
 # What is measured and written down
