@@ -1,5 +1,6 @@
 """Every example runs small; most of them do better than knowing nothing already then."""
 
+import functools
 import importlib.util
 import pathlib
 
@@ -30,7 +31,7 @@ def test_every_example_is_tested_here():
     }
     tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py", "seq2seq_2018.py"}
     tested |= {"serve_digits.py", "run_a_2018_model.py", "online_recommender.py", "policy_gradient.py"}
-    tested |= {"gan_digits.py", "shared_tower.py"}
+    tested |= {"gan_digits.py", "shared_tower.py", "plan_gpt.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -272,6 +273,15 @@ def test_notebook(in_tmp):
     said = "".join(output.get("text", "") for output in outputs)
     assert "image/png" in kinds, "a plot"
     assert float(said.rpartition("test accuracy ")[2].split()[0]) > 0.9
+
+
+def test_plan_gpt(capsys):
+    example = load("plan_gpt")
+    small = functools.partial(example.gpt, count=50, length=8, layers=2, size=16, heads=2, hidden=24)
+    plan = example.main(small, batch_size=4, meshes=[fluid.Mesh(data=1)])
+    numbers = 2 * 50 * 16 + 2 * (4 * 16 * 16 + 3 * 16 * 24 + 4 * 16) + 2 * 16  # two tables, blocks, the last norm
+    assert plan.candidates[0].parameters == 4 * numbers
+    assert f"{numbers:,} parameters, 4 rows" in capsys.readouterr().out
 
 
 def test_policy_gradient(in_tmp, capsys):

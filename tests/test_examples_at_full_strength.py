@@ -1,5 +1,9 @@
 """Every example as it is shown, with the numbers that it says it reaches; `make examples` runs these."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 from test_examples import EXAMPLES, load
 
@@ -106,3 +110,18 @@ def test_run_a_2018_model(in_tmp):
 def test_policy_gradient(in_tmp):
     reached, by_chance = load("policy_gradient").main()
     assert reached > 150 > 6 * by_chance
+
+
+def test_plan_gpt():
+    """The page about plans shows what the example prints, as far as it does not depend on the version of XLA."""
+    printed = subprocess.run(
+        [sys.executable, EXAMPLES / "plan_gpt.py"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    page = (EXAMPLES.parent / "docs" / "planning.md").read_text(encoding="utf-8").splitlines()
+    shown = page[page.index(printed[0]) :]
+
+    def bytes_held(lines):
+        return [re.split(r"  +", line)[:5] for line in lines[3:7]]
+
+    assert bytes_held(printed) == bytes_held(shown) and len(bytes_held(printed)[0]) == 5
+    assert [line for line in printed if "80 GB" in line] == [line for line in shown if "80 GB on" in line][:2]

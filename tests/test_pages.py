@@ -20,6 +20,7 @@ PAGES = [
     "online.md",
     "own-layers.md",
     "own-loops.md",
+    "planning.md",
     "precision.md",
     "programs.md",
     "rates.md",

@@ -215,11 +215,13 @@ class OnlineTrainer(AcceptsRows):
           done, of which `saved` are in a checkpoint, None without one, and `published` in the newest version; `last`,
           the scalars of the program in the last step, and `test`, their means over the newest rows that were tested on.
         """
+        # First the state, so that who waits until nothing is left to train sees the steps of all of it.
+        state = self._control.state
         steps = self._control.steps
         saved = self._saved()
         failure = self._control.failure
         return {
-            "state": self._control.state,
+            "state": state,
             "error": None if failure is None else str(failure)[:500],
             "accepted": self._journal.next,
             "trained": steps * self._split.batch_size,

@@ -55,7 +55,10 @@ SOME_SIZES = {
 }
 
 # Examples without a program that could be exported, and why.
-NOT_DEPLOYED = {"seq2seq_2018": "its programs are written down, and saved by the Executor as in 2018"}
+NOT_DEPLOYED = {
+    "plan_gpt": "nothing is trained: it is about a training to come",
+    "seq2seq_2018": "its programs are written down, and saved by the Executor as in 2018",
+}
 
 # What becomes of an example: its file, and the program in it that is deployed.
 EXAMPLE_PROGRAMS = {

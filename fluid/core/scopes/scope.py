@@ -76,7 +76,8 @@ class Scope(MutableMapping[str, jax.Array]):
                     f"programs of one Session share by name; rename one: ParamAttr(name=...) or fluid.name_scope(...)"
                 )
         if any(name not in self.specs for name in specs):
-            new = {n: v for n, v in init().items() if n not in self.specs}
+            values = init()
+            new = {n: values[n] for n in specs if n not in self.specs}
             self.arrays |= new
             self.specs |= {n: specs[n] for n in new}
 

@@ -1,0 +1,70 @@
+"""Before anybody rents 256 devices: what training a GPT of 6.7 billion parameters takes on each of them.
+
+The training step is compiled for devices that are not there, so this takes a minute on a laptop. It prints a table:
+what a device holds, what it computes, and what it sends to others. Run
+
+    python examples/plan_gpt.py
+    python -m fluid plan examples/plan_gpt.py:train_program --optimizer Adam --batch 256 --precision bfloat16 \
+        --mesh data=256 --mesh fsdp=256 --mesh data=64,model=4 --mesh fsdp=64,model=4 --memory 80GB
+"""
+
+import functools
+
+import jax
+
+import fluid
+
+MESHES = [
+    fluid.Mesh(data=256),
+    fluid.Mesh(fsdp=256),
+    fluid.Mesh(data=64, model=4),
+    fluid.Mesh(fsdp=64, model=4),
+]
+
+
+def gpt(count=32_000, length=2048, layers=32, size=4096, heads=32, hidden=11_008):
+    """The loss of a GPT that says the next of `count` words, for texts of `length` words.
+
+    Where the mesh has an axis `model`, the first matrices of each block are divided by columns over it and the last
+    ones by rows, so that the devices along it add up their results twice in a block (Shoeybi et al., 2019).
+    """
+    columns = fluid.ParamAttr(sharding=(None, "model"))
+    rows = fluid.ParamAttr(sharding=("model", None))
+    product = functools.partial(fluid.layers.fc, num_flatten_dims=2, bias_attr=False)
+
+    def norm(x):
+        return fluid.layers.layer_norm(x, begin_norm_axis=2)
+
+    def block(x):
+        attributes = [columns, columns, columns, rows]
+        x = x + fluid.layers.multi_head_attention(
+            norm(x), num_heads=heads, causal=True, rotary=True, param_attr=attributes, bias_attr=False
+        )
+        gate = product(norm(x), size=hidden, act="swish", param_attr=columns)
+        return x + product(gate * product(norm(x), size=hidden, param_attr=columns), size=size, param_attr=rows)
+
+    text = fluid.layers.data("text", shape=[length + 1, 1], dtype="int64")
+    x = fluid.layers.embedding(text[:, :-1], size=[count, size])
+    # Computed again for the gradient: what 32 blocks leave behind would take more than all else.
+    x = fluid.layers.repeat(block, layers, x, remat=True)
+    scores = product(norm(x), size=count, param_attr=columns)
+    return {"loss": fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(scores, text[:, 1:]))}
+
+
+def train_program():
+    """The GPT in its full size."""
+    return gpt()
+
+
+def main(program=train_program, batch_size=256, meshes=MESHES, memory=80 * 10**9):
+    """Plan, print the table, and return the plan."""
+    optimizer = fluid.optimizer.Adam(3e-4)
+    plan = fluid.plan(program, optimizer, batch_size, meshes, memory=memory, precision="bfloat16")
+    print(plan)
+    return plan
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 256)  # before JAX looks what there is
+    main()
