@@ -40,8 +40,9 @@ def gpt(count=32_000, length=2048, layers=32, size=4096, heads=32, hidden=11_008
         x = x + fluid.layers.multi_head_attention(
             norm(x), num_heads=heads, causal=True, rotary=True, param_attr=attributes, bias_attr=False
         )
-        gate = product(norm(x), size=hidden, act="swish", param_attr=columns)
-        return x + product(gate * product(norm(x), size=hidden, param_attr=columns), size=size, param_attr=rows)
+        seen = norm(x)
+        gate = product(seen, size=hidden, act="swish", param_attr=columns)
+        return x + product(gate * product(seen, size=hidden, param_attr=columns), size=size, param_attr=rows)
 
     text = fluid.layers.data("text", shape=[length + 1, 1], dtype="int64")
     x = fluid.layers.embedding(text[:, :-1], size=[count, size])

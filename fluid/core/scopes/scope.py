@@ -77,8 +77,8 @@ class Scope(MutableMapping[str, jax.Array]):
                 )
         if any(name not in self.specs for name in specs):
             values = init()
-            new = {n: values[n] for n in specs if n not in self.specs}
-            self.arrays |= new
+            new = [n for n in specs if n not in self.specs]
+            self.arrays |= {n: values[n] for n in sorted(new)}  # as files have them
             self.specs |= {n: specs[n] for n in new}
 
     def known_step(self) -> int | None:
