@@ -23,7 +23,7 @@ def on_path(monkeypatch):
     ("name", "setup"),
     [
         pytest.param("MLP", "training", marks=pytest.mark.slow),
-        pytest.param("LENET", "training", marks=pytest.mark.slow),
+        pytest.param("LENET", "training", marks=pytest.mark.full),
         pytest.param("DIGITS", "training", marks=pytest.mark.slow),
         pytest.param("RESNET", "resnet32", marks=pytest.mark.full),
         pytest.param("RESNET_NHWC", "resnet32", marks=pytest.mark.full),

@@ -63,7 +63,7 @@ def test_without_the_scale_such_gradients_vanish(monkeypatch):
     assert np.array_equal(session.scope["w"], before)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_it_learns_digits_as_well_as_float32(digits):
     def program():
         image, label = layers.data("image", shape=[1, 8, 8]), layers.data("label", shape=[1], dtype="int64")
