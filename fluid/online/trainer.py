@@ -51,7 +51,8 @@ class OnlineTrainer(AcceptsRows):
       test_window: over how many of the newest of these rows `status()["test"]` goes.
       checkpoint_every: steps from one checkpoint to the next.
       publish_to: the folder that `publish` writes versions to, as `fluid.serve` reads them; None for none.
-      publish_every: steps from one version to the next; None publishes when asked only.
+      publish_every: steps from one version to the next; None publishes when asked only. A minibatch that has been read
+        when a version is due is trained on first.
       fetch: what a published model returns, see `Trainer.save_inference_model`, such as the name of the prediction.
       export: further options of `Trainer.save_inference_model`, such as `{"platforms": ["cpu"]}`.
       feed_order: which field of a row is which feed, as in `Trainer.train`.

@@ -154,7 +154,9 @@ def test_versions_are_published_by_themselves(opened, tmp_path, caplog):
     online = opened(publish_to=tmp_path / "models", publish_every=2, fetch=["guess"], export={"platforms": ["cpu"]})
     online.send(points(25))
     assert trained_on(online)["steps"] == 5
-    assert sorted(os.listdir(tmp_path / "models")) == ["2", "4"]
+    # Due after 2 and 4 steps; a minibatch that has been read by then is trained on first.
+    first, second = sorted(map(int, os.listdir(tmp_path / "models")))
+    assert first in (2, 3) and second in (4, 5)
     (tmp_path / "models").rename(tmp_path / "moved")
     (tmp_path / "models").write_text("in the way")
     online.send(points(5))
