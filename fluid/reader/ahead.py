@@ -36,7 +36,7 @@ class _Workers:
     def __init__(self, open_rows: Callable[[], Rows], size: int, mapper: Callable[[Any], Any] | None, count: int):
         self.open_rows = open_rows
         self.mapper = mapper
-        self.done: queue.SimpleQueue[tuple[int, str, Any]] = queue.SimpleQueue()
+        self.done: queue.SimpleQueue[tuple[int | None, str, Any]] = queue.SimpleQueue()
         self.tickets: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.rows: Rows | None = None
@@ -138,8 +138,10 @@ def _rows(shared: _Workers) -> Rows:
         yield None
         for number in itertools.count():
             while number not in held:
-                arrived, *rest = shared.done.get()
-                held[arrived] = rest[0], rest[1]
+                arrived, kind, value = shared.done.get()
+                if arrived is None:
+                    return
+                held[arrived] = kind, value
             kind, value = held.pop(number)
             if kind is _END:
                 return
@@ -170,6 +172,7 @@ def _end_all() -> None:
     left = list(_running)
     for shared in left:
         shared.stop()
+        shared.done.put((None, _END, None))  # whoever waits for a row may be a thread of another pass
     for shared in left:
         _join(shared.threads)
 
