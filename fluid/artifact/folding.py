@@ -59,16 +59,17 @@ def fold(source: Source, arrays: Mapping[str, np.ndarray]) -> tuple[Computation,
 
 @dataclass(frozen=True)
 class _Affine:
-    """A product, scaled and shifted for each channel.
+    """A product, scaled and shifted for each channel, and perhaps transposed.
 
     Attributes:
       product: the equation of the product.
-      axis: where its channels lie.
+      axis: where its channels lie in the end.
       weight_axis: where they lie in its second operand.
       last: the equation of the last step.
       scale: `[channels]`, or one number for all.
       shift: `[channels]`, or one number for all.
       scaled: whether there is a scale; a bias alone is left as it is.
+      order: which dimension of the product is which in the end; None for the order that it has.
     """
 
     product: Any
@@ -78,6 +79,12 @@ class _Affine:
     scale: Any = 1.0
     shift: Any = 0.0
     scaled: bool = False
+    order: tuple[int, ...] | None = None
+
+    def transposed(self, permutation: tuple[int, ...]) -> "_Affine":
+        """The same with its dimensions in another order."""
+        order = permutation if self.order is None else tuple(self.order[i] for i in permutation)
+        return replace(self, axis=permutation.index(self.axis), order=order)
 
 
 def _computed(
@@ -181,6 +188,8 @@ class _Folder:
             affine = _Affine(equation, *axes, equation)
         elif kind == "convert_element_type" and jnp.issubdtype(equation.params["new_dtype"], jnp.floating):
             affine = self._affine.get(equation.invars[0])
+        elif kind == "transpose" and equation.invars[0] in self._affine:
+            affine = self._affine[equation.invars[0]].transposed(equation.params["permutation"])
         elif kind in _ARITHMETIC:
             affine = self._changed(equation)
         if affine is not None:
@@ -219,6 +228,7 @@ class _Folder:
         shift = np.broadcast_to(affine.shift, weight.shape[axis]).astype(wide)
         weight, shift = self._take(self._unused(self._names.get(second, "weight")), weight, shift)
         (value,) = _evaluated(self._jaxpr, affine.product, {first: self._read(first), second: weight})
+        value = value if affine.order is None else jnp.transpose(value, affine.order)
         shape = [-1 if i == affine.axis else 1 for i in range(len(result.shape))]
         return (value.astype(wide) + jnp.reshape(shift, shape)).astype(result.dtype)
 

@@ -150,6 +150,19 @@ class Layer:
         """Record a result as `NAME.tmp_K`."""
         return core.record(self.frame.unique(f"{self.name}.tmp"), value, self._caller)
 
+    def output_channels_first(self, images: Any) -> Any:
+        """Record images `[batch, *pixels, channels]` as `[batch, channels, *pixels]`, see `channels_last`."""
+        value = jnp.moveaxis(images, -1, 1)
+        result = self.output(value)
+        if result is value:  # an overridden value was not made of these images
+            self.frame.note(result, channels_last=images)
+        return result
+
+    def output_elementwise(self, function: Callable[[Any], Any], value: Any) -> Any:
+        """Record what a function makes of each element of a value by itself."""
+        images = channels_last(value)
+        return self.output(on_data(function, value)) if images is None else self.output_channels_first(function(images))
+
     def finish(self, value: Any, act: Activation = None) -> Any:
         """Record a result as `NAME.tmp_K`; then apply an activation to it and record that too."""
         return self.activate(self.output(value), act)
@@ -167,6 +180,8 @@ class Layer:
         """Apply an activation, given by its name or as a function, and record the result; None does nothing."""
         if act is None:
             return value
+        if isinstance(act, str) and act in functional.ELEMENTWISE:
+            return self.output_elementwise(functional.ACTIVATIONS[act], value)
         raw = on_data(functional.activation(act), value)
         result = self.output(raw)
         if act == "softmax" and result is raw:  # an overridden value does not come from these logits
@@ -179,6 +194,15 @@ def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:
     result = function(*(dense(v) for v in (value, *others)))
     batch = next((v for v in (value, *others) if is_sequence(v)), None)
     return result if batch is None else batch.with_data(result)
+
+
+def channels_last(value: Any) -> Any:
+    """The images `[batch, *pixels, channels]` of which a layer made this value, with the channels first; or None.
+
+    A CPU computes faster with the channels last. Layers that do so return the transposed result, as the program has it,
+    and the layer behind goes on with the images themselves: what nobody reads with the channels first is not computed.
+    """
+    return core.current_frame("layers").fact(dense(value), "channels_last")
 
 
 def is_sequence(value: Any) -> TypeGuard[core.SequenceBatch | core.NestedSequenceBatch]:

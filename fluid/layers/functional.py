@@ -139,6 +139,9 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "mish": jax.nn.mish,
 }
 
+# The activations that treat each element by itself.
+ELEMENTWISE = ACTIVATIONS.keys() - {"softmax", "log_softmax"}
+
 
 def activation(act: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The function that `act=` stands for: an entry of the table, or the function itself.

@@ -37,7 +37,10 @@ def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -
     compute = function or functional.ACTIVATIONS[kind]
 
     def elementwise(x: core.Value, name: str | None = None) -> Any:
-        return Layer(kind, name).output(like(x, compute(filled(x, 0.5 if kind in _PARTIAL else 0))))
+        this = Layer(kind, name)
+        if kind not in _PARTIAL:
+            return this.output_elementwise(compute, x)
+        return this.output(like(x, compute(filled(x, 0.5))))
 
     elementwise.__name__ = elementwise.__qualname__ = kind
     elementwise.__doc__ = _DOCUMENTATION.format(title=title, kind=kind)

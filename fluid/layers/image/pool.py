@@ -11,7 +11,16 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer, wide
 from fluid.layers.checks import Sizes, sizes_of
-from fluid.layers.image.spatial import Image, Padding, Pairs, by_layout, image_of, paddings
+from fluid.layers.image.spatial import (
+    Image,
+    Padding,
+    Pairs,
+    by_layout,
+    image_of,
+    paddings,
+    record_images,
+    with_channels_last,
+)
 from fluid.layers.no_effect import no_effect
 
 _MOST_PARTS = 16  # cells of a window up to which they are compared one by one
@@ -238,6 +247,14 @@ def _pool(
         window = sizes_of(this, "pool_size", size, dims)
         strides = sizes_of(this, "pool_stride", stride, dims)
         pads = _to_last_window(this, image, window, strides, paddings(this, padding, image, window, strides), ceil)
+    computed = with_channels_last(image)
+    return record_images(this, image, computed, _pooled(computed, window, strides, pads, kind, exclusive))
+
+
+def _pooled(
+    image: Image, window: tuple[int, ...], strides: tuple[int, ...], pads: Pairs, kind: str, exclusive: bool
+) -> jax.Array:
+    """The largest or the mean pixel under each window, in the layout of the image; see `pool2d`."""
     geometry = (
         by_layout(image, window, 1, 1),
         by_layout(image, strides, 1, 1),
@@ -245,17 +262,17 @@ def _pool(
     )
     x = image.array
     if kind == "max" and window == strides and not any(map(any, pads)) and math.prod(window) <= _MOST_PARTS:
-        return this.output(_largest_of_tiles(image, window))
+        return _largest_of_tiles(image, window)
     if kind == "max":
         lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
-        return this.output(jax.lax.reduce_window(x, np.array(lowest, x.dtype), jax.lax.max, *geometry))
+        return jax.lax.reduce_window(x, np.array(lowest, x.dtype), jax.lax.max, *geometry)
     cells = wide(x)
     zero = np.array(0, cells.dtype)
     total = jax.lax.reduce_window(cells, zero, jax.lax.add, *geometry)
     if not exclusive:
-        return this.output((total / math.prod(window)).astype(x.dtype))
+        return (total / math.prod(window)).astype(x.dtype)
     inside = jnp.ones([s if i in image.axes else 1 for i, s in enumerate(x.shape)], cells.dtype)
-    return this.output((total / jax.lax.reduce_window(inside, zero, jax.lax.add, *geometry)).astype(x.dtype))
+    return (total / jax.lax.reduce_window(inside, zero, jax.lax.add, *geometry)).astype(x.dtype)
 
 
 def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:

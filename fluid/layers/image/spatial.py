@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, along_axis, array_of, describe
+from fluid.layers.base import Layer, along_axis, array_of, channels_last, describe
 
 # What layers accept as `padding=`; `paddings` says what each kind means.
 Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
@@ -66,6 +68,28 @@ def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "d
     channel_axis = 1 if layout == first else ndim - 1
     axes = tuple(i for i in range(1, ndim) if i != channel_axis)
     return Image(array, layout, channel_axis, array.shape[channel_axis], tuple(array.shape[i] for i in axes), axes)
+
+
+def with_channels_last(image: Image, moved: bool = False) -> Image:
+    """The same images with their channels last, where a CPU computes faster so; others as they are.
+
+    Args:
+      image: in the layout that the user names.
+      moved: whether to move the channels of images that no layer before has computed with the channels last.
+    """
+    if image.layout != "NCHW" or jax.default_backend() != "cpu":
+        return image
+    images = channels_last(image.array)
+    if images is None:
+        if not moved:
+            return image
+        images = jnp.moveaxis(image.array, 1, -1)
+    return image._replace(array=images, layout="NHWC", channel_axis=3, axes=(1, 2))
+
+
+def record_images(this: Layer, image: Image, computed: Image, result: Any) -> Any:
+    """Record a result in the layout of the input, although it was computed from `with_channels_last` of that."""
+    return this.output(result) if computed.layout == image.layout else this.output_channels_first(result)
 
 
 def by_layout(image: Image, pixels: Any, channels: Any, batch: Any) -> tuple[Any, ...]:
@@ -141,13 +165,29 @@ def check_groups(this: Layer, channels: int, num_filters: int, groups: int | Non
     return count
 
 
-def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, act: Any) -> Any:
-    """Record what a convolution computed; then add a bias, and apply an activation, and record these too."""
-    result = this.output(result)
-    bias = this.bias(bias_attr, [result.shape[image.channel_axis]], result.dtype)
+def finish_convolution(
+    this: Layer, image: Image, result: Any, bias_attr: Any, act: Any, computed: Image | None = None
+) -> Any:
+    """Record what a convolution computed; then add a bias, and apply an activation, and record these too.
+
+    Args:
+      this: the layer.
+      image: the input.
+      result: of the convolution, in the layout of `computed`.
+      bias_attr: the setting of the bias.
+      act: the activation.
+      computed: what it was computed from, if that is not the input itself.
+    """
+    computed = computed or image
+    recorded = record_images(this, image, computed, result)
+    bias = this.bias(bias_attr, [result.shape[computed.channel_axis]], result.dtype)
     if bias is not None:
-        result = this.output(result + bias.reshape(along_axis(image.channel_axis, result.ndim)))
-    return this.activate(result, act)
+        images = channels_last(recorded)
+        if images is None:
+            recorded = this.output(recorded + bias.reshape(along_axis(image.channel_axis, recorded.ndim)))
+        else:
+            recorded = this.output_channels_first(images + bias)
+    return this.activate(recorded, act)
 
 
 def divided_channels(this: Layer, image: Image, argument: str, value: Any, parts: int) -> int:

@@ -7,7 +7,18 @@ import jax.numpy as jnp
 
 from fluid import core
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, along_axis, dense, is_sequence, layer, like, valid_steps, wide, wide_dtype
+from fluid.layers.base import (
+    Layer,
+    along_axis,
+    channels_last,
+    dense,
+    is_sequence,
+    layer,
+    like,
+    valid_steps,
+    wide,
+    wide_dtype,
+)
 from fluid.layers.functional import Activation
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
@@ -87,6 +98,10 @@ def batch_norm(
     this = Layer("batch_norm", name)
     x = dense(input)
     axis = channel_axis_of(this, input, data_layout, "data_layout")
+    images = channels_last(x) if axis == 1 else None
+    if images is not None:
+        x = images
+        axis = x.ndim - 1
     size = [x.shape[axis]]
     dtype = wide_dtype(x.dtype)
     scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
@@ -105,7 +120,9 @@ def batch_norm(
     factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
     shape = along_axis(axis, x.ndim)
     result = affine(wide(x) - mean.reshape(shape), factor, bias, shape)
-    return this.finish(like(input, result.astype(x.dtype)), act)
+    result = result.astype(x.dtype)
+    recorded = this.output(like(input, result)) if images is None else this.output_channels_first(result)
+    return this.activate(recorded, act)
 
 
 def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any]:
