@@ -4,13 +4,13 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.initializer import Normal
 from fluid.layers.base import Layer, layer
 from fluid.layers.checks import Sizes, sizes_of
 from fluid.layers.functional import Activation
+from fluid.layers.image.convolve import convolve
 from fluid.layers.image.spatial import (
     Padding,
     check_groups,
@@ -159,32 +159,5 @@ def _convolve(
     default = Normal(0.0, math.sqrt(2.0 / (math.prod(kernel) * image.channels)))
     filters = this.weight(param_attr, [num_filters, image.channels // groups, *kernel], image.array.dtype, default)
     computed = with_channels_last(image, moved=True)
-    training = this.frame.mode == core.TRAIN and jax.default_backend() == "cpu"
-    result = jax.lax.conv_general_dilated(
-        computed_once(computed.array) if training else computed.array,
-        filters,
-        strides,
-        pads,
-        rhs_dilation=dilations,
-        dimension_numbers=(computed.layout, "OIHW" if dims == 2 else "OIDHW", computed.layout),
-        feature_group_count=groups,
-    )
+    result = convolve(computed, filters, strides, pads, dilations, groups, this.frame.mode)
     return finish_convolution(this, image, result, bias_attr, act, computed)
-
-
-@jax.custom_jvp
-def computed_once(array: jax.Array) -> jax.Array:
-    """The same array, which XLA computes once for a convolution and for the gradient of its filters.
-
-    The gradient reads the input of the convolution in another order. XLA on a CPU computes that copy from whatever the
-    input is made of, back to the convolution before; through the sums of a residual net, back to the first one. It does
-    not copy a computation that takes several arrays of this size, which this is, in a way that changes no number.
-    """
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        return array
-    return jax.lax.select(array != array, -array, array)
-
-
-@computed_once.defjvp
-def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return computed_once(*primals), tangents[0]

@@ -229,3 +229,75 @@ def test_windows_side_by_side_are_those_of_reduce_window(layout, dtype):
     found, expected = (jax.vjp(f, finite) for f in (by_layer, by_window))
     seed = jnp.arange(found[0].size, dtype=dtype).reshape(found[0].shape)
     np.testing.assert_array_equal(found[1](seed)[0], expected[1](seed)[0])
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(filter_size=[5, 3]),
+        dict(filter_size=[6, 1]),
+        dict(filter_size=1, stride=[2, 3]),
+        dict(filter_size=3, padding=1, stride=2),
+        dict(filter_size=5, groups=2),
+        dict(filter_size=5, dilation=[1, 2]),
+    ],
+    ids=str,
+)
+def test_training_has_the_gradients_of_convolutions(settings, layout):
+    """Whichever way is taken: those of `lax.conv_general_dilated`, computed with the channels first."""
+    x = RNG.normal(size=(2, 4, 9, 11)).astype("float32")
+    size, stride, dilation, pads = geometry(settings, x.shape[2:])
+    groups = settings.get("groups", 1)
+    w = RNG.normal(size=(6, 4 // groups, *size)).astype("float32")
+    order = (0, 1, 2, 3) if layout == "NCHW" else (0, 2, 3, 1)
+
+    def program():
+        data = layers.data("x", np.transpose(x, order).shape[1:])
+        return layers.conv2d(data, 6, data_format=layout, bias_attr=False, **settings)
+
+    traced = fluid.Program(program)
+
+    def by_layer(x, w):
+        feed = {"x": x.transpose(order)}
+        found = traced.apply({"conv2d_0.w_0": w}, feed, key=None, mode="train").outputs[0]
+        return found.transpose(np.argsort(order))
+
+    def by_lax(x, w):
+        return jax.lax.conv_general_dilated(
+            x, w, stride, pads, rhs_dilation=dilation, feature_group_count=groups, precision="highest"
+        )
+
+    (found, back), (want, wanted) = (jax.vjp(f, jnp.asarray(x), jnp.asarray(w)) for f in (by_layer, by_lax))
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+    seed = jnp.asarray(RNG.normal(size=want.shape).astype("float32"))
+    for got, expected in zip(back(seed), wanted(seed), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_go_on_with_the_channels_last():
+    """On a CPU only what comes into a net of convolutions and goes out of it is transposed, and NaN stays NaN."""
+
+    def program():
+        hidden = layers.data("x", [3, 12, 12])
+        for _ in range(2):
+            hidden = layers.batch_norm(layers.conv2d(hidden, 4, 3, padding=1), act="relu")
+            hidden = layers.tanh(layers.pool2d(hidden, 2, "max", 2))
+        return layers.conv2d(hidden, 2, 3)
+
+    traced = fluid.Program(program)
+    arrays = {n: jnp.ones(s.shape) for n, s in {**traced.parameters, **traced.states}.items()}
+
+    def compute(x):
+        return traced.apply(arrays, {"x": x}, key=None, mode="train").outputs[0]
+
+    x = jnp.asarray(RNG.normal(size=(2, 3, 12, 12)), "float32")
+    assert np.isnan(compute(x.at[0, 0, 0, 0].set(jnp.nan))).any()
+    jaxpr = jax.make_jaxpr(compute)(x).jaxpr
+    needed = set(map(id, jaxpr.outvars))
+    moves = 0
+    for equation in reversed(jaxpr.eqns):
+        if any(id(v) in needed for v in equation.outvars):
+            needed |= set(map(id, equation.invars))
+            moves += equation.primitive.name == "transpose"
+    assert moves == (2 if jax.default_backend() == "cpu" else 0)
