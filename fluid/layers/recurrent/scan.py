@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fluid import core
 from fluid.layers.recurrent.cells import Cell
+from fluid.layers.recurrent.lstm_scan import lstm_scan, usual_lstm
 
 
 def unroll(
@@ -39,7 +40,13 @@ def unroll(
 
 def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool = False) -> Any:
     """Run a cell over the steps of sequences `[batch, time, ...]`; its outputs of all steps, as such sequences."""
-    outputs, _ = unroll(cell, jnp.swapaxes(batch.data, 0, 1), state, batch.lengths, reverse)
+    inputs = jnp.swapaxes(batch.data, 0, 1)
+    usual = None if reverse else usual_lstm(cell, inputs, state)
+    if usual is not None:
+        # What it computes behind the end of a row is finite, and reaches nothing: nobody reads padding.
+        outputs: Any = lstm_scan(usual, inputs, state)
+    else:
+        outputs, _ = unroll(cell, inputs, state, batch.lengths, reverse)
     return jax.tree.map(lambda steps: batch.with_data(jnp.swapaxes(steps, 0, 1)), outputs)
 
 

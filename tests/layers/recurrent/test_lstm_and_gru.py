@@ -1,8 +1,10 @@
 """LSTM and GRU beside loops in NumPy, one row at a time; the goldens have the plain cases."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.special import expit
 from layers.run import run
 from scipy.special import expit as sigmoid
 
@@ -58,6 +60,47 @@ def test_dynamic_lstm(reverse, bias):
             h, c = lstm_step(row[t] + h @ weight + biases[: 4 * WIDTH], c, np.split(biases[4 * WIDTH :], 3))
             np.testing.assert_allclose(got_h[t], h, rtol=1e-4, atol=1e-6)
             np.testing.assert_allclose(got_c[t], c, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("peepholes", [False, True])
+def test_gradients_of_an_lstm_in_training(peepholes):
+    """Beside JAX's gradient of a loop over each row by itself, with respect to all that the layer takes."""
+    x, starts = words(4 * WIDTH), (values(4, WIDTH), values(4, WIDTH, salt=1))
+    weight, biases = values(WIDTH, 4 * WIDTH, salt=2), values(1, (7 if peepholes else 4) * WIDTH, salt=3)
+    wanted = [values(4, max(LENGTHS), WIDTH, salt=salt) for salt in (4, 5)]
+
+    def program():
+        h, c = layers.data("h", [WIDTH]), layers.data("c", [WIDTH])
+        x = layers.data("x", [4 * WIDTH], lod_level=1)
+        return layers.dynamic_lstm(x, 4 * WIDTH, h, c, use_peepholes=peepholes)
+
+    traced = fluid.Program(program)
+
+    def by_layer(data, weight, biases, h, c, both):
+        arrays = {"lstm_0.w_0": weight, "lstm_0.b_0": biases}
+        feed = {"x": x.with_data(data), "h": h, "c": c}
+        outputs = traced.apply(arrays, feed, key=None, mode="train").outputs
+        kept = x.mask[..., None]
+        return sum(jnp.sum(jnp.where(kept, o.data * w, 0)) for o, w in zip(outputs[:both], wanted, strict=False))
+
+    def by_loops(data, weight, biases, h, c, both):
+        total = 0.0
+        bias, peeps = biases[0, : 4 * WIDTH], jnp.reshape(biases[0, 4 * WIDTH :], (-1, WIDTH))
+        p = peeps if peepholes else jnp.zeros((3, WIDTH))
+        for row, length in enumerate(LENGTHS):
+            state, cell = h[row], c[row]
+            for t in range(length):
+                g, i, f, o = jnp.split(data[row, t] + state @ weight + bias, 4)
+                cell = expit(f + p[1] * cell) * cell + expit(i + p[0] * cell) * jnp.tanh(g)
+                state = expit(o + p[2] * cell) * jnp.tanh(cell)
+                total += sum(jnp.sum(v * w[row, t]) for v, w in zip((state, cell)[:both], wanted, strict=False))
+        return total
+
+    given = [jnp.asarray(v) for v in (x.data, weight, biases, *starts)]
+    for both in (1, 2):
+        found, expected = (jax.grad(f, argnums=range(5))(*given, both) for f in (by_layer, by_loops))
+        for got, want in zip(found, expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
 
 
 def test_dynamic_lstmp_clips_and_projects():
