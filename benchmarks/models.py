@@ -1,6 +1,7 @@
 """The models, each once for fluid and once by hand in plain JAX, and the generated data that they train on.
 
-The hand-written functions take parameters by the names that fluid gives them, so that both start from the same values.
+The hand-written functions take parameters by the names that fluid gives them, so that both start from the same values,
+but in the order that is best for them: images and filters have their channels last.
 """
 
 import functools
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from by_hand import digits_forward, lenet_forward
+from by_hand import convolution, digits_forward, lenet_forward
 
 import fluid
 
@@ -23,11 +24,27 @@ class Model(NamedTuple):
       shape: of one input.
       inference_program: fluid's function.
       forward: the hand-written one: `(parameters, states, x, training) -> (logits, new states)`.
+      layout: of fluid's images, "NCHW" or "NHWC"; None for a model without images.
+      flattened: channels, height and width of the images that the first layer of fluid's reads in one row; or None.
     """
 
     shape: tuple[int, ...]
     inference_program: Callable[[], Any]
     forward: Callable[[Arrays, Arrays, Any, bool], tuple[Any, Arrays]]
+    layout: str | None = None
+    flattened: tuple[int, int, int] | None = None
+
+    def arrays_by_hand(self, arrays: Arrays) -> Arrays:
+        """Fluid's parameters and states as the hand-written function takes them."""
+        found = {n: np.transpose(v, (2, 3, 1, 0)) if np.ndim(v) == 4 else np.array(v) for n, v in arrays.items()}
+        if self.layout == "NCHW" and self.flattened:
+            rows = found["fc_0.w_0"]
+            found["fc_0.w_0"] = rows.reshape(*self.flattened, -1).transpose(1, 2, 0, 3).reshape(rows.shape)
+        return found
+
+    def images_by_hand(self, x: np.ndarray) -> np.ndarray:
+        """Fluid's inputs as the hand-written function takes them."""
+        return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if self.layout == "NCHW" else x
 
     def train_program(self) -> Any:
         """Fluid's loss."""
@@ -65,13 +82,13 @@ def digits_program() -> Any:
     return fluid.layers.fc(fluid.layers.batch_norm(hidden), size=10, act="softmax")
 
 
-def lenet_program() -> Any:
-    """LeNet on 1 x 28 x 28, batch normalisation after each convolution."""
-    hidden = fluid.layers.data(name="x", shape=[1, 28, 28])
+def lenet_program(layout: str) -> Any:
+    """LeNet on images of 28 x 28 points, batch normalisation after each convolution."""
+    hidden = fluid.layers.data(name="x", shape=[1, 28, 28] if layout == "NCHW" else [28, 28, 1])
     for num_filters in (20, 50):
-        hidden = fluid.layers.conv2d(hidden, num_filters=num_filters, filter_size=5)
-        hidden = fluid.layers.batch_norm(hidden, act="relu")
-        hidden = fluid.layers.pool2d(hidden, pool_size=2, pool_stride=2, pool_type="max")
+        hidden = fluid.layers.conv2d(hidden, num_filters=num_filters, filter_size=5, data_format=layout)
+        hidden = fluid.layers.batch_norm(hidden, act="relu", data_layout=layout)
+        hidden = fluid.layers.pool2d(hidden, pool_size=2, pool_stride=2, pool_type="max", data_format=layout)
     hidden = fluid.layers.fc(hidden, size=500, act="relu")
     return fluid.layers.fc(hidden, size=10, act="softmax")
 
@@ -93,34 +110,31 @@ def resnet_program(layout: str) -> Any:
     return fluid.layers.fc(hidden, size=10, act="softmax")
 
 
-def resnet_forward(layout: str, p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
+def resnet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
     """The same by hand."""
     new_states = {}
     number = 0
-    pixels = tuple(layout.index(letter) for letter in "NHW")
-    broadcast = (None, slice(None), None, None) if layout == "NCHW" else (None, None, None, slice(None))
 
     def conv_bn(x: Any, stride: int) -> Any:
         nonlocal number
-        weight = p[f"conv2d_{number}.w_0"]
-        padding = [((weight.shape[2] - 1) // 2,) * 2] * 2
-        x = jax.lax.conv_general_dilated(x, weight, (stride,) * 2, padding, dimension_numbers=(layout, "OIHW", layout))
+        filters = p[f"conv2d_{number}.w_0"]
+        x = convolution(x, filters, stride, padding=(len(filters) - 1) // 2)
         norm = f"batch_norm_{number}"
         number += 1
         mean, variance = states[f"{norm}.w_1"], states[f"{norm}.w_2"]
         if training:
             old_mean, old_variance = mean, variance
-            mean, variance = x.mean(pixels), x.var(pixels)
+            mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
             new_states[f"{norm}.w_1"] = 0.9 * old_mean + 0.1 * mean
             new_states[f"{norm}.w_2"] = 0.9 * old_variance + 0.1 * variance
         factor = p[f"{norm}.w_0"] * jax.lax.rsqrt(variance + 1e-5)
-        return (x - mean[broadcast]) * factor[broadcast] + p[f"{norm}.b_0"][broadcast]
+        return (x - mean) * factor + p[f"{norm}.b_0"]
 
     x = jax.nn.relu(conv_bn(x, 1))
     for _, stride in RESNET_BLOCKS:
         shortcut = conv_bn(x, stride) if stride == 2 else x
         x = jax.nn.relu(conv_bn(jax.nn.relu(conv_bn(x, stride)), 1) + shortcut)
-    return x.mean(pixels[1:]) @ p["fc_0.w_0"] + p["fc_0.b_0"], new_states
+    return x.mean((1, 2)) @ p["fc_0.w_0"] + p["fc_0.b_0"], new_states
 
 
 def image_shape(layout: str) -> tuple[int, ...]:
@@ -129,9 +143,14 @@ def image_shape(layout: str) -> tuple[int, ...]:
 
 
 def resnet(layout: str) -> Model:
-    """ResNet-32 with images in this layout."""
-    program = functools.partial(resnet_program, layout)
-    return Model(image_shape(layout), program, functools.partial(resnet_forward, layout))
+    """ResNet-32 with fluid's images in this layout."""
+    return Model(image_shape(layout), functools.partial(resnet_program, layout), resnet_forward, layout)
+
+
+def lenet(layout: str) -> Model:
+    """LeNet with fluid's images in this layout."""
+    shape = (1, 28, 28) if layout == "NCHW" else (28, 28, 1)
+    return Model(shape, functools.partial(lenet_program, layout), lenet_forward, layout, flattened=(50, 4, 4))
 
 
 class Lookups(Model):
@@ -166,7 +185,8 @@ def lookups(rows: int) -> Lookups:
 RESNET_BLOCKS = [(filters, 2 if filters > 16 and block == 0 else 1) for filters in (16, 32, 64) for block in range(5)]
 
 MLP = Model((64,), mlp_program, mlp_forward)
-DIGITS = Model((1, 8, 8), digits_program, digits_forward)
-LENET = Model((1, 28, 28), lenet_program, lenet_forward)
+DIGITS = Model((1, 8, 8), digits_program, digits_forward, "NCHW", flattened=(20, 3, 3))
+LENET = lenet("NCHW")
+LENET_NHWC = lenet("NHWC")
 RESNET = resnet("NCHW")
 RESNET_NHWC = resnet("NHWC")

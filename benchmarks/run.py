@@ -10,6 +10,7 @@ BENCHMARKS = [
     "lenet_bn",
     "resnet32",
     "bigemb",
+    "lstm",
     "lstm_ragged",
     "inference",
     "repeat",

@@ -62,7 +62,7 @@ def make_step(
 
 
 def split(params: Arrays, trainable: set[str]) -> tuple[Arrays, Arrays]:
-    """Split fluid's arrays into parameters and states, both on the device."""
+    """Split arrays into parameters and states, both on the device."""
     parameters = {n: jax.device_put(np.array(v)) for n, v in params.items() if n in trainable}
     return parameters, {n: jax.device_put(np.array(v)) for n, v in params.items() if n not in trainable}
 
@@ -71,7 +71,8 @@ def hand_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, s
     """Do what the other one does, by hand."""
     optimizer, step = make_step(model, setup.by_hand)
     trainable = set(fluid.Program(model.train_program).parameters)
-    parameters, states = split(params, trainable)
+    parameters, states = split(model.arrays_by_hand(params), trainable)
+    x = model.images_by_hand(x)
     state = (parameters, states, optimizer.init(parameters))
     random = np.random.default_rng(0)
 

@@ -24,6 +24,7 @@ def on_path(monkeypatch):
     [
         pytest.param("MLP", "training", marks=pytest.mark.slow),
         pytest.param("LENET", "training", marks=pytest.mark.full),
+        pytest.param("LENET_NHWC", "training", marks=pytest.mark.full),
         pytest.param("DIGITS", "training", marks=pytest.mark.slow),
         pytest.param("RESNET", "resnet32", marks=pytest.mark.full),
         pytest.param("RESNET_NHWC", "resnet32", marks=pytest.mark.full),
@@ -55,11 +56,13 @@ def losses_of(name, setup):
     x = x if x.dtype.kind == "i" else x.astype("float64")
     trainer = fluid.Trainer(model.train_program, optimizer=rules.by_fluid)
     optimizer, step = training.make_step(model, rules.by_hand)
-    parameters, states = training.split(dict(trainer.params), set(fluid.Program(model.train_program).parameters))
+    arrays = model.arrays_by_hand(dict(trainer.params))
+    parameters, states = training.split(arrays, set(fluid.Program(model.train_program).parameters))
     state = (parameters, states, optimizer.init(parameters))
+    images = model.images_by_hand(x)
     by_hand, by_fluid = [], []
     for _ in range(5):
-        state, loss = step(state, x, labels)
+        state, loss = step(state, images, labels)
         by_hand.append(float(loss))
 
     def on_event(event):
@@ -86,12 +89,22 @@ def test_both_read_ragged_sentences_alike():
         np.testing.assert_allclose(slope, wanted[name], rtol=1e-3, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
+def test_both_train_an_lstm_alike():
+    lstm = importlib.import_module("lstm")
+    trainer, by_fluid = lstm.fluid_peer()
+    by_hand = lstm.hand_peer(dict(trainer.params))
+    np.testing.assert_allclose([by_fluid(), by_fluid()], [by_hand(), by_hand()], rtol=1e-3)
+
+
 @pytest.mark.parametrize(("net", "model"), [("digits", "DIGITS"), ("lenet", "LENET")])
 def test_both_start_with_the_same_shapes(net, model):
-    program = fluid.Program(getattr(importlib.import_module("models"), model).train_program)
+    twice = getattr(importlib.import_module("models"), model)
+    program = fluid.Program(twice.train_program)
     made = importlib.import_module("by_hand").NETS[net].init()
     for arrays, specs in zip(made, (program.parameters, program.states), strict=True):
-        assert {name: value.shape for name, value in arrays.items()} == {n: s.shape for n, s in specs.items()}
+        wanted = twice.arrays_by_hand({n: np.zeros(s.shape) for n, s in specs.items()})
+        assert {name: value.shape for name, value in arrays.items()} == {n: v.shape for n, v in wanted.items()}
 
 
 def test_the_process_by_hand_does_not_load_fluid():
