@@ -276,20 +276,33 @@ def _pooled(
 
 
 def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:
-    """The largest cell under each of the windows that lie side by side, `[batch, channels, height', width']`.
+    """The largest cell under each of the windows that lie side by side, in the layout of the image.
 
-    It equals `lax.reduce_window`, with its gradient, which goes to the first of equal cells. But XLA fuses comparisons
-    with what is before and behind them, which it does neither with windows nor with the scatter that is their gradient.
+    It equals `lax.reduce_window`, with its gradient. But XLA fuses it with what is before and behind, which it does
+    neither with windows nor with the scatter that is their gradient.
     """
     stop = [slice(size // k * k) for size, k in zip(image.pixels, window, strict=True)]
-    whole = image.array[by_layout(image, stop, slice(None), slice(None))]
-    cells = (
-        whole[
-            by_layout(image, [slice(o, None, k) for o, k in zip(place, window, strict=True)], slice(None), slice(None))
-        ]
-        for place in np.ndindex(*window)
-    )
-    return functools.reduce(lambda a, b: jnp.where((a >= b) | jnp.isnan(a), a, b), cells)
+    return _largest(by_layout(image, window, 1, 1), image.array[by_layout(image, stop, slice(None), slice(None))])
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _largest(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
+    """The largest element of each tile of an array, whose sizes are multiples of those of a tile."""
+    split = [part for size, k in zip(array.shape, tile, strict=True) for part in (size // k, k)]
+    return array.reshape(split).max(tuple(range(1, len(split), 2)))
+
+
+@_largest.defjvp
+def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """The slope of the first of equal elements."""
+
+    def larger(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        before = (first[0] >= second[0]) | jnp.isnan(first[0])
+        return jnp.where(before, first[0], second[0]), jnp.where(before, first[1], second[1])
+
+    places = [tuple(slice(o, None, k) for o, k in zip(place, tile, strict=True)) for place in np.ndindex(*tile)]
+    cells = [(arrays[0][place], slopes[0][place]) for place in places]
+    return _largest(tile, arrays[0]), functools.reduce(larger, cells)[1]
 
 
 def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
