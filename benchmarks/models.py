@@ -37,7 +37,7 @@ class Model(NamedTuple):
     def arrays_by_hand(self, arrays: Arrays) -> Arrays:
         """Fluid's parameters and states as the hand-written function takes them."""
         found = {n: np.transpose(v, (2, 3, 1, 0)) if np.ndim(v) == 4 else np.array(v) for n, v in arrays.items()}
-        if self.layout == "NCHW" and self.flattened:
+        if self.layout == "NCHW" and self.flattened and "fc_0.w_0" in found:
             rows = found["fc_0.w_0"]
             found["fc_0.w_0"] = rows.reshape(*self.flattened, -1).transpose(1, 2, 0, 3).reshape(rows.shape)
         return found

@@ -1,0 +1,195 @@
+"""What was tried to compute layers faster on a CPU, each beside what XLA makes of the plain form.
+
+    python benchmarks/kernels.py [--rounds 9]
+
+Every row is a function and its gradient, jitted. The variants take turns; the figure is the least CPU time of a call,
+which other work on the machine disturbs less than the clock.
+"""
+
+import argparse
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fluid
+from fluid.layers.image.convolve import computed_once, convolve
+from fluid.layers.image.spatial import Image
+
+Variants = dict[str, Callable[..., Any]]
+CALLS = 3
+
+
+def random(*shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(0).normal(size=shape), "float32")
+
+
+def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with what it makes of a slope of ones."""
+
+    def call(*arguments: Any) -> Any:
+        value, pull = jax.vjp(function, *arguments)
+        return value, pull(jax.tree.map(jnp.ones_like, value))
+
+    return call
+
+
+def plain(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
+    """XLA's convolution of images with the channels last; filters as fluid has them."""
+    pads = [(padding, padding)] * 2
+    return jax.lax.conv_general_dilated(x, filters, [stride] * 2, pads, dimension_numbers=("NHWC", "OIHW", "NHWC"))
+
+
+def first(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
+    """XLA's convolution with the channels first, of the same images."""
+    found = jax.lax.conv_general_dilated(x.transpose(0, 3, 1, 2), filters, [stride] * 2, [(padding, padding)] * 2)
+    return found.transpose(0, 2, 3, 1)
+
+
+def ours(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
+    """Fluid's in training."""
+    image = Image(x, "NHWC", 3, x.shape[3], x.shape[1:3], (1, 2))
+    return convolve(image, filters, (stride, stride), [(padding, padding)] * 2, (1, 1), 1, "train")
+
+
+def patches(x: Any, filters: Any) -> Any:
+    """One product with all the pixels under each window side by side; without stride and padding."""
+    count, channels, rows, columns = filters.shape
+    high, wide = x.shape[1] - rows + 1, x.shape[2] - columns + 1
+    cells = [x[:, i : i + high, j : j + wide] for i in range(rows) for j in range(columns)]
+    flat = jnp.concatenate(cells, axis=-1).reshape(-1, rows * columns * channels)
+    return (flat @ filters.transpose(2, 3, 1, 0).reshape(-1, count)).reshape(len(x), high, wide, count)
+
+
+def convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
+    cases: dict[str, tuple[Variants, tuple[Any, ...]]] = {}
+    x = random(64, 12, 12, 20)
+    variants: Variants = {"XLA": plain, "channels first": first, "product of patches": patches, "fluid": ours}
+    cases["convolution 5 x 5, 12 x 12 x 20 to 50, batch 64"] = (variants, (x, random(50, 20, 5, 5)))
+    for channels, size, stride in ((16, 32, 2), (256, 14, 1)):
+        filters = 2 * channels if stride == 2 else channels // 4
+        pair = {"XLA": functools.partial(plain, stride=stride), "fluid": functools.partial(ours, stride=stride)}
+        what = f"convolution 1 x 1, {size} x {size} x {channels} to {filters}, stride {stride}, batch 32"
+        cases[what] = (pair, (random(32, size, size, channels), random(filters, channels, 1, 1)))
+    return cases
+
+
+def residual(once: bool, blocks: int, convolution: Callable[..., Any], x: Any, filters: Any) -> Any:
+    """Some blocks of two convolutions with a normalisation each, and the sum."""
+
+    def normalised(y: Any) -> Any:
+        mean = y.mean((0, 1, 2))
+        return (y - mean) * jax.lax.rsqrt(jnp.square(y - mean).mean((0, 1, 2)) + 1e-5)
+
+    kept = computed_once if once else lambda y: y
+    for _ in range(blocks):
+        hidden = jax.nn.relu(normalised(convolution(kept(x), filters, padding=1)))
+        x = jax.nn.relu(normalised(convolution(kept(hidden), filters, padding=1)) + x)
+    return x
+
+
+def pooled_by_window(x: Any) -> Any:
+    return jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def pooled_by_reshape(x: Any) -> Any:
+    batch, high, wide, channels = x.shape
+    return x.reshape(batch, high // 2, 2, wide // 2, 2, channels).max((2, 4))
+
+
+def in_program(layer: Callable[[], Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """A layer in training as a function of its feed and its parameters."""
+    program = fluid.Program(layer)
+
+    def call(x: Any, *arrays: Any) -> Any:
+        return program.apply(dict(zip(names, arrays, strict=True)), {"x": x}, key=None, mode="train").outputs[0]
+
+    return call
+
+
+def pooled_by_fluid(shape: tuple[int, ...]) -> Callable[..., Any]:
+    return in_program(lambda: fluid.layers.pool2d(fluid.layers.data("x", shape), 2, "max", 2, data_format="NHWC"), ())
+
+
+def lstm_by_jax(unroll: int, masked: bool, x: Any, weight: Any) -> Any:
+    """The hidden states of a scan whose gradient is JAX's."""
+
+    def step(state: Any, now: Any) -> Any:
+        number, x = now
+        h, c = state
+        g, i, f, o = jnp.split(x + h @ weight, 4, axis=1)
+        new_c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        new_h = jax.nn.sigmoid(o) * jnp.tanh(new_c)
+        if masked:
+            real = (number < jnp.full(len(x), 100))[:, None]
+            new_h, new_c = jnp.where(real, new_h, h), jnp.where(real, new_c, c)
+        return (new_h, new_c), new_h
+
+    zeros = jnp.zeros((x.shape[0], weight.shape[0]))
+    steps = (jnp.arange(x.shape[1]), jnp.swapaxes(x, 0, 1))
+    return jnp.swapaxes(jax.lax.scan(step, (zeros, zeros), steps, unroll=unroll)[1], 0, 1)
+
+
+def lstm_by_fluid(x: Any, weight: Any) -> Any:
+    def layer() -> Any:
+        rows = fluid.layers.data("x", [x.shape[2]], lod_level=1)
+        return fluid.layers.dynamic_lstm(rows, x.shape[2], use_peepholes=False, bias_attr=False)[0]
+
+    rows = fluid.SequenceBatch(x, jnp.full(x.shape[0], x.shape[1], "int32"))
+    return in_program(layer, ("lstm_0.w_0",))(rows, weight).data
+
+
+def every_case() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
+    cases = convolutions()
+    blocks: Variants = {
+        "XLA": functools.partial(residual, False, 5, plain),
+        "channels first": functools.partial(residual, False, 5, first),
+        "the input computed once": functools.partial(residual, True, 5, plain),
+    }
+    cases["five residual blocks, 32 x 32 x 16, batch 32"] = (blocks, (random(32, 32, 32, 16), random(16, 16, 3, 3)))
+    image = random(64, 24, 24, 20)
+    pools = {"XLA": pooled_by_window, "reshape": pooled_by_reshape, "fluid": pooled_by_fluid(image.shape[1:])}
+    cases["pooling 2 x 2, 24 x 24 x 20, batch 64"] = (pools, (image,))
+    loops: Variants = {
+        "scan": functools.partial(lstm_by_jax, 1, False),
+        "scan, masked": functools.partial(lstm_by_jax, 1, True),
+        "scan, four steps unrolled": functools.partial(lstm_by_jax, 4, False),
+        "fluid": lstm_by_fluid,
+    }
+    cases["LSTM of 128, 100 steps, batch 64"] = (loops, (random(64, 100, 512), random(128, 512) / 10))
+    return cases
+
+
+def least(variants: Variants, arguments: tuple[Any, ...], rounds: int) -> dict[str, float]:
+    """The least CPU milliseconds of a call of each variant, after one that compiles."""
+    calls = {name: jax.jit(with_gradient(function)) for name, function in variants.items()}
+    found = dict.fromkeys(calls, np.inf)
+    for number in range(rounds + 1):
+        for name, call in calls.items():
+            start = time.process_time()
+            for _ in range(CALLS):
+                made = call(*arguments)
+            jax.block_until_ready(made)
+            if number:
+                found[name] = min(found[name], (time.process_time() - start) / CALLS * 1e3)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    rounds = parser.parse_args().rounds
+    print("| what | variant | CPU ms | times as fast |\n|---|---|---|---|")
+    for what, (variants, arguments) in every_case().items():
+        found = least(variants, arguments, rounds)
+        for name, milliseconds in found.items():
+            ratio = next(iter(found.values())) / milliseconds
+            print(f"| {what} | {name} | {milliseconds:.1f} | {ratio:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
