@@ -1,6 +1,6 @@
 """What was tried to compute layers faster on a CPU, each beside what XLA makes of the plain form.
 
-    python benchmarks/kernels.py [--rounds 9]
+    python benchmarks/kernels.py [LSTM pooling ...] [--rounds 9]
 
 Every row is a function and its gradient, jitted. The variants take turns; the figure is the least CPU time of a call,
 which other work on the machine disturbs less than the clock.
@@ -56,8 +56,9 @@ def ours(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
     return convolve(image, filters, (stride, stride), [(padding, padding)] * 2, (1, 1), 1, "train")
 
 
-def patches(x: Any, filters: Any) -> Any:
-    """One product with all the pixels under each window side by side; without stride and padding."""
+def patches(x: Any, filters: Any, padding: int = 0) -> Any:
+    """One product with all the pixels under each window side by side."""
+    x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     count, channels, rows, columns = filters.shape
     high, wide = x.shape[1] - rows + 1, x.shape[2] - columns + 1
     cells = [x[:, i : i + high, j : j + wide] for i in range(rows) for j in range(columns)]
@@ -70,6 +71,9 @@ def convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
     x = random(64, 12, 12, 20)
     variants: Variants = {"XLA": plain, "channels first": first, "product of patches": patches, "fluid": ours}
     cases["convolution 5 x 5, 12 x 12 x 20 to 50, batch 64"] = (variants, (x, random(50, 20, 5, 5)))
+    padded = {name: functools.partial(function, padding=1) for name, function in variants.items()}
+    arguments = (random(32, 32, 32, 16), random(16, 16, 3, 3))
+    cases["convolution 3 x 3 with padding, 32 x 32 x 16 to 16, batch 32"] = (padded, arguments)
     for channels, size, stride in ((16, 32, 2), (256, 14, 1)):
         filters = 2 * channels if stride == 2 else channels // 4
         pair = {"XLA": functools.partial(plain, stride=stride), "fluid": functools.partial(ours, stride=stride)}
@@ -181,11 +185,14 @@ def least(variants: Variants, arguments: tuple[Any, ...], rounds: int) -> dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="beginnings of the rows to measure; all by default")
     parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
+    given = parser.parse_args()
     print("| what | variant | CPU ms | times as fast |\n|---|---|---|---|")
     for what, (variants, arguments) in every_case().items():
-        found = least(variants, arguments, rounds)
+        if not what.startswith(tuple(given.names) or ""):
+            continue
+        found = least(variants, arguments, given.rounds)
         for name, milliseconds in found.items():
             ratio = next(iter(found.values())) / milliseconds
             print(f"| {what} | {name} | {milliseconds:.1f} | {ratio:.2f} |", flush=True)
