@@ -187,7 +187,8 @@ class BoundStep:
 
     def _jitted(self) -> tuple[Any, Any]:
         """The training step, and the run that changes nothing, for what is frozen now."""
-        train, test = self._traced(self._step.train, 2), self._traced(self._step.test, 1)
+        pure_train, pure_test = self._functions(self._step)
+        train, test = self._traced(pure_train, 2), self._traced(pure_test, 1)
         if self._mesh is None:
             return jax.jit(train, donate_argnums=0), jax.jit(test)
         if not self._step.training:
@@ -195,6 +196,10 @@ class BoundStep:
         # What a step makes lies where that lay which it takes the place of.
         lie = self._mesh.shardings(self._carry())
         return jax.jit(train, donate_argnums=0, out_shardings=(lie, self._mesh.results)), test
+
+    def _functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """A step that trains, and one that changes nothing, as pure functions of what `raw` hands over."""
+        return step.train, step.test
 
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
@@ -289,13 +294,14 @@ class BoundStep:
     def _needed(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
         """The feeds that the results depend on, of those that the request does not give."""
         step = self._step
+        train, test = self._functions(step)
         kept = self._not_carried()
         overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
             if step.training:
-                return step.train(self._carry(), kept, {**given, **stand_ins}, over)
-            return step.test(kept["arrays"], {**given, **stand_ins}, over, kept["root"], self._scope.step)
+                return train(self._carry(), kept, {**given, **stand_ins}, over)
+            return test(kept["arrays"], {**given, **stand_ins}, over, kept["root"], self._scope.step)
 
         stand_ins = self._stand_ins(feeds, overrides)
         return set(stand_ins) - unneeded(results, stand_ins, dict(feeds), dict(overrides))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import errors
 from fluid.core import Program, warn
@@ -68,13 +69,24 @@ class Rule(NamedTuple):
         """The slots before the first update."""
         return self._transformation(self.optimizer).init(dict(parameters))
 
-    def first_slots(self, parameters: Mapping[str, Any]) -> Any:
-        """What `init` returns, as arrays; computed without XLA where it can be, and is not large."""
-        closed, shapes = jax.make_jaxpr(self.init, return_shape=True)(dict(parameters))
+    def first_slots(self, parameters: Mapping[str, Any], members: int | None = None) -> Any:
+        """What `init` returns, as arrays; computed without XLA where it can be, and is not large.
+
+        Args:
+          parameters: by name.
+          members: of how many trainings these are the stacked parameters, `[members, ...]`; so are the slots then.
+        """
+        arrays = dict(parameters)
+        one = arrays if members is None else jax.eval_shape(lambda: {n: a[0] for n, a in arrays.items()})
+        closed, shapes = jax.make_jaxpr(self.init, return_shape=True)(one)
         leaves, structure = jax.tree.flatten(shapes)
-        small = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) <= _MOST_BY_NUMPY
+        small = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) * (members or 1) <= _MOST_BY_NUMPY
         values = filled(closed.jaxpr) if small else None
-        return jax.jit(self.init)(dict(parameters)) if values is None else jax.tree.unflatten(structure, values)
+        if values is None:
+            return jax.jit(self.init if members is None else jax.vmap(self.init))(arrays)
+        if members is not None:
+            values = [np.repeat(value[np.newaxis], members, axis=0) for value in values]
+        return jax.tree.unflatten(structure, values)
 
     def rate(self, rate: Any, slots: Any) -> Any:
         """The learning rate of the next update, a scalar; arguments as for `update`.
