@@ -92,9 +92,39 @@ def known_values(handler: Handler) -> list[str]:
     return [*(name for names in outputs.values() for name in names), *handler._dispatcher.measures()]
 
 
-def number(value: Any) -> float:
-    """A scalar of a program, of shape `[]` or `[1]`, as a float."""
-    return float(value if np.ndim(value) == 0 else value[0])
+def number(value: Any) -> Any:
+    """A scalar of a program, of shape `[]` or `[1]`, as a float; those of a population, one each, as float64."""
+    if np.ndim(value) == 0:
+        return float(value)
+    numbers = np.asarray(value, np.float64).reshape(-1)
+    return float(numbers[0]) if len(numbers) == 1 else numbers
+
+
+def as_json(value: Any) -> Any:
+    """A number as JSON has it, and a list of those of a population."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def from_json(value: Any) -> Any:
+    """What `as_json` was given."""
+    return np.asarray(value, np.float64) if isinstance(value, list) else value
+
+
+def spans(values: Mapping[str, Any]) -> dict[str, float]:
+    """Values as they are shown in few words: of the numbers of a population the least and the greatest.
+
+    Example:
+      >>> spans({"loss": np.array([0.5, 0.25, np.nan]), "rate": 0.1})
+      {'least loss': 0.25, 'greatest loss': 0.5, 'rate': 0.1}
+    """
+    shown: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            shown[f"least {name}"] = float(np.fmin.reduce(value))
+            shown[f"greatest {name}"] = float(np.fmax.reduce(value))
+        else:
+            shown[name] = value
+    return shown
 
 
 def by_name(metrics: Results) -> dict[str, Any]:
