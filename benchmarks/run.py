@@ -12,6 +12,7 @@ BENCHMARKS = [
     "bigemb",
     "lstm_ragged",
     "inference",
+    "population",
     "repeat",
     "startup",
     "parallel",

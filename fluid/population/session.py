@@ -110,7 +110,7 @@ class PopulationSession(Session):
     def activate(self, active: np.ndarray) -> None:
         """Say which members are trained from the next step on: bool `[members]`."""
         self.population.active = np.array(active, bool)
-        self.population.flags = self.place(self.population.active)
+        self.population.flags = None if active.all() else self.place(self.population.active)
 
     def convert(self, feeder: Feeder, minibatch: Any, index: int) -> dict[str, Any]:
         """A feed on the device of a minibatch, or of one for each member: those are stacked behind the batch.
@@ -165,7 +165,7 @@ class PopulationSession(Session):
     def state(self) -> dict[str, Any]:
         """All that a later run needs, by name; with `@active`, and what differs among the members as `@vary/...`."""
         differing = {f"{_VARIED}{n}": v for n, v in {**self.population.arguments, **self.population.numbers}.items()}
-        return {**super().state(), **differing, _ACTIVE: self.population.flags}
+        return {**super().state(), **differing, _ACTIVE: self.place(self.population.active)}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Take over what `state` returned in a session of the same program.

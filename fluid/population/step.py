@@ -33,7 +33,7 @@ class Members:
       arguments: arrays `[size]` on the device, by name of an argument of the program function.
       numbers: the same by name of a number of the optimizer.
       active: which members are trained: bool `[size]`, on the host.
-      flags: the same on the device.
+      flags: the same on the device; None while all of them are, and a step need not look.
     """
 
     def __init__(self, varied: Varied, seeds: tuple[int, ...]):
@@ -43,20 +43,20 @@ class Members:
         self.arguments: dict[str, Any] = varied.arguments
         self.numbers: dict[str, Any] = varied.numbers
         self.active = np.ones(self.size, bool)
-        self.flags: Any = self.active
+        self.flags: Any = None
 
     def lie(self, place: Callable[[Any], Any]) -> None:
         """Bring what the steps take to a device."""
         self.arguments = place(self.varied.arguments)
         self.numbers = place(self.varied.numbers)
-        self.flags = place(self.active)
 
 
 class MembersStep(BoundStep):
     """A BoundStep whose arrays have an axis of members in front: one call is a step of each.
 
     Feeds are those of all members; one that has one axis more than it is declared with has an entry for each member,
-    behind the axis of the batch. A member that is not active goes through the step, and nothing of it changes.
+    behind the axis of the batch. A member that is not active goes through the step, and nothing of it changes; the step
+    is compiled anew when the first one stops, since one that may have to leave arrays as they are copies them.
 
     Args:
       members: of the population.
@@ -114,8 +114,11 @@ class MembersStep(BoundStep):
         rates = [kept["numbers"][RATE]] if step.rules and varied.replaces_rate(step.rules) else kept["rates"]
         after, results = own.train(carry, {**kept, "rates": rates}, feeds, {**kept["arguments"], **overrides})
 
+        active = kept["active"]
+
         def changed(new: Any, old: Any) -> Any:
-            return jnp.where(kept["active"], new.astype(old.dtype), old)
+            new = new.astype(old.dtype)  # a number of the optimizer that is traced has a dtype, as Python's have none
+            return new if active is None else jnp.where(active, new, old)
 
         chosen = {part: jax.tree.map(changed, after[part], carry[part]) for part in ("arrays", "slots")}
         return {**chosen, "step": after["step"]}, results

@@ -21,6 +21,8 @@ from fluid.session.rules import Rule
 Vary = Mapping[str, Sequence[float]]
 """What `fluid.Population(vary=...)` takes: for each name a number for each member."""
 
+# Stands for the size of a batch, where a program function is run to see whether it can be.
+_BATCH = 37
 # Numbers of an optimizer that decide which slots it keeps, or how often it updates.
 _STRUCTURE = ("accumulate_steps", "k")
 
@@ -112,7 +114,7 @@ class Varied:
         extremes: list[Callable[[Any], Any]] = [np.argmin, np.argmax]
         for extreme in extremes if self.arguments else ():
             plain = {name: values[extreme(values)].item() for name, values in self.arguments.items()}
-            discover(functools.partial(self._function, **plain), "program", precision, 2, {})
+            discover(functools.partial(self._function, **plain), "program", precision, _BATCH, {})
 
     def check_names(self, rules: Sequence[Rule]) -> None:
         """Find out whether the optimizer has the numbers that are no arguments of the program function.
@@ -214,7 +216,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 def _fails(function: Callable[[], Any], precision: str | None) -> bool:
     """Whether a program function cannot be run."""
     try:
-        discover(function, "program", precision, 2, {})
+        discover(function, "program", precision, _BATCH, {})
     except Exception:
         return True
     return False
