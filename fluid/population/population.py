@@ -118,10 +118,11 @@ class Population(Trainer):
                 f"keep_best={checkpoint_config.keep_best!r}: which checkpoint is best differs among the members of a "
                 f"Population, expected keep_best=None"
             )
+        traced = self._varied.program(function)
         with self._varied.explaining(precision):
             self._varied.check_values(precision)
             super().__init__(
-                self._varied.program(function),
+                traced,
                 optimizer,
                 param_path,
                 place,

@@ -65,6 +65,7 @@ class MembersStep(BoundStep):
 
     def __init__(self, program: Program, *arguments: Any, members: Members, **named: Any):
         self._members = members
+        self._left = False  # whether it was compiled for members that have stopped
         super().__init__(program, *arguments, **named)
 
     def unused(self) -> set[str]:
@@ -135,6 +136,12 @@ class MembersStep(BoundStep):
         members = self._members
         own = {"active": members.flags, "arguments": members.arguments, "numbers": members.numbers}
         return {**super()._not_carried(), **own}
+
+    def _reason(self, name: str, mode: str, shapes: str) -> str:
+        left = self._members.flags is not None
+        first = left and not self._left and self._step.training
+        self._left |= left
+        return "members have stopped" if first and self.compiled else super()._reason(name, mode, shapes)
 
     def _rest(self, overrides: Mapping[str, Any]) -> tuple[Any, ...]:
         if not self._members.arguments and not self._program.random:

@@ -75,7 +75,17 @@ class Varied:
           function: the one that is trained, or another one that takes some of the same arguments. One that takes none
             of them comes back as it is.
         """
-        mine = {name: values[0] for name, values in self.arguments.items() if name in _arguments(function)}
+        parameters = _arguments(function)
+        mine = {name: values[0] for name, values in self.arguments.items() if name in parameters}
+        waiting = [
+            name for name, parameter in parameters.items() if parameter.default is parameter.empty and name not in mine
+        ]
+        if waiting and mine:
+            raise errors.ProgramError(
+                f"the program function {_name_of(function)} takes {', '.join(waiting)} as well, found vary={{...}} for "
+                f"{', '.join(mine)} alone, expected a value for each; give those that are the same for all members by "
+                f"functools.partial({_name_of(function)}, {waiting[0]}=...)"
+            )
         return _traced(function, mine) if mine else function
 
     @contextlib.contextmanager
@@ -97,12 +107,13 @@ class Varied:
 
     def _structural(self, name: str, value: Any, error: Exception) -> errors.ArgumentError:
         called = _name_of(self._function)
+        values = ", ".join(f"{number:.6g}" for number in self.arguments[name])
         return errors.ArgumentError(
-            f"vary={{{name!r}: {self.arguments[name].tolist()}}}: the value of {name!r} decides the structure of the "
+            f"vary={{{name!r}: [{values}]}}: the value of {name!r} decides the structure of the "
             f"program, found {type(error).__name__} when {called}({name}=...) was run with a scalar that stands for "
             f"those of all members; expected a number that is computed with, as a factor or the probability of a "
             f"dropout is. Train a Population for each value: "
-            f"fluid.Population(functools.partial({called}, {name}={value!r}), ...)"
+            f"fluid.Population(functools.partial({called}, {name}={value:.6g}), ...)"
         )
 
     def check_values(self, precision: str | None) -> None:
@@ -188,13 +199,13 @@ def _values(name: str, values: Any, size: int) -> np.ndarray:
     return array if array.dtype.kind == "b" else array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
 
 
-def _arguments(function: Callable[..., Any]) -> set[str]:
-    """The names of the arguments that a function can be given by name."""
+def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The arguments that a function can be given by name."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # some built-in callables have none
-        return set()
-    return {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        return {}
+    return {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
 def _traced(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[[], Any]:

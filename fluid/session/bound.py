@@ -247,16 +247,21 @@ class BoundStep:
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
         name = self._program.name
         mode = self._step.request.mode
+        reason = self._reason(name, mode, shapes)
+        self._other_frozen = False
+        self._shapes.append(shapes)
+        self._compiling = True
+        self._compilations.begin(Compilation(name, mode, reason))
+
+    def _reason(self, name: str, mode: str, shapes: str) -> str:
+        """Why the step of a program in a mode is compiled, for feeds of such shapes."""
         same = [c for c in self._compilations if (c.program, c.mode) == (name, mode)]
         reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
         if self._other_frozen:
             reason = f"other parameters are frozen: {len(self._frozen)} names"
         elif self._shapes:
             reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
-        self._other_frozen = False
-        self._shapes.append(shapes)
-        self._compiling = True
-        self._compilations.begin(Compilation(name, mode, reason))
+        return reason
 
     def _end_compilation(self) -> None:
         self._compiling = False

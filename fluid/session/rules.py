@@ -57,13 +57,19 @@ class Rule(NamedTuple):
             frozen=frozen,
         )
 
-    def check(self, parameters: Mapping[str, Any], slots: Any) -> None:
+    def check(self, parameters: Mapping[str, Any], slots: Any, members: int | None = None) -> None:
         """Find out whether an update is possible; arguments as for `update`, of which only the shapes matter.
+
+        Args:
+          parameters: by name.
+          slots: the state of the optimizer.
+          members: as for `first_slots`.
 
         Raises:
           ArgumentError: the optimizer cannot leave out what is frozen.
         """
-        jax.eval_shape(self._transformation(self.optimizer).update, dict(parameters), slots, dict(parameters))
+        update = self._transformation(self.optimizer).update
+        jax.eval_shape(update if members is None else jax.vmap(update), dict(parameters), slots, dict(parameters))
 
     def init(self, parameters: Mapping[str, Any]) -> Any:
         """The slots before the first update."""

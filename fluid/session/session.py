@@ -106,7 +106,7 @@ class Session(SavesArrays, ValuesOnDemand):
         self.compilations = Compilations()
         self.scope = Scope(seed, self.place)
         self.rates = Rates(self.place)
-        self.freezing = Freezing(self.scope, self.rules, self.place)
+        self.freezing = Freezing(self.scope, self.rules, self.place, self.members)
         self.step_function = step
         self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}

@@ -111,19 +111,19 @@ def from_json(value: Any) -> Any:
 
 
 def spans(values: Mapping[str, Any]) -> dict[str, float]:
-    """Values as they are shown in few words: of the numbers of a population the least and the greatest.
+    """Values as they are shown in few words: of the numbers of a population the least and the greatest, if they differ.
 
     Example:
-      >>> spans({"loss": np.array([0.5, 0.25, np.nan]), "rate": 0.1})
-      {'least loss': 0.25, 'greatest loss': 0.5, 'rate': 0.1}
+      >>> spans({"loss": np.array([0.5, 0.25, np.nan]), "rate": np.array([0.1, 0.1]), "step_ms": 2.0})
+      {'least loss': 0.25, 'greatest loss': 0.5, 'rate': 0.1, 'step_ms': 2.0}
     """
     shown: dict[str, float] = {}
     for name, value in values.items():
-        if isinstance(value, np.ndarray):
-            shown[f"least {name}"] = float(np.fmin.reduce(value))
-            shown[f"greatest {name}"] = float(np.fmax.reduce(value))
-        else:
-            shown[name] = value
+        least, greatest = np.fmin.reduce(np.ravel(value)), np.fmax.reduce(np.ravel(value))
+        differ = bool(least < greatest)
+        shown |= (
+            {f"least {name}": float(least), f"greatest {name}": float(greatest)} if differ else {name: float(least)}
+        )
     return shown
 
 
