@@ -111,16 +111,14 @@ def test_metrics_of_events_and_tests_have_a_number_for_each_member(trained, alon
     assert [event.metrics["test_loss"].shape for event in measured] == [(2,), (2,)]
     ends = [event for event in events if isinstance(event, fluid.EndEpochEvent)]
     assert ends[1].metrics["loss"].tolist() == population.history["loss"][1].tolist()
-    metrics = {"off": Off().of(guess="guess", y="y")}
-    found = population.test(reader(), metrics=metrics)
-    each = [trainer.test(reader(), metrics=metrics) for trainer in alone]
-    assert found.keys() == ["guess", "loss", "off"] and found["guess"].shape == (2, 44, 1)
-    for name in ("loss", "off"):
-        np.testing.assert_allclose(found[name], [results[name] for results in each], rtol=1e-5)
+    found = population.test(TESTED, metrics={"off": Off().of(guess="guess", y="y")})
+    assert found.keys() == ["guess", "loss", "off"]
+    np.testing.assert_allclose(found["loss"], [trainer.history["test_loss"][-1] for trainer in alone], rtol=1e-5)
+    np.testing.assert_allclose(found["off"], np.abs(found["guess"] - DATA["y"]).max(axis=(1, 2)), rtol=1e-6)
     assert population.best("loss") == int(np.argmin(found["loss"])) != population.best("loss", mode="max")
     ran = population.run({"x": X[:3]}, fetch="guess")
     np.testing.assert_allclose(ran[0][1], alone[1].run({"x": X[:3]}, fetch="guess")[0], rtol=1e-5, atol=1e-6)
-    assert [results[0].shape for results in population.predict(reader(), fetch="guess")][-1] == (2, 12, 1)
+    assert [results[0].shape for results in population.predict(TESTED, fetch="guess")] == [(2, 30, 1), (2, 14, 1)]
 
 
 def test_an_ensemble_gives_the_mean_of_its_members_and_what_each_computes(trained):
@@ -279,16 +277,33 @@ def looked_up(penalty=0.0):
 )  # that its updates are dense is as it should be
 def test_numbers_of_the_optimizer_differ_and_tables_are_updated_by_rows(make, name, values):
     rng = np.random.default_rng(1)
-    data = {"ids": rng.integers(0, 9, (20, 2)), "y": rng.normal(size=(20, 1)).astype("float32")}
-    penalties = [0.5, 0.0]
-    population = fluid.Population(looked_up, make(1.0), vary={name: values, "penalty": penalties})
-    population.train(fluid.reader.arrays(data, batch_size=8), num_epochs=2)
-    for member, (value, penalty) in enumerate(zip(values, penalties, strict=True)):
-        trainer = fluid.Trainer(functools.partial(looked_up, penalty), make(value), seed=member)
-        trainer.train(fluid.reader.arrays(data, batch_size=8), num_epochs=2)
+    data = {"ids": rng.integers(0, 9, (16, 2)), "y": rng.normal(size=(16, 1)).astype("float32")}
+    population = fluid.Population(looked_up, make(1.0), vary={name: values, "penalty": [0.5, 0.0]})
+    population.train(fluid.reader.arrays(data, batch_size=8), num_epochs=3)
+    for member, penalty in enumerate((0.5, 0.0)):
+        trainer = fluid.Trainer(functools.partial(looked_up, penalty), make(values[member]), seed=member)
+        trainer.train(fluid.reader.arrays(data, batch_size=8), num_epochs=3)
         equal(population, member, trainer)
     if name == "learning_rate":
         np.testing.assert_allclose(population.learning_rate, [0.1 / 7, 0.4 / 7], rtol=1e-6)
+
+
+def test_frozen_parameters_averages_and_sizes_of_gradients_are_those_of_each_member(in_tmp):
+    ema = fluid.optimizer.ExponentialMovingAverage(0.5)
+
+    def train(make, **settings):
+        trainer = make(line, ema.track(fluid.optimizer.Adam(0.1)), **settings)
+        trainer.freeze("fc_0.b_0")
+        handlers = [fluid.handlers.GradientMonitor(), fluid.handlers.TestEvery(TESTED, average=ema)]
+        return trainer, trainer.train(reader(), 2, handlers=handlers)
+
+    population, found = train(fluid.Population, seeds=SEEDS)
+    trainer, expected = train(fluid.Trainer, seed=SEEDS[1])
+    equal(population, 1, trainer)
+    for name in ("test_loss", "grad_norm_0", "update_ratio_0"):
+        np.testing.assert_allclose([values[1] for values in found[name]], expected[name], rtol=1e-5)
+    found.plot("here.png")
+    found.to_pandas()
 
 
 def sized(size=3, dropout=0.5, unused=1.0):
