@@ -1,8 +1,8 @@
 """A population of 16 perceptrons, Adam, beside 16 trainings of one, one after the other.
 
-Both are fluid's. The steps of both are compiled before the clock runs: what counts is how many steps of trainings a second
-has, of which each step of the population makes 16. A whole sweep is timed from the making of the Population, or of the
-first Trainer, to the last step, with all that is compiled.
+Both are fluid's. The steps of both are compiled before the clock runs; the steps of trainings are counted, 16 in each
+step of the population. A whole sweep is timed from the making of the Population, or of the first Trainer, to the
+last step, with all that is compiled.
 """
 
 import functools
