@@ -80,7 +80,8 @@ class Population(Trainer):
       >>> history = population.train(data, num_epochs=20)
       >>> population.test(data)["loss"].shape, population.best("loss")
       ((3,), 2)
-      >>> fluid.Trainer(program, fluid.optimizer.SGD(), params=population[2]).test(data)["loss"] < 1e-4
+      >>> best = fluid.Trainer(program, fluid.optimizer.SGD(), params=population[2])
+      >>> bool(best.test(data)["loss"] < 1e-4)
       True
     """
 

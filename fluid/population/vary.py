@@ -145,6 +145,11 @@ class Varied:
                     f"vary: {name!r} is neither an argument of the program function nor a number of {shown}, so it "
                     f"would vary nothing. {errors.nearest(name, [*arguments, *sorted(known)])}"
                 )
+        if both := [name for name in self.arguments if name in known]:
+            raise errors.ArgumentError(
+                f"vary={{{both[0]!r}: ...}}: found an argument of the program function and a number of its optimizer "
+                f"of that name, expected one of them; call the argument something else"
+            )
         if self.numbers and len(rules) > 1:
             raise errors.ArgumentError(
                 f"vary={{{next(iter(self.numbers))!r}: ...}}: the program calls minimize {len(rules)} times, so that "

@@ -191,35 +191,35 @@ def test_members_stop_early_by_themselves_as_they_would_alone():
     assert population.active.all()
 
 
-class Interrupt(fluid.Handler):
-    """Ends a training after so many steps, as Ctrl-C does."""
+class Break(fluid.Handler):
+    """Ends a training after so many steps by an error: nothing is saved then, as nothing is when it is killed."""
 
     def __init__(self, done):
         self._done = done
 
     def end_step(self, event):
         if self.done == self._done:
-            raise KeyboardInterrupt
+            raise ZeroDivisionError
 
 
-def test_a_population_that_is_interrupted_ends_with_the_bits_of_one_that_is_not(in_tmp):
+def test_a_population_that_is_broken_off_ends_with_the_bits_of_one_that_is_not(in_tmp):
     def run(folder, *handlers):
         population = rated(checkpoint_config=fluid.CheckpointConfig(folder, step_interval=4))
         population.train(reader(), 6, handlers=[stopping(), *handlers], test_reader=TESTED)
         return population
 
     whole = run("whole")
-    assert not whole.active[0] and whole.active.any()  # after three epochs, and so before the interruption
-    with pytest.raises(KeyboardInterrupt):
-        run("interrupted", Interrupt(14))
-    resumed = run("interrupted")
+    assert not whole.active[0] and whole.active.any()  # after three epochs, and so before it is broken off
+    with pytest.raises(ZeroDivisionError):
+        run("broken", Break(14))  # its last checkpoint is that of step 12
+    resumed = run("broken")
     same_bits(resumed.session.state(), whole.session.state())
     assert [v.tolist() for v in resumed.history["test_loss"]] == [v.tolist() for v in whole.history["test_loss"]]
     other = {"learning_rate": [0.0, 0.02, 0.3]}
     with pytest.raises(
         fluid.errors.ParameterError, match="learning_rate.*found .* in what was saved, expected the same"
     ):
-        config = fluid.CheckpointConfig("interrupted")
+        config = fluid.CheckpointConfig("broken")
         fluid.Population(line, fluid.optimizer.SGD(), seeds=[1] * 3, vary=other, checkpoint_config=config)
 
 
@@ -313,9 +313,9 @@ def test_frozen_parameters_averages_and_sizes_of_gradients_are_those_of_each_mem
     found.to_pandas()
 
 
-def sized(size=3, dropout=0.5, unused=1.0):
+def sized(size=3, dropout=0.5, unused=1.0, epsilon=0.1):
     x = fluid.layers.data("x", shape=[6])
-    return fluid.layers.mean(fluid.layers.dropout(fluid.layers.fc(x, size=size), dropout))
+    return fluid.layers.mean(fluid.layers.dropout(fluid.layers.fc(x, size=size), dropout)) + epsilon
 
 
 WRONG = [
@@ -337,6 +337,7 @@ WRONG = [
     ({"size": [3, 4]}, fluid.errors.ArgumentError, "the value of 'size' decides the structure .*partial.sized, size=3"),
     ({"learning_rate": [0.1, -1]}, fluid.errors.ArgumentError, "expected a number from 0 on"),
     ({"beta1": [0.9, 1.0]}, fluid.errors.ArgumentError, "expected a decay from 0 to below 1"),
+    ({"epsilon": [0.1, 0.2]}, fluid.errors.ArgumentError, "found an argument of the program function and a number"),
     ([0.1, 0.2], fluid.errors.ArgumentTypeError, "expected lists by name"),
 ]
 
