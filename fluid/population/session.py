@@ -125,6 +125,11 @@ class PopulationSession(Session):
                 f"batch {index} is of {len(minibatch.minibatches)} readers, expected one for each of the "
                 f"{self.members} members: Population.separate([reader_0, reader_1, ...])"
             )
+        if ragged := [name for name, spec in feeder.specs.items() if spec.lod_level]:
+            raise errors.FeedError(
+                f"{ragged[0]!r} has rows of any length, which are padded to other shapes in each minibatch, expected "
+                f"feeds of one shape; give all members the same minibatches: population.train(reader)"
+            )
         feeds = [feeder.feed(one, index) for one in minibatch.minibatches]
         for member, feed in enumerate(feeds):
             self.nans.look(feeder.specs, feed, f"batch {index} of member {member}")

@@ -114,7 +114,6 @@ class MembersStep(BoundStep):
         own.rules = varied.rules(step.rules, kept["numbers"])
         rates = [kept["numbers"][RATE]] if step.rules and varied.replaces_rate(step.rules) else kept["rates"]
         after, results = own.train(carry, {**kept, "rates": rates}, feeds, {**kept["arguments"], **overrides})
-
         active = kept["active"]
 
         def changed(new: Any, old: Any) -> Any:
@@ -130,7 +129,8 @@ class MembersStep(BoundStep):
 
     def _feed_axis(self, name: str, value: Any) -> int | None:
         declared = len(self._program.feeds[name].shape)
-        return min(1, declared) if getattr(value, "ndim", 0) > declared else None
+        own = isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct) and value.ndim > declared
+        return min(1, declared) if own else None
 
     def _not_carried(self) -> dict[str, Any]:
         members = self._members

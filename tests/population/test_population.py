@@ -236,6 +236,12 @@ def test_a_member_that_is_lost_is_named_and_the_others_are_saved(in_tmp):
     assert int(saved.session.scope.step) == 9
 
 
+def text():
+    words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    rows = fluid.layers.embedding(words, size=[9, 3])
+    return fluid.layers.mean(fluid.layers.fc(fluid.layers.sequence_pool(rows, "sum"), size=1))
+
+
 def test_members_may_read_minibatches_of_their_own():
     population = fluid.Population(line, fluid.optimizer.Momentum(0.05), seeds=SEEDS)
     population.train(fluid.Population.separate([reader(5), reader(6)]), num_epochs=2)
@@ -249,6 +255,9 @@ def test_members_may_read_minibatches_of_their_own():
         population.train(fluid.Population.separate([reader(), short]))
     with pytest.raises(fluid.errors.FeedError, match="is of 1 readers, expected one for each of the 2 members"):
         population.train(fluid.Population.separate([reader()]))
+    words = fluid.Population(text, fluid.optimizer.SGD(0.1), size=2)
+    with pytest.raises(fluid.errors.FeedError, match="'words' has rows of any length"):
+        words.train(fluid.Population.separate(2 * [lambda: [[([1, 2, 3],)]]]))
     small = fluid.reader.arrays(DATA, batch_size=15)
     with pytest.raises(fluid.errors.FeedError, match=r"'x' of batch 0 has the shapes \[\(15, 6\), \(16, 6\)\]"):
         population.train(fluid.Population.separate([reader(), small]))
