@@ -7,17 +7,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
+import jax
 
 from fluid import errors
-from fluid.core import Program
+from fluid.core import Program, own_array
 from fluid.distributed import group
 from fluid.session import Results, Session
 from fluid.storage.folder import Folder
 from fluid.trainer.checkpoint.config import CheckpointConfig
 from fluid.trainer.checkpoint.match import check_checkpoint, describe_optimizers
 from fluid.trainer.checkpoint.score import BestMeasured, Score
-from fluid.trainer.checkpoint.shared import check_shared, on_host
+from fluid.trainer.checkpoint.shared import check_shared, on_host, read_onto
 from fluid.trainer.checkpoint.writer import Snapshot, Writer
 from fluid.trainer.handlers import Handler
 from fluid.trainer.health import Health
@@ -81,7 +81,8 @@ class NoCheckpoints(CheckpointHooks):
 class Checkpoints(CheckpointHooks):
     """Saves a Session and its Progress when a CheckpointConfig says so, and brings them back.
 
-    Arrays go to the host in the training thread; a Writer does the rest in another one.
+    Arrays go to the host while training waits; a Writer does the rest in another thread. In several processes each
+    writes its part of them.
 
     Args:
       config: when to save, where to, and what to keep.
@@ -178,11 +179,12 @@ class Checkpoints(CheckpointHooks):
             _check_loop(meta["position"], own_loop, here)
             check_checkpoint(meta, self._session, self._programs, here)
             arrays = self._read(chosen)
+            divided = {name for name, array in arrays.items() if isinstance(array, jax.Array)}
             self._group.meet("a checkpoint that was read")
             for damaged, problem in flaws.items():
                 name = self.folder.set_aside(damaged, "damaged")
                 log.warning("checkpoint %d is damaged (%s) and was set aside as %s", damaged, problem, name)
-            self._session.restore(arrays)
+            self._session.restore(arrays, divided)
             self._writer.restored(chosen, self.folder.steps())
         self._since = 0
         return meta
@@ -211,7 +213,7 @@ class Checkpoints(CheckpointHooks):
         importlib.import_module("orbax.checkpoint")  # now, as it takes a while and would slow down the first steps
         self._lock()
         try:
-            self._writer.begin(Health.at_start(on_host(self._session.state())))
+            self._writer.begin(Health.at_start(self._arrays()))
         except BaseException:
             self.folder.release()
             raise
@@ -273,7 +275,7 @@ class Checkpoints(CheckpointHooks):
         self._asked = False
         self.wait()
         self.folder.check_there()
-        arrays = on_host(self._session.state())
+        arrays = self._arrays()
         step = int(arrays["@step"])
         if step == self._writer.base:
             return
@@ -326,9 +328,19 @@ class Checkpoints(CheckpointHooks):
             )
         return chosen
 
-    def _read(self, step: int) -> dict[str, np.ndarray]:
+    def _arrays(self) -> dict[str, Any]:
+        """All of the session: on the host, or of several processes where it lies, as none of them has all parts."""
+        state = self._session.state()
+        return on_host(state) if self._group.size == 1 else state
+
+    def _read(self, step: int) -> dict[str, Any]:
+        """The arrays of a step: on the host; and those of which other processes have parts, where they shall lie."""
         try:
-            return self.folder.arrays(step)
+            places = read_onto(self._session.state())
+            found = self.folder.arrays(step, places)
+            for name in places:  # one by one: a training step takes over the memory of copies only
+                found[name] = own_array(found[name])
+            return found
         except Exception as error:
             raise errors.CheckpointError(
                 f"checkpoint {step} in {str(self.folder.path)!r} is whole, but Orbax cannot read it: {error}; read it "
