@@ -6,6 +6,7 @@ import re
 import signal
 import time
 
+import digits
 import numpy as np
 import pytest
 import several
@@ -89,6 +90,22 @@ def test_row_53_60_and_63_killed_while_parts_are_written_another_count_continues
     note(seen, steps(lines))
     assert seen == steps(alone[0])
     check_same_parameters(alone, tmp_path)
+
+
+@pytest.mark.full
+def test_row_52_digits_end_with_the_parameters_of_one_process(tmp_path):
+    folders = {count: tmp_path / str(count) for count in (1, 2, 4)}
+    for folder in folders.values():
+        folder.mkdir()
+    digits.main(folders[1])
+    expected = fluid.io.load_arrays(folders[1] / "end.params")[0]
+    for count in (2, 4):
+        _, log, code = launched(count, folders[count], script=digits.__file__)
+        assert code == 0, log
+        found = fluid.io.load_arrays(folders[count] / "end.params")[0]
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.soak
