@@ -22,7 +22,7 @@ import pathlib
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -145,9 +145,9 @@ class Folder:
         """The names of the steps that were set aside."""
         return sorted(n for n in os.listdir(self.path) if _ASIDE.fullmatch(n))
 
-    def flaw(self, step: int) -> str | None:
+    def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
         """What is wrong with a step, or None; see `seal.flaw`."""
-        return seal.flaw(self.path / str(step))
+        return seal.flaw(self.path / str(step), share, of)
 
     def meta(self, step: int) -> dict[str, Any]:
         """The JSON that `write` was given, with the shapes and dtypes of the arrays under `arrays`."""
@@ -246,13 +246,7 @@ class Folder:
 
     def newest_whole(self) -> tuple[int | None, dict[int, str]]:
         """The newest step without a flaw, or None; and what is wrong with each newer one."""
-        flaws: dict[int, str] = {}
-        for step in reversed(self.steps()):
-            problem = self.flaw(step)
-            if problem is None:
-                return step, flaws
-            flaws[step] = problem
-        return None, flaws
+        return newest_whole(self.steps(), self.flaw)
 
     def _is_ours(self, path: pathlib.Path) -> bool:
         return any((path / name).exists() for name in (seal.NAME, META, ARRAYS))
@@ -263,6 +257,26 @@ class Folder:
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+
+def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tuple[int | None, dict[int, str]]:
+    """The newest of some steps without a flaw, or None; and what is wrong with each newer one.
+
+    Args:
+      steps: ascending.
+      flaw: says what is wrong with a step.
+
+    Example:
+      >>> newest_whole([2, 4, 6], {2: None, 4: None, 6: "meta.json is missing"}.get)
+      (4, {6: 'meta.json is missing'})
+    """
+    flaws: dict[int, str] = {}
+    for step in reversed(steps):
+        problem = flaw(step)
+        if problem is None:
+            return step, flaws
+        flaws[step] = problem
+    return None, flaws
 
 
 def _by_itself() -> dict[str, Any]:

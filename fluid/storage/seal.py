@@ -80,8 +80,13 @@ def files_below(folder: pathlib.Path, below: str) -> list[str]:
     return [f"{below}/{name}" for name in _files(folder / below)]
 
 
-def flaw(folder: pathlib.Path) -> str | None:
+def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
     """What is wrong with a sealed folder, or None when it is whole.
+
+    Args:
+      folder: the folder.
+      share: of several processes that look together, which one this is, from 0; it reads its share of the files.
+      of: how many these are.
 
     Raises:
       CheckpointError: a newer version of fluid has written it, in a format that is unknown here.
@@ -101,7 +106,7 @@ def flaw(folder: pathlib.Path) -> str | None:
         return f"{missing[0]} is missing"
     if extra := sorted(set(found) - sealed.keys()):
         return f"{extra[0]} does not belong here"
-    for name in found:
+    for name in found[share::of]:
         try:
             digest = _digest(folder / name)
         except OSError as error:

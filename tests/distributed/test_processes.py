@@ -71,7 +71,7 @@ def check_parts(folder, lines):
 
 
 @pytest.mark.slow
-def test_row_53_60_and_63_killed_while_parts_are_written_another_count_continues(alone, tmp_path):
+def test_row_53_and_60_and_63_killed_while_parts_are_written_another_count_continues(alone, tmp_path):
     several.main(tmp_path, "begun")  # alone
     assert (tmp_path / "8").is_dir()
     seen = steps((tmp_path / "0.said").read_text().splitlines())
@@ -109,7 +109,7 @@ def test_row_52_digits_end_with_the_parameters_of_one_process(tmp_path):
 
 
 @pytest.mark.soak
-def test_four_processes_train_what_one_does(alone, tmp_path):
+def test_row_52_four_processes_train_what_one_does(alone, tmp_path):
     said, log, code = launched(4, tmp_path)
     assert code == 0, log
     check_same(alone, tmp_path, said[0])

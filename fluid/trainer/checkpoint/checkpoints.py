@@ -13,7 +13,7 @@ from fluid import errors
 from fluid.core import Program, own_array
 from fluid.distributed import group
 from fluid.session import Results, Session
-from fluid.storage.folder import Folder
+from fluid.storage.folder import Folder, newest_whole
 from fluid.trainer.checkpoint.config import CheckpointConfig
 from fluid.trainer.checkpoint.match import check_checkpoint, describe_optimizers
 from fluid.trainer.checkpoint.score import BestMeasured, Score
@@ -181,7 +181,7 @@ class Checkpoints(CheckpointHooks):
             arrays = self._read(chosen)
             divided = {name for name, array in arrays.items() if isinstance(array, jax.Array)}
             self._group.meet("a checkpoint that was read")
-            for damaged, problem in flaws.items():
+            for damaged, problem in flaws.items() if self._group.is_first else ():
                 name = self.folder.set_aside(damaged, "damaged")
                 log.warning("checkpoint %d is damaged (%s) and was set aside as %s", damaged, problem, name)
             self._session.restore(arrays, divided)
@@ -190,12 +190,17 @@ class Checkpoints(CheckpointHooks):
         return meta
 
     def _chosen(self, step: int | str | None) -> tuple[int | None, dict[int, str]]:
-        """The step to go back to, which the first process looks for, and the flaws of newer ones."""
-        if not self._group.is_first:
-            return self._group.of_first("the checkpoint to continue from"), {}
-        self.folder.sweep()
-        chosen, flaws = self._newest() if step is None else (self._this(step), {})
-        return self._group.of_first("the checkpoint to continue from", chosen), flaws
+        """The step to go back to, which all processes look for together, and the flaws of newer ones."""
+        if self._group.is_first:
+            self.folder.sweep()
+        steps = self._group.of_first("the checkpoints", self.folder.steps())
+        return self._newest(steps) if step is None else (self._this(step, steps), {})
+
+    def _flaw(self, step: int) -> str | None:
+        """What is wrong with a step, or None; each process reads its share of the files."""
+        group = self._group
+        found = group.exchange(f"the files of checkpoint {step}", self.folder.flaw(step, group.index, group.size))
+        return next((problem for problem in found if problem is not None), None)
 
     @property
     def where(self) -> str:
@@ -298,9 +303,9 @@ class Checkpoints(CheckpointHooks):
         interval = self.config.step_interval
         return self._asked or (interval is not None and self._since >= interval)
 
-    def _newest(self) -> tuple[int | None, dict[int, str]]:
+    def _newest(self, steps: Sequence[int]) -> tuple[int | None, dict[int, str]]:
         """The newest whole step, None in an empty folder; and the flaws of newer ones."""
-        found, flaws = self.folder.newest_whole()
+        found, flaws = newest_whole(steps, self._flaw)
         aside = self.folder.aside()
         if found is None and (flaws or aside):
             listed = [*(f"{step}: {problem}" for step, problem in flaws.items()), *(f"{n}: set aside" for n in aside)]
@@ -310,8 +315,7 @@ class Checkpoints(CheckpointHooks):
             )
         return found, flaws
 
-    def _this(self, step: int | str) -> int:
-        steps = self.folder.steps()
+    def _this(self, step: int | str, steps: Sequence[int]) -> int:
         chosen: int | str | None = step
         if step == "best":
             chosen = None if self._score is None else self._score.best(self.folder, steps)
@@ -321,7 +325,7 @@ class Checkpoints(CheckpointHooks):
                 f"{', '.join(map(str, steps)) or 'none'}"
             )
         assert isinstance(chosen, int)
-        if problem := self.folder.flaw(chosen):
+        if problem := self._flaw(chosen):
             raise errors.CheckpointError(
                 f"checkpoint {chosen} in {str(self.folder.path)!r} is damaged: {problem}; take another one of "
                 f"{', '.join(map(str, steps))}"
