@@ -15,6 +15,7 @@ A step is written under another name, synced, sealed and then renamed, so that a
 """
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -232,10 +233,17 @@ class Folder:
         remove(doomed)
 
     def sweep(self) -> None:
-        """Remove what killed processes have left of saves and deletions."""
+        """Remove what killed processes have left of saves and deletions.
+
+        Some of several processes may still be ending and write to it meanwhile; what they add goes the next time.
+        """
         for name in os.listdir(self.path):
             if _LEFTOVER.fullmatch(name) and not (self.path / name).is_symlink():
-                remove(self.path / name)
+                try:
+                    remove(self.path / name)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                        raise
 
     def set_aside(self, step: int, why: str) -> str:
         """Rename a step to `STEP.why`, so that it is neither used nor lost; returns the new name."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import types
 
 import numpy as np
@@ -97,6 +98,38 @@ def test_row_61_and_63_who_does_not_come_ends_the_waiting_and_what_is_torn_is_sw
     assert folder.newest_whole() == (4, {})
     folder.sweep()
     assert not torn.exists() and folder.steps() == [4]
+
+
+def test_row_63_a_process_of_the_killed_run_that_still_writes_keeps_nobody_from_starting(tmp_path, monkeypatch):
+    folder = Folder(tmp_path)
+    torn = folder.begin("8.writing-0a1b")
+    plain = os.rmdir
+
+    def late(path, **options):
+        (torn / "late").touch()
+        plain(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", late)
+        folder.sweep()
+    assert (torn / "late").exists() and folder.steps() == []
+    folder.sweep()
+    assert not torn.exists()
+
+
+def test_row_21_processes_that_check_a_share_of_the_files_find_together_what_one_finds(tmp_path, part):
+    folder = Folder(tmp_path)
+    assert written(folder, 4) == [None] * 3
+    for path in [p for p in (tmp_path / "4").rglob("*") if p.is_file() and p.name != "fluid.seal"]:
+        whole = path.read_bytes()
+        path.write_bytes(b"other" + whole)
+        found = [folder.flaw(4, share, 3) for share in range(3)]
+        assert sorted(found, key=str) == sorted([folder.flaw(4), None, None], key=str) and found.count(None) == 2
+        path.write_bytes(whole)
+        path.rename(path.with_name("moved"))
+        assert None not in [folder.flaw(4, share, 3) for share in range(3)]
+        path.with_name("moved").rename(path)
+    assert folder.flaw(4) is None
 
 
 def test_row_59_a_part_that_the_first_process_does_not_see(tmp_path, part, monkeypatch):
