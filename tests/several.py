@@ -13,11 +13,13 @@ import signal
 import sys
 import time
 
+import jax
 import numpy as np
 
 import fluid
 from fluid.distributed import arrays
 from fluid.storage import seal
+from fluid.storage.folder import Folder
 from fluid.trainer.resume import fingerprint
 
 EPOCHS, ROWS, BATCH = 4, 45, 8  # the last minibatch of an epoch has 5 rows
@@ -52,6 +54,20 @@ def reader(rows=ROWS):
 def tested():
     """Minibatches of any size: 1 row is fewer than there are processes."""
     return lambda: iter([(X[:9], Y[:9]), (X[9:10], Y[9:10]), (X[10:44], Y[10:44]), (X[44:], Y[44:])])
+
+
+def noting_parts():
+    """The names of arrays of which a process reads a part only from a checkpoint, from now on."""
+    read = Folder.arrays
+    names = set()
+
+    def noted(self, *arguments):
+        found = read(self, *arguments)
+        names.update(name for name, value in found.items() if isinstance(value, jax.Array))
+        return found
+
+    Folder.arrays = noted
+    return names
 
 
 def die_while_writing(step):
@@ -110,7 +126,8 @@ def noting_gathered():
 
 def train(folder, mode, parallel, say):
     group = fluid.distributed.group()
-    gathered = noting_gathered()
+    gathered = noting_gathered() if group.size > 1 else set()
+    parts = noting_parts() if group.size > 1 else set()
     other = group.index == 1
     if mode == "folder" and other:
         folder = folder / "another"
@@ -123,6 +140,7 @@ def train(folder, mode, parallel, say):
     )
     if mode == "torn" and other:
         die_while_writing(14)
+    say("parts", *sorted(parts))
     if mode == "parameters" and other:
         trainer.params["fc_0.w_0"] = 0.0
 

@@ -81,6 +81,8 @@ def test_row_53_and_60_and_63_killed_while_parts_are_written_another_count_conti
     assert code == 128 + signal.SIGKILL and "was ended by SIGKILL" in log, log
     assert "checkpoint 8 is damaged" in log and (tmp_path / "8.damaged").is_dir()
     assert min(steps(said[0])) == 6
+    read = next(line.split()[1:] for line in said[1] if line.startswith("parts"))
+    assert "fc_0.w_0" in read and sum(name.endswith("/fc_0.w_0") for name in read) >= 2  # with its slots
     note(seen, steps(said[0]))
     assert not any(alive(pid) for pid in pids(tmp_path).values())
     (torn,) = tmp_path.glob("14.writing-*")
