@@ -29,7 +29,7 @@ class Group:
       size: how many processes there are.
       client: that of JAX's coordination service; None in a group of one.
       timeout: seconds that a process waits for the others.
-      channel: what its words go by; two groups of the same processes with channels of their own do not hear each other.
+      channel: the name under which values are exchanged; groups with different ones do not hear each other.
 
     Attributes:
       index: the same.
@@ -49,7 +49,7 @@ class Group:
         self._client = client
         self._channel = channel
         self._rounds = itertools.count()
-        self._parts = itertools.count()
+        self._channels = itertools.count()
 
     def __repr__(self) -> str:
         return f"process {self.index} of {self.size}"
@@ -128,11 +128,16 @@ class Group:
                     )
 
     def apart(self) -> "Group":
-        """The same processes on a channel of its own: for a thread in each, which others shall not wait for.
+        """A group of the same processes with a channel of its own.
 
-        All processes must call this in the same order.
+        It is for a thread of each process, whose exchanges the main threads neither hear nor wait for. All processes
+        must call this in the same order.
+
+        Example:
+          >>> Group().apart()
+          process 0 of 1
         """
-        channel = f"{self._channel}/{next(self._parts)}"
+        channel = f"{self._channel}/{next(self._channels)}"
         return Group(self.index, self.size, self._client, self.timeout, channel)
 
     def told(self, key: str) -> str | None:

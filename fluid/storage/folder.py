@@ -161,8 +161,8 @@ class Folder:
 
         Args:
           step: which one.
-          places: by name, where arrays shall lie that are divided among devices instead. Of these a process reads what
-            its own devices hold.
+          places: by name, where arrays with elements shall lie instead that are divided among devices. Of these a
+            process reads what its own devices hold.
         """
         import orbax.checkpoint as ocp
 

@@ -22,8 +22,8 @@ def on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def read_onto(arrays: Mapping[str, Any]) -> dict[str, jax.sharding.Sharding]:
-    """Where those arrays of a session lie of which this process has a part only, by name."""
-    return {name: value.sharding for name, value in arrays.items() if not is_here(value)}
+    """Where the arrays of a session lie that have elements and are divided among processes, by name."""
+    return {name: value.sharding for name, value in arrays.items() if value.size and not is_here(value)}
 
 
 def check_shared(folder: Folder, group: Group) -> None:

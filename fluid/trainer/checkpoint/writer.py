@@ -64,7 +64,7 @@ class Writer:
         self._keep = keep
         self._score = score
         self._group = group.apart()
-        self._failure: errors.DistributedError | None = None  # that the processes could not agree
+        self._failure: errors.DistributedError | None = None  # why the processes could not agree
         self._health = Health()
         self._unhealthy = False
         self._thread: threading.Thread | None = None
@@ -82,7 +82,7 @@ class Writer:
     def start(self, snapshot: Snapshot) -> None:
         """Begin to write; an earlier snapshot must be complete. A failure is logged, and training goes on.
 
-        Returns when the arrays of the snapshot may be taken over by the next training step.
+        Returns when the next training step may take over the arrays of the snapshot.
         """
         copied = threading.Event()
         self._thread = threading.Thread(target=self._write, args=(snapshot, copied.set), name="fluid-checkpoint")
@@ -113,14 +113,14 @@ class Writer:
                 self._refuse(step, complaint)
                 return
             self._unhealthy = False
-            self._in_first("older checkpoints", lambda: self._set_undone_aside(step))
+            self._in_first("checkpoints that were undone", lambda: self._set_undone_aside(step))
             if self._group.size == 1:
                 self._folder.write(step, snapshot.arrays, _meta(snapshot))
             else:
                 write_together(self._folder, step, snapshot.arrays, lambda: _meta(snapshot), self._group, copied)
             self.base = step
             self.known.add(step)
-            self.known = set(self._in_first("older checkpoints", self._delete_old))
+            self.known = set(self._in_first("checkpoints that are too many", self._delete_old))
         except errors.DistributedError as error:
             self._failure = error
         except Exception as error:
