@@ -72,12 +72,22 @@ def check_parts(folder, lines):
 
 @pytest.mark.slow
 def test_row_53_and_60_and_63_killed_while_parts_are_written_another_count_continues(alone, tmp_path):
+    check_torn(alone, tmp_path, "torn")
+
+
+@pytest.mark.soak
+def test_row_53_and_60_and_63_the_first_is_killed_before_the_seal_and_another_count_continues(alone, tmp_path):
+    check_torn(alone, tmp_path, "unsealed")
+
+
+def check_torn(alone, tmp_path, mode):
+    """One process begins; of two that continue, one is killed at the checkpoint of step 14; one ends the training."""
     several.main(tmp_path, "begun")  # alone
     assert Folder(tmp_path, read_only=True).newest_whole() == (8, {})
     seen = steps((tmp_path / "0.said").read_text().splitlines())
     shared = sorted(p for p in (tmp_path / "8").rglob("*") if p.is_file() and p.name != "fluid.seal")
     shared[1].write_bytes(b"")  # which process 1 will look at
-    said, log, code = launched(2, tmp_path, "torn", "fsdp")
+    said, log, code = launched(2, tmp_path, mode, "fsdp")
     assert code == 128 + signal.SIGKILL and "was ended by SIGKILL" in log, log
     assert "checkpoint 8 is damaged" in log and (tmp_path / "8.damaged").is_dir()
     assert min(steps(said[0])) == 6
