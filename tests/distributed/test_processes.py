@@ -98,7 +98,7 @@ def check_torn(alone, tmp_path, mode):
     (torn,) = tmp_path.glob("14.writing-*")
     assert {path.name for path in (torn / "arrays").iterdir()} >= {"ocdbt.process_0", "ocdbt.process_1"}
     assert not (tmp_path / "14").exists() and Folder(tmp_path, read_only=True).newest_whole() == (12, {})
-    several.main(tmp_path)  # alone
+    several.main(tmp_path, "rest")  # alone
     assert not torn.exists()
     lines = (tmp_path / "0.said").read_text().splitlines()
     assert min(steps(lines[len(said[0]) :])) == 12
