@@ -1,7 +1,7 @@
 """PopulationSession: a Session whose arrays are those of many trainings, stacked."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -172,7 +172,7 @@ class PopulationSession(Session):
         differing = {f"{_VARIED}{n}": v for n, v in {**self.population.arguments, **self.population.numbers}.items()}
         return {**super().state(), **differing, _ACTIVE: self.place(self.population.active)}
 
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+    def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
         """Take over what `state` returned in a session of the same program.
 
         Raises:
@@ -186,7 +186,7 @@ class PopulationSession(Session):
                     f"same: the members would go on with other values than they began with. Give vary as it was, or "
                     f"use another checkpoint_dir"
                 )
-        super().restore(state)
+        super().restore(state, own)
         self.activate(np.asarray(state[_ACTIVE]))
 
     def _laid_out(self, place: Any, parallel: Any, shardings: Any) -> StackedOnDevice:
