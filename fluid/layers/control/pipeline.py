@@ -1,7 +1,6 @@
 """Pipelines: blocks of a stack that lie on several devices, and the parts of a batch that pass through them."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,13 +9,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from fluid import core, errors
-from fluid.core.reduction import mixed_rows
 from fluid.layers.base import Layer
-from fluid.layers.control.pytrees import describe_tree
-from fluid.layers.control.row_keys import RowKeys
-
-# Blocks of a stack, one after the other: called with their numbers, their arrays, and what the first is given.
-Blocks = Callable[[Any, Any, Any], Any]
+from fluid.layers.control.rowwise import Block, Rowwise, count_rows, rowwise
 
 
 class Pipeline(NamedTuple):
@@ -129,23 +123,10 @@ def pipeline_of(owner: str, axis: str | None, n: int, microbatches: int | None) 
     return Pipeline(axis, size, microbatches or size, here.get(core.DATA, 1), here.get(core.FSDP, 1))
 
 
-def count_rows(this: Layer, x: Any) -> int:
-    """How many rows the values of a pytree have.
-
-    Raises:
-      ShapeError: they do not all have as many.
-    """
-    counts = [leaf.shape[0] if leaf.ndim else -1 for leaf in jax.tree.leaves(x)]
-    if len(set(counts)) != 1 or -1 in counts:
-        raise errors.ShapeError(
-            f"{this.name}: x is {describe_tree(x)}; with pipeline= every value in it has the rows of the batch as its "
-            f"first dimension; what is the same for all rows is used within the block, from outside"
-        )
-    return int(counts[0])
-
-
-def pipelined(this: Layer, pipeline: Pipeline, blocks: Blocks, numbers: Any, arrays: Any, x: Any) -> Any:
-    """What the blocks compute, each of them on the device of the pipeline on which its arrays lie.
+def pipelined(
+    this: Layer, pipeline: Pipeline, block: Block, numbers: Any, arrays: Any, x: Any, remat: bool = False
+) -> Any:
+    """What blocks compute one after the other, each on the device of the pipeline on which its arrays lie.
 
     A stage has some of the blocks. It works on one part of the batch at a time, and hands what it has computed on to
     the next stage, while it goes on with the next part. All parts take a turn each, and one more for each stage but the
@@ -155,61 +136,64 @@ def pipelined(this: Layer, pipeline: Pipeline, blocks: Blocks, numbers: Any, arr
     Args:
       this: the layer.
       pipeline: the devices.
-      blocks: what is computed; each row of its result follows from this row of `x` alone.
+      block: of which each row of the result follows from this row of `x` alone.
       numbers: of the blocks, int32 `[n]`.
       arrays: of the blocks, each `[n, ...]`, by name.
       x: what the first block is given, a pytree of arrays `[batch, ...]`.
+      remat: whether what happens within a block is computed again for the gradient.
 
     Returns:
       What the last block returns, of the same structure, shapes and dtypes.
 
     Raises:
-      ArgumentError: a row of the result follows from several rows, or random numbers are drawn for a row in a way that
-        depends on the others.
+      ArgumentError: the block cannot compute some rows of a batch alone, see `rowwise`.
 
     References:
       Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism" (2019).
     """
     rows = count_rows(this, x)
     split = pipeline.split(rows)
-    _check_apart(this, blocks, numbers, arrays, x)
-    part = _one_part(this, pipeline, split, blocks, numbers, arrays, x)
-    padded = jax.tree.map(partial(_with_rows, count=split.total), x)
-    batch = PartitionSpec(core.DATA if core.DATA in core.axes_here() else None)
+    axes = {pipeline.axis, core.DATA} & core.axes_here().keys()
+    own = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), arrays)
+    work = rowwise(this, block, own, x, split.rows, split.row, axes)
     stage = PartitionSpec(pipeline.axis)
+    batch = PartitionSpec(core.DATA if core.DATA in axes else None)
     mapped = jax.shard_map(
-        partial(_on_stage, pipeline, split, part.function),
+        partial(_on_stage, pipeline, split, _through(work, remat)),
         in_specs=(PartitionSpec(), stage, stage, batch),
         out_specs=PartitionSpec(*stage, *batch),
-        axis_names=_manual_axes(pipeline),
+        axis_names=axes,
         check_vma=False,
     )
-    found = mapped(part.constants, numbers, arrays, padded)
+    padded = jax.tree.map(partial(_with_rows, count=split.total), x)
+    found = mapped(work.constants, numbers, arrays, padded)
     return jax.tree.map(lambda array: _last(array)[:rows], found)
 
 
-class _Part(NamedTuple):
-    """What a stage does in one turn.
+def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
+    """A function that runs blocks one after the other, called with the arguments of `work.function` for all of them."""
 
-    Attributes:
-      function: called with the constants, the number of the first row, and what Blocks are called with.
-      constants: the arrays from outside that it reads, and the words of the random key.
-    """
+    def run(constants: Any, first: Any, numbers: Any, arrays: Any, x: Any) -> Any:
+        def step(value: Any, given: Any) -> tuple[Any, None]:
+            return work.function(constants, first, *given, value), None
 
-    function: Callable[..., Any]
-    constants: Any
+        # Inside a scan the compiler cannot merge what is computed again with what was computed before.
+        again = jax.checkpoint(step, prevent_cse=False) if remat else step
+        return jax.lax.scan(again, x, (numbers, arrays))[0]
+
+    return run
 
 
 def _on_stage(
-    pipeline: Pipeline, split: Split, function: Callable[..., Any], constants: Any, numbers: Any, arrays: Any, x: Any
+    pipeline: Pipeline, split: Split, run: Callable[..., Any], constants: Any, numbers: Any, arrays: Any, x: Any
 ) -> Any:
     """What one device does: the turns, and what it has computed in those in which the last stage has a part.
 
     Args:
       pipeline: the devices.
       split: how the rows of the batch are divided.
-      function: see `_Part`.
-      constants: the same.
+      run: see `_through`.
+      constants: what blocks read from outside.
       numbers: of this stage's blocks.
       arrays: of these blocks.
       x: the rows of this shard.
@@ -227,7 +211,8 @@ def _on_stage(
         arrived = jax.lax.ppermute(before, pipeline.axis, following)
         mine = jax.tree.map(partial(jnp.where, stage == 0), fresh, arrived)
         microbatch = jnp.clip(time - stage, 0, split.microbatches - 1)
-        done = function(constants, split.first(shard, microbatch), numbers, arrays, mine)
+        first = split.first(shard, microbatch).astype(jnp.uint32)
+        done = run(constants, first, numbers, arrays, mine)
         return done, done
 
     parts = jax.tree.map(split.parts, x)
@@ -246,92 +231,11 @@ def _last(array: Any) -> Any:
     return jnp.sum(jnp.where(chosen, array, 0), axis=0, dtype=array.dtype)
 
 
-def _check_apart(this: Layer, blocks: Blocks, numbers: Any, arrays: Any, x: Any) -> None:
-    """Find out whether the blocks compute each row by itself.
-
-    Raises:
-      ArgumentError: they do not.
-    """
-    rows = max(count_rows(this, x), 2)
-    traces = []
-    for count in (rows, rows + 1):
-        with _about_rows(this, count):
-            traces.append((count, jax.make_jaxpr(blocks)(numbers, arrays, _of_rows(x, count)).jaxpr))
-    line = mixed_rows(traces, len(jax.tree.leaves(x)))
-    if line is not None:
-        raise errors.ArgumentError(
-            f"{this.name}: a row of what the block returns depends on other rows of the batch, at {line}. With "
-            f"pipeline= a block is given a part of the rows at a time; compute each row by itself, as "
-            f"layers.layer_norm does, or leave pipeline= out"
-        )
-
-
-def _one_part(
-    this: Layer, pipeline: Pipeline, split: Split, blocks: Blocks, numbers: Any, arrays: Any, x: Any
-) -> _Part:
-    """What a stage does in one turn, traced for its share of the blocks and of the rows.
-
-    The trace shows what is read from outside, so that all of it can be handed to each device, and what is drawn.
-    """
-    given = this.frame.given
-    batch = count_rows(this, x)
-    keys = RowKeys(this.name, jax.random.key(0) if given.key is None else given.key, batch, split.row)
-
-    def work(words: Any, first: Any, *rest: Any) -> Any:
-        with _drawing(given, None if given.key is None else keys.key(words, first)):
-            return blocks(*rest)
-
-    own = jax.tree.map(lambda a: _shape(a.shape[0] // pipeline.size, a), (numbers, arrays))
-    with _about_rows(this, split.rows), core.manual_axes(_manual_axes(pipeline)):
-        part = jax.make_jaxpr(work)(keys.words, jnp.uint32(0), *own, _of_rows(x, split.rows))
-    keys.learn(jax.make_jaxpr(blocks)(numbers, arrays, x).jaxpr, part.jaxpr, split.rows)
-
-    def function(constants: Any, first: Any, *rest: Any) -> Any:
-        read, words = constants
-        found = jax.core.eval_jaxpr(part.jaxpr, read, words, first.astype(jnp.uint32), *jax.tree.leaves(rest))
-        return jax.tree.unflatten(jax.tree.structure(x), found)
-
-    return _Part(function, (part.consts, keys.words))
-
-
 def _with_rows(array: Any, count: int) -> Any:
     """An array with its last row once more behind it, as often as it takes to have so many rows."""
     return array if array.shape[0] == count else jnp.take(array, jnp.arange(count), axis=0, mode="clip")
 
 
-def _of_rows(x: Any, count: int) -> Any:
-    """The shapes of the same values with so many rows."""
-    return jax.tree.map(partial(_shape, count), x)
-
-
-def _shape(count: int, array: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype)
-
-
 def _manual_axes(pipeline: Pipeline) -> set[str]:
     """The axes along which it is written here what lies on which device."""
     return {pipeline.axis, core.DATA} & core.axes_here().keys()
-
-
-@contextlib.contextmanager
-def _drawing(given: Any, key: Any) -> Iterator[None]:
-    """Let layers draw from another key."""
-    before = given.key
-    given.key = key
-    try:
-        yield
-    finally:
-        given.key = before
-
-
-@contextlib.contextmanager
-def _about_rows(this: Layer, count: int) -> Iterator[None]:
-    """Say in errors of a block that it was not given the batch as it is."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(
-            f"{this.name}: with pipeline= the block must take any number of rows, and was given {count} here; values "
-            f"from outside that have rows go through x, as in repeat(lambda v: (f(*v), v[1]), n, (h, memory), ...)"
-        )
-        raise

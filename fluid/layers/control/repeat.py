@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, layer
 from fluid.layers.control.loop import arrays_of_slices, check_carry, check_pair, count_steps, first_slice
-from fluid.layers.control.pipeline import count_rows, pipeline_of, pipelined
+from fluid.layers.control.pipeline import pipeline_of, pipelined
 from fluid.layers.control.pytrees import record_outputs, strongly_typed
+from fluid.layers.control.rowwise import count_rows
 
 
 @layer
@@ -98,19 +99,19 @@ def repeat(
         new_own = {name: changed[name] for name in changed.keys() & own.keys()}
         return (new_value, new_shared), (new_own, strongly_typed(y))
 
+    numbers = jnp.arange(n, dtype=jnp.int32)
+    if stages is not None:
+
+        def one(number: Any, own: Any, value: Any) -> Any:
+            return step((value, {}), (number, own))[0][0]
+
+        return record_outputs(this, pipelined(this, stages, one, numbers, stack.arrays, x, remat))
     if remat:
         # Inside a scan the compiler cannot merge what is computed again with what was computed before.
         step = jax.checkpoint(step, prevent_cse=False)
 
-    def blocks(numbers: Any, arrays: Any, x: Any) -> Any:
-        return jax.lax.scan(step, (x, stack.states()), (numbers, arrays) if xs is None else (numbers, arrays, xs))
-
-    numbers = jnp.arange(n, dtype=jnp.int32)
-    if stages is not None:
-        return record_outputs(
-            this, pipelined(this, stages, lambda *given: blocks(*given)[0][0], numbers, stack.arrays, x)
-        )
-    (result, shared), (own, ys) = blocks(numbers, stack.arrays, x)
+    given = (numbers, stack.arrays) if xs is None else (numbers, stack.arrays, xs)
+    (result, shared), (own, ys) = jax.lax.scan(step, (x, stack.states()), given)
     stack.keep({**shared, **own})
     return record_outputs(this, result) if xs is None else (record_outputs(this, result), record_outputs(this, ys))
 

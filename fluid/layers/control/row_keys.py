@@ -221,16 +221,19 @@ def _times(numbers: Any, factor: int) -> tuple[Any, Any]:
     return high + numbers * jnp.uint32(factor >> 32), (middle << 16) | (least & _HALF)
 
 
-def _draws(owner: str, jaxpr: Any) -> Iterator[Draw]:
-    """All draws, in order, those of inner functions included."""
+def _draws(owner: str, jaxpr: Any, line: str = "its block") -> Iterator[Draw]:
+    """All draws, in order, those of inner functions included; `line` is that of the equation around them."""
     for equation in jaxpr.eqns:
+        # JAX keeps the lines of what is called, but not those of a function that it has traced before.
+        here = user_line(equation)
+        here = line if here == "unknown line" else here
         name = equation.primitive.name
         if name in _DRAWS:
-            yield Draw(tuple(equation.params["shape"]), equation.invars[0].aval.dtype, user_line(equation))
+            yield Draw(tuple(equation.params["shape"]), equation.invars[0].aval.dtype, here)
         elif name in ("random_gamma", "random_unwrap"):
-            raise _refused(owner, user_line(equation), f"by {name}, which does not say what it draws for each row")
+            raise _refused(owner, here, f"by {name}, which does not say what it draws for each row")
         for inner in inner_jaxprs(equation):
-            yield from _draws(owner, inner)
+            yield from _draws(owner, inner, here)
 
 
 def _refused(owner: str, line: str, what: str) -> errors.ArgumentError:
