@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from fluid import errors
 from fluid.core.equations import inner_jaxprs, user_line
 
-_DRAWS = ("random_bits", "random_split")
+_BITS = "random_bits"
+_SPLIT = "random_split"
+_THREEFRY = "threefry2x32"
 _HALF = 0xFFFF
 
 
@@ -18,11 +20,13 @@ class Draw(NamedTuple):
     """An equation that draws random bits, or splits a key.
 
     Attributes:
+      kind: which of the two, as JAX calls it.
       shape: of what is drawn with one key.
       key: the dtype of the key.
       line: the user's, that made the equation.
     """
 
+    kind: str
     shape: tuple[int, ...]
     key: Any
     line: str
@@ -60,7 +64,7 @@ class RowKeys:
         self._batch = batch
         self._row = row
         self._base = jax.random.key_impl(key)
-        self._along: dict[tuple[int, ...], int | None] = {}
+        self._along: dict[tuple[str, tuple[int, ...]], int | None] = {}
         self.words = jax.random.key_data(key)
         self._impl: Any = define_prng_impl(
             key_shape=(self.words.shape[0] + 1,),
@@ -92,16 +96,20 @@ class RowKeys:
         for dimension, draw in rows_of_draws(self._owner, whole, part, self._batch, rows):
             if dimension is not None and draw.key != mine:
                 raise _refused(self._owner, draw.line, "with a key of its own; leave seed= out there")
-            if self._along.setdefault(draw.shape, dimension) != dimension:
+            if dimension is not None and draw.kind == _SPLIT and str(self._base) != _THREEFRY:
+                raise _refused(
+                    self._owner, draw.line, f"with a key for each row, which {self._base} does not keep apart"
+                )
+            if self._along.setdefault((draw.kind, draw.shape), dimension) != dimension:
                 raise _refused(self._owner, draw.line, f"{draw.shape}, which may be rows or not; change microbatches=")
 
-    def _dimension(self, shape: Sequence[int]) -> int | None:
-        if tuple(shape) not in self._along:
+    def _dimension(self, kind: str, shape: Sequence[int]) -> int | None:
+        if (kind, tuple(shape)) not in self._along:
             raise _refused(self._owner, "its block", f"{tuple(shape)} within one operation of JAX")
-        return self._along[tuple(shape)]
+        return self._along[kind, tuple(shape)]
 
     def _bits(self, words: Any, width: int, shape: tuple[int, ...]) -> Any:
-        along = self._dimension(shape)
+        along = self._dimension(_BITS, shape)
         dtype = jnp.dtype(f"uint{width}")
         key = jax.random.wrap_key_data(words[:-1], impl=self._base)
         if along is None:
@@ -114,7 +122,7 @@ class RowKeys:
         return (high ^ low).astype(dtype)
 
     def _split(self, words: Any, shape: tuple[int, ...]) -> Any:
-        along = self._dimension(shape)
+        along = self._dimension(_SPLIT, shape)
         key = jax.random.wrap_key_data(words[:-1], impl=self._base)
         if along is None:
             found = jax.random.key_data(jax.random.split(key, shape))
@@ -134,7 +142,7 @@ class RowKeys:
 
     def _element_by_element(self) -> bool:
         """Whether each element of a draw follows from its place alone."""
-        return str(self._base) == "threefry2x32" and bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+        return str(self._base) == _THREEFRY and bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
 
     def _whole(self, shape: tuple[int, ...], along: int) -> tuple[int, ...]:
         return (*shape[:along], self._batch, *shape[along + 1 :])
@@ -228,8 +236,8 @@ def _draws(owner: str, jaxpr: Any, line: str = "its block") -> Iterator[Draw]:
         here = user_line(equation)
         here = line if here == "unknown line" else here
         name = equation.primitive.name
-        if name in _DRAWS:
-            yield Draw(tuple(equation.params["shape"]), equation.invars[0].aval.dtype, here)
+        if name in (_BITS, _SPLIT):
+            yield Draw(name, tuple(equation.params["shape"]), equation.invars[0].aval.dtype, here)
         elif name in ("random_gamma", "random_unwrap"):
             raise _refused(owner, here, f"by {name}, which does not say what it draws for each row")
         for inner in inner_jaxprs(equation):

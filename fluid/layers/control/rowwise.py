@@ -68,15 +68,17 @@ def rowwise(
     given = this.frame.given
     keys = RowKeys(this.name, jax.random.key(0) if given.key is None else given.key, count_rows(this, x), row)
     number = jnp.int32(0)
-    _check_apart(this, block, number, own, x)
 
     def work(words: Any, first: Any, *rest: Any) -> Any:
         with _drawing(given, None if given.key is None else keys.key(words, first)):
             return block(*rest)
 
-    with _about_rows(this, x, rows), core.manual_axes(axes):
-        part = jax.make_jaxpr(work)(keys.words, jnp.uint32(0), number, own, _of_rows(x, rows))
-    keys.learn(jax.make_jaxpr(block)(number, own, x).jaxpr, part.jaxpr, rows)
+    with core.manual_axes(axes):
+        _check_apart(this, block, number, own, x)
+        whole = jax.make_jaxpr(block)(number, own, _of_rows(x, count_rows(this, x)))
+        with _about_rows(this, x, rows):
+            part = jax.make_jaxpr(work)(keys.words, jnp.uint32(0), number, own, _of_rows(x, rows))
+    keys.learn(whole.jaxpr, part.jaxpr, rows)
     if this.frame.mode == core.TRAIN:
         _check_loops(this, part.jaxpr)
 
