@@ -202,3 +202,26 @@ def wide(h):
 )
 def test_pipelines_of_all_kinds(program, feed, mesh):
     both(program, {"x": feed}, mesh)
+
+
+@pytest.mark.full
+def test_a_trainer_with_a_pipeline(tmp_path):
+    """Batches of which the last one has a row, tests, checkpoints for one device, and predictions."""
+    data = fluid.reader.arrays({"x": X[:41]}, batch_size=20)
+
+    def program():
+        h = layers.repeat(residual, 4, layers.data("x", shape=[WIDTH]), pipeline="stage", microbatches=3)
+        guess = layers.fc(h, 1)
+        return {"loss": layers.mean(layers.square(guess - 1.0)), "guess": guess}
+
+    one, many = (fluid.Trainer(program, fluid.optimizer.SGD(0.01), parallel=mesh) for mesh in (None, MESH))
+    for trainer in (one, many):
+        trainer.train(data, num_epochs=3, progress=False)
+    np.testing.assert_allclose(many.test(data).loss, one.test(data).loss, rtol=1e-5)
+    many.save_params(tmp_path / "params")
+    for mesh in (None, fluid.Mesh(data=4, stage=2), fluid.Mesh(fsdp=8)):
+        inferencer = fluid.Inferencer(program, param_path=tmp_path / "params", parallel=mesh)
+        for rows in (1, 3, 41):
+            wanted = many.session.run(feed={"x": X[:rows]}, fetch=["guess"], mode="test")[0]
+            found = inferencer.infer({"x": X[:rows]}, fetch=["guess"])[0]
+            np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-5, atol=1e-6)
