@@ -130,12 +130,16 @@ class BoundStep:
         return self._needed(feeds, overrides)
 
     def lowered(self, feeds: Mapping[str, Any]) -> jax.stages.Lowered:
-        """The training step for feeds of these shapes, which is not run: what to compile and to look at.
+        """The step for feeds of these shapes, which is not run: what to compile and to look at.
 
         Args:
           feeds: arrays, or `jax.ShapeDtypeStruct` in their places.
         """
-        lowered: jax.stages.Lowered = self._train.lower(self._carry(), self._not_carried(), dict(feeds), {})
+        lowered: jax.stages.Lowered
+        if self._step.training:
+            lowered = self._train.lower(self._carry(), self._not_carried(), dict(feeds), {})
+        else:
+            lowered = self._test.lower(self._kept(), dict(feeds), *self._rest({}))
         return lowered
 
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
@@ -149,10 +153,6 @@ class BoundStep:
         if not names:
             return Results(values, self._names), _NOTHING
         return Results(values[0], self._names), Results(values[1], names)
-
-    def machine_code(self, feeds: Mapping[str, Any]) -> str:
-        """What XLA made of a step that changes nothing, for feeds of shapes that were run before: optimised HLO."""
-        return str(self._test.lower(self._kept(), feeds, *self._rest({})).compile().as_text())
 
     def raw(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Any:  # noqa: B006
         """Run one step; returns what the jitted function returns, without names."""
