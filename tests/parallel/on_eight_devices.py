@@ -446,7 +446,6 @@ EXAMPLES = {
     "ctc_digits": {},
     "machine_translation": {"count": 1500},
     "label_semantic_roles": {"sentences": 700, "depth": 2},
-    "detect_shapes": {"count": 650},
 }
 
 
