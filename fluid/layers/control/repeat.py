@@ -100,7 +100,7 @@ def repeat(
         return (new_value, new_shared), (new_own, strongly_typed(y))
 
     numbers = jnp.arange(n, dtype=jnp.int32)
-    if stages is not None:
+    if stages is not None and count_rows(this, x):
 
         def one(number: Any, own: Any, value: Any) -> Any:
             return step((value, {}), (number, own))[0][0]

@@ -177,6 +177,15 @@ REFUSED = {
     ),
     "order of rows": ({"block": lambda h: jnp.sort(dense(h), axis=0)}, "depends on other rows of the batch"),
     "first row": ({"block": lambda h: dense(h) + h[:1]}, "depends on other rows of the batch"),
+    "rows turned around": (
+        {"block": lambda h: dense(h) + h[::-1]},
+        "depends on other rows of the batch, at .*test_pipeline",
+    ),
+    "rows moved on": ({"block": lambda h: dense(h) + jnp.roll(h, 1, axis=0)}, "depends on other rows of the batch"),
+    "mean in a loop": (
+        {"block": lambda h: jax.lax.scan(lambda z, i: (z - z.mean(0), None), dense(h), jnp.arange(2))[0]},
+        "depends on other rows of the batch",
+    ),
     "loop": (
         outside(lambda h, v: jax.lax.scan(lambda z, i: (z * v, None), h, jnp.arange(2))[0]),
         "a loop or branch in the block, at .*test_pipeline.*, reads a value from outside",
