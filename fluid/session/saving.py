@@ -31,7 +31,10 @@ class SavesArrays:
       freezing: what training leaves as it is.
       programs: Program by name.
       layout: where the arrays lie.
+      members: of a population, how many trainings the arrays are of, which have an axis of them in front; else None.
     """
+
+    members: int | None = None
 
     scope: Scope
     rates: Rates

@@ -211,7 +211,7 @@ class Checkpoints(CheckpointHooks):
         importlib.import_module("orbax.checkpoint")  # now, as it takes a while and would slow down the first steps
         self._lock()
         try:
-            self._writer.begin(Health.at_start(on_host(self._session.state())))
+            self._writer.begin(Health.at_start(on_host(self._session.state()), self._session.members))
         except BaseException:
             self.folder.release()
             raise
