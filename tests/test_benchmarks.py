@@ -129,3 +129,69 @@ def test_the_table():
     assert "".join(turns) == "fh" + "fh" + "hf" + "fh"
     text = timing.table([timing.Row("x", "steps/s", numbers, higher_is_better=True)])
     assert "| 2 | 4 | 0.500 |" in text
+
+
+def row(better, *ratios):
+    """A row whose ratios are these."""
+    numbers = {"fluid": list(ratios), "hand": [1.0] * len(ratios)}
+    return importlib.import_module("timing").Row("steps", "1/s", numbers, higher_is_better=better)
+
+
+@pytest.mark.parametrize(
+    ("better", "ratios", "wrong"),
+    [
+        (True, (0.95, 1.0, 1.05), False),
+        (True, (0.75, 0.8, 0.82), False),  # its upper quartile is within the tolerance of the lower one
+        (True, (0.70, 0.75, 0.8), True),
+        (True, (2.0, 2.0, 2.0), False),
+        (False, (2.0, 2.0, 2.0), True),
+        (False, (0.5, 0.5, 0.5), False),
+    ],
+)
+def test_a_ratio_worse_than_the_committed_one_is_found(better, ratios, wrong):
+    check, timing = importlib.import_module("check"), importlib.import_module("timing")
+    known = check.committed(timing.table([row(better, 0.9, 1.0, 1.1)]))
+    assert known == {"steps": (0.9, 1.1)}
+    assert (check.verdict(row(better, *ratios), known, 0.1) is not None) == wrong
+
+
+def test_a_row_that_is_not_committed_is_named():
+    check = importlib.import_module("check")
+    assert "no such row" in check.verdict(row(True, 1.0), {}, 0.1)
+
+
+def test_every_committed_row_can_be_checked():
+    check = importlib.import_module("check")
+    known = check.committed(check.README.read_text(encoding="utf-8"))
+    assert "training, MLP 64-200-200-10" in known
+    assert all(low <= high for low, high in known.values())
+
+
+@pytest.fixture
+def on_gpu_path(monkeypatch, on_path):
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "gpu"))
+
+
+@pytest.mark.full
+def test_peers_for_a_gpu_learn_the_same(on_gpu_path):
+    """In single precision, in which ResNet-50 is normalised by hand."""
+    gpt, resnet50 = importlib.import_module("gpt"), importlib.import_module("resnet50")
+    text = gpt.texts(gpt.SMALL)
+    trainer, by_fluid = gpt.steps_by_fluid(gpt.SMALL, None, text)
+    by_hand = gpt.steps_by_hand(gpt.SMALL, "float32", dict(trainer.params), text)
+    np.testing.assert_allclose(by_fluid(3), by_hand(3), rtol=1e-4)
+    size = resnet50.SMALL._replace(pixels=64, batch=4)
+    data = resnet50.data_of(size)
+    trainer, by_fluid = resnet50.steps_by_fluid(size, None, data)
+    by_hand = resnet50.steps_by_hand(size, "float32", trainer, data)
+    np.testing.assert_allclose(by_fluid(2), by_hand(2), rtol=1e-3)
+
+
+@pytest.mark.full
+def test_what_is_for_a_gpu_runs_in_small_without_one():
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "gpu" / "run.py", "--small", "--rounds", "1"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "GPT of 0 M, fluid / JAX" in done.stdout
+    assert "in small" in done.stdout

@@ -46,6 +46,7 @@ class Handler:
       first_process_only: of several processes that train together, whether the first one alone tells this handler of
         events: True for what writes files or to the screen. What changes the training, tests or saves is told in all of
         them.
+      for_members: whether it takes the events of a `fluid.Population`, in which each scalar is an array `[members]`.
 
     Example:
       >>> import fluid, numpy as np
@@ -64,6 +65,7 @@ class Handler:
 
     trainer: Any = None
     first_process_only = False
+    for_members = True
     _dispatcher: "Dispatcher"
 
     @property
