@@ -12,6 +12,7 @@ from fluid.handlers.nan_report import State, investigate
 from fluid.session import Request
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.asking import AskableStep, Asked
+from fluid.trainer.evaluation.means import on_host
 from fluid.trainer.evaluation.values import Every, Interval, number
 from fluid.trainer.health import Health
 
@@ -87,6 +88,10 @@ class TerminateOnNaN(Handler):
             )
         self._keep(state)
 
+    def steps_ahead(self) -> float:
+        """Up to the next check."""
+        return self._every.steps_left(self.done)
+
     def begin_step(self, event: BeginStepEvent) -> None:
         """Keep the minibatch until its step is checked."""
         rates = self.trainer.session.rates.given(event.program)
@@ -94,7 +99,7 @@ class TerminateOnNaN(Handler):
 
     def end_step(self, event: EndStepEvent) -> None:
         """Check the steps since the last check, if it is due."""
-        self._losses.append(event.metrics[self.trainer.programs[event.program].loss_output])
+        self._losses.append(event.metrics.unread(self.trainer.programs[event.program].loss_output))
         if self._every.at_step(self.done):
             self._check()
 
@@ -118,7 +123,7 @@ class TerminateOnNaN(Handler):
     def _complaint(self, state: State, losses: list[Any]) -> str | None:
         """What is wrong after some steps with these losses, or None."""
         found = self._health.complaint(self._by_name(state))
-        lost = [loss for loss in map(number, jax.device_get(losses)) if not np.isfinite(loss)]
+        lost = [loss for loss in map(number, on_host(losses)) if not np.isfinite(loss)]
         if lost:
             return f"the loss is {lost[0]:.6g}"
         return f"the loss is finite, but {found}" if found else None

@@ -76,6 +76,10 @@ class _Periodic(Handler):
         self._function = function
         self._due = due
 
+    def steps_ahead(self) -> float:
+        """Up to the step after which it is due."""
+        return self._due.steps_left(self.done)
+
     def end_step(self, event: EndStepEvent) -> None:
         """Call the function, if it is due."""
         if self._due.at_step(self.done):

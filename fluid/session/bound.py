@@ -12,6 +12,7 @@ from fluid.core.equations import unneeded
 from fluid.place import OneDevice
 from fluid.reader.buckets import Buckets
 from fluid.session.freezing import Freezing
+from fluid.session.fused import Fed, SeveralResults, fused
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.own_step import StepFunction
 from fluid.session.rates import Rates
@@ -114,6 +115,7 @@ class BoundStep:
         self._alone = set(self._step.kept) == set(scope.arrays)
         scope.trained |= self._step.training
         self._train, self._test = self._jitted()
+        self._several: Any = None
 
     @property
     def loss_output(self) -> int:
@@ -172,12 +174,30 @@ class BoundStep:
             return results
         if self._replaced:
             self._check_replaced()
+        return self._update(self._train, feeds, overrides)
+
+    def several(self, fed: Fed, count: int) -> SeveralResults:
+        """Run several training steps in one call, as if each were called by itself.
+
+        Args:
+          fed: their feeds, on the device.
+          count: how many they are, as `fed` says it too.
+        """
+        if self._frozen is not self._freezing.names:
+            self._fit()
+        if self._replaced:
+            self._check_replaced()
+        if self._several is None:
+            self._several = jax.jit(self._noted(fused(self._step.train)), donate_argnums=0)
+        return SeveralResults(self._update(self._several, fed), count, self._names, self._step.request.also)
+
+    def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
+        """Call what trains on the arrays of the scope, and put the new ones in their place; returns the results."""
+        scope = self._scope
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
         # results are in their place.
         with scope.lock, self._guard:
-            carry = self._carry()
-            kept = self._not_carried()
-            after, results = self._train(carry, kept, feeds, overrides)
+            after, results = train(self._carry(), self._not_carried(), *fed)
             scope.arrays.update(after["arrays"])
             scope.slots[self._program.name] = after["slots"]
             scope.step = after["step"]
@@ -198,14 +218,15 @@ class BoundStep:
 
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
-        self._fitted[self._frozen] = (self._step, self._train, self._test)
+        self._fitted[self._frozen] = (self._step, self._train, self._test, self._several)
         self._frozen = self._freezing.names
         known = self._fitted.get(self._frozen)
         if known is not None:
-            self._step, self._train, self._test = known
+            self._step, self._train, self._test, self._several = known
             return
         self._step = self._make(self._frozen)
         self._train, self._test = self._jitted()
+        self._several = None
         self._other_frozen = True
 
     def _kept(self) -> dict[str, Any]:
@@ -238,7 +259,16 @@ class BoundStep:
 
         return call if self._mesh is None else self._mesh.traced(call, position)
 
-    def _record_compilation(self, feeds: Mapping[str, Any]) -> None:
+    def _noted(self, several: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of several steps, noting its compilations."""
+
+        def call(carry: Any, kept: Any, fed: Fed) -> Any:
+            self._record_compilation(jax.eval_shape(lambda: fed.feed(0)), "several steps in one call")
+            return several(carry, kept, fed)
+
+        return call
+
+    def _record_compilation(self, feeds: Mapping[str, Any], how: str = "") -> None:
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
         name = self._program.name
         mode = self._step.request.mode
@@ -248,6 +278,8 @@ class BoundStep:
             reason = f"other parameters are frozen: {len(self._frozen)} names"
         elif self._shapes:
             reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
+        if how:
+            reason = f"{how}: {shapes}"
         self._other_frozen = False
         self._shapes.append(shapes)
         self._compiling = True

@@ -1,6 +1,7 @@
 """Handlers: objects and functions around the training loop that are told of its events."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from fluid import errors
 from fluid.core import TRAIN, Program, warn
 from fluid.distributed import group
 from fluid.session import Results, check_fetch
+from fluid.session.results import IN_FLIGHT
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -46,6 +48,8 @@ class Handler:
       first_process_only: of several processes that train together, whether the first one alone tells this handler of
         events: True for what writes files or to the screen. What changes the training, tests or saves is told in all of
         them.
+      acts_on_measured: whether `measured` does more than to write values down, so that it has to come right after the
+        step that was measured.
 
     Example:
       >>> import fluid, numpy as np
@@ -64,6 +68,7 @@ class Handler:
 
     trainer: Any = None
     first_process_only = False
+    acts_on_measured = True
     _dispatcher: "Dispatcher"
 
     @property
@@ -83,6 +88,24 @@ class Handler:
         several programs, each gives those that it has.
         """
         return ()
+
+    def steps_ahead(self) -> float | None:
+        """How many training steps may run from here before this handler has to be told of the last of them.
+
+        With `Trainer(steps_per_dispatch=...)` several steps run in one call of the device, and are told of one behind
+        the other when all of them are under way. What an event itself holds is that of its step then; parameters and
+        slots are those after the last step of the call. So a handler that looks at the trainer, tests, saves or changes
+        something in every hundredth step lets `100 - self.done % 100` steps run: a call ends there, and the next one
+        begins with the `begin_step` of the step behind it.
+
+        Returns:
+          At least 1, which lets each step run by itself; `math.inf` where the values of events are enough; None says
+          nothing: "auto" runs step after step then. By default it is None for a handler with `begin_step` or
+          `end_step`, and `math.inf` for others.
+        """
+        kind = type(self)
+        hears_steps = kind.begin_step is not Handler.begin_step or kind.end_step is not Handler.end_step
+        return None if hears_steps else math.inf
 
     def announce(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
         """Tell all handlers of measured values: they get a MeasuredEvent.
@@ -167,6 +190,8 @@ class Dispatcher:
 
     Attributes:
       done: training steps done.
+      in_flight: how many of these may be under way on the device still.
+      acting: whether a handler acts on what another one announces.
 
     Raises:
       ArgumentTypeError: one is neither, or cannot be called with one event.
@@ -191,6 +216,11 @@ class Dispatcher:
         self._trainer = trainer
         self._entered = 0  # how many handlers the beginning has reached
         self.done = 0
+        self.in_flight = IN_FLIGHT
+        self._silent = any(not isinstance(handler, Handler) for handler in handlers)
+        told = [handler for handler in self._handlers if not _is_for_another(handler)]
+        self._told = told
+        self.acting = any(h.acts_on_measured and type(h).measured is not Handler.measured for h in told)
 
     def __call__(self, event: Event) -> None:
         """Deliver one event to all handlers."""
@@ -231,6 +261,16 @@ class Dispatcher:
         for failure in failures:
             event.error.add_note(f"while a handler was told of this, it raised {failure!r}")
 
+    def steps_ahead(self) -> tuple[float | None, float]:
+        """How many steps may run before a handler has to be told of the last of them, see `Handler.steps_ahead`.
+
+        Returns:
+          That number, None where a handler says nothing; and what it is for those that say something.
+        """
+        said = [handler.steps_ahead() for handler in self._told]
+        least = min((each for each in said if each is not None), default=math.inf)
+        return None if self._silent or None in said else least, least
+
     def measures(self) -> list[str]:
         """The names of all values that handlers announce."""
         return [name for handler in self._handlers for name in handler.measures()]
@@ -252,8 +292,7 @@ class Dispatcher:
 
     def state(self) -> list[dict[str, Any]]:
         """What a resumed training needs of the handlers that are told of it, in their order."""
-        told = [handler for handler in self._handlers if not _is_for_another(handler)]
-        return [{"handler": type(handler).__name__, "state": handler.state()} for handler in told]
+        return [{"handler": type(handler).__name__, "state": handler.state()} for handler in self._told]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Hand back what `state` returned, each part to the first handler of its class that has got none yet."""

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from fluid.session import Compilation
-from fluid.session.results import IN_FLIGHT
 from fluid.trainer.evaluation.means import Averaging
 from fluid.trainer.evaluation.values import by_name, number
 from fluid.trainer.events import (
@@ -52,6 +51,7 @@ class ProgressBar(Averaging):
     """
 
     first_process_only = True
+    acts_on_measured = False
 
     def __init__(self, interval: float | None = None, show: bool | None = None):
         super().__init__()
@@ -153,7 +153,7 @@ class ProgressBar(Averaging):
     def _known(self, wait: bool = False) -> dict[str, float]:
         """What was announced, as far as it is known to be computed."""
         for name, (done, value) in list(self._announced.items()):
-            if wait or not isinstance(value, jax.Array) or self.done - done > IN_FLIGHT:
+            if wait or not isinstance(value, jax.Array) or self.done - done > self._dispatcher.in_flight:
                 self._read[name] = number(value)
                 del self._announced[name]
         return self._read
