@@ -12,7 +12,7 @@ from fluid.core.equations import unneeded
 from fluid.place import OneDevice
 from fluid.reader.buckets import Buckets
 from fluid.session.freezing import Freezing
-from fluid.session.fused import Fed, SeveralResults, fused
+from fluid.session.fused import Fed, Picks, SeveralResults, Stack, fused
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.own_step import StepFunction
 from fluid.session.rates import Rates
@@ -131,13 +131,16 @@ class BoundStep:
         """The feeds that the results depend on, of those that the request does not give; what it gives is at hand."""
         return self._needed(feeds, overrides)
 
-    def lowered(self, feeds: Mapping[str, Any]) -> jax.stages.Lowered:
+    def lowered(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Lowered:
         """The training step for feeds of these shapes, which is not run: what to compile and to look at.
 
         Args:
-          feeds: arrays, or `jax.ShapeDtypeStruct` in their places.
+          feeds: arrays, or `jax.ShapeDtypeStruct` in their places; or those of several steps in one call.
         """
-        lowered: jax.stages.Lowered = self._train.lower(self._carry(), self._not_carried(), dict(feeds), {})
+        several = isinstance(feeds, Stack | Picks)
+        train = self._together() if several else self._train
+        fed = (feeds,) if several else (dict(feeds), {})
+        lowered: jax.stages.Lowered = train.lower(self._carry(), self._not_carried(), *fed)
         return lowered
 
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
@@ -187,9 +190,13 @@ class BoundStep:
             self._fit()
         if self._replaced:
             self._check_replaced()
+        return SeveralResults(self._update(self._together(), fed), count, self._names, self._step.request.also)
+
+    def _together(self) -> Any:
+        """The function of several training steps."""
         if self._several is None:
             self._several = jax.jit(self._noted(fused(self._step.train)), donate_argnums=0)
-        return SeveralResults(self._update(self._several, fed), count, self._names, self._step.request.also)
+        return self._several
 
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
         """Call what trains on the arrays of the scope, and put the new ones in their place; returns the results."""

@@ -229,6 +229,10 @@ class Dispatcher:
         for deliver in self._order[type(event)]:
             deliver(event)
 
+    def hear(self, kind: type) -> bool:
+        """Whether a handler is told of such events."""
+        return bool(self._order[kind])
+
     def enter(self, event: BeginTrainEvent) -> None:
         """Deliver the beginning, and count the handlers that it reached."""
         self._entered = 0

@@ -191,15 +191,17 @@ def _steps(
     feed = program.member.fed(first.feed.feed)
     asked = step.ask()
     room, wanted = _wanted(run, program, feed)
-    run.handlers(BeginStepEvent(epoch, begun, feed, first.seconds, asked, program.member.name))
+    if run.handlers.hear(BeginStepEvent):
+        run.handlers(BeginStepEvent(epoch, begun, feed, first.seconds, asked, program.member.name))
     found = [first, *([] if asked.names or asked.values else _more(run, first, batches, wanted))]
     if len(found) == 1:
-        results: Sequence[tuple[Results, Results]] = [step(feed, asked)]
+        results = [step(feed, asked)]
         losses.add(results[0][0][step.loss_output], epoch, begun)
     else:
         asked.over = True
-        results = several = step.several([batch.feed.feed for batch in found], room)
+        several = step.several([batch.feed.feed for batch in found], room)
         losses.add(several.stacked(step.loss_output), epoch, begun, len(found))
+        results = list(several)
     for batch in found:
         progress.advance(batch)
     if step.compiled > compiled:
@@ -232,9 +234,11 @@ def _tell(
     epoch = run.progress.epoch
     begun = run.progress.step - len(found)
     name = program.member.name
+    begins = run.handlers.hear(BeginStepEvent)
     for number, (batch, (metrics, fetched)) in enumerate(zip(found, results, strict=True)):
         if number:
             feed = batch.feed.feed
+        if number and begins:
             over = program.step.ask(together=True)
             run.handlers(BeginStepEvent(epoch, begun + number, feed, batch.seconds, over, name))
         run.handlers(EndStepEvent(epoch, begun + number, metrics, fetched, program.examples(feed), name))
@@ -287,13 +291,13 @@ def _read_ahead(run: Run, batches: Prefetcher, count: int) -> None:
 
     What follows a step does not wait for a reader that has nothing yet.
     """
-    for number in range(batches.ahead + 1, count + 1):
-        if run.stopping() or run.signals.arrived is not None or not (run.progress.ready or run.agreement.needs_end):
-            return
-        with run.signals.reading_ahead:
+    with run.signals.reading_ahead:
+        for number in range(batches.ahead + 1, count + 1):
+            if run.stopping() or run.signals.arrived is not None or not (run.progress.ready or run.agreement.needs_end):
+                return
             batches.advance(number)
-        if batches.ahead < number:
-            return
+            if batches.ahead < number:
+                return
 
 
 class Losses:

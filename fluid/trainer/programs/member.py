@@ -95,12 +95,16 @@ class Member:
         feeder = Feeder(self.reads, order, buckets=buckets, only=only)
         left_out = self.others
         session = self._session
+        columns: dict[int, dict[str, Any]] = {}  # of each data set on the device
 
         def convert(minibatch: Any, index: int) -> Mapping[str, Any]:
             if interrupts is not None:
                 interrupts.check()
             if isinstance(minibatch, Rows):
-                return RowFeed(self._columns(feeder, minibatch.resident), minibatch.rows)
+                place = id(minibatch.resident)
+                if place not in columns:
+                    columns[place] = self._columns(feeder, minibatch.resident)
+                return RowFeed(columns[place], minibatch.rows)
             return session.convert(feeder, without(minibatch, left_out) if left_out else minibatch, index)
 
         return convert
