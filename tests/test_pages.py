@@ -26,6 +26,7 @@ PAGES = [
     "rates.md",
     "resume.md",
     "serving.md",
+    "speed.md",
     "static.md",
     "transfer.md",
     "validation.md",

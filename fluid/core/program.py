@@ -151,8 +151,7 @@ class Program:
         self.minimizes = [
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.made.minimizations
         ]
-        self.equations = count(found.jaxpr)
-        self.convolves = uses(found.jaxpr, "conv_general_dilated")
+        self._note_equations(found)
         self.random = frame.declared.uses_randomness
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)
@@ -311,6 +310,10 @@ class Program:
         """Zeros for all feeds."""
         made = {name: stand_in(spec, batch, steps=(3, 5)) for name, spec in self.feeds.items()}
         return {n: jnp.zeros(self.sample_shapes[n], v.dtype) if n in self.sample_shapes else v for n, v in made.items()}
+
+    def _note_equations(self, found: Discovery) -> None:
+        self.equations = count(found.jaxpr)
+        self.convolves = uses(found.jaxpr, "conv_general_dilated")
 
     def _mark_batch_dimensions(self, found: Discovery) -> None:
         # A function that works for one batch size only is legal; its dimensions stay as they are.

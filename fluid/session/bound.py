@@ -138,8 +138,8 @@ class BoundStep:
           feeds: arrays, or `jax.ShapeDtypeStruct` in their places; or those of several steps in one call.
         """
         several = isinstance(feeds, Stack | Picks)
+        fed: tuple[Any, ...] = (feeds,) if isinstance(feeds, Stack | Picks) else (dict(feeds), {})
         train = self._together() if several else self._train
-        fed = (feeds,) if several else (dict(feeds), {})
         lowered: jax.stages.Lowered = train.lower(self._carry(), self._not_carried(), *fed)
         return lowered
 
