@@ -7,6 +7,7 @@
 #                what goes wrong among several processes, the whole of long tables
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make bench   fluid beside hand-written JAX
+#   make bench-check  fails when a ratio is worse than the one in benchmarks/README.md
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -27,7 +28,7 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 # A file's tests share what they have compiled and set up.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check quick examples format mistakes bench soak clean setup
+.PHONY: demo test check quick examples format mistakes bench bench-check soak clean setup
 
 setup: $(STAMP)
 
@@ -79,6 +80,9 @@ mistakes: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py
+
+bench-check: $(STAMP)
+	$(BIN)/python benchmarks/check.py
 
 clean:
 	rm -rf $(VENV) .venv-newest .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -11,6 +11,7 @@ BENCHMARKS = [
     "resnet32",
     "bigemb",
     "lstm_ragged",
+    "libraries",
     "inference",
     "repeat",
     "startup",

@@ -44,11 +44,17 @@ def table(rows: list[Row]) -> str:
     lines = ["| what | unit | fluid | peer | fluid / peer | quartiles |", "|---|---|---|---|---|---|"]
     for row in rows:
         fluid, hand = row.numbers["fluid"], row.numbers["hand"]
-        ratios = sorted(f / h for f, h in zip(fluid, hand, strict=True))
-        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        low, middle, high = quartiles(row)
         want = "higher" if row.higher_is_better else "lower"
         lines.append(
             f"| {row.what} | {row.unit} ({want} is better) | {statistics.median(fluid):.4g} "
             f"| {statistics.median(hand):.4g} | {middle:.3f} | {low:.3f} to {high:.3f} |"
         )
     return "\n".join(lines)
+
+
+def quartiles(row: Row) -> tuple[float, float, float]:
+    """The lower quartile, the median and the upper quartile of fluid's ratio to the peer within each round."""
+    ratios = [f / h for f, h in zip(row.numbers["fluid"], row.numbers["hand"], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return low, middle, high

@@ -221,7 +221,10 @@ class OneDevice:
         if self.device.platform != "cpu":
             taken: dict[str, Any] = self.place(dict(feed))
             return taken
-        return {n: v.copy() if type(v) is np.ndarray else jax.tree.map(_own, v) for n, v in feed.items()}
+        return {
+            n: v.copy() if type(v) is np.ndarray else jax.tree.map(lambda a: own(a, self.device), v)
+            for n, v in feed.items()
+        }
 
     def initial(self, program: Any, root: jax.Array) -> dict[str, Any]:
         """The initial values of a program's parameters and states, by name, where they are to lie."""
@@ -233,8 +236,10 @@ class OneDevice:
         return self.place(rule.first_slots(parameters))
 
 
-def _own(value: Any) -> Any:
-    return value if isinstance(value, jax.Array) else np.array(value)
+def own(value: Any, device: jax.Device) -> Any:
+    """An array that later changes of the caller's memory do not reach once it lies on a device of this kind."""
+    on_host = isinstance(value, np.ndarray) and device.platform == "cpu"
+    return np.array(value) if on_host or not isinstance(value, np.ndarray | jax.Array) else value
 
 
 def _devices(kind: str, everywhere: bool = False) -> list[jax.Device]:

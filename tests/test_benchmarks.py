@@ -116,3 +116,39 @@ def test_the_table():
     assert "".join(turns) == "fh" + "fh" + "hf" + "fh"
     text = timing.table([timing.Row("x", "steps/s", numbers, higher_is_better=True)])
     assert "| 2 | 4 | 0.500 |" in text
+
+
+def row(better, *ratios):
+    """A row whose ratios are these."""
+    numbers = {"fluid": list(ratios), "hand": [1.0] * len(ratios)}
+    return importlib.import_module("timing").Row("steps", "1/s", numbers, higher_is_better=better)
+
+
+@pytest.mark.parametrize(
+    ("better", "ratios", "wrong"),
+    [
+        (True, (0.95, 1.0, 1.05), False),
+        (True, (0.75, 0.8, 0.82), False),  # its upper quartile is within the tolerance of the lower one
+        (True, (0.70, 0.75, 0.8), True),
+        (True, (2.0, 2.0, 2.0), False),
+        (False, (2.0, 2.0, 2.0), True),
+        (False, (0.5, 0.5, 0.5), False),
+    ],
+)
+def test_a_ratio_worse_than_the_committed_one_is_found(better, ratios, wrong):
+    check, timing = importlib.import_module("check"), importlib.import_module("timing")
+    known = check.committed(timing.table([row(better, 0.9, 1.0, 1.1)]))
+    assert known == {"steps": (0.9, 1.1)}
+    assert (check.verdict(row(better, *ratios), known, 0.1) is not None) == wrong
+
+
+def test_a_row_that_is_not_committed_is_named():
+    check = importlib.import_module("check")
+    assert "no such row" in check.verdict(row(True, 1.0), {}, 0.1)
+
+
+def test_every_committed_row_can_be_checked():
+    check = importlib.import_module("check")
+    known = check.committed(check.README.read_text(encoding="utf-8"))
+    assert "training, MLP 64-200-200-10" in known
+    assert all(low <= high for low, high in known.values())

@@ -1,9 +1,14 @@
 """`import fluid` stays light: nothing optional is loaded, no device is touched."""
 
+import ast
+import pathlib
 import subprocess
 import sys
 
 import pytest
+
+import fluid
+from fluid import lazy
 
 LAZY = (
     "flatbuffers safetensors matplotlib sklearn scipy orbax tqdm torch IPython grain datasets tensorboard google "
@@ -73,3 +78,14 @@ def test_no_device_is_initialised():
 
 def test_no_warning_and_no_output():
     assert python("import warnings; warnings.simplefilter('error'); import fluid") == ""
+
+
+@pytest.mark.parametrize(
+    "stub", sorted(pathlib.Path(fluid.__file__).parent.rglob("*.pyi")), ids=lambda p: p.parent.name
+)
+def test_stubs_are_read_as_python_reads_them(stub):
+    *body, public = (
+        node for node in ast.parse(stub.read_text()).body if not isinstance(node, ast.Expr | ast.AnnAssign)
+    )
+    sources = {alias.name: node.module for node in body for alias in node.names}
+    assert lazy._stub(stub) == (sources, ast.literal_eval(public.value))

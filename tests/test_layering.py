@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 
 # Lowest first. A room is a module or package of fluid; those that share a tier do not know each other.
 TIERS = [
-    ["errors", "lazy", "formatting", "host_random"],
+    ["errors", "lazy", "formatting", "host_random", "protobuf"],
     ["naming"],
     ["core", "missing"],
     ["lod_tensor", "place", "compilation", "distributed", "initializer", "regularizer", "clip", "lr"],
@@ -47,7 +47,7 @@ LAYERS = [
 ]
 MOST_MODULES = 16  # in one folder
 # Stricter than the tiers: these rooms use at most the rooms named here ...
-ONLY = {"reader": {"errors", "core"}, "parallel": {"errors", "naming", "core", "place", "param_attr"}}
+ONLY = {"reader": {"errors", "core", "protobuf"}, "parallel": {"errors", "naming", "core", "place", "param_attr"}}
 # ... and these never use what lies below them.
 NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer", "looking", "tuning")}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.

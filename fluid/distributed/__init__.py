@@ -1,6 +1,11 @@
-"""Several processes that train together: how each finds its place, how they agree, and how they end when one fails."""
+"""Several processes that train together: how each finds its place, how they agree, and how they end when one fails.
 
-from fluid.distributed.group import Group, group
-from fluid.distributed.starting import initialize
+`initialize` is loaded on use. `__init__.pyi` says which file each name comes from.
+"""
 
-__all__ = ["Group", "group", "initialize"]
+from fluid import lazy
+
+# A module that bears the name of its function: loaded later, the module would take the place of the function.
+from fluid.distributed.group import group  # noqa: F401
+
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.initializer import Constant, Xavier
-from fluid.layers import functional, weight_norm
+from fluid.layers import functional
 from fluid.layers.functional import Activation
 from fluid.param_attr import ParamSetting, WeightNormParamAttr, to_attr
 
@@ -125,6 +125,8 @@ class Layer:
                 raise errors.ArgumentError(
                     f"{self.name}: rows of a WeightNormParamAttr cannot be looked up; is_sparse=False"
                 )
+            from fluid.layers import weight_norm  # few programs need it
+
             kind = "" if settings.name else self.automatic_kind
             return weight_norm.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.name)
         return core.create_parameter(

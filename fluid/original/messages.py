@@ -6,9 +6,8 @@ They are declared as text, one line for each field, and made into classes by the
 import functools
 from typing import Any
 
-from fluid import errors
+from fluid import errors, protobuf
 
-PACKAGE = "fluid.original"
 # Of data types and of attribute types: the number in the file, and what it stands for.
 DTYPES = {
     0: "bool",
@@ -80,13 +79,12 @@ def message(name: str) -> Any:
       ParameterFileError: the `protobuf` library is not installed.
     """
     try:
-        from google.protobuf import message_factory
+        return protobuf.classes("fluid.original", _MESSAGES)[name]
     except ImportError as error:
         raise errors.ParameterFileError(
             "the original's files are protobuf messages, and the protobuf library is not installed: "
             "pip install 'fluid-jax[original]'"
         ) from error
-    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 
 def parse(name: str, data: bytes) -> Any:
@@ -102,29 +100,3 @@ def parse(name: str, data: bytes) -> Any:
         return kind.FromString(data)
     except DecodeError as error:
         raise ValueError(f"not a message of the kind {name}: {error}") from error
-
-
-@functools.cache
-def _pool() -> Any:
-    """A pool of its own, so that no name of ours meets one of another library."""
-    from google.protobuf import descriptor_pb2, descriptor_pool
-
-    kind = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="fluid_original.proto", package=PACKAGE, syntax="proto2")
-    for name, fields in _MESSAGES.items():
-        declared = file.message_type.add(name=name)
-        for field in fields:
-            label, number, type_ = field.split()
-            many = type_.endswith("*")
-            added = declared.field.add(
-                name=label, number=int(number), label=kind.LABEL_REPEATED if many else kind.LABEL_OPTIONAL
-            )
-            type_ = type_.removesuffix("*")
-            if type_ in _MESSAGES:
-                added.type = kind.TYPE_MESSAGE
-                added.type_name = f".{PACKAGE}.{type_}"
-            else:
-                added.type = kind.Type.Value(f"TYPE_{type_.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return pool

@@ -11,10 +11,10 @@ from fluid import errors
 from fluid.core import FSDP, Program, own_array, partition, stack_depth
 from fluid.parallel.gathering import gathered, gathering_again
 from fluid.parallel.mesh import mesh_of
-from fluid.parallel.placing import own, place_rows, put, rows_here, rows_sharding, split_rows
+from fluid.parallel.placing import place_rows, put, rows_here, rows_sharding, split_rows
 from fluid.parallel.rules import Rules
 from fluid.param_attr import Shardings
-from fluid.place import Mesh, OneDevice, Parallel, Place, devices_of
+from fluid.place import Mesh, OneDevice, Parallel, Place, devices_of, own
 
 # How many numbers a parameter has that is not made on one device and divided afterwards.
 LARGE = 1 << 24

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fluid.parallel.mesh import batch_axes
+from fluid.place import own
 
 
 def place_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
@@ -80,12 +81,6 @@ def put(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
         return jax.device_put(array, sharding)
     here = np.asarray(array)
     return jax.make_array_from_callback(here.shape, sharding, lambda index: here[index])
-
-
-def own(value: Any, device: jax.Device) -> Any:
-    """An array that later changes of the caller's memory do not reach once it lies on a device of this kind."""
-    on_host = isinstance(value, np.ndarray) and device.platform == "cpu"
-    return np.array(value) if on_host or not isinstance(value, np.ndarray | jax.Array) else value
 
 
 def _placed(array: Any, mesh: jax.sharding.Mesh) -> jax.Array:

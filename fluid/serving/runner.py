@@ -80,8 +80,9 @@ class Runner:
         self.signature = Signature(self._specs, self._outputs(values), self._program.output_names is not None)
         self.together = self._has_rows() and not self._program.random and self._is_independent(random)
         self._warm = len(self._keys)
-        if self.together and self.session.device.platform == "cpu" and is_steady(self._step.machine_code(feeds)):
-            self._quick = {place for place, seconds in self._seconds.items() if seconds <= _QUICK}
+        if self.together and self.session.device.platform == "cpu":
+            code = str(self._step.lowered(feeds).compile().as_text())
+            self._quick = {k for k, seconds in self._seconds.items() if seconds <= _QUICK} if is_steady(code) else set()
 
     def job(self, values: Mapping[str, Any], timeout: float) -> Job:
         """Check what a request feeds.

@@ -132,15 +132,18 @@ class BoundStep:
         return self._needed(feeds, overrides)
 
     def lowered(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Lowered:
-        """The training step for feeds of these shapes, which is not run: what to compile and to look at.
+        """The step for feeds of these shapes, which is not run: what to compile and to look at.
 
         Args:
           feeds: arrays, or `jax.ShapeDtypeStruct` in their places; or those of several steps in one call.
         """
-        several = isinstance(feeds, Stack | Picks)
-        fed: tuple[Any, ...] = (feeds,) if isinstance(feeds, Stack | Picks) else (dict(feeds), {})
-        train = self._together() if several else self._train
-        lowered: jax.stages.Lowered = train.lower(self._carry(), self._not_carried(), *fed)
+        lowered: jax.stages.Lowered
+        if isinstance(feeds, Stack | Picks):
+            lowered = self._together().lower(self._carry(), self._not_carried(), feeds)
+        elif self._step.training:
+            lowered = self._train.lower(self._carry(), self._not_carried(), dict(feeds), {})
+        else:
+            lowered = self._test.lower(self._kept(), dict(feeds), *self._rest({}))
         return lowered
 
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
@@ -154,10 +157,6 @@ class BoundStep:
         if not names:
             return Results(values, self._names), _NOTHING
         return Results(values[0], self._names), Results(values[1], names)
-
-    def machine_code(self, feeds: Mapping[str, Any]) -> str:
-        """What XLA made of a step that changes nothing, for feeds of shapes that were run before: optimised HLO."""
-        return str(self._test.lower(self._kept(), feeds, *self._rest({})).compile().as_text())
 
     def raw(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Any:  # noqa: B006
         """Run one step; returns what the jitted function returns, without names."""

@@ -3,18 +3,20 @@
 import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fluid.core import whole_number
 from fluid.reader.base import Reader, Rows
 from fluid.reader.decorators import shuffle as shuffled
-from fluid.reader.files.fields import Columns, Fields
-from fluid.reader.files.listing import Path, listed, stamps
+
+if TYPE_CHECKING:
+    from fluid.reader.files.fields import Columns
+    from fluid.reader.files.listing import Path
 
 
 def files(
-    paths: Path | Sequence[Path],
-    columns: Columns | None = None,
+    paths: "Path | Sequence[Path]",
+    columns: "Columns | None" = None,
     dtypes: Mapping[str, Any] | None = None,
     format: str | None = None,
     shuffle: bool = False,
@@ -67,7 +69,9 @@ def files(
     """
     # Not everybody reads files, and what reads all the formats takes a while to import.
     from fluid.reader.files import order
+    from fluid.reader.files.fields import Fields
     from fluid.reader.files.formats import format_of
+    from fluid.reader.files.listing import listed, stamps
     from fluid.reader.files.pieces import Pieces
 
     fields = Fields(columns, dtypes)

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from fluid import protobuf
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row, broken
 from fluid.reader.files.listing import File, library
@@ -21,16 +22,15 @@ _CHECKSUM = struct.Struct("<I")
 _MOVED = 0xA282EAD8
 _BLOCK = 1 << 24
 _DTYPES = {"float_list": np.float32, "int64_list": np.int64}
-# As in tensorflow/core/example/{example,feature}.proto: of each message the fields, their numbers and types. A map is
-# a list of entries.
+# As in tensorflow/core/example/{example,feature}.proto. A map is a list of entries.
 _MESSAGES = {
-    "BytesList": {"value": (1, "bytes*")},
-    "FloatList": {"value": (1, "float*")},
-    "Int64List": {"value": (1, "int64*")},
-    "Feature": {"bytes_list": (1, "BytesList"), "float_list": (2, "FloatList"), "int64_list": (3, "Int64List")},
-    "Entry": {"key": (1, "string"), "value": (2, "Feature")},
-    "Features": {"feature": (1, "Entry*")},
-    "Example": {"features": (1, "Features")},
+    "BytesList": ["value 1 bytes*"],
+    "FloatList": ["value 1 float*"],
+    "Int64List": ["value 1 int64*"],
+    "Feature": ["bytes_list 1 BytesList", "float_list 2 FloatList", "int64_list 3 Int64List"],
+    "Entry": ["key 1 string", "value 2 Feature"],
+    "Features": ["feature 1 Entry*"],
+    "Example": ["features 1 Features"],
 }
 
 
@@ -130,22 +130,5 @@ def _example(file: File) -> Any:
 
 @functools.cache
 def _class() -> Any:
-    """The class of tf.train.Example, in a pool of its own: TensorFlow may be there as well."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    kind = descriptor_pb2.FieldDescriptorProto
-    described = descriptor_pb2.FileDescriptorProto(name="fluid_example.proto", package="fluid.files", syntax="proto2")
-    for name, fields in _MESSAGES.items():
-        message = described.message_type.add(name=name)
-        for field, (number, type_) in fields.items():
-            label = kind.LABEL_REPEATED if type_.endswith("*") else kind.LABEL_OPTIONAL
-            added = message.field.add(name=field, number=number, label=label)
-            plain = type_.removesuffix("*")
-            if plain in _MESSAGES:
-                added.type = kind.TYPE_MESSAGE
-                added.type_name = f".fluid.files.{plain}"
-            else:
-                added.type = kind.Type.Value(f"TYPE_{plain.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(described)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("fluid.files.Example"))
+    """The class of tf.train.Example; TensorFlow may be there as well."""
+    return protobuf.classes("fluid.files", _MESSAGES)["Example"]

@@ -1,7 +1,7 @@
 """A handler that tests while training goes on."""
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -9,7 +9,6 @@ import numpy as np
 from fluid import errors
 from fluid.core import Program
 from fluid.metrics import Metrics, names_of
-from fluid.optimizer.averages import Average
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.session import Results
@@ -18,6 +17,9 @@ from fluid.trainer.evaluation.values import Every, Interval, output_names, scala
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
 from fluid.trainer.programs import ProgramFunction
+
+if TYPE_CHECKING:
+    from fluid.optimizer.averages import Average
 
 
 class TestEvery(Handler):
@@ -62,14 +64,11 @@ class TestEvery(Handler):
         metrics: Metrics | None = None,
         feed_order: FeedOrder = None,
         name: str = "test",
-        average: Average | None = None,
+        average: "Average | None" = None,
         program: str | ProgramFunction | None = None,
     ):
-        if average is not None and not isinstance(average, Average):
-            raise errors.ArgumentTypeError(
-                f"TestEvery(average={average!r}): expected an average of the parameters, as in "
-                f"average=fluid.optimizer.ExponentialMovingAverage(0.999), which tracks the optimizer"
-            )
+        if average is not None:
+            _check_is_average(average)
         self._reader = reader
         self._every = Every(every, "TestEvery")
         self._metrics = _checked(metrics or {})
@@ -154,3 +153,13 @@ def _checked(metrics: Metrics) -> Metrics:
             f'fluid.metrics.Precision("first")'
         )
     return metrics
+
+
+def _check_is_average(average: Any) -> None:
+    from fluid.optimizer.averages import Average  # few tests need it
+
+    if not isinstance(average, Average):
+        raise errors.ArgumentTypeError(
+            f"TestEvery(average={average!r}): expected an average of the parameters, as in "
+            f"average=fluid.optimizer.ExponentialMovingAverage(0.999), which tracks the optimizer"
+        )

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -18,12 +18,13 @@ from fluid.trainer.events import (
     EndTrainEvent,
     MeasuredEvent,
 )
-from fluid.trainer.progress.messages import Messages
-from fluid.trainer.progress.notebook import Notebook
 from fluid.trainer.progress.place import in_notebook, interactive
 from fluid.trainer.progress.status import Status, ending
-from fluid.trainer.progress.terminal import Terminal
 from fluid.trainer.progress.ticker import Ticker
+
+if TYPE_CHECKING:
+    from fluid.trainer.progress.notebook import Notebook
+    from fluid.trainer.progress.terminal import Terminal
 
 
 class ProgressBar(Averaging):
@@ -72,6 +73,9 @@ class ProgressBar(Averaging):
         if not (self._show and self._notebook):
             yield
             return
+        from fluid.trainer.progress.messages import Messages
+        from fluid.trainer.progress.notebook import Notebook
+
         with Messages() as messages:
             notebook = Notebook(messages.lines)
             self._listener = notebook
@@ -88,7 +92,7 @@ class ProgressBar(Averaging):
         self._read = {}
         self._status = Status(event.num_epochs)
         if self._show:
-            self._bar = (self._listener or Notebook([])) if self._notebook else Terminal()
+            self._bar = self._listener or _bar_of(self._notebook)
             self.trainer.session.compilations.watchers.append(self._compile)
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
@@ -170,3 +174,14 @@ class ProgressBar(Averaging):
         self._status.compiling = seconds
         if self._bar is not None:
             self._bar.update(self._status)
+
+
+def _bar_of(notebook: bool) -> "Terminal | Notebook":
+    """What shows the bar in a notebook, or on a terminal; each is loaded on use."""
+    if notebook:
+        from fluid.trainer.progress.notebook import Notebook
+
+        return Notebook([])
+    from fluid.trainer.progress.terminal import Terminal
+
+    return Terminal()

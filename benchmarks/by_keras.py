@@ -1,0 +1,71 @@
+"""The models in Keras 3 on JAX, trained by `fit`."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+import keras
+from keras import layers
+
+Train = Callable[[int], list[float]]
+
+
+def mlp() -> keras.Model:
+    """64-200-200-10."""
+    hidden = [layers.Dense(200, activation="relu") for _ in range(2)]
+    return keras.Sequential([layers.Input((64,)), *hidden, layers.Dense(10)])
+
+
+def lenet() -> keras.Model:
+    """LeNet on 28 x 28 x 1, batch normalisation after each convolution."""
+    parts: list[Any] = [layers.Input((28, 28, 1))]
+    for filters in (20, 50):
+        parts += [layers.Conv2D(filters, 5), layers.BatchNormalization(momentum=0.9), layers.ReLU()]
+        parts += [layers.MaxPooling2D(2)]
+    return keras.Sequential([*parts, layers.Flatten(), layers.Dense(500, activation="relu"), layers.Dense(10)])
+
+
+def resnet(blocks: list[tuple[int, int]]) -> keras.Model:
+    """ResNet for 32 x 32 images: blocks of so many filters and such a stride."""
+
+    def conv_bn(x: Any, filters: int, size: int, stride: int) -> Any:
+        x = layers.Conv2D(filters, size, stride, padding="same", use_bias=False)(x)
+        return layers.BatchNormalization(momentum=0.9)(x)
+
+    images = layers.Input((32, 32, 3))
+    x = layers.ReLU()(conv_bn(images, 16, 3, 1))
+    for filters, stride in blocks:
+        shortcut = conv_bn(x, filters, 1, stride) if stride == 2 else x
+        hidden = layers.ReLU()(conv_bn(x, filters, 3, stride))
+        x = layers.ReLU()(conv_bn(hidden, filters, 3, 1) + shortcut)
+    return keras.Model(images, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
+def trained(
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    x: np.ndarray,
+    labels: np.ndarray,
+    batch: int,
+    read_every: int,
+) -> Train:
+    """A function that trains some epochs, and returns the losses that were read on the way."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, loss=loss, jit_compile=True)
+    losses: list[float] = []
+
+    class Read(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch % read_every == read_every - 1:
+                losses.append(float(logs["loss"]))
+
+    def train(epochs: int) -> list[float]:
+        losses.clear()
+        model.fit(x, labels, batch_size=batch, epochs=epochs, shuffle=True, verbose=0, callbacks=[Read()])
+        return list(losses)
+
+    return train

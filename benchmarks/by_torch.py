@@ -1,0 +1,100 @@
+"""The models in PyTorch, each with its training loop, as one writes it there."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+Train = Callable[[int], list[float]]
+
+
+def mlp() -> nn.Module:
+    """64-200-200-10."""
+    return nn.Sequential(
+        nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
+    )  # logits, as all of these
+
+
+def lenet() -> nn.Module:
+    """LeNet on 1 x 28 x 28, batch normalisation after each convolution."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 20, 5), nn.BatchNorm2d(20), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(20, 50, 5), nn.BatchNorm2d(50), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)),
+    )
+
+
+class Residual(nn.Module):
+    """Two convolutions and a shortcut."""
+
+    def __init__(self, channels: int, filters: int, stride: int):
+        super().__init__()
+        self.body = nn.Sequential(conv_bn(channels, filters, 3, stride), nn.ReLU(), conv_bn(filters, filters, 3, 1))
+        self.shortcut = conv_bn(channels, filters, 1, stride) if stride == 2 else nn.Identity()
+
+    def forward(self, x: Any) -> Any:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def conv_bn(channels: int, filters: int, size: int, stride: int) -> nn.Module:
+    """A convolution without bias, and batch normalisation."""
+    conv = nn.Conv2d(channels, filters, size, stride, (size - 1) // 2, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(filters))
+
+
+def resnet(blocks: list[tuple[int, int]]) -> nn.Module:
+    """ResNet for 32 x 32 images: blocks of so many filters and such a stride."""
+    layers = [conv_bn(3, 16, 3, 1), nn.ReLU()]
+    for (before, _), (filters, stride) in itertools.pairwise([(16, 1), *blocks]):
+        layers.append(Residual(before, filters, stride))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+class Lookups(nn.Module):
+    """Four rows of a table of which only those get a gradient, a layer of 256, 10 classes."""
+
+    def __init__(self, rows: int):
+        super().__init__()
+        self.table = nn.Embedding(rows, 32, sparse=True)
+        self.rest = nn.Sequential(nn.Flatten(), nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 10))
+
+    def forward(self, ids: Any) -> Any:
+        return self.rest(self.table(ids))
+
+
+def trained(
+    model: nn.Module,
+    optimizer: Callable[[Any], torch.optim.Optimizer],
+    x: np.ndarray,
+    labels: np.ndarray,
+    batch: int,
+    read_every: int,
+) -> Train:
+    """A function that trains some epochs, and returns the losses that were read on the way."""
+    rule = optimizer(model.parameters())
+    images = x.ndim == 4
+    if images:  # what PyTorch's own guide recommends for convolutions on CPUs
+        model.to(memory_format=torch.channels_last)
+    inputs, targets = torch.from_numpy(x), torch.from_numpy(labels.astype("int64"))
+    random = np.random.default_rng(0)
+
+    def train(epochs: int) -> list[float]:
+        losses = []
+        for _ in range(epochs):
+            order = torch.from_numpy(random.permutation(len(labels)))
+            for number in range(len(labels) // batch):
+                chosen = order[number * batch : (number + 1) * batch]
+                fed = inputs[chosen]
+                fed = fed.to(memory_format=torch.channels_last) if images else fed
+                rule.zero_grad()
+                loss = nn.functional.cross_entropy(model(fed), targets[chosen])
+                loss.backward()
+                rule.step()
+                if number % read_every == read_every - 1:
+                    losses.append(loss.item())
+        return losses
+
+    return train

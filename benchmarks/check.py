@@ -1,0 +1,59 @@
+"""Fails when a ratio is worse than the one in README.md: `make bench-check` or `python benchmarks/check.py mlp`.
+
+A row is worse when even its better quartile is worse than the worse quartile of the committed one, by more than the
+share that `--tolerance` names. Ratios of peers in the same run depend little on the machine, but they do depend on it:
+measure on the machine of the table, while nothing else runs there.
+"""
+
+import argparse
+import importlib
+import pathlib
+import sys
+
+from timing import Row, quartiles, table
+
+README = pathlib.Path(__file__).parent / "README.md"
+NAMES = ["mlp", "lenet_bn", "inference", "repeat"]
+
+
+def committed(text: str) -> dict[str, tuple[float, float]]:
+    """The quartiles of each row of the table of a README, by what was measured."""
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if " is better)" in line
+    ]
+    return {what: tuple(map(float, between.split(" to "))) for what, *_, between in cells}  # type: ignore[misc]
+
+
+def verdict(row: Row, known: dict[str, tuple[float, float]], tolerance: float) -> str | None:
+    """What is wrong with a row, or None.
+
+    Args:
+      row: what was measured now.
+      known: the quartiles of the committed rows.
+      tolerance: by which share of them a ratio may be worse.
+    """
+    if row.what not in known:
+        return f"{row.what}: benchmarks/README.md has no such row"
+    before = known[row.what]
+    low, middle, high = quartiles(row)
+    is_worse = high < before[0] * (1 - tolerance) if row.higher_is_better else low > before[1] * (1 + tolerance)
+    if not is_worse:
+        return None
+    return f"{row.what}: {middle:.3f} ({low:.3f} to {high:.3f}), committed {before[0]:.3f} to {before[1]:.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"which benchmarks, by default {' '.join(NAMES)}")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tolerance", type=float, default=0.1)
+    arguments = parser.parse_args()
+    rows = [row for name in arguments.names or NAMES for row in importlib.import_module(name).run(arguments.rounds)]
+    print(table(rows))
+    known = committed(README.read_text(encoding="utf-8"))
+    wrong = [said for row in rows if (said := verdict(row, known, arguments.tolerance))]
+    sys.exit("worse than committed:\n" + "\n".join(wrong) if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
