@@ -225,6 +225,32 @@ def test_killed_within_a_call_it_resumes_exactly(dies, tmp_path):
     assert dict(again.history) == dict(whole.history)
 
 
+def wide():
+    """What XLA could put together in other ways inside of a loop: attention, a recurrence, pooling, a sparse table."""
+    x, ids = fluid.layers.data("x", shape=[6, 8]), fluid.layers.data("ids", shape=[6, 1], dtype="int64")
+    hidden = x + fluid.layers.embedding(ids, size=[30, 8], is_sparse=True)
+    hidden = fluid.layers.layer_norm(hidden, begin_norm_axis=2)
+    hidden = hidden + fluid.nets.scaled_dot_product_attention(hidden, hidden, hidden, num_heads=2)
+    outputs, _ = fluid.layers.rnn(fluid.layers.GRUCell(hidden_size=24), hidden)
+    pooled = fluid.layers.pool2d(fluid.layers.unsqueeze(outputs, axes=[1]), pool_size=2, pool_stride=2)
+    dense = fluid.layers.batch_norm(fluid.layers.fc(pooled, size=128), act="relu")
+    return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(fluid.layers.dropout(dense, 0.2), size=1) - 1))
+
+
+@pytest.mark.slow
+def test_same_bits_with_all_optimizations_of_xla():
+    rng = np.random.default_rng(1)
+    data = {"x": rng.normal(size=(96, 6, 8)).astype("float32"), "ids": rng.integers(0, 30, (96, 6, 1))}
+
+    def left_by(together, on_device):
+        made = fluid.Trainer(wide, fluid.optimizer.Adagrad(0.05), seed=2, steps_per_dispatch=together)
+        made.train(fluid.reader.arrays(data, 16, on_device=on_device), 2)
+        return state(made)
+
+    expected = left_by(1, False)
+    assert_equal(left_by(6, True), expected)
+
+
 def test_one_call_and_one_compilation_for_many_steps(calls):
     made = trainer(steps_per_dispatch=8)
     made.train(columns(), 4)
