@@ -142,14 +142,15 @@ class TerminateOnNaN(Handler):
             before = _copy(self._state())
             asked = step.ask()
             asked.override(batch.replaced)
-            loss = step(batch.feed, asked)[0][step.loss_output]
+            feed = dict(batch.feed)
+            loss = step(feed, asked)[0][step.loss_output]
             complaint = self._complaint(self._state(), [loss])
             if complaint is None:
                 continue
             report = None
             if self._report and not batch.replaced:
                 its = before._replace(slots=before.slots[program.name])
-                report = investigate(session, program, its, batch.feed, batch.epoch, batch.step)
+                report = investigate(session, program, its, feed, batch.epoch, batch.step)
             self._put(before)
             raise errors.NonFiniteError(_short(batch, complaint) if report is None else str(report), report)
         self._put(self._good)

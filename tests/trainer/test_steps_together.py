@@ -342,6 +342,40 @@ def test_the_number_of_steps_follows_from_how_long_they_take(seconds, together):
     assert pace.together == together
 
 
+def test_the_step_that_made_a_nan_is_found_among_several():
+    def logs():
+        return fluid.layers.mean(fluid.layers.fc(fluid.layers.log(fluid.layers.data("x", shape=[2])), size=1))
+
+    x = np.ones((12, 2), "float32")
+    x[7, 1] = 0  # in the fourth of six minibatches
+
+    def told(together, on_device):
+        made = fluid.Trainer(logs, fluid.optimizer.SGD(0.1), seed=1, steps_per_dispatch=together)
+        with pytest.raises(errors.NonFiniteError) as raised:
+            nan = fluid.handlers.TerminateOnNaN(report=True, every=4)
+            made.train(fluid.reader.arrays((x,), 2, on_device=on_device), handlers=[nan])
+        return str(raised.value), state(made)
+
+    expected = told(1, False)
+    found = told(4, True)
+    assert "step 3 of epoch 0" in found[0] and found[0] == expected[0]
+    assert_equal(found[1], expected[1])
+
+
+def test_a_step_of_ones_own_runs_together_with_others():
+    def halved(step):
+        here = step.losses_and_gradients()
+        parameters, slots = step.update({name: 0.5 * value for name, value in here.gradients.items()})
+        return parameters, slots, here
+
+    def run(together):
+        made = trainer(steps_per_dispatch=together, step=halved)
+        made.train(columns())
+        return state(made)
+
+    assert_equal(run(4), run(1))
+
+
 def test_several_programs_run_together_as_long_as_it_is_the_turn_of_one(calls):
     def other():
         x = fluid.layers.data("x", shape=[4])

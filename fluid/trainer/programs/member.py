@@ -67,9 +67,9 @@ class Member:
         layout = self._session.layout
         if self.has_sequences or not all(spec.shape[:1] == (None,) for spec in self.reads.values()):
             return
-        if isinstance(layout, OneDevice):
+        if isinstance(layout, OneDevice) and self.reads:
             source.number()
-        elif self.is_shared:
+        elif self.is_shared and not isinstance(layout, OneDevice):
             source.divide(layout.rows_here)
 
     def fed(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -103,13 +103,13 @@ class Member:
             if isinstance(minibatch, Rows):
                 place = id(minibatch.resident)
                 if place not in columns:
-                    columns[place] = self._columns(feeder, minibatch.resident)
+                    columns[place] = self._columns(feeder, only, minibatch.resident)
                 return RowFeed(columns[place], minibatch.rows)
             return session.convert(feeder, without(minibatch, left_out) if left_out else minibatch, index)
 
         return convert
 
-    def _columns(self, feeder: Feeder, resident: Resident) -> dict[str, Any]:
+    def _columns(self, feeder: Feeder, only: Collection[str] | None, resident: Resident) -> dict[str, Any]:
         """A data set on the device as this program is fed with it; checked and put there once."""
         session = self._session
 
@@ -120,7 +120,7 @@ class Member:
             return there
 
         specs = tuple((n, s.shape, s.held, s.limits, feeder.positions[n]) for n, s in feeder.specs.items())
-        return resident.table((specs, session.device), put)
+        return resident.table((specs, None if only is None else frozenset(only), session.device), put)
 
 
 def without(minibatch: Any, names: frozenset[str]) -> Any:
