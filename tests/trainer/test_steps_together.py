@@ -95,7 +95,7 @@ def one_by_one():
     return trained(1)
 
 
-@pytest.mark.parametrize("together, on_device", [(5, False), (5, True), ("auto", True)])
+@pytest.mark.parametrize("together, on_device", [(5, False), ("auto", True)])
 def test_same_bits_and_same_events_as_one_by_one(together, on_device, one_by_one, calls, monkeypatch):
     monkeypatch.setattr(Pace, "together", property(lambda self: 4))
     found, lines, history, made = trained(together, on_device)
@@ -186,8 +186,8 @@ def test_stop_and_pause_end_with_the_call_and_nothing_is_lost(calls):
     assert_equal(state(made), state(whole))
 
 
-@pytest.mark.parametrize("dies", [2, 16])
-def test_killed_within_a_call_it_resumes_exactly(dies, tmp_path):
+def test_killed_within_a_call_it_resumes_exactly(tmp_path):
+    dies = 16  # the first of three in one call
     whole = trainer()
     expected = Seen()
     whole.train(columns(), 3, handlers=[expected])
