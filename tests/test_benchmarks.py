@@ -163,3 +163,33 @@ def test_every_committed_row_can_be_checked():
     known = check.committed(check.README.read_text(encoding="utf-8"))
     assert "training, MLP 64-200-200-10" in known
     assert all(low <= high for low, high in known.values())
+
+
+@pytest.fixture
+def on_gpu_path(monkeypatch, on_path):
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "gpu"))
+
+
+@pytest.mark.full
+def test_peers_for_a_gpu_learn_the_same(on_gpu_path):
+    """In single precision, in which ResNet-50 is normalised by hand."""
+    gpt, resnet50 = importlib.import_module("gpt"), importlib.import_module("resnet50")
+    text = gpt.texts(gpt.SMALL)
+    trainer, by_fluid = gpt.steps_by_fluid(gpt.SMALL, None, text)
+    by_hand = gpt.steps_by_hand(gpt.SMALL, "float32", dict(trainer.params), text)
+    np.testing.assert_allclose(by_fluid(3), by_hand(3), rtol=1e-4)
+    size = resnet50.SMALL._replace(pixels=64, batch=4)
+    data = resnet50.data_of(size)
+    trainer, by_fluid = resnet50.steps_by_fluid(size, None, data)
+    by_hand = resnet50.steps_by_hand(size, "float32", trainer, data)
+    np.testing.assert_allclose(by_fluid(2), by_hand(2), rtol=1e-3)
+
+
+@pytest.mark.full
+def test_what_is_for_a_gpu_runs_in_small_without_one():
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "gpu" / "run.py", "--small", "--rounds", "1"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "GPT of 0 M, fluid / JAX" in done.stdout
+    assert "in small" in done.stdout

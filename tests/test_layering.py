@@ -33,7 +33,7 @@ TIERS = [
 ]
 # The same within fluid.layers: modules that stand by themselves, then families, each a folder.
 LAYERS = [
-    ["assigning", "functional", "no_effect", "weight_norm"],
+    ["adapters", "assigning", "functional", "no_effect", "weight_norm"],
     ["base"],
     ["checks"],
     ["data", "embedding", "fc", "module", "own", "py_func"],

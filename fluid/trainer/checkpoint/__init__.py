@@ -2,6 +2,5 @@
 
 from fluid.trainer.checkpoint.checkpoints import CheckpointHooks, Checkpoints, NoCheckpoints
 from fluid.trainer.checkpoint.config import CheckpointConfig
-from fluid.trainer.checkpoint.own_loop import Checkpoint
 
-__all__ = ["Checkpoint", "CheckpointConfig", "CheckpointHooks", "Checkpoints", "NoCheckpoints"]
+__all__ = ["CheckpointConfig", "CheckpointHooks", "Checkpoints", "NoCheckpoints"]

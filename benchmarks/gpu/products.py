@@ -1,0 +1,24 @@
+"""How fast the device multiplies large matrices in bfloat16: what the other rates are compared with."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+
+
+def operations_per_second(small: bool) -> float:
+    """The best of five measurements, in floating point operations per second."""
+    size, times = (256, 4) if small else (8192, 20)
+    x = jax.random.normal(jax.random.key(0), (size, size)).astype(jnp.bfloat16)
+    # Scaled, so that the numbers stay what they are however often they are multiplied.
+    multiply = jax.jit(lambda x, y: (x @ y) * (size**-0.5))
+    multiply(x, x).block_until_ready()
+    best = 0.0
+    for _ in range(5):
+        y = x
+        start = time.perf_counter()
+        for _ in range(times):
+            y = multiply(x, y)
+        y.block_until_ready()
+        best = max(best, 2 * size**3 * times / (time.perf_counter() - start))
+    return best
