@@ -13,6 +13,7 @@ BENCHMARKS = [
     "lstm_ragged",
     "libraries",
     "inference",
+    "population",
     "repeat",
     "startup",
     "parallel",

@@ -30,6 +30,7 @@ from fluid.online import OnlineTrainer
 from fluid.param_attr import ParamAttr, WeightNormParamAttr
 from fluid.place import CPUPlace, CUDAPlace, Mesh
 from fluid.planning import plan
+from fluid.population import Population
 from fluid.reader import DataFeeder, batch
 from fluid.remote import RemoteTrainer
 from fluid.serving import serve
@@ -78,6 +79,7 @@ __all__ = [
     "NestedSequenceBatch",
     "OnlineTrainer",
     "ParamAttr",
+    "Population",
     "Program",
     "ProgressBar",
     "RemoteTrainer",

@@ -16,11 +16,11 @@ from fluid.reader import data_sets
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import Buckets, Ladders
-from fluid.reader.columns import batch_size, read_feed
+from fluid.reader.columns import add_zeros, batch_size, read_feed, repeat_last
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import BoundStep, Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
-from fluid.session.prediction import constant, needed_feeds, on_host, stream
+from fluid.session.prediction import Ensemble, constant, ensemble_session, needed_feeds, on_host, stream
 from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike, Rename, newest_checkpoint, source_of
 
@@ -40,7 +40,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
       param_path: a file of `trainer.save_params`, or one that ends in ".safetensors". It may hold more parameters than
         the program has. Without `infer_func`, a file of `trainer.save_inference_model`, or what `fluid.artifact.load`
         made of it; or the folder of a model that the original saved, see `fluid.io.load_inference_model`.
-      params: arrays by name, such as `trainer.params`, instead of a file.
+      params: arrays by name, such as `trainer.params`, instead of a file. Of a `fluid.Population` the outputs are means
+        over its members; of `population.each` they are those of each, `[batch, members, ...]`.
       place: a device, see `fluid.place.device_of`; or with `parallel` the devices, see `fluid.place.devices_of`.
       bucket: whether to pad batches.
       precision: "bfloat16" or "float16" to compute in it, see `fluid.Program`.
@@ -95,7 +96,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         self,
         infer_func: Callable[[], Any] | Program | None = None,
         param_path: PathLike | Any = None,
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | Ensemble | None = None,
         place: Place = None,
         bucket: bool = True,
         precision: str | None = None,
@@ -133,9 +134,13 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         if infer_func is None:
             refused = (precision, rename, parallel, shardings, not strict)
             self.session = Session(_exported(param_path, entry, place, refused), place=place)
+        elif (
+            found := ensemble_session(params, infer_func, place, precision, (rename, parallel, shardings))
+        ) is not None:
+            self.session = found
         else:
             self.session = Session(infer_func, place=place, precision=precision, parallel=parallel, shardings=shardings)
-            given = param_path if params is None else params
+            given: Any = param_path if params is None else params
             source = source_of(given) if checkpoint is None else newest_checkpoint(checkpoint)
             report = self.session.take_params(source.renamed(rename), allow_extra=True, strict=strict)
             if report.doubtful:
@@ -337,9 +342,9 @@ class _Plan:
         if room == size:
             values = self.step.raw(feeds, overrides)
             return lambda: values
-        padded = self._begin(feeds, overrides, room, _repeat_last)
+        padded = self._begin(feeds, overrides, room, repeat_last)
         if not self._proven:
-            if not _equal(padded(), self._begin(feeds, overrides, room, _add_zeros)()):
+            if not _equal(padded(), self._begin(feeds, overrides, room, add_zeros)()):
                 self.padded = False
                 values = self.step.raw(feeds, overrides)
                 return lambda: values
@@ -384,15 +389,6 @@ def _saved_by_the_original(path: Any) -> Any:
 def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     """What has one row for each example: all but scalars in the place of values."""
     return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
-
-
-def _repeat_last(value: Any, count: int) -> Any:
-    """A value padded with copies of its last row: no layer gets values that it would not have got unpadded."""
-    return np.concatenate([value, np.repeat(np.asarray(value[-1:]), count, axis=0)])
-
-
-def _add_zeros(value: Any, count: int) -> Any:
-    return np.concatenate([value, np.zeros((count, *value.shape[1:]), value.dtype)])
 
 
 def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:

@@ -1,5 +1,6 @@
 """JAX's coordination service in one process: what its client offers to several threads, each with a group."""
 
+import collections
 import threading
 
 import jax
@@ -13,7 +14,7 @@ class Service:
     def __init__(self, size):
         self.values = {}
         self.lock = threading.Lock()
-        self.barrier = threading.Barrier(size)
+        self.barriers = collections.defaultdict(lambda: threading.Barrier(size))
         self.deleted = []
 
     def key_value_set(self, key, value):
@@ -37,8 +38,10 @@ class Service:
             self.values = {key: value for key, value in self.values.items() if not key.startswith(folder)}
 
     def wait_at_barrier(self, name, timeout_in_ms):
+        with self.lock:
+            barrier = self.barriers[name]
         try:
-            self.barrier.wait(timeout_in_ms / 1000)
+            barrier.wait(timeout_in_ms / 1000)
         except threading.BrokenBarrierError:
             raise jax.errors.JaxRuntimeError(
                 "DEADLINE_EXCEEDED: Barrier timed out. Id: fluid::0.\nSome timed out task names:\n1\n\nRPC: /Barrier"

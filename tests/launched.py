@@ -11,16 +11,24 @@ LONGEST = 120
 
 
 class Launched(subprocess.Popen):
-    """`python -m fluid launch` of `several.py`, which may be disturbed while it runs."""
+    """`python -m fluid launch` of a script, which may be disturbed while it runs.
 
-    def __init__(self, processes, folder, *arguments):
+    Args:
+      processes: how many.
+      folder: what the script is given first, and where it writes.
+      *arguments: of the script, after that.
+      script: its path; `several.py` by default.
+    """
+
+    def __init__(self, processes, folder, *arguments, script=SCRIPT):
         self.folder = folder
         for earlier in folder.glob("*.said"):
             earlier.unlink()
         # What a process that is killed writes half is no other test's business.
         environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # each process compiles a few steps, and takes few of them
         command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes)]
-        command += [str(SCRIPT), str(folder), *arguments]
+        command += [str(script), str(folder), *arguments]
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         self.logged = []
         self._listening = threading.Thread(target=self.logged.extend, args=(self.stderr,))
@@ -45,9 +53,9 @@ class Launched(subprocess.Popen):
         return said, "".join(self.logged), self.returncode
 
 
-def launched(processes, folder, *arguments):
-    """Run the script to its end; see `Launched.ended`."""
-    return Launched(processes, folder, *arguments).ended()
+def launched(processes, folder, *arguments, **options):
+    """Run a script to its end; see `Launched.ended`."""
+    return Launched(processes, folder, *arguments, **options).ended()
 
 
 def steps(lines):

@@ -1,23 +1,30 @@
-"""A training for several processes: `python several.py FOLDER [MODE]` says what its processes do, line by line.
+"""A training for several processes: `several.py FOLDER [MODE [PARALLEL]]` says what its processes do, line by line.
 
 Each process writes its lines to a file of its own in the folder, `0.said`, and shows them, where what C++ libraries say
 may tear them apart. A line for every step has its number and a checksum of its minibatch; `end.params` has the
-parameters at the end. MODE says what goes wrong, in process 1.
+parameters at the end. MODE says what goes wrong, mostly in process 1; "begun" and "rest" leave tests out. With "fsdp"
+as PARALLEL, the large layer is divided among the processes.
 """
 
 import os
 import pathlib
+import resource
 import signal
 import sys
 import time
 
+import jax
 import numpy as np
 
 import fluid
-from fluid.distributed.arrays import whole
+from fluid.distributed import arrays
+from fluid.storage import seal
+from fluid.storage.folder import Folder
 from fluid.trainer.resume import fingerprint
 
 EPOCHS, ROWS, BATCH = 4, 45, 8  # the last minibatch of an epoch has 5 rows
+WIDTH = 1200  # so many that "fsdp" divides them, among 2, 3 or 4 processes
+FULL = 4096  # bytes that a file may have on a disk that is full
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(ROWS, 4)).astype("float32")
 Y = (X @ [[1.0], [-2.0], [0.5], [3.0]] + 0.7).astype("float32")
@@ -26,7 +33,9 @@ STEPS = EPOCHS * -(-ROWS // BATCH)
 
 def program():
     x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[1])
-    hidden = fluid.layers.dropout(fluid.layers.batch_norm(fluid.layers.fc(x, size=6, act="tanh")), 0.3)
+    hidden = fluid.layers.dropout(
+        fluid.layers.batch_norm(fluid.layers.fc(x, size=WIDTH, act="tanh", bias_attr=False)), 0.3
+    )
     guess = fluid.layers.identity(fluid.layers.fc(hidden, size=1), name="guess")
     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(guess, y))}
 
@@ -47,10 +56,47 @@ def tested():
     return lambda: iter([(X[:9], Y[:9]), (X[9:10], Y[9:10]), (X[10:44], Y[10:44]), (X[44:], Y[44:])])
 
 
+def noting_parts():
+    """The names of arrays of which a process reads a part only from a checkpoint, from now on."""
+    read = Folder.arrays
+    names = set()
+
+    def noted(self, *arguments):
+        found = read(self, *arguments)
+        names.update(name for name, value in found.items() if isinstance(value, jax.Array))
+        return found
+
+    Folder.arrays = noted
+    return names
+
+
+def die(function, step):
+    """Kill this process when a function of `fluid.storage.seal` is called for the checkpoint of a step."""
+    plain = getattr(seal, function)
+
+    def dying(folder, *arguments):
+        if folder.name.startswith(f"{step}."):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(folder, *arguments)
+
+    setattr(seal, function, dying)
+
+
 def happen(mode, trainer, event, other):
-    """What goes wrong at step 8, in process 1."""
-    if not other or not isinstance(event, fluid.EndStepEvent) or int(trainer.session.scope.step) != 8:
+    """What goes wrong, in process 1 and mostly at step 8; "begun" ends there in every process."""
+    if not isinstance(event, fluid.EndStepEvent):
         return
+    done = int(trainer.session.scope.step)
+    if mode == "begun" and done == 8:
+        trainer.stop()
+    if other and mode == "full":
+        limit = FULL if 8 <= done < 14 else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    if other and done == 8:
+        at_step_8(mode, trainer)
+
+
+def at_step_8(mode, trainer):
     if mode == "raise":
         raise ValueError("an accident")
     if mode == "exit":
@@ -65,8 +111,23 @@ def happen(mode, trainer, event, other):
         trainer.test(tested())
 
 
-def train(folder, mode, say):
+def noting_gathered():
+    """The shapes of arrays that are brought together on every host from now on."""
+    gathered = arrays._gathered
+    shapes = set()
+
+    def noted(array):
+        shapes.add("x".join(map(str, array.shape)))
+        return gathered(array)
+
+    arrays._gathered = noted
+    return shapes
+
+
+def train(folder, mode, parallel, say):
     group = fluid.distributed.group()
+    gathered = noting_gathered() if group.size > 1 else set()
+    parts = noting_parts() if group.size > 1 else set()
     other = group.index == 1
     if mode == "folder" and other:
         folder = folder / "another"
@@ -74,25 +135,31 @@ def train(folder, mode, say):
         program,
         fluid.optimizer.Adam(0.02, accumulate_steps=3),
         seed=4 if mode == "seed" and other else 3,
-        parallel={"forgotten": None, "fsdp": "fsdp"}.get(mode, True),
+        parallel=None if mode == "forgotten" else "fsdp" if parallel == "fsdp" else True,
         checkpoint_config=fluid.CheckpointConfig(folder, step_interval=2, max_num_checkpoints=2),
     )
+    if mode == "torn" and other:
+        die("checksums", 14)  # its part is written, and process 0 does not know
+    if mode == "unsealed" and group.is_first:
+        die("seal", 14)  # all parts are written
+    say("parts", *sorted(parts))
     if mode == "parameters" and other:
         trainer.params["fc_0.w_0"] = 0.0
 
     def on_event(event):
         if isinstance(event, fluid.BeginStepEvent):
             done = int(trainer.session.scope.step)
-            say("step", done, fingerprint(whole(event.feed))["digest"])
+            say("step", done, fingerprint(arrays.whole(event.feed))["digest"])
         happen(mode, trainer, event, other)
 
     log = fluid.handlers.CSVLogger(folder / "log.csv")
     short = reader(29) if mode == "short" and other else reader()
     trainer.train(short, num_epochs=EPOCHS, event_handler=on_event, handlers=[log], progress=False)
+    say("gathered", *sorted(gathered))
     return trainer
 
 
-def main(folder, mode="plain"):
+def main(folder, mode="plain", parallel="data"):
     folder = pathlib.Path(folder)
     index = fluid.distributed.group().index
     (folder / f"{index}.pid").write_text(str(os.getpid()))
@@ -103,11 +170,12 @@ def main(folder, mode="plain"):
             file.write(f"{line}\n")
         print(line, flush=True)
 
-    trainer = train(folder, mode, say)
+    trainer = train(folder, mode, parallel, say)
     say("worked", *jittered.__defaults__[0])
-    say("tested", *(f"{value:.9g}" for value in trainer.test(tested())))
-    fetched = trainer.test(tested(), fetch=["guess"])["guess"]
-    say("guessed", *fetched.shape, f"{np.abs(fetched).sum():.6f}")
+    if mode not in ("begun", "rest"):
+        say("tested", *(f"{value:.9g}" for value in trainer.test(tested())))
+        fetched = trainer.test(tested(), fetch=["guess"])["guess"]
+        say("guessed", *fetched.shape, f"{np.abs(fetched).sum():.6f}")
     trainer.save_params(folder / "end.params")
     say("ended", int(trainer.session.scope.step))
 

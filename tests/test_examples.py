@@ -31,7 +31,7 @@ def test_every_example_is_tested_here():
     }
     tested |= {"ctc_digits.py", "label_semantic_roles.py", "detect_shapes.py", "seq2seq_2018.py"}
     tested |= {"serve_digits.py", "run_a_2018_model.py", "online_recommender.py", "policy_gradient.py"}
-    tested |= {"gan_digits.py", "shared_tower.py", "plan_gpt.py"}
+    tested |= {"gan_digits.py", "shared_tower.py", "plan_gpt.py", "population_digits.py"}
     assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")} == tested
 
 
@@ -282,6 +282,18 @@ def test_plan_gpt(capsys):
     numbers = 2 * 50 * 16 + 2 * (4 * 16 * 16 + 3 * 16 * 24 + 4 * 16) + 2 * 16  # two tables, blocks, the last norm
     assert plan.candidates[0].parameters == 4 * numbers
     assert f"{numbers:,} parameters, 4 rows" in capsys.readouterr().out
+
+
+def test_population_digits(in_tmp, capsys, monkeypatch):
+    example = load("population_digits")
+    monkeypatch.setattr(example, "RATES", [0.001, 0.01])
+    monkeypatch.setattr(example, "SEEDS", [0, 1])
+    # What the convolution adds takes longer to compile than to learn without.
+    monkeypatch.setattr(fluid.nets, "simple_img_conv_pool", lambda image, *sizes, **settings: image)
+    best, together = example.main(num_epochs=3)
+    assert best > 0.85 and together > 0.85  # the commonest of ten digits would be right a tenth of the time
+    assert f"test accuracy {best:.4f}" in capsys.readouterr().out
+    assert (in_tmp / "population_digits.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_policy_gradient(in_tmp, capsys):

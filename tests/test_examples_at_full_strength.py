@@ -90,6 +90,11 @@ def test_gan_digits(in_tmp):
     assert drawn > 0.8 > 6 * by_chance and near < 0.5 * far
 
 
+def test_population_digits(in_tmp):
+    best, together = load("population_digits").main()
+    assert best > 0.97 and together > 0.97
+
+
 def test_shared_tower(in_tmp):
     errors = load("shared_tower").main()
     assert errors["with the shared tower"] < 0.5 * errors["always the mean"]

@@ -7,7 +7,7 @@ NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace Checkpoint CheckpointConfig DataFeeder
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop MeasuredEvent
-        Mesh NestedSequenceBatch OnlineTrainer ParamAttr Program ProgressBar RemoteTrainer Results Scope
+        Mesh NestedSequenceBatch OnlineTrainer ParamAttr Population Program ProgressBar RemoteTrainer Results Scope
         SequenceBatch Session Trainer TrainingProgram TrainingStep WeightNormParamAttr average batch clip
         contrib core create_lod_tensor create_random_int_lodtensor data distributed draw embedding errors
         find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place plan

@@ -22,7 +22,7 @@ TIERS = [
     ["session"],
     ["artifact", "original", "protocol"],
     ["trainer", "looking", "remote"],
-    ["handlers"],
+    ["handlers", "population"],
     ["inferencer", "io", "tuning", "planning"],
     ["serving", "contrib"],
     ["online"],

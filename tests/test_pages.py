@@ -21,6 +21,7 @@ PAGES = [
     "own-layers.md",
     "own-loops.md",
     "planning.md",
+    "population.md",
     "precision.md",
     "programs.md",
     "rates.md",

@@ -9,7 +9,18 @@ from fluid.core.arguments import (
     one_of,
     whole_number,
 )
-from fluid.core.axes import DATA, FSDP, Axes, axes_here, axes_of, divided, partition, refuse_mesh
+from fluid.core.axes import (
+    DATA,
+    FSDP,
+    Axes,
+    axes_here,
+    axes_of,
+    divided,
+    manual_axes,
+    manual_axes_here,
+    partition,
+    refuse_mesh,
+)
 from fluid.core.body import Body, inner_frame, leave
 from fluid.core.frame import (
     TEST,
@@ -31,7 +42,7 @@ from fluid.core.program import Applied, Minimize, Program
 from fluid.core.reduction import Part, Reduced, Reduction
 from fluid.core.scopes import NameScope, Scope, name_scope, own_array
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
-from fluid.core.stack import Stack, stack_depth
+from fluid.core.stack import Stack, check_stages, stack_axes, stack_depth
 from fluid.core.stages import Staged, Stages
 from fluid.core.updates import (
     Parameter,
@@ -67,6 +78,8 @@ __all__ = [
     "axes_here",
     "axes_of",
     "divided",
+    "manual_axes",
+    "manual_axes_here",
     "partition",
     "TEST",
     "TRAIN",
@@ -94,6 +107,7 @@ __all__ = [
     "Value",
     "change_in_place",
     "check_not_changed",
+    "check_stages",
     "clip_parameters",
     "create_parameter",
     "create_state",
@@ -128,6 +142,7 @@ __all__ = [
     "running",
     "set_state",
     "spread_mask",
+    "stack_axes",
     "stack_depth",
     "stand_in",
     "unrecorded",

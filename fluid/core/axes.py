@@ -1,11 +1,12 @@
 """Axes of a mesh of devices: what divides the dimensions of an array."""
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from fluid import errors
 
@@ -65,9 +66,26 @@ def axes_here() -> dict[str, int]:
     return dict(jax.sharding.get_abstract_mesh().shape)
 
 
+def manual_axes_here() -> set[str]:
+    """Those of them of which each device has its part, and sees no other: the inside of `jax.shard_map`."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return set(mesh.manual_axes) if mesh.shape else set()
+
+
+@contextlib.contextmanager
+def manual_axes(axes: Collection[str]) -> Iterator[None]:
+    """Trace something as the inside of a `jax.shard_map` over these axes will be."""
+    mesh = jax.sharding.get_abstract_mesh()
+    with jax.sharding.use_abstract_mesh(mesh.update_axis_types(dict.fromkeys(axes, AxisType.Manual))):
+        yield
+
+
 def divided(array: Any, axes: Axes) -> Any:
     """An array, divided so on the mesh that the step which is traced is for."""
-    return jax.lax.with_sharding_constraint(array, partition(axes)) if axes_here() else array
+    if not axes_here():
+        return array
+    done = manual_axes_here()
+    return jax.lax.with_sharding_constraint(array, partition(tuple(tuple(a for a in d if a not in done) for d in axes)))
 
 
 def refuse_mesh(owner: str, instead: str) -> None:

@@ -1,5 +1,6 @@
 """Stacks: functions that call layers, run several times with arrays of their own each time."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fluid import errors
 from fluid.core.body import Body, Found
 from fluid.core.frame import Frame, ParameterSpec
 from fluid.core.variables import create_parameter, create_state
@@ -19,15 +21,33 @@ class Stacked:
     Attributes:
       one: initializer of one of them.
       key_name: whose random key it is called with.
+      axis: of the mesh, over which the arrays of the stack are divided; None where each device has all of them.
     """
 
     one: Callable[..., Any]
     key_name: str
+    axis: str | None = None
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
         """Draw `shape[0]` arrays of `shape[1:]`."""
         count, *rest = shape
         return jnp.stack([jnp.asarray(self.one(jax.random.fold_in(key, i), tuple(rest), dtype)) for i in range(count)])
+
+
+def stack_axes(spec: ParameterSpec) -> tuple[str | None, ...]:
+    """The axes over which the first dimensions of an array are divided that are those of the stacks which it is in.
+
+    Example:
+      >>> blocks = Stacked(jnp.zeros, "w", axis="stage")
+      >>> stack_axes(ParameterSpec("repeat_0/fc_0.w_0", (12, 4, 4), "float32", blocks, True))
+      ('stage',)
+    """
+    axes = []
+    initializer = spec.initializer
+    while isinstance(initializer, Stacked):
+        axes.append(initializer.axis)
+        initializer = initializer.one
+    return tuple(axes)
 
 
 def stack_depth(spec: ParameterSpec) -> int:
@@ -37,12 +57,27 @@ def stack_depth(spec: ParameterSpec) -> int:
       >>> stack_depth(ParameterSpec("repeat_0/fc_0.w_0", (12, 4, 4), "float32", Stacked(jnp.zeros, "w"), True))
       1
     """
-    depth = 0
-    initializer = spec.initializer
-    while isinstance(initializer, Stacked):
-        initializer = initializer.one
-        depth += 1
-    return depth
+    return len(stack_axes(spec))
+
+
+def check_stages(owner: str, axis: str, count: int, size: int) -> None:
+    """Find out whether the arrays of a stack can be divided over an axis of the mesh.
+
+    Args:
+      owner: whose they are, for the message.
+      axis: its name.
+      count: how many arrays there are.
+      size: of the axis.
+
+    Raises:
+      ArgumentError: they do not come out even.
+    """
+    if count % size:
+        down = max(size, count - count % size)
+        raise errors.ArgumentError(
+            f"{owner}: {count} blocks cannot be divided evenly into the {size} stages of the axis {axis!r}; take "
+            f"{down} or {down + size} blocks, or a mesh such as fluid.Mesh({axis}={math.gcd(count, size)})"
+        )
 
 
 class Stack(Body):
@@ -57,6 +92,7 @@ class Stack(Body):
       caller: the public name to blame, such as "layers.repeat".
       count: how many times it will be run.
       scope: the whole name scope that its arrays are in, such as "repeat_0".
+      axis: of the mesh, over which the stacked arrays are divided; None where each device has all of them.
 
     Attributes:
       arrays: the stacked parameters and states by name. A call takes the slices for that time among its `states`.
@@ -71,8 +107,17 @@ class Stack(Body):
       {'tower/fc_0.w_0': (4, 3, 3), 'tower/fc_0.b_0': (4, 3)}
     """
 
-    def __init__(self, function: Callable[..., Any], examples: Sequence[Any], caller: str, count: int, scope: str):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        examples: Sequence[Any],
+        caller: str,
+        count: int,
+        scope: str,
+        axis: str | None = None,
+    ):
         self._scope = scope
+        self._axis = axis
         super().__init__(function, examples, caller)
         self._own = {name: spec for name, spec in self._specs.items() if self._is_own(name)}
         made = {name: self._create(spec, count) for name, spec in self._specs.items()}
@@ -119,7 +164,7 @@ class Stack(Body):
         initializer = spec.initializer
         if self._is_own(spec.name):
             shape = (count, *shape)
-            initializer = Stacked(initializer, getattr(initializer, "key_name", spec.name))
+            initializer = Stacked(initializer, getattr(initializer, "key_name", spec.name), self._axis)
         if spec.trainable is None:
             return create_state(spec.name, shape, spec.dtype, initializer, spec.layer)
         return create_parameter(

@@ -29,6 +29,7 @@ class Group:
       size: how many processes there are.
       client: that of JAX's coordination service; None in a group of one.
       timeout: seconds that a process waits for the others.
+      channel: the name under which values are exchanged; groups with different ones do not hear each other.
 
     Attributes:
       index: the same.
@@ -41,12 +42,14 @@ class Group:
       (1, True, [7])
     """
 
-    def __init__(self, index: int = 0, size: int = 1, client: Any = None, timeout: float = 600):
+    def __init__(self, index: int = 0, size: int = 1, client: Any = None, timeout: float = 600, channel: str = "fluid"):
         self.index = index
         self.size = size
         self.timeout = timeout
         self._client = client
+        self._channel = channel
         self._rounds = itertools.count()
+        self._channels = itertools.count()
 
     def __repr__(self) -> str:
         return f"process {self.index} of {self.size}"
@@ -72,10 +75,10 @@ class Group:
         if self.size == 1:
             return [value]
         number = next(self._rounds)
-        here = f"fluid/exchange/{number // _ROUNDS}/{number}/"
+        here = f"{self._channel}/exchange/{number // _ROUNDS}/{number}/"
         self._client.key_value_set(f"{here}{self.index}", json.dumps([what, value]))
         try:
-            self._client.wait_at_barrier("fluid", int(1000 * self.timeout))
+            self._client.wait_at_barrier(self._channel, int(1000 * self.timeout))
             found = self._client.key_value_dir_get(here)
         except jax.errors.JaxRuntimeError as error:
             raise errors.DistributedError(
@@ -83,7 +86,7 @@ class Group:
             ) from error
         answers = {int(key.rpartition("/")[2]): json.loads(text) for key, text in found}
         if self.is_first and number % _ROUNDS == 0 and number >= 2 * _ROUNDS:
-            self._client.key_value_delete(f"fluid/exchange/{number // _ROUNDS - 2}/")
+            self._client.key_value_delete(f"{self._channel}/exchange/{number // _ROUNDS - 2}/")
         for other, (theirs, _) in sorted(answers.items()):
             if theirs != what:
                 raise errors.DistributedError(
@@ -123,6 +126,19 @@ class Group:
                         f"{_short(theirs.get(name))} in process {other}. Run the same program everywhere, with the "
                         f"same arguments, files and versions"
                     )
+
+    def apart(self) -> "Group":
+        """A group of the same processes with a channel of its own.
+
+        It is for a thread of each process, whose exchanges the main threads neither hear nor wait for. All processes
+        must call this in the same order.
+
+        Example:
+          >>> Group().apart()
+          process 0 of 1
+        """
+        channel = f"{self._channel}/{next(self._channels)}"
+        return Group(self.index, self.size, self._client, self.timeout, channel)
 
     def told(self, key: str) -> str | None:
         """What a process has announced under a key; None as long as none has."""

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from fluid.core import whole_number
 from fluid.session.names import rate_names
 from fluid.trainer import BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
@@ -21,8 +23,10 @@ class EarlyStopping(Monitor):
       mode: "min" or "max": which way is better.
       min_delta: by how much a value must be better than the best to count as better.
 
+    In a `fluid.Population` each member is judged, and stopped, by itself.
+
     Attributes:
-      best: the best value so far, or None.
+      best: the best value so far, or None; of a population float64 `[members]`.
 
     Raises:
       ArgumentError: an argument makes no sense.
@@ -39,20 +43,21 @@ class EarlyStopping(Monitor):
       8
     """
 
+    for_members = True
+
     def __init__(self, monitor: str, patience: int = 3, mode: str = "min", min_delta: float = 0.0):
         super().__init__(monitor, mode, min_delta)
         self._patience = whole_number("EarlyStopping", "patience", patience)
-        self._worse = 0  # how many measurements in a row were no better
+        self._worse: Any = 0  # how many measurements in a row were no better; of a population int64 `[members]`
         self._restored = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Stop at once when this continues a training that was stopped; another call of `train` is patient again."""
         super().begin_train(event)
-        if self._worse >= self._patience:
-            if self._restored:
-                self.trainer.stop()
-            else:
-                self._worse = 0
+        if self._restored:
+            self._stop()
+        else:
+            self._worse = np.where(self._worse >= self._patience, 0, self._worse)
         self._restored = False
 
     def _forget(self) -> None:
@@ -61,21 +66,30 @@ class EarlyStopping(Monitor):
 
     def state(self) -> dict[str, Any]:
         """The best value, and how many measurements since were no better."""
-        return {**super().state(), "worse": self._worse}
+        return {**super().state(), "worse": np.asarray(self._worse).tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
         super().restore(state)
-        self._worse = state["worse"]
+        self._worse = np.asarray(state["worse"])
         self._restored = True
 
-    def _judge(self, value: float) -> None:
-        if self._better(value):
+    def _judge(self, value: Any) -> None:
+        better = self._better(value)
+        if np.ndim(better):
+            better = better & (self._worse < self._patience)  # a member that has stopped is what it was
+            self.best = np.where(better, value, np.nan if self.best is None else self.best)
+        elif better:
             self.best = value
-            self._worse = 0
-            return
-        self._worse += 1
-        if self._worse >= self._patience:
+        self._worse = np.where(better, 0, self._worse + 1)
+        self._stop()
+
+    def _stop(self) -> None:
+        """Stop the training, or those members of it, that has not become better for too long."""
+        stopped = self._worse >= self._patience
+        if np.ndim(stopped):
+            self.trainer.stop(np.flatnonzero(stopped))
+        elif stopped:
             self.trainer.stop()
 
 

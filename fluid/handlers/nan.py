@@ -66,6 +66,8 @@ class TerminateOnNaN(Handler):
       fluid.errors.NonFiniteError: step 0 of epoch 0 is not finite. The first such value is 'log_0.tmp_0' ...
     """
 
+    for_members = False
+
     def __init__(self, report: bool = False, every: Interval = 1):
         self._report = report
         self._every = Every(every, "TerminateOnNaN")

@@ -19,6 +19,7 @@ class Recorder(Averaging):
 
     first_process_only = True
     acts_on_measured = False
+    for_members = False
 
     def __init__(self, every: Interval):
         super().__init__()

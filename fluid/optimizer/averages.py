@@ -88,13 +88,14 @@ class Average:
           ArgumentError: no program of it keeps this average.
         """
         session = _session(target)
+        value = self.value if session.members is None else jax.vmap(self.value)
         found: dict[str, Any] = {}
         for program in session.programs.values():
             for minimize, slots in zip(program.minimizes, session.scope.slots[program.name], strict=True):
                 state = _find(minimize.optimizer, slots, self)
                 if state is not None:
                     # Where two optimizers update one parameter, the later one sees the value at the end of the step.
-                    found |= self.value(state, {n: session.scope.arrays[n] for n in minimize.parameters})
+                    found |= value(state, {n: session.scope.arrays[n] for n in minimize.parameters})
         if not found:
             raise errors.ArgumentError(
                 f"no program here keeps {self}; call its update() after minimize, or train with "

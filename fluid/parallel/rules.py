@@ -9,7 +9,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from fluid import errors
-from fluid.core import FSDP, Axes, ParameterSpec, axes_of, partition, stack_depth
+from fluid.core import FSDP, Axes, ParameterSpec, axes_of, check_stages, partition, stack_axes
 from fluid.naming import select
 from fluid.param_attr import Shardings
 
@@ -27,7 +27,8 @@ class Rules:
     is whole on every device; but over an axis `fsdp` parameters of more than a few thousand numbers are divided: tables
     by rows, others along their longest dimension that can be divided. So are those that are divided over other axes,
     along a dimension that is left; only a sharding that names no axis at all keeps a parameter whole. Of the arrays of
-    `layers.repeat`, `ParamAttr(sharding=)` is about those of one block, and `shardings` about all of them as a stack.
+    `layers.repeat`, `ParamAttr(sharding=)` is about those of one block, and `shardings` about all of them as a stack,
+    whose first dimension is divided over the axis of its pipeline in any case.
 
     Args:
       mesh: the devices.
@@ -64,18 +65,17 @@ class Rules:
         Raises:
           ArgumentError: a sharding is none, names an axis that is not there, or divides what cannot be divided.
         """
+        stack = self._stack(name, spec)
         for pattern, sharding in self._shardings.items():
             if pattern == name or fnmatch.fnmatchcase(name, pattern):
-                return self._also_divided(
-                    self._fitting(f"shardings[{pattern!r}]", sharding, spec), sharding, spec, table
-                )
+                found = self._fitting(f"shardings[{pattern!r}]", _with_stack(stack, sharding), spec)
+                return self._also_divided(found, sharding, spec, table)
         own = getattr(spec.settings, "sharding", None)
         if own is not None:
             owner = f"ParamAttr(sharding=) of {name}"
-            axes = axes_of(owner, own, self._mesh.shape)
-            found = self._fitting(owner, ((),) * stack_depth(spec) + axes, spec)
+            found = self._fitting(owner, stack + axes_of(owner, own, self._mesh.shape), spec)
             return self._also_divided(found, own, spec, table)
-        return PartitionSpec() if spec.trainable is None else self._divided(spec.shape, table, depth=stack_depth(spec))
+        return self._also_divided(partition(stack) if any(stack) else PartitionSpec(), (FSDP,), spec, table)
 
     def check_used(self, names: Collection[str]) -> None:
         """Find out whether each of `shardings` stands for something.
@@ -108,7 +108,17 @@ class Rules:
         used = {axis for entry in found for axis in ((entry,) if isinstance(entry, str) else entry or ())}
         if not any(said) or FSDP in used or spec.trainable is None:
             return found
-        return self._divided(spec.shape, table, found, stack_depth(spec))
+        return self._divided(spec.shape, table, found, len(stack_axes(spec)))
+
+    def _stack(self, name: str, spec: ParameterSpec) -> Axes:
+        """How the dimensions of an array are divided that are those of the stacks which it is in."""
+        stack = stack_axes(spec)
+        owner = f"layers.repeat(pipeline=) of {name}"
+        axes = axes_of(owner, stack, self._mesh.shape)
+        for count, found in zip(spec.shape, axes, strict=False):
+            for axis in found:
+                check_stages(owner, axis, count, self._mesh.shape[axis])
+        return axes
 
     def _divided(
         self,
@@ -146,3 +156,9 @@ class Rules:
                     f"{(None,) * len(spec.shape)}"
                 )
         return partition(sharding)
+
+
+def _with_stack(stack: Axes, sharding: Axes) -> Axes:
+    """A sharding of a whole array, whose first dimensions are divided as a stack where it divides them by nothing."""
+    longer = sharding + ((),) * (len(stack) - len(sharding))
+    return tuple(said or mine for said, mine in zip(longer, stack, strict=False)) + longer[len(stack) :]

@@ -101,6 +101,16 @@ def batch_size(values: Mapping[str, Any]) -> int:
     return int(sizes[0])
 
 
+def repeat_last(value: Any, count: int) -> np.ndarray:
+    """Rows padded with copies of the last one: no layer gets values that it would not have got unpadded."""
+    return np.concatenate([value, np.repeat(np.asarray(value[-1:]), count, axis=0)])
+
+
+def add_zeros(value: Any, count: int) -> np.ndarray:
+    """Rows padded with zeros."""
+    return np.concatenate([value, np.zeros((count, *value.shape[1:]), value.dtype)])
+
+
 def is_sample(spec: FeedSpec, value: Any) -> bool | None:
     """Whether a value is one sample of a feed and no batch of them; None where its shape may be that of either.
 

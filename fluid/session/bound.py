@@ -194,7 +194,7 @@ class BoundStep:
     def _together(self) -> Any:
         """The function of several training steps."""
         if self._several is None:
-            self._several = jax.jit(self._noted(fused(self._step.train)), donate_argnums=0)
+            self._several = jax.jit(self._noted(fused(self._functions(self._step)[0])), donate_argnums=0)
         return self._several
 
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
@@ -213,7 +213,8 @@ class BoundStep:
 
     def _jitted(self) -> tuple[Any, Any]:
         """The training step, and the run that changes nothing, for what is frozen now."""
-        train, test = self._traced(self._step.train, 2), self._traced(self._step.test, 1)
+        pure_train, pure_test = self._functions(self._step)
+        train, test = self._traced(pure_train, 2), self._traced(pure_test, 1)
         if self._mesh is None:
             return jax.jit(train, donate_argnums=0), jax.jit(test)
         if not self._step.training:
@@ -221,6 +222,10 @@ class BoundStep:
         # What a step makes lies where that lay which it takes the place of.
         lie = self._mesh.shardings(self._carry())
         return jax.jit(train, donate_argnums=0, out_shardings=(lie, self._mesh.results)), test
+
+    def _functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """A step that trains, and one that changes nothing, as pure functions of what `raw` hands over."""
+        return step.train, step.test
 
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
@@ -278,18 +283,21 @@ class BoundStep:
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
         name = self._program.name
         mode = self._step.request.mode
+        reason = f"{how}: {shapes}" if how else self._reason(name, mode, shapes)
+        self._other_frozen = False
+        self._shapes.append(shapes)
+        self._compiling = True
+        self._compilations.begin(Compilation(name, mode, reason))
+
+    def _reason(self, name: str, mode: str, shapes: str) -> str:
+        """Why the step of a program in a mode is compiled, for feeds of such shapes."""
         same = [c for c in self._compilations if (c.program, c.mode) == (name, mode)]
         reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
         if self._other_frozen:
             reason = f"other parameters are frozen: {len(self._frozen)} names"
         elif self._shapes:
             reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
-        if how:
-            reason = f"{how}: {shapes}"
-        self._other_frozen = False
-        self._shapes.append(shapes)
-        self._compiling = True
-        self._compilations.begin(Compilation(name, mode, reason))
+        return reason
 
     def _end_compilation(self) -> None:
         self._compiling = False
@@ -327,13 +335,14 @@ class BoundStep:
     def _needed(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
         """The feeds that the results depend on, of those that the request does not give."""
         step = self._step
+        train, test = self._functions(step)
         kept = self._not_carried()
         overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
             if step.training:
-                return step.train(self._carry(), kept, {**given, **stand_ins}, over)
-            return step.test(kept["arrays"], {**given, **stand_ins}, over, kept["root"], self._scope.step)
+                return train(self._carry(), kept, {**given, **stand_ins}, over)
+            return test(kept["arrays"], {**given, **stand_ins}, over, kept["root"], self._scope.step)
 
         stand_ins = self._stand_ins(feeds, overrides)
         return set(stand_ins) - unneeded(results, stand_ins, dict(feeds), dict(overrides))

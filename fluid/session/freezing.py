@@ -23,6 +23,7 @@ class Freezing:
       scope: the arrays of the session.
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       place: puts an array on the device.
+      members: of a population, how many trainings the arrays are of.
 
     Attributes:
       names: of all parameters and states that stand still; another object after each change.
@@ -40,8 +41,15 @@ class Freezing:
       ['fc_0.w_0']
     """
 
-    def __init__(self, scope: Scope, rules: Mapping[str, Sequence[Rule]], place: Callable[[Any], Any]):
+    def __init__(
+        self,
+        scope: Scope,
+        rules: Mapping[str, Sequence[Rule]],
+        place: Callable[[Any], Any],
+        members: int | None = None,
+    ):
         self._scope = scope
+        self._members = members
         self._rules = rules
         self._place = place
         self._chosen: frozenset[str] = frozenset()
@@ -137,7 +145,7 @@ class Freezing:
         for program, rules in self._rules.items():
             for rule, slots in zip(rules, self._scope.slots[program], strict=True):
                 arrays = {n: jax.ShapeDtypeStruct(*_shape(self._scope.specs[n])) for n in rule.parameters}
-                rule.without(names).check(arrays, slots)
+                rule.without(names).check(arrays, slots, self._members)
 
 
 def _shape(spec: Any) -> tuple[Any, Any]:

@@ -77,7 +77,7 @@ class ValuesOnDemand:
     taken: Callable[..., tuple[dict[str, Any], dict[str, Any]]]
     buckets: Callable[..., Buckets]
     _check_open: Callable[[], None]
-    _fed: Fed | None
+    _fed: Fed | None = None
 
     def feed(
         self,

@@ -1,12 +1,14 @@
 """Prediction over a data set: the results of minibatches, one after the other, however many there are."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
+from fluid import errors
 from fluid.core import TEST, NestedSequenceBatch, Program, SequenceBatch
+from fluid.place import Place
 from fluid.reader.adapters import Minibatches
 from fluid.reader.prefetch import Prefetcher
 from fluid.session.names import check_feed, split_names
@@ -32,6 +34,46 @@ class Constant(NamedTuple):
     def has_rows(self) -> bool:
         """Whether there is more than scalars in the place of values, so that minibatches cannot be padded."""
         return bool(self.feeds) or any(value.shape for value in self.overrides.values())
+
+
+class Ensemble(Protocol):
+    """Several models with the parameters of one program each, which predict together; a `fluid.Population` is one."""
+
+    def inference_session(self, function: Any, place: Place, precision: str | None) -> Session:
+        """The Session that runs a program function for all of them.
+
+        Args:
+          function: what an Inferencer is given.
+          place: a device.
+          precision: as for `fluid.Program`.
+        """
+
+
+def ensemble_session(
+    ensemble: Any, function: Any, place: Place, precision: str | None, refused: Sequence[Any]
+) -> Session | None:
+    """The Session of an ensemble; None for anything else.
+
+    Args:
+      ensemble: what was given as parameters.
+      function: as for Ensemble, and so are `place` and `precision`.
+      place: a device.
+      precision: see there.
+      refused: arguments that an ensemble does not take.
+
+    Raises:
+      ArgumentTypeError: there is one of these.
+    """
+    make = getattr(ensemble, "inference_session", None)
+    if make is None:
+        return None
+    if any(given not in (None, False) for given in refused):
+        raise errors.ArgumentTypeError(
+            "an ensemble lies on one device, with the names that it was trained with, found rename=, parallel= or "
+            "shardings=, expected fluid.Inferencer(program, params=population)"
+        )
+    session: Session = make(function, place, precision)
+    return session
 
 
 def constant(session: Session, program: Program, feed: Mapping[str, Any] | None) -> Constant:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import errors
 from fluid.core import Program, warn
@@ -56,25 +57,42 @@ class Rule(NamedTuple):
             frozen=frozen,
         )
 
-    def check(self, parameters: Mapping[str, Any], slots: Any) -> None:
+    def check(self, parameters: Mapping[str, Any], slots: Any, members: int | None = None) -> None:
         """Find out whether an update is possible; arguments as for `update`, of which only the shapes matter.
+
+        Args:
+          parameters: by name.
+          slots: the state of the optimizer.
+          members: as for `first_slots`.
 
         Raises:
           ArgumentError: the optimizer cannot leave out what is frozen.
         """
-        jax.eval_shape(self._transformation(self.optimizer).update, dict(parameters), slots, dict(parameters))
+        update = self._transformation(self.optimizer).update
+        jax.eval_shape(update if members is None else jax.vmap(update), dict(parameters), slots, dict(parameters))
 
     def init(self, parameters: Mapping[str, Any]) -> Any:
         """The slots before the first update."""
         return self._transformation(self.optimizer).init(dict(parameters))
 
-    def first_slots(self, parameters: Mapping[str, Any]) -> Any:
-        """What `init` returns, as arrays; computed without XLA where it can be, and is not large."""
-        closed, shapes = jax.make_jaxpr(self.init, return_shape=True)(dict(parameters))
+    def first_slots(self, parameters: Mapping[str, Any], members: int | None = None) -> Any:
+        """What `init` returns, as arrays; computed without XLA where it can be, and is not large.
+
+        Args:
+          parameters: by name.
+          members: of how many trainings these are the stacked parameters, `[members, ...]`; so are the slots then.
+        """
+        arrays = dict(parameters)
+        one = arrays if members is None else jax.eval_shape(lambda: {n: a[0] for n, a in arrays.items()})
+        closed, shapes = jax.make_jaxpr(self.init, return_shape=True)(one)
         leaves, structure = jax.tree.flatten(shapes)
-        small = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) <= _MOST_BY_NUMPY
+        small = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) * (members or 1) <= _MOST_BY_NUMPY
         values = filled(closed.jaxpr) if small else None
-        return jax.jit(self.init)(dict(parameters)) if values is None else jax.tree.unflatten(structure, values)
+        if values is None:
+            return jax.jit(self.init if members is None else jax.vmap(self.init))(arrays)
+        if members is not None:
+            values = [np.repeat(value[np.newaxis], members, axis=0) for value in values]
+        return jax.tree.unflatten(structure, values)
 
     def rate(self, rate: Any, slots: Any) -> Any:
         """The learning rate of the next update, a scalar; arguments as for `update`.

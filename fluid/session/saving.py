@@ -1,12 +1,11 @@
 """What a Session saves and loads: parameters alone, or everything that a later run needs."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fluid import errors, storage
 from fluid.core import Origin, Program, Scope
@@ -31,7 +30,10 @@ class SavesArrays:
       freezing: what training leaves as it is.
       programs: Program by name.
       layout: where the arrays lie.
+      members: of a population, how many trainings the arrays are of, which have an axis of them in front; else None.
     """
+
+    members: int | None = None
 
     scope: Scope
     rates: Rates
@@ -206,17 +208,19 @@ class SavesArrays:
         optional = {**dict.fromkeys(self.rates.optional(found), ((), "float32")), **self.freezing.optional(found)}
         storage.check_match(found, wanted | optional, where, advice=advice)
 
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+    def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
         """Take over what `state` returned in a session of the same programs.
 
         Args:
           state: arrays by name; names, shapes and dtypes as `check_state` wants them.
+          own: the names of those that lie where they shall, and that nobody else has; they are not copied.
         """
         self._check_open()
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         # All of it before anything changes.
         names = self.state().keys() - self._optional_state().keys()
-        new = self.layout.replace({name: state[name] for name in names}, self.state())
+        new = self.layout.replace({name: state[name] for name in names.difference(own)}, self.state())
+        new |= {name: state[name] for name in names.intersection(own)}
         self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
         self.scope.step = new["@step"]
         self.scope.root = new["@root"]

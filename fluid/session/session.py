@@ -62,8 +62,7 @@ class Session(SavesArrays, ValuesOnDemand):
       rates: the learning rates of all programs, see `learning_rates`.
       freezing: what training leaves as it is, see `freeze`.
       step_function: what was given as `step`.
-      replaced: parameters that an average has replaced in the scope, by that average, until they are put back; steps
-        that would change them are refused.
+      replaced: parameters in whose place their average stands now, by that average; a step must not change them.
       compilations: every compilation so far and its reason; its length counts them.
       guard: keeps Ctrl-C out of the middle of a step.
       nans: warns of NaN in what is fed.
@@ -81,6 +80,8 @@ class Session(SavesArrays, ValuesOnDemand):
       >>> np.asarray(result).tolist()
       [[2.0, 2.0]]
     """
+
+    _step_type: Callable[..., BoundStep] = BoundStep
 
     def __init__(
         self,
@@ -105,14 +106,13 @@ class Session(SavesArrays, ValuesOnDemand):
         self.compilations = Compilations()
         self.scope = Scope(seed, self.place)
         self.rates = Rates(self.place)
-        self.freezing = Freezing(self.scope, self.rules, self.place)
+        self.freezing = Freezing(self.scope, self.rules, self.place, self.members)
         self.step_function = step
         self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}
         self.guard = InterruptGuard()
         self.nans = NaNs()
         self._closed = False
-        self._fed = None
         self._under_way = UnderWay()
         self._ladders = buckets
         self._max_compilations = max_compilations
@@ -284,7 +284,7 @@ class Session(SavesArrays, ValuesOnDemand):
         """The compiled step for a request; the same one for equal requests."""
         known = self._steps.get((program.name, request))
         if known is None:
-            known = self._steps[program.name, request] = BoundStep(
+            known = self._steps[program.name, request] = self._step_type(
                 program,
                 self.rules.get(program.name, ()),
                 request,

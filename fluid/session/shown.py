@@ -23,7 +23,8 @@ class ShowsProgram:
     def __repr__(self) -> str:
         programs = self._shown_programs()
         minimizes = [minimize for program in programs for minimize in program.minimizes]
-        told = [counted(parameter_count(programs), "parameter"), *(described(m.optimizer, 0) for m in minimizes)]
+        told = [] if self.session.members is None else [counted(self.session.members, "member")]
+        told += [counted(parameter_count(programs), "parameter"), *(described(m.optimizer, 0) for m in minimizes)]
         if minimizes:
             step = self.session.scope.known_step()
             told.append("in a step" if step is None else f"step {step:,}")

@@ -6,6 +6,7 @@
         meta.json       their shapes and dtypes, and the position of training
         fluid.seal      checksums of all of these
       50.writing/       a save that is not complete; removed later if its process was killed
+      50.writing-7a1c/  the same, of several processes; see `fluid.storage.parts`
       30.damaged/       set aside because its checksums were wrong
       60.undone/        set aside because training went back to a step before it
       fluid.lock        held by the trainer that writes here
@@ -14,6 +15,7 @@ A step is written under another name, synced, sealed and then renamed, so that a
 """
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -21,7 +23,7 @@ import pathlib
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -38,10 +40,10 @@ except ImportError:  # Windows: two trainers in one folder are not noticed there
     fcntl = None  # type: ignore[assignment]
 
 META = "meta.json"
-_ARRAYS = "arrays"
+ARRAYS = "arrays"
 _LOCK = "fluid.lock"
 _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
-_LEFTOVER = re.compile(rf"({_STEP.pattern})\.(writing|deleting)")
+_LEFTOVER = re.compile(rf"({_STEP.pattern})\.(writing(-[0-9a-f]+)?|deleting)")
 _ASIDE = re.compile(rf"({_STEP.pattern})\.(damaged|undone)(-[0-9]+)?")
 
 
@@ -144,9 +146,9 @@ class Folder:
         """The names of the steps that were set aside."""
         return sorted(n for n in os.listdir(self.path) if _ASIDE.fullmatch(n))
 
-    def flaw(self, step: int) -> str | None:
+    def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
         """What is wrong with a step, or None; see `seal.flaw`."""
-        return seal.flaw(self.path / str(step))
+        return seal.flaw(self.path / str(step), share, of)
 
     def meta(self, step: int) -> dict[str, Any]:
         """The JSON that `write` was given, with the shapes and dtypes of the arrays under `arrays`."""
@@ -154,15 +156,24 @@ class Folder:
             found: dict[str, Any] = json.load(file)
         return found
 
-    def arrays(self, step: int) -> dict[str, np.ndarray]:
-        """The arrays of a step by name, on the host."""
+    def arrays(self, step: int, places: Mapping[str, jax.sharding.Sharding] | None = None) -> dict[str, Any]:
+        """The arrays of a step by name, on the host.
+
+        Args:
+          step: which one.
+          places: by name, where arrays with elements shall lie instead that are divided among devices. Of these a
+            process reads what its own devices hold.
+        """
         import orbax.checkpoint as ocp
 
+        places = places or {}
         listed = {n: (tuple(a["shape"]), jnp.dtype(a["dtype"])) for n, a in self.meta(step)["arrays"].items()}
-        wanted = {n: jax.ShapeDtypeStruct(s, d) for n, (s, d) in listed.items() if math.prod(s)}
+        full = {n: listed[n] for n in listed if math.prod(listed[n][0])}
+        wanted = {n: jax.ShapeDtypeStruct(s, d, sharding=places.get(n)) for n, (s, d) in full.items()}
         with ocp.Checkpointer(ocp.StandardCheckpointHandler(), **_by_itself()) as reader:
-            found = reader.restore(self.path / str(step) / _ARRAYS, args=ocp.args.StandardRestore(wanted))
-        return {n: np.asarray(found[n]) if n in found else np.zeros(s, d) for n, (s, d) in listed.items()}
+            found = reader.restore(self.path / str(step) / ARRAYS, args=ocp.args.StandardRestore(wanted))
+        here = {n: value if n in places else np.asarray(value) for n, value in found.items()}
+        return {n: here[n] if n in here else np.zeros(s, d) for n, (s, d) in listed.items()}
 
     def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Add a step. If that fails, nothing of it stays, and the other steps are as they were.
@@ -174,36 +185,65 @@ class Folder:
         """
         import orbax.checkpoint as ocp
 
-        temporary = self.path / f"{step}.writing"
-        listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()}
+        temporary = self.begin(f"{step}.writing")
         try:
-            _remove(temporary)
-            temporary.mkdir(mode=0o700)
-            text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
-            (temporary / META).write_text(text, encoding="utf-8")
             with ocp.Checkpointer(ocp.StandardCheckpointHandler(), **_by_itself()) as writer:
-                # Orbax refuses arrays without elements. Their shapes, in `meta.json`, are enough to make them again.
-                full = {n: a for n, a in arrays.items() if a.size}
-                writer.save(temporary / _ARRAYS, args=ocp.args.StandardSave(full))
-            seal.seal(temporary)
-            os.rename(temporary, self.path / str(step))
-            sync(self.path)
+                writer.save(temporary / ARRAYS, args=ocp.args.StandardSave(with_elements(arrays)))
+            self.finish(temporary, step, arrays, meta)
         except BaseException:
-            _remove(temporary)
+            remove(temporary)
             raise
+
+    def begin(self, name: str) -> pathlib.Path:
+        """Make an empty folder for a step to be written; what is left of an earlier one of that name goes."""
+        temporary = self.path / name
+        remove(temporary)
+        temporary.mkdir(mode=0o700)
+        return temporary
+
+    def finish(
+        self,
+        temporary: pathlib.Path,
+        step: int,
+        arrays: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        sealed: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make a step of what was written: say what is in it, seal it, and give it its name.
+
+        Args:
+          temporary: from `begin`, with the arrays in it.
+          step: its number.
+          arrays: by name, with shapes and dtypes.
+          meta: as for `write`.
+          sealed: checksums that are known, as for `seal.seal`.
+        """
+        listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()}
+        text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
+        (temporary / META).write_text(text, encoding="utf-8")
+        seal.seal(temporary, sealed)
+        os.rename(temporary, self.path / str(step))
+        sync(self.path)
 
     def delete(self, step: int) -> None:
         """Remove a step. It is renamed first, so that what a killed process leaves is no step any more."""
         doomed = self.path / f"{step}.deleting"
-        _remove(doomed)
+        remove(doomed)
         os.rename(self.path / str(step), doomed)
-        _remove(doomed)
+        remove(doomed)
 
     def sweep(self) -> None:
-        """Remove what killed processes have left of saves and deletions."""
+        """Remove what killed processes have left of saves and deletions.
+
+        Some of several processes may still be ending and write to it meanwhile; what they add goes the next time.
+        """
         for name in os.listdir(self.path):
             if _LEFTOVER.fullmatch(name) and not (self.path / name).is_symlink():
-                _remove(self.path / name)
+                try:
+                    remove(self.path / name)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                        raise
 
     def set_aside(self, step: int, why: str) -> str:
         """Rename a step to `STEP.why`, so that it is neither used nor lost; returns the new name."""
@@ -214,16 +254,10 @@ class Folder:
 
     def newest_whole(self) -> tuple[int | None, dict[int, str]]:
         """The newest step without a flaw, or None; and what is wrong with each newer one."""
-        flaws: dict[int, str] = {}
-        for step in reversed(self.steps()):
-            problem = self.flaw(step)
-            if problem is None:
-                return step, flaws
-            flaws[step] = problem
-        return None, flaws
+        return newest_whole(self.steps(), self.flaw)
 
     def _is_ours(self, path: pathlib.Path) -> bool:
-        return any((path / name).exists() for name in (seal.NAME, META, _ARRAYS))
+        return any((path / name).exists() for name in (seal.NAME, META, ARRAYS))
 
     def _stat(self) -> tuple[int, int] | None:
         try:
@@ -231,6 +265,26 @@ class Folder:
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+
+def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tuple[int | None, dict[int, str]]:
+    """The newest of some steps without a flaw, or None; and what is wrong with each newer one.
+
+    Args:
+      steps: ascending.
+      flaw: says what is wrong with a step.
+
+    Example:
+      >>> newest_whole([2, 4, 6], {2: None, 4: None, 6: "meta.json is missing"}.get)
+      (4, {6: 'meta.json is missing'})
+    """
+    flaws: dict[int, str] = {}
+    for step in reversed(steps):
+        problem = flaw(step)
+        if problem is None:
+            return step, flaws
+        flaws[step] = problem
+    return None, flaws
 
 
 def _by_itself() -> dict[str, Any]:
@@ -246,6 +300,12 @@ def _by_itself() -> dict[str, Any]:
     return {"multiprocessing_options": options}
 
 
-def _remove(path: pathlib.Path) -> None:
+def with_elements(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays that Orbax takes; it refuses those without elements, which are made again by their shapes."""
+    return {n: a for n, a in arrays.items() if a.size}
+
+
+def remove(path: pathlib.Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

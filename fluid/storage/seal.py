@@ -8,6 +8,7 @@ import hashlib
 import os
 import pathlib
 import re
+from collections.abc import Iterable, Mapping
 
 from fluid import errors
 from fluid.storage.atomic import sync
@@ -17,8 +18,15 @@ NAME = "fluid.seal"
 _FIRST = re.compile(r"# fluid checkpoint ([0-9]{1,9})")
 
 
-def seal(folder: pathlib.Path) -> None:
+def seal(folder: pathlib.Path, known: Mapping[str, str] | None = None) -> None:
     """Write all files of a folder through to the disk, and their checksums into a file beside them.
+
+    Args:
+      folder: what is sealed.
+      known: checksums by name, from `checksums`, of files that another process has written and checked.
+
+    Raises:
+      CheckpointError: one of those files is not here.
 
     Example:
       >>> import tempfile
@@ -31,10 +39,16 @@ def seal(folder: pathlib.Path) -> None:
       >>> flaw(folder)
       'a.txt is not what was written'
     """
-    lines = [f"# fluid checkpoint {VERSION}"]
-    for name in _files(folder):
-        lines.append(f"{_digest(folder / name)}  {name}")
-        sync(folder / name)
+    known = known or {}
+    found = _files(folder)
+    if missing := sorted(known.keys() - set(found)):
+        raise errors.CheckpointError(
+            f"another process has written {missing[0]}, which is not to be seen in {str(folder)!r}; expected a folder "
+            f"that all processes share, such as one on a network file system"
+        )
+    digests = dict(known)
+    digests.update(checksums(folder, [name for name in found if name not in known]))
+    lines = [f"# fluid checkpoint {VERSION}", *(f"{digests[name]}  {name}" for name in found)]
     text = "\n".join(lines) + "\n"
     (folder / NAME).write_text(f"{text}# {_digest_of(text)}\n", encoding="utf-8")
     sync(folder / NAME)
@@ -42,8 +56,37 @@ def seal(folder: pathlib.Path) -> None:
         sync(pathlib.Path(parent))
 
 
-def flaw(folder: pathlib.Path) -> str | None:
+def checksums(folder: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
+    """Write files through to the disk; returns their checksums by name.
+
+    Args:
+      folder: where they are.
+      names: of files in it, such as those of `files_below`.
+    """
+    found = {}
+    for name in names:
+        found[name] = _digest(folder / name)
+        sync(folder / name)
+    return found
+
+
+def files_below(folder: pathlib.Path, below: str) -> list[str]:
+    """The names of the files in a part of a folder, as `seal` knows them.
+
+    Args:
+      folder: the whole.
+      below: the part, such as "arrays/ocdbt.process_1"; none are in one that is not there.
+    """
+    return [f"{below}/{name}" for name in _files(folder / below)]
+
+
+def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
     """What is wrong with a sealed folder, or None when it is whole.
+
+    Args:
+      folder: the folder.
+      share: of several processes that look together, which one this is, from 0; it reads its share of the files.
+      of: how many these are.
 
     Raises:
       CheckpointError: a newer version of fluid has written it, in a format that is unknown here.
@@ -63,7 +106,7 @@ def flaw(folder: pathlib.Path) -> str | None:
         return f"{missing[0]} is missing"
     if extra := sorted(set(found) - sealed.keys()):
         return f"{extra[0]} does not belong here"
-    for name in found:
+    for name in found[share::of]:
         try:
             digest = _digest(folder / name)
         except OSError as error:

@@ -50,6 +50,7 @@ class Handler:
         them.
       acts_on_measured: whether `measured` does more than to write values down, so that it has to come right after the
         step that was measured.
+      for_members: whether it takes the events of a `fluid.Population`, in which each scalar is an array `[members]`.
 
     Example:
       >>> import fluid, numpy as np
@@ -69,6 +70,7 @@ class Handler:
     trainer: Any = None
     first_process_only = False
     acts_on_measured = True
+    for_members = True
     _dispatcher: "Dispatcher"
 
     @property
@@ -92,11 +94,10 @@ class Handler:
     def steps_ahead(self) -> float | None:
         """How many training steps may run from here before this handler has to be told of the last of them.
 
-        With `Trainer(steps_per_dispatch=...)` several steps run in one call of the device, and are told of one behind
-        the other when all of them are under way. What an event itself holds is that of its step then; parameters and
-        slots are those after the last step of the call. So a handler that looks at the trainer, tests, saves or changes
-        something in every hundredth step lets `100 - self.done % 100` steps run: a call ends there, and the next one
-        begins with the `begin_step` of the step behind it.
+        With `Trainer(steps_per_dispatch=...)` several steps run in one call of the device, and are told of when all are
+        under way: an event holds the values of its step, the trainer is that after the last step of the call. So a
+        handler that looks at it, tests, saves or changes something in every hundredth step lets `100 - self.done % 100`
+        steps run: a call ends there.
 
         Returns:
           At least 1, which lets each step run by itself; `math.inf` where the values of events are enough; None says
@@ -218,9 +219,8 @@ class Dispatcher:
         self.done = 0
         self.in_flight = IN_FLIGHT
         self._silent = any(not isinstance(handler, Handler) for handler in handlers)
-        told = [handler for handler in self._handlers if not _is_for_another(handler)]
-        self._told = told
-        self.acting = any(h.acts_on_measured and type(h).measured is not Handler.measured for h in told)
+        self._told = [handler for handler in self._handlers if not _is_for_another(handler)]
+        self.acting = any(h.acts_on_measured and type(h).measured is not Handler.measured for h in self._told)
 
     def __call__(self, event: Event) -> None:
         """Deliver one event to all handlers."""

@@ -19,6 +19,8 @@ class Health:
 
     Args:
       exempt: names of arrays that are not looked at.
+      members: of how many trainings the arrays hold one each, `[members, ...]`; None for one training. While one of
+        them is finite in all arrays, there is nothing to complain of: a population goes on without those that are lost.
 
     Example:
       >>> health = Health.at_start({"w": np.ones(2), "mask": np.array([0, -np.inf])})
@@ -28,13 +30,14 @@ class Health:
       'w is not finite'
     """
 
-    def __init__(self, exempt: Iterable[str] = ()):
+    def __init__(self, exempt: Iterable[str] = (), members: int | None = None):
         self.exempt = frozenset(exempt)
+        self._members = members
 
     @classmethod
-    def at_start(cls, arrays: Mapping[str, Any]) -> "Health":
-        """The health of a training that begins with these arrays."""
-        return cls(_non_finite(arrays))
+    def at_start(cls, arrays: Mapping[str, Any], members: int | None = None) -> "Health":
+        """The health of a training, or of a population of `members`, that begins with these arrays."""
+        return cls(_non_finite(arrays), members)
 
     def complaint(self, arrays: Mapping[str, Any]) -> str | None:
         """What is wrong with the arrays, such as "w and b are not finite", or None.
@@ -42,7 +45,10 @@ class Health:
         Args:
           arrays: by name, on the host or on a device; those on a device are waited for.
         """
-        names = _non_finite({name: array for name, array in arrays.items() if name not in self.exempt})
+        seen = {name: array for name, array in arrays.items() if name not in self.exempt}
+        if self._members is not None and _finite_members(seen.values(), self._members).any():
+            return None
+        names = _non_finite(seen)
         return f"{_listed(names)} {'is' if len(names) == 1 else 'are'} not finite" if names else None
 
 
@@ -53,6 +59,13 @@ def _non_finite(arrays: Mapping[str, Any]) -> list[str]:
     if on_device:
         finite.update(zip(on_device, np.asarray(_finite_on_device(list(on_device.values()))), strict=True))
     return sorted(name for name, good in finite.items() if not good)
+
+
+def _finite_members(arrays: Iterable[Any], members: int) -> np.ndarray:
+    """Which members of a population are finite in all of its arrays, bool `[members]`."""
+    stacked = [array for array in map(np.asarray, arrays) if array.shape[:1] == (members,)]
+    inexact = [array.reshape(members, -1) for array in stacked if jnp.issubdtype(array.dtype, jnp.inexact)]
+    return np.all([np.isfinite(array).all(axis=1) for array in inexact], axis=0)
 
 
 def _finite_on_host(array: np.ndarray) -> bool:

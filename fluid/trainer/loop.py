@@ -352,12 +352,24 @@ class Losses:
         jax.block_until_ready(loss)
         if self._warned:
             return
-        losses = np.ravel(loss)[:count]
+        losses = np.reshape(loss, (-1, np.size(loss)) if count == 1 else (len(loss), -1))[:count]
         if not np.isfinite(losses).all():
             self._warned = True
-            bad = int(np.argmin(np.isfinite(losses)))
-            warn(
-                f"the loss is {losses[bad]} in step {step + bad} of epoch {epoch}, so training computes with numbers "
-                f"that are not finite; handlers=[fluid.handlers.TerminateOnNaN(report=True)] ends it at the step that "
-                f"made the first one, and says which layer, line and rows it came from"
-            )
+            bad = int(np.argmin(np.isfinite(losses).all(axis=1)))
+            warn(_lost(losses[bad], f"in step {step + bad} of epoch {epoch}"))
+
+
+def _lost(losses: np.ndarray, where: str) -> str:
+    """What to say of a loss that is not finite, or of those of a population, one for each member."""
+    lost = np.flatnonzero(~np.isfinite(losses))
+    if len(losses) > 1:
+        members = ", ".join(map(str, lost))
+        return (
+            f"the loss of member {members} is {losses[lost[0]]} {where}; what is not finite stays with it, and "
+            f"the others go on. population.stop([{members}]) in a handler ends its training"
+        )
+    return (
+        f"the loss is {losses[0]} {where}, so training computes with numbers "
+        f"that are not finite; handlers=[fluid.handlers.TerminateOnNaN(report=True)] ends it at the step that "
+        f"made the first one, and says which layer, line and rows it came from"
+    )

@@ -31,6 +31,7 @@ class HasParameters:
     session: Session
     program: Program
     programs: dict[str, Program]
+    _session_type: Callable[..., Session] = Session
     _member: Callable[..., Member]
 
     @property

@@ -12,6 +12,7 @@ from fluid.session import Request, Results, check_fetch
 from fluid.session.names import Fetch
 from fluid.session.prediction import constant, needed_feeds, on_host, stream
 from fluid.session.shown import ShowsProgram
+from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.programs import Member, ProgramFunction, check_data
 from fluid.trainer.signals import Signals
 
@@ -25,6 +26,8 @@ class Predicting(ShowsProgram, SpelledElsewhere):
     programs: dict[str, Program]
     _training: bool
     _signals: Signals
+    _evaluator_type: Callable[..., Evaluator] = Evaluator
+    _evaluator: Evaluator
     _member: Callable[..., Member]
     _spelled: ClassVar = {
         "compile": "fluid.Trainer(train_program, optimizer), which compiles by itself",

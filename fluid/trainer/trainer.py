@@ -14,7 +14,7 @@ from fluid.place import Parallel, Place
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import FeedOrder
-from fluid.session import Results, Session, StepFunction
+from fluid.session import Results, StepFunction
 from fluid.session.names import Fetch
 from fluid.storage import PathLike, Rename
 from fluid.trainer import loop
@@ -22,7 +22,6 @@ from fluid.trainer.calls import Calls, Readers
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpointing import HasCheckpoints
 from fluid.trainer.dispatch import StepsPerDispatch, Together
-from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import Interval
@@ -113,6 +112,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
       True
     """
 
+    _validation_type: type[Validation] = Validation
+
     @fitting("fluid.Trainer")
     def __init__(
         self,
@@ -145,7 +146,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         programs = discovered(declared, precision)
         self.programs = {program.name: program for program in programs}
         self._plan = plan_of(programs, schedule, epoch_of, seed)
-        self.session = Session(
+        self.session = self._session_type(
             *programs,
             place=place,
             seed=seed,
@@ -165,13 +166,13 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._start_from([source for source in (param_path, params) if source is not None], strict, rename, skip)
         compare(group(), self.session, programs, seed=seed, precision=precision)
         self._pausing = False
-        self._evaluator = Evaluator(self.session)
+        self._evaluator = self._evaluator_type(self.session)
         self._signals = Signals()
         self._checkpoints: Checkpoints | None = None
         if checkpoint_config is not None:
             self._checkpoints = Checkpoints(checkpoint_config, self.session, programs)
         self._calls = Calls(self._checkpoints)
-        self._validation = Validation(self, self._checkpoints)
+        self._validation = self._validation_type(self, self._checkpoints)
 
     @property
     def history(self) -> History:
@@ -241,9 +242,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
                 "train() was called by a handler of train(); call trainer.stop() and train again"
             )
         told = [*listed(handlers), *([] if event_handler is None else [event_handler])]
-        progress = progress if group().is_first else False
         if not any(isinstance(handler, ProgressBar) for handler in told):
-            told.insert(0, ProgressBar(show=progress))
+            told.insert(0, ProgressBar(show=progress if group().is_first else False))
         tests = Tests(test_reader, test_every, metrics, feed_order)
         dispatcher = Dispatcher(self._validation.around(told, tests, restore_best), self)
         with contextlib.ExitStack() as shown:

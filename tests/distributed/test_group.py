@@ -1,6 +1,7 @@
 """What processes tell each other, by threads in their place."""
 
 import signal
+import threading
 
 import hypothesis
 import hypothesis.strategies as st
@@ -10,7 +11,7 @@ from coordination import together
 
 import fluid
 from fluid import errors
-from fluid.distributed import Group
+from fluid.distributed import Group, failing
 from fluid.reader.prefetch import Prefetcher
 from fluid.storage.folder import Folder
 from fluid.trainer.checkpoint.shared import check_shared
@@ -39,6 +40,25 @@ def test_old_rounds_are_deleted():
 
     _, service = together(2, work)
     assert len(service.values) < 2 * 3 * 64 and service.deleted
+
+
+def test_what_is_said_apart_does_not_mix():
+    def work(group):
+        apart = [group.apart(), group.apart()]
+        said = {}
+        threads = [
+            threading.Thread(target=lambda i=i: said.update({i: apart[i].exchange("a number", [i, group.index])}))
+            for i in range(2)
+        ]
+        for thread in threads if group.index else reversed(threads):
+            thread.start()
+        said["main"] = group.exchange("something else", group.index)
+        for thread in threads:
+            thread.join()
+        return said
+
+    expected = {i: [[i, index] for index in range(3)] for i in range(2)} | {"main": [0, 1, 2]}
+    assert together(3, work)[0] == [expected] * 3
 
 
 def test_row_61_waiting_has_an_end_and_says_for_whom():
@@ -87,6 +107,29 @@ def test_row_59_a_folder_that_is_not_shared_is_refused(tmp_path):
     assert "is another one in process 1, 2 than in process 0" in str(found[0])
     assert together(3, shared)[0] == [None] * 3
     assert not list(tmp_path.rglob("*.token"))
+
+
+class Ended(Exception):
+    """Stands for the end of a process, by its exit status."""
+
+
+def test_row_54_who_fails_ends_all_with_the_reason(monkeypatch, capsys):
+    def end(status):
+        raise Ended(status)
+
+    def work(group):
+        if group.index == 1:
+            failing.fail(group, "ValueError: an accident\nsecond line", 3)
+        failing._watch(group, threading.Event())
+
+    monkeypatch.setattr(failing, "_INTERVAL", 0.01)
+    monkeypatch.setattr(failing, "_end_now", end)
+    found, _ = together(3, work)
+    assert [error.args for error in found] == [(1,), (3,), (1,)]
+    said = capsys.readouterr().err.splitlines()
+    assert sorted(said) == [
+        f"fluid: process 1 of 3 has failed: ValueError: an accident; so process {i} of 3 ends as well" for i in (0, 2)
+    ]
 
 
 class Process:

@@ -444,6 +444,8 @@ EXAMPLES = {
     "understand_sentiment": {},
     "language_model": {},
     "ctc_digits": {},
+    "machine_translation": {"count": 1500},
+    "label_semantic_roles": {"sentences": 700, "depth": 2},
 }
 
 

@@ -13,7 +13,7 @@ from fluid.layers.base import Layer, dense, layer, like
 @layer
 def dropout(
     x: core.Value,
-    dropout_prob: float,
+    dropout_prob: float | jax.Array,
     is_test: bool = False,
     seed: int | None = None,
     name: str | None = None,
@@ -23,7 +23,7 @@ def dropout(
 
     Args:
       x: any shape, or a SequenceBatch.
-      dropout_prob: the probability, from 0 to 1.
+      dropout_prob: the probability, from 0 to 1; or a float scalar that the program computes.
       is_test: whether training behaves as test mode does.
       seed: if given, every step drops the same elements; by default each step draws anew.
       name: instead of `dropout_N`; which elements are dropped depends on it.
@@ -59,12 +59,12 @@ def dropout(
     return this.output(like(x, drop(array, dropout_prob, key, upscale)))
 
 
-def drop(array: jax.Array, probability: float, key: jax.Array, upscale: bool) -> jax.Array:
+def drop(array: jax.Array, probability: float | jax.Array, key: jax.Array, upscale: bool) -> jax.Array:
     """Set each element of an array to 0 with a probability.
 
     Args:
       array: any shape.
-      probability: from 0 to 1.
+      probability: from 0 to 1, a number or a scalar of a trace.
       key: decides, with the probability and the shape, which elements these are.
       upscale: whether what is kept is divided by `1 - probability`.
 
@@ -73,16 +73,26 @@ def drop(array: jax.Array, probability: float, key: jax.Array, upscale: bool) ->
     """
     keep = 1.0 - probability
     mask = jax.random.bernoulli(key, keep, array.shape)
-    kept = array / keep if upscale and keep else array
+    if isinstance(keep, jax.Array):  # where nothing is kept, nothing is divided by 0, and the gradient is finite
+        keep = jnp.where(keep > 0, keep, 1.0)
+        kept = array / keep if upscale else array
+    else:
+        kept = array / keep if upscale and keep else array
     return jnp.where(mask, kept, 0).astype(array.dtype)
 
 
 def check_probability(this: Layer, dropout_prob: Any) -> None:
-    """Refuse what is no number from 0 to 1.
+    """Refuse what is no number from 0 to 1; of a scalar that is computed, nobody knows it while a step is traced.
 
     Raises:
       ArgumentError: it is none.
     """
+    if (
+        isinstance(dropout_prob, jax.Array)
+        and jnp.issubdtype(dropout_prob.dtype, jnp.floating)
+        and not dropout_prob.ndim
+    ):
+        return
     is_number = isinstance(dropout_prob, int | float | np.floating) and not isinstance(dropout_prob, bool)
     if not is_number or not 0 <= dropout_prob <= 1:
         raise errors.ArgumentError(

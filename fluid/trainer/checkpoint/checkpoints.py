@@ -8,17 +8,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
+import jax
 
 from fluid import errors
-from fluid.core import Program
+from fluid.core import Program, own_array
 from fluid.distributed import group
 from fluid.session import Results, Session
-from fluid.storage.folder import Folder
+from fluid.storage.folder import Folder, newest_whole
 from fluid.trainer.checkpoint.config import CheckpointConfig
 from fluid.trainer.checkpoint.match import check_checkpoint, describe_optimizers
 from fluid.trainer.checkpoint.score import BestMeasured, Score
-from fluid.trainer.checkpoint.shared import check_shared, on_host
+from fluid.trainer.checkpoint.shared import check_shared, on_host, read_onto
 from fluid.trainer.checkpoint.writer import Snapshot, Writer
 from fluid.trainer.handlers import Handler
 from fluid.trainer.health import Health
@@ -90,7 +90,8 @@ class NoCheckpoints(CheckpointHooks):
 class Checkpoints(CheckpointHooks):
     """Saves a Session and its Progress when a CheckpointConfig says so, and brings them back.
 
-    Arrays go to the host in the training thread; a Writer does the rest in another one.
+    Arrays go to the host while training waits; a Writer does the rest in another thread. In several processes each
+    writes its part of them.
 
     Args:
       config: when to save, where to, and what to keep.
@@ -187,22 +188,28 @@ class Checkpoints(CheckpointHooks):
             _check_loop(meta["position"], own_loop, here)
             check_checkpoint(meta, self._session, self._programs, here)
             arrays = self._read(chosen)
+            divided = {name for name, array in arrays.items() if isinstance(array, jax.Array)}
             self._group.meet("a checkpoint that was read")
-            for damaged, problem in flaws.items():
+            for damaged, problem in flaws.items() if self._group.is_first else ():
                 name = self.folder.set_aside(damaged, "damaged")
                 log.warning("checkpoint %d is damaged (%s) and was set aside as %s", damaged, problem, name)
-            self._session.restore(arrays)
+            self._session.restore(arrays, divided)
             self._writer.restored(chosen, self.folder.steps())
         self._since = 0
         return meta
 
     def _chosen(self, step: int | str | None) -> tuple[int | None, dict[int, str]]:
-        """The step to go back to, which the first process looks for, and the flaws of newer ones."""
-        if not self._group.is_first:
-            return self._group.of_first("the checkpoint to continue from"), {}
-        self.folder.sweep()
-        chosen, flaws = self._newest() if step is None else (self._this(step), {})
-        return self._group.of_first("the checkpoint to continue from", chosen), flaws
+        """The step to go back to, which all processes look for together, and the flaws of newer ones."""
+        if self._group.is_first:
+            self.folder.sweep()
+        steps = self._group.of_first("the checkpoints", self.folder.steps())
+        return self._newest(steps) if step is None else (self._this(step, steps), {})
+
+    def _flaw(self, step: int) -> str | None:
+        """What is wrong with a step, or None; each process reads its share of the files."""
+        group = self._group
+        found = group.exchange(f"the files of checkpoint {step}", self.folder.flaw(step, group.index, group.size))
+        return next((problem for problem in found if problem is not None), None)
 
     @property
     def where(self) -> str:
@@ -220,7 +227,7 @@ class Checkpoints(CheckpointHooks):
         importlib.import_module("orbax.checkpoint")  # now, as it takes a while and would slow down the first steps
         self._lock()
         try:
-            self._writer.begin(Health.at_start(on_host(self._session.state())))
+            self._writer.begin(Health.at_start(self._arrays(), self._session.members))
         except BaseException:
             self.folder.release()
             raise
@@ -288,7 +295,7 @@ class Checkpoints(CheckpointHooks):
         self._asked = False
         self.wait()
         self.folder.check_there()
-        arrays = on_host(self._session.state())
+        arrays = self._arrays()
         step = int(arrays["@step"])
         if step == self._writer.base:
             return
@@ -311,9 +318,9 @@ class Checkpoints(CheckpointHooks):
         interval = self.config.step_interval
         return self._asked or (interval is not None and self._since >= interval)
 
-    def _newest(self) -> tuple[int | None, dict[int, str]]:
+    def _newest(self, steps: Sequence[int]) -> tuple[int | None, dict[int, str]]:
         """The newest whole step, None in an empty folder; and the flaws of newer ones."""
-        found, flaws = self.folder.newest_whole()
+        found, flaws = newest_whole(steps, self._flaw)
         aside = self.folder.aside()
         if found is None and (flaws or aside):
             listed = [*(f"{step}: {problem}" for step, problem in flaws.items()), *(f"{n}: set aside" for n in aside)]
@@ -323,8 +330,7 @@ class Checkpoints(CheckpointHooks):
             )
         return found, flaws
 
-    def _this(self, step: int | str) -> int:
-        steps = self.folder.steps()
+    def _this(self, step: int | str, steps: Sequence[int]) -> int:
         chosen: int | str | None = step
         if step == "best":
             chosen = None if self._score is None else self._score.best(self.folder, steps)
@@ -334,16 +340,26 @@ class Checkpoints(CheckpointHooks):
                 f"{', '.join(map(str, steps)) or 'none'}"
             )
         assert isinstance(chosen, int)
-        if problem := self.folder.flaw(chosen):
+        if problem := self._flaw(chosen):
             raise errors.CheckpointError(
                 f"checkpoint {chosen} in {str(self.folder.path)!r} is damaged: {problem}; take another one of "
                 f"{', '.join(map(str, steps))}"
             )
         return chosen
 
-    def _read(self, step: int) -> dict[str, np.ndarray]:
+    def _arrays(self) -> dict[str, Any]:
+        """All of the session: on the host, or of several processes where it lies, as none of them has all parts."""
+        state = self._session.state()
+        return on_host(state) if self._group.size == 1 else state
+
+    def _read(self, step: int) -> dict[str, Any]:
+        """The arrays of a step: on the host; and those of which other processes have parts, where they shall lie."""
         try:
-            return self.folder.arrays(step)
+            places = read_onto(self._session.state())
+            found = self.folder.arrays(step, places)
+            for name in places:  # one by one: a training step takes over the memory of copies only
+                found[name] = own_array(found[name])
+            return found
         except Exception as error:
             raise errors.CheckpointError(
                 f"checkpoint {step} in {str(self.folder.path)!r} is whole, but Orbax cannot read it: {error}; read it "

@@ -1,4 +1,4 @@
-"""What checkpoints need of several processes: all arrays on the host, and one folder that all see."""
+"""Where the arrays of checkpoints come from and go to, and whether all processes see the same folder."""
 
 import secrets
 from collections.abc import Mapping
@@ -9,20 +9,21 @@ import numpy as np
 
 from fluid import errors
 from fluid.distributed import Group
-from fluid.distributed.arrays import whole
+from fluid.distributed.arrays import is_here
 from fluid.storage.folder import Folder
 
 
 def on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Copies on the host. On a CPU they share memory with the arrays, and XLA copies what a step would take over.
-
-    Of arrays that are divided among processes, each process gets all parts; all must call this then.
-    """
-    here = {name: whole(value) for name, value in arrays.items()}
-    for value in here.values():
+    """Copies on the host. On a CPU they share memory with the arrays, and XLA copies what a step would take over."""
+    for value in arrays.values():
         if isinstance(value, jax.Array):
             value.copy_to_host_async()
-    return {name: np.asarray(value) for name, value in here.items()}
+    return {name: np.asarray(value) for name, value in arrays.items()}
+
+
+def read_onto(arrays: Mapping[str, Any]) -> dict[str, jax.sharding.Sharding]:
+    """Where the arrays of a session lie that have elements and are divided among processes, by name."""
+    return {name: value.sharding for name, value in arrays.items() if value.size and not is_here(value)}
 
 
 def check_shared(folder: Folder, group: Group) -> None:

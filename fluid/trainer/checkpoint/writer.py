@@ -1,21 +1,23 @@
-"""Writes checkpoints in a thread, so that training goes on meanwhile."""
+"""Writes checkpoints in a thread of each process, so that training goes on meanwhile."""
 
 import importlib.metadata
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
+from fluid import errors
 from fluid.core import Origin
 from fluid.distributed import Group
 from fluid.storage import packed
 from fluid.storage.folder import Folder
+from fluid.storage.parts import in_all, write_together
 from fluid.trainer.checkpoint.score import Score
 from fluid.trainer.health import Health
 
 log = logging.getLogger("fluid")
+
+T = TypeVar("T")
 
 
 class Snapshot(NamedTuple):
@@ -23,7 +25,7 @@ class Snapshot(NamedTuple):
 
     Attributes:
       step: training steps done.
-      arrays: everything of the session by name, on the host.
+      arrays: everything of the session by name: alone on the host, in several processes where it lies.
       position: gives the position of training, as JSON; called in the thread, as it takes a while.
       score: what `Score.take` gave, or None.
       optimizers: what `describe_optimizers` gave.
@@ -31,7 +33,7 @@ class Snapshot(NamedTuple):
     """
 
     step: int
-    arrays: Mapping[str, np.ndarray]
+    arrays: Mapping[str, Any]
     position: Callable[[], dict[str, Any]]
     score: dict[str, Any] | None
     optimizers: list[str]
@@ -41,13 +43,14 @@ class Snapshot(NamedTuple):
 class Writer:
     """Writes snapshots to a folder, one at a time, each in a thread of its own.
 
-    While a thread runs, the attributes and the folder are that thread's alone: everybody else calls `wait` first.
+    While a thread runs, the attributes and the folder are that thread's alone: everybody else calls `wait` first. In
+    several processes each has such a thread, and these agree on what becomes of a checkpoint while training goes on.
 
     Args:
       folder: where to.
       keep: how many of the newest checkpoints are kept; None for all.
       score: tells which one is best, and kept as well; or None.
-      group: the processes that train together, the first of which writes.
+      group: the processes that train together.
 
     Attributes:
       base: the step that training continued from or that was written last; None before the first.
@@ -60,8 +63,8 @@ class Writer:
         self._folder = folder
         self._keep = keep
         self._score = score
-        self._group = group
-        self._started = False  # whether something was started since `wait`
+        self._group = group.apart()
+        self._failure: errors.DistributedError | None = None  # why the processes could not agree
         self._health = Health()
         self._unhealthy = False
         self._thread: threading.Thread | None = None
@@ -77,55 +80,66 @@ class Writer:
         self._unhealthy = False
 
     def start(self, snapshot: Snapshot) -> None:
-        """Begin to write; an earlier snapshot must be complete. A failure is logged, and training goes on."""
-        self._started = True
-        if self._group.is_first:
-            self._thread = threading.Thread(target=self._write, args=(snapshot,), name="fluid-checkpoint")
-            self._thread.start()
+        """Begin to write; an earlier snapshot must be complete. A failure is logged, and training goes on.
+
+        Returns when the next training step may take over the arrays of the snapshot.
+        """
+        copied = threading.Event()
+        self._thread = threading.Thread(target=self._write, args=(snapshot, copied.set), name="fluid-checkpoint")
+        self._thread.start()
+        if self._group.size > 1:
+            copied.wait()
 
     def wait(self) -> None:
-        """Wait until what was started is complete, and tell all processes what became of it."""
+        """Wait until what was started is complete.
+
+        Raises:
+          DistributedError: the processes could not agree on what became of it.
+        """
         self.join()
-        if self._started:
-            self._started = False
-            self.base, known = self._group.of_first("the last checkpoint", [self.base, sorted(self.known)])
-            self.known = set(known)
+        if self._failure is not None:
+            raise self._failure
 
     def join(self) -> None:
-        """Wait until what was started is complete, without the other processes."""
+        """Wait until what was started is complete, or has failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: Snapshot, copied: Callable[[], None]) -> None:
+        step = snapshot.step
         try:
             if complaint := self._health.complaint(snapshot.arrays):
-                self._refuse(snapshot.step, complaint)
+                self._refuse(step, complaint)
                 return
             self._unhealthy = False
-            self._set_undone_aside(snapshot.step)
-            versions = {name: importlib.metadata.version(name) for name in ("jax", "orbax-checkpoint")}
-            meta = {
-                "position": snapshot.position(),
-                "score": snapshot.score,
-                "optimizers": snapshot.optimizers,
-                "origins": packed(snapshot.origins),
-                "versions": versions,
-            }
-            self._folder.write(snapshot.step, snapshot.arrays, meta)
-            self.base = snapshot.step
-            self.known.add(snapshot.step)
-            self._delete_old()
-            self.known = set(self._folder.steps())
+            self._in_first("checkpoints that were undone", lambda: self._set_undone_aside(step))
+            if self._group.size == 1:
+                self._folder.write(step, snapshot.arrays, _meta(snapshot))
+            else:
+                write_together(self._folder, step, snapshot.arrays, lambda: _meta(snapshot), self._group, copied)
+            self.base = step
+            self.known.add(step)
+            self.known = set(self._in_first("checkpoints that are too many", self._delete_old))
+        except errors.DistributedError as error:
+            self._failure = error
         except Exception as error:
             reason = str(error).partition("\n")[0][:300]
-            log.error("checkpoint %d failed: %s: %s; training goes on", snapshot.step, type(error).__name__, reason)
+            if self._group.is_first:
+                log.error("checkpoint %d failed: %s: %s; training goes on", step, type(error).__name__, reason)
+        finally:
+            copied()
+
+    def _in_first(self, what: str, work: Callable[[], T]) -> T:
+        """Have the first process do something with the folder; all get what it returns, as JSON, or its failure."""
+        return in_all(self._group, what, work if self._group.is_first else _nothing)[0]
 
     def _refuse(self, step: int, complaint: str) -> None:
         """Say why a checkpoint is not written: loudly the first time, since the next ones are no better."""
         level = logging.DEBUG if self._unhealthy else logging.ERROR
         self._unhealthy = True
-        log.log(level, "checkpoint %d is not saved: %s", step, complaint)
+        if self._group.is_first:
+            log.log(level, "checkpoint %d is not saved: %s", step, complaint)
 
     def _set_undone_aside(self, step: int) -> None:
         """Set aside what was written after the step that training went back to."""
@@ -134,11 +148,29 @@ class Writer:
                 name = self._folder.set_aside(stale, "undone")
                 log.warning("checkpoint %d was undone, it is set aside as %s", stale, name)
 
-    def _delete_old(self) -> None:
+    def _delete_old(self) -> list[int]:
+        """Delete the checkpoints that are too many; returns those that are left."""
         steps = self._folder.steps()
         if self._keep is None or len(steps) <= self._keep:
-            return
+            return steps
         best = None if self._score is None else self._score.best(self._folder, steps)
         for step in steps[: -self._keep]:
             if step != best:
                 self._folder.delete(step)
+        return self._folder.steps()
+
+
+def _meta(snapshot: Snapshot) -> dict[str, Any]:
+    """What a checkpoint says of itself, beside its arrays."""
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "orbax-checkpoint")}
+    return {
+        "position": snapshot.position(),
+        "score": snapshot.score,
+        "optimizers": snapshot.optimizers,
+        "origins": packed(snapshot.origins),
+        "versions": versions,
+    }
+
+
+def _nothing() -> Any:
+    pass

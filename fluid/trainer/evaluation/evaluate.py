@@ -11,7 +11,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import TEST, Program, warn
 from fluid.distributed import group
-from fluid.metrics import MetricBase, Metrics, names_of
+from fluid.metrics import Metrics, names_of
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
@@ -39,6 +39,41 @@ class _Last(NamedTuple):
     step: Any
     averages: tuple[Any, ...]
     values: frozenset[float]
+
+
+class Gathered:
+    """The outputs of a program, and metrics, over the minibatches so far.
+
+    Args:
+      program: the program.
+      metrics: by name; copies of them are fed, so that they stay as they are.
+      rows: whether outputs that are no scalars are gathered; None stands for them otherwise.
+    """
+
+    def __init__(self, program: Program, metrics: Metrics, rows: bool):
+        scalars = scalar_outputs(program).values()
+        self._totals = [Total(rule) if rows or i in scalars else None for i, rule in enumerate(program.reductions)]
+        self._metrics = [metric.of(**metric.inputs) for metric in metrics.values()]
+
+    def add(self, found: Any, names: Sequence[str]) -> None:
+        """Count one more minibatch; this waits for it.
+
+        Args:
+          found: what the step of a test returned.
+          names: of the values that it has fetched for the metrics.
+        """
+        parts, fetched = found
+        for total, part in zip(self._totals, parts, strict=True):
+            if total is not None:
+                total.add(part)
+        values = dict(zip(names, fetched, strict=True)) if self._metrics else {}
+        for metric in self._metrics:
+            metric.update(**{argument: jax.device_get(values[name]) for argument, name in metric.inputs.items()})
+
+    def values(self) -> list[Any]:
+        """One NumPy value for each output, then the result of each metric."""
+        totals = [None if total is None else total.result() for total in self._totals]
+        return [*totals, *(metric.eval() for metric in self._metrics)]
 
 
 class Evaluator:
@@ -108,12 +143,19 @@ class Evaluator:
             source(), lambda minibatch, index: member.fed({**convert(minibatch, index), **fixed.feeds})
         )
         step = self._session.bind(program, request)
+        gathered = self._gathered(program, metrics, rows)
         try:
-            results = evaluate(step, request, batches, program, metrics, rows, fixed)
+            evaluate(step, request, batches, gathered, fixed)
         finally:
             batches.close()
+        names = [*output_names(program), *metrics] if metrics or program.output_names else None
+        results = Results(gathered.values(), names)
         self._last = _Last(self._session.scope.step, tuple(self._session.replaced), frozenset(_numbers(results)))
         return results
+
+    def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
+        """What is gathered in a test; arguments as for Gathered."""
+        return Gathered(program, metrics, rows)
 
     def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
         """The program with named values as its outputs."""
@@ -145,39 +187,26 @@ def evaluate(
     step: BoundStep,
     request: Request,
     batches: Iterable[Any],
-    program: Program,
-    metrics: Metrics,
-    rows: bool = True,
+    gathered: Gathered,
     fixed: Constant = Constant({}, {}),  # noqa: B008
-) -> Results:
-    """Combine the outputs of a program over all minibatches, and feed metrics with the values that they read.
+) -> None:
+    """Gather what a program computes over all minibatches.
 
     Args:
       step: the compiled step of the request.
       request: from `request_of`.
       batches: converted minibatches, each with an attribute `feed`.
-      program: the program.
-      metrics: by name; copies of them are used, so that they stay as they are.
-      rows: whether outputs that are no scalars are gathered; None stands for them otherwise.
+      gathered: what the outputs contribute to, and the metrics.
       fixed: what is fed beside every minibatch.
-
-    Returns:
-      One NumPy value for each output, then the result of each metric; by name where the program names its outputs, or
-      there are metrics.
     """
-    scalars = scalar_outputs(program).values()
-    totals = [Total(rule) if rows or i in scalars else None for i, rule in enumerate(program.reductions)]
-    fresh = [metric.of(**metric.inputs) for metric in metrics.values()]
+    names = request.fetch or ()
     under_way: deque[Any] = deque()
     for batch in batches:
         under_way.append(step.raw({**batch.feed, **fixed.feeds}, fixed.overrides))
         if len(under_way) > IN_FLIGHT:
-            _collect(under_way.popleft(), request.fetch or (), totals, fresh)
+            gathered.add(under_way.popleft(), names)
     for found in under_way:
-        _collect(found, request.fetch or (), totals, fresh)
-    values = [None if total is None else total.result() for total in totals]
-    names = [*output_names(program), *metrics] if metrics or program.output_names else None
-    return Results([*values, *(metric.eval() for metric in fresh)], names)
+        gathered.add(found, names)
 
 
 def doubts(program: Program) -> list[str]:
@@ -206,14 +235,3 @@ def _numbers(results: Results) -> list[float]:
 
 def _doubts_of(rule: Any) -> list[str]:
     return [*([rule.doubt] if rule.doubt else []), *(doubt for part in rule.parts for doubt in _doubts_of(part))]
-
-
-def _collect(found: Any, names: Sequence[str], totals: Sequence[Total | None], metrics: Sequence[MetricBase]) -> None:
-    """Add what one minibatch gave; this waits for it."""
-    parts, fetched = found
-    for total, part in zip(totals, parts, strict=True):
-        if total is not None:
-            total.add(part)
-    values = dict(zip(names, fetched, strict=True)) if metrics else {}
-    for metric in metrics:
-        metric.update(**{argument: jax.device_get(values[name]) for argument, name in metric.inputs.items()})

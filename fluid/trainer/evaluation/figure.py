@@ -6,11 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fluid import errors
 from fluid.storage import PathLike
 
-Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
-"""Where the points of each curve lie, and their values, by name."""
+Curves = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
+"""Where the points of each curve lie, and their values, by name; of a population each value is an array `[members]`."""
 
 # A curve that spans more than this is drawn on a logarithmic axis.
 _WIDE = 20
@@ -52,8 +54,10 @@ def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
             places, numbers = curves[name]
             # Few points are marked, so that a curve of one point can be seen.
             marker = "o" if len(places) <= 40 else ""
-            axes.plot(places, numbers, label=name, linewidth=1.5, marker=marker, markersize=3)
-        axes.set(xlabel=along, title=title, yscale=_scale([v for n in names for v in curves[n][1]]))
+            lines = axes.plot(places, numbers, label=name, linewidth=1.5, marker=marker, markersize=3)
+            for line in lines[1:]:  # one for each member of a population, in the colour of the first
+                line.set(label="_", color=lines[0].get_color())
+        axes.set(xlabel=along, title=title, yscale=_scale([float(v) for n in names for v in np.ravel(curves[n][1])]))
         axes.grid(alpha=0.3)
         if len(names) > 1:
             axes.legend(frameon=False)

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from fluid import errors
 from fluid.session import Results
 from fluid.storage import PathLike
 from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
 from fluid.trainer.evaluation.means import TrainingMeans
-from fluid.trainer.evaluation.values import by_name, number
+from fluid.trainer.evaluation.values import as_json, by_name, from_json, number, spans
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
 from fluid.trainer.progress.place import in_notebook
@@ -42,7 +44,8 @@ class History(Mapping[str, list[Any]]):
 
     The columns are `epoch`, from 0; `step`, the training steps done; the scalars of the program, over the steps of the
     epoch as in `EndEpochEvent.metrics`, of several programs as `generator/loss`; and what handlers announced, such as
-    `test_loss`: the last value in the epoch, NaN where there is none. An epoch that was stopped has an entry too.
+    `test_loss`: the last value in the epoch, NaN where there is none. An epoch that was stopped has an entry too. Of a
+    population, each value is an array `[members]`.
 
     It is read like a dict: `history["test_loss"]`, `list(history)`, `dict(history)`.
 
@@ -78,7 +81,7 @@ class History(Mapping[str, list[Any]]):
         self._read()
         epochs = len(self._columns["epoch"])
         last = {name: column[-1] for name, column in self._columns.items() if column and name not in ("epoch", "step")}
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in last.items())
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in spans(last).items())
         return f"History({epochs} epoch{'' if epochs == 1 else 's'}{': ' if shown else ''}{shown})"
 
     def to_pandas(self) -> Any:
@@ -108,7 +111,7 @@ class History(Mapping[str, list[Any]]):
         columns = dict(self)
         epochs = [epoch + 1 for epoch in columns["epoch"]]
         names = [name for name in columns if name not in ("epoch", "step")]
-        known = {name: [i for i, value in enumerate(columns[name]) if not math.isnan(value)] for name in names}
+        known = {name: [i for i, value in enumerate(columns[name]) if not np.isnan(value).all()] for name in names}
         curves = {
             name: ([epochs[i] for i in found], [columns[name][i] for i in found])
             for name, found in known.items()
@@ -151,12 +154,12 @@ class History(Mapping[str, list[Any]]):
     def _state(self) -> dict[str, list[Any]]:
         """The ends of the columns, as JSON."""
         self._read()
-        return {name: column[-_REMEMBERED:] for name, column in self._columns.items()}
+        return {name: [as_json(value) for value in column[-_REMEMBERED:]] for name, column in self._columns.items()}
 
     @classmethod
     def _of(cls, state: Mapping[str, Sequence[Any]]) -> "History":
         history = cls()
-        history._columns = {name: list(column) for name, column in state.items()}
+        history._columns = {name: [from_json(value) for value in column] for name, column in state.items()}
         return history
 
 
@@ -186,7 +189,7 @@ class HistoryKeeper(Handler):
         self._restored = None
         if restored is not None:
             self.history = History._of(restored["history"])
-            self._announced = dict(restored["announced"])
+            self._announced = {name: from_json(value) for name, value in restored["announced"].items()}
             self._means = TrainingMeans(self.trainer.programs)
             self._means.restore(restored["means"])
         elif not event.resumed:
@@ -223,7 +226,7 @@ class HistoryKeeper(Handler):
     def state(self) -> dict[str, Any]:
         """The history so far, and the means of this epoch."""
         means = self._means or TrainingMeans(self.trainer.programs)
-        announced = {name: number(value) for name, value in self._announced.items()}
+        announced = {name: as_json(number(value)) for name, value in self._announced.items()}
         return {"history": self.history._state(), "announced": announced, "means": means.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:

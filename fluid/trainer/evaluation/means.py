@@ -13,7 +13,7 @@ from fluid.core import Program
 from fluid.session import Results
 from fluid.session.fused import Later
 from fluid.session.results import IN_FLIGHT
-from fluid.trainer.evaluation.values import scalar_outputs, scalars_of
+from fluid.trainer.evaluation.values import as_json, from_json, number, scalar_outputs, scalars_of
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
 
@@ -25,7 +25,7 @@ class _Chunk(NamedTuple):
     """Some steps that were put together.
 
     Attributes:
-      values: for each scalar an array `[steps]`.
+      values: for each scalar an array `[steps]`; in a population `[steps, members]`. There may be axes of size 1.
       examples: of each step.
     """
 
@@ -34,13 +34,16 @@ class _Chunk(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What one scalar is over the steps that were read; the mean is not yet divided by the weight of all steps."""
+    """What one scalar is over the steps that were read; the mean is not yet divided by the weight of all steps.
 
-    mean: float
-    sum: float
-    max: float
-    min: float
-    last: float
+    Floats; in a population arrays `[members]`.
+    """
+
+    mean: Any
+    sum: Any
+    max: Any
+    min: Any
+    last: Any
 
 
 class Means:
@@ -90,13 +93,13 @@ class Means:
         if len(self._unread) > _CHUNK + IN_FLIGHT and self._is_computed(_CHUNK):
             self._put_together()
 
-    def read(self) -> dict[str, float]:
+    def read(self) -> dict[str, Any]:
         """The values by name; nothing when there was no step. This waits for the last steps."""
         self._fold_chunk()
         self._fold_steps(len(self._unread))
         return self._results()
 
-    def running(self) -> dict[str, float]:
+    def running(self) -> dict[str, Any]:
         """The values over those steps that the loop has waited for already; nothing when there are none."""
         self._fold_chunk()
         count = len(self._unread) - IN_FLIGHT - 1
@@ -108,12 +111,13 @@ class Means:
     def state(self) -> dict[str, Any]:
         """For `restore`, as JSON."""
         self.read()
-        found = {name: list(values) for name, values in self._found.items()}
+        found = {name: [as_json(value) for value in values] for name, values in self._found.items()}
         return {"found": found, "weight": self._weight}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""
-        self._found = {name: _Found(*state["found"][name]) for name in self._places if name in state["found"]}
+        found = {name: state["found"][name] for name in self._places if name in state["found"]}
+        self._found = {name: _Found(*map(from_json, values)) for name, values in found.items()}
         self._weight = state["weight"]
 
     def _is_computed(self, count: int) -> bool:
@@ -150,21 +154,21 @@ class Means:
         weights = np.asarray(chunk.examples, np.float64)
         self._weight += float(weights.sum())
         for name, array in zip(self._places, on_host(chunk.values), strict=True):
-            values = np.asarray(array, np.float64).reshape(len(weights))
+            values = np.asarray(array, np.float64).reshape(len(weights), -1)
             weighted, total, largest, smallest, _ = self._found.get(name, (0.0, 0.0, -math.inf, math.inf, math.nan))
             # All that an output may be over steps: which of these it is, is found out when somebody asks.
             self._found[name] = _Found(
-                mean=weighted + float(values @ weights),
-                sum=total + float(values.sum()),
-                max=float(np.maximum(largest, values.max())),
-                min=float(np.minimum(smallest, values.min())),
-                last=float(values[-1]),
+                mean=weighted + number(weights @ values),
+                sum=total + number(values.sum(axis=0)),
+                max=number(np.maximum(largest, values.max(axis=0))),
+                min=number(np.minimum(smallest, values.min(axis=0))),
+                last=number(values[-1]),
             )
 
-    def _results(self) -> dict[str, float]:
+    def _results(self) -> dict[str, Any]:
         return {name: self._result(name, found) for name, found in self._found.items()}
 
-    def _result(self, name: str, found: _Found) -> float:
+    def _result(self, name: str, found: _Found) -> Any:
         rule = self._program.reductions[self._places[name]]
         kind = rule.over_steps or rule.kind
         if kind in ("sum", "max", "min", "last"):
@@ -174,11 +178,11 @@ class Means:
 
 @jax.jit
 def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
-    """For each scalar its values of all steps, `[steps]`; on the device, and without waiting for them.
+    """For each scalar its values of all steps, `[steps, 1]`; in a population `[steps, members]`.
 
-    One array is read as fast as one scalar.
+    They stay on the device, without waiting for them: one array is read as fast as one scalar.
     """
-    return [jnp.stack([jnp.reshape(value, ()) for value in column]) for column in zip(*steps, strict=True)]
+    return [jnp.stack([jnp.reshape(value, (-1,)) for value in column]) for column in zip(*steps, strict=True)]
 
 
 def on_host(values: Sequence[Any]) -> list[np.ndarray]:
@@ -220,11 +224,11 @@ class TrainingMeans:
         means = self._means[event.program] if self._only is None else self._only
         means.add(event.metrics, event.examples)
 
-    def read(self) -> dict[str, float]:
+    def read(self) -> dict[str, Any]:
         """The values by name, of the programs that had a step. This waits for the last steps."""
         return {name: value for means in self._means.values() for name, value in means.read().items()}
 
-    def running(self) -> dict[str, float]:
+    def running(self) -> dict[str, Any]:
         """The values over those steps that the loop has waited for already."""
         return {name: value for means in self._means.values() for name, value in means.running().items()}
 

@@ -1,15 +1,16 @@
 """Handlers that follow one value, and one of them, which keeps the parameters with which it was best."""
 
 import contextlib
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from fluid import errors
 from fluid.storage import PathLike
 from fluid.trainer.evaluation.means import Averaging, on_host
-from fluid.trainer.evaluation.values import by_name, known_values, number
+from fluid.trainer.evaluation.values import as_json, by_name, from_json, known_values, number
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent
 from fluid.trainer.health import Health
 
@@ -24,9 +25,10 @@ class Monitor(Averaging):
 
     Attributes:
       monitor: the same.
-      best: the best value so far, or None.
+      best: the best value so far, or None; of a population float64 `[members]`, for handlers that take one.
     """
 
+    for_members = False
     asked_by: str | None = None  # what messages blame instead of the class
 
     def __init__(self, monitor: str, mode: str = "min", min_delta: float = 0.0):
@@ -37,7 +39,7 @@ class Monitor(Averaging):
         if not min_delta >= 0:
             raise errors.ArgumentError(f"{kind}(min_delta={min_delta!r}): expected a number from 0 on")
         self.monitor = monitor
-        self.best: float | None = None
+        self.best: Any = None
         self._mode = mode
         self._sign = 1 if mode == "min" else -1
         self._min_delta = min_delta
@@ -68,12 +70,12 @@ class Monitor(Averaging):
 
     def state(self) -> dict[str, Any]:
         """The best value so far, and the mean over the steps of this epoch."""
-        return {"best": self.best, "mean": super().state()}
+        return {"best": as_json(self.best), "mean": super().state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue with the best value and the mean of a checkpoint."""
         super().restore(state["mean"])
-        self.best = state["best"]
+        self.best = from_json(state["best"])
 
     def _forget(self) -> None:
         self.best = None
@@ -81,13 +83,15 @@ class Monitor(Averaging):
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
         return {name: place for name, place in places.items() if name == self.monitor}
 
-    def _better(self, value: float) -> bool:
-        if not math.isfinite(value):
-            return False
-        return self.best is None or self._sign * (self.best - value) > self._min_delta
+    def _better(self, value: Any) -> Any:
+        """Whether a value is better than the best; of the values of a population, bool `[members]`."""
+        if self.best is None:
+            return np.isfinite(value)
+        known = np.isfinite(self.best)  # a member may have had no value that is finite
+        return np.isfinite(value) & (~known | (self._sign * (np.subtract(self.best, value)) > self._min_delta))
 
-    def _judge(self, value: float) -> None:
-        """Act upon a new value."""
+    def _judge(self, value: Any) -> None:
+        """Act upon a new value: a float, or `[members]` in handlers that are `for_members`."""
         raise NotImplementedError
 
 

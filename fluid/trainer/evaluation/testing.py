@@ -110,7 +110,7 @@ class TestEvery(Handler):
     def _numbers(self, results: Results) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for place, names in self._names().items():
-            numbers = [n for leaf in jax.tree.leaves(results[place]) for n in np.ravel(leaf)]
+            numbers = [n for leaf in jax.tree.leaves(results[place]) for n in self._each(leaf)]
             if len(numbers) != len(names):
                 raise errors.ArgumentError(
                     f"TestEvery: a metric gave {len(numbers)} numbers, expected {len(names)}: {', '.join(names)}. Its "
@@ -118,6 +118,11 @@ class TestEvery(Handler):
                 )
             values.update(zip(names, numbers, strict=True))
         return values
+
+    def _each(self, leaf: Any) -> np.ndarray:
+        """The numbers of one value of a test; in a population each is an array `[members]`."""
+        members = self.trainer.session.members
+        return np.ravel(leaf) if members is None else np.reshape(leaf, (members, -1)).T
 
     def _names(self) -> dict[int, list[str]]:
         """The names of the numbers of each result of a test, by the place of the result."""

@@ -97,9 +97,39 @@ def known_values(handler: Handler) -> list[str]:
     return [*(name for names in outputs.values() for name in names), *handler._dispatcher.measures()]
 
 
-def number(value: Any) -> float:
-    """A scalar of a program, of shape `[]` or `[1]`, as a float."""
-    return float(value if np.ndim(value) == 0 else value[0])
+def number(value: Any) -> Any:
+    """A scalar of a program, of shape `[]` or `[1]`, as a float; those of a population, one each, as float64."""
+    if np.ndim(value) == 0:
+        return float(value)
+    numbers = np.asarray(value, np.float64).reshape(-1)
+    return float(numbers[0]) if len(numbers) == 1 else numbers
+
+
+def as_json(value: Any) -> Any:
+    """A number as JSON has it, and a list of those of a population."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def from_json(value: Any) -> Any:
+    """What `as_json` was given."""
+    return np.asarray(value, np.float64) if isinstance(value, list) else value
+
+
+def spans(values: Mapping[str, Any]) -> dict[str, float]:
+    """Values as they are shown in few words: of the numbers of a population the least and the greatest, if they differ.
+
+    Example:
+      >>> spans({"loss": np.array([0.5, 0.25, np.nan]), "rate": np.array([0.1, 0.1]), "step_ms": 2.0})
+      {'least loss': 0.25, 'greatest loss': 0.5, 'rate': 0.1, 'step_ms': 2.0}
+    """
+    shown: dict[str, float] = {}
+    for name, value in values.items():
+        least, greatest = np.fmin.reduce(np.ravel(value)), np.fmax.reduce(np.ravel(value))
+        differ = bool(least < greatest)
+        shown |= (
+            {f"least {name}": float(least), f"greatest {name}": float(greatest)} if differ else {name: float(least)}
+        )
+    return shown
 
 
 def by_name(metrics: Results) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import jax
 
 from fluid.session import Compilation
 from fluid.trainer.evaluation.means import Averaging
-from fluid.trainer.evaluation.values import by_name, number
+from fluid.trainer.evaluation.values import by_name, number, spans
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginTrainEvent,
@@ -63,7 +63,7 @@ class ProgressBar(Averaging):
         self._listener: Notebook | None = None
         self._status = Status()
         self._announced: dict[str, tuple[int, Any]] = {}  # what is not read yet, and how many steps were done then
-        self._read: dict[str, float] = {}
+        self._read: dict[str, Any] = {}
         self._next = 0.0
         self._ticker = Ticker(self._tick)
 
@@ -118,7 +118,7 @@ class ProgressBar(Averaging):
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._interval
-            self._status.values = {**self._means().running(), **self._known()}
+            self._status.values = spans({**self._means().running(), **self._known()})
             self._bar.update(self._status)
 
     def measured(self, event: MeasuredEvent) -> None:
@@ -133,7 +133,7 @@ class ProgressBar(Averaging):
         if self._bar is not None and event.steps:
             self._status.step = event.steps
             self._status.note = event.feeding
-            self._status.values = {**by_name(event.metrics), **self._known(wait=True)}
+            self._status.values = spans({**by_name(event.metrics), **self._known(wait=True)})
             self._bar.end_epoch(self._status)
 
     def end_train(self, event: EndTrainEvent) -> None:
@@ -142,7 +142,7 @@ class ProgressBar(Averaging):
         if self._bar is not None:
             self.trainer.session.compilations.watchers.remove(self._compile)
             if self._mean is not None:  # an epoch that has not come to its end
-                self._status.values = {**self._mean.running(), **self._read}
+                self._status.values = spans({**self._mean.running(), **self._read})
             good = event.error is None
             self._bar.end(self._status, ending(event, self._status), good)
             self._bar = None
@@ -154,7 +154,7 @@ class ProgressBar(Averaging):
     def restore(self, state: Any) -> None:
         """Take nothing over."""
 
-    def _known(self, wait: bool = False) -> dict[str, float]:
+    def _known(self, wait: bool = False) -> dict[str, Any]:
         """What was announced, as far as it is known to be computed."""
         for name, (done, value) in list(self._announced.items()):
             if wait or not isinstance(value, jax.Array) or self.done - done > self._dispatcher.in_flight:

@@ -1,0 +1,165 @@
+"""A block that computes each row of a batch by itself, made ready to compute some of the rows."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fluid import core, errors
+from fluid.core.equations import inner_jaxprs, user_line
+from fluid.core.reduction import mixed_rows
+from fluid.layers.base import Layer
+from fluid.layers.control.pytrees import describe_tree
+from fluid.layers.control.row_keys import RowKeys
+
+# Called with the number of the block, its arrays by name, and what it is given; returns the like of that.
+Block = Callable[[Any, Any, Any], Any]
+
+
+class Rowwise(NamedTuple):
+    """A block that reads nothing from outside.
+
+    Attributes:
+      function: called with the constants, the number of the first row in the batch, and what the block is called with.
+      constants: what the block reads from outside, and the words of its random key; a pytree of arrays.
+    """
+
+    function: Callable[..., Any]
+    constants: Any
+
+
+def count_rows(this: Layer, x: Any) -> int:
+    """How many rows the values of a pytree have.
+
+    Raises:
+      ShapeError: they do not all have as many.
+    """
+    counts = [leaf.shape[0] if leaf.ndim else -1 for leaf in jax.tree.leaves(x)]
+    if len(set(counts)) != 1 or -1 in counts:
+        raise errors.ShapeError(
+            f"{this.name}: x is {describe_tree(x)}; with pipeline= every value in it has the rows of the batch as its "
+            f"first dimension; what is the same for all rows is used within the block, from outside"
+        )
+    return int(counts[0])
+
+
+def rowwise(
+    this: Layer, block: Block, own: Any, x: Any, rows: int, row: Callable[[Any, Any], Any], axes: set[str]
+) -> Rowwise:
+    """A block for some rows of a batch, which computes for them what it would compute for them in the whole batch.
+
+    Traces show what the block reads from outside, from what it computes each row, and what it draws for each.
+
+    Args:
+      this: the layer.
+      block: the block.
+      own: arrays of one block, or their shapes and dtypes, by name.
+      x: the whole batch, a pytree of arrays `[batch, ...]`.
+      rows: how many rows it will be given.
+      row: from the numbers of the first of these in the batch, and of the others among them, to theirs in the batch.
+      axes: of the mesh, over which it will be run by `jax.shard_map`.
+
+    Raises:
+      ArgumentError: a row of the result follows from several rows; random numbers are drawn for a row in a way that
+        depends on the others; or a loop in it reads values from outside, which JAX has no gradient for.
+    """
+    given = this.frame.given
+    keys = RowKeys(this.name, jax.random.key(0) if given.key is None else given.key, count_rows(this, x), row)
+    number = jnp.int32(0)
+
+    def work(words: Any, first: Any, *rest: Any) -> Any:
+        with _drawing(given, None if given.key is None else keys.key(words, first)):
+            return block(*rest)
+
+    with core.manual_axes(axes):
+        _check_apart(this, block, number, own, x)
+        whole = jax.make_jaxpr(block)(number, own, _of_rows(x, count_rows(this, x)))
+        with _about_rows(this, x, rows):
+            part = jax.make_jaxpr(work)(keys.words, jnp.uint32(0), number, own, _of_rows(x, rows))
+    keys.learn(whole.jaxpr, part.jaxpr, rows)
+    if this.frame.mode == core.TRAIN:
+        _check_loops(this, part.jaxpr)
+
+    def function(constants: Any, first: Any, *rest: Any) -> Any:
+        read, words = constants
+        found = jax.core.eval_jaxpr(part.jaxpr, read, words, first, *jax.tree.leaves(rest))
+        return jax.tree.unflatten(jax.tree.structure(x), found)
+
+    return Rowwise(function, (part.consts, keys.words))
+
+
+def _check_apart(this: Layer, block: Block, number: Any, own: Any, x: Any) -> None:
+    """Find out whether a block computes each row by itself.
+
+    Raises:
+      ArgumentError: it does not.
+    """
+    rows = max(count_rows(this, x), 2)
+    traces = []
+    for count in (rows, rows + 1):
+        with _about_rows(this, x, count):
+            traces.append((count, jax.make_jaxpr(block)(number, own, _of_rows(x, count)).jaxpr))
+    line = mixed_rows(traces, len(jax.tree.leaves(x)))
+    if line is not None:
+        raise errors.ArgumentError(
+            f"{this.name}: a row of what the block returns depends on other rows of the batch, at {line}. With "
+            f"pipeline= a block is given a part of the rows at a time; compute each row by itself, as "
+            f"layers.layer_norm does, or leave pipeline= out"
+        )
+
+
+def _check_loops(this: Layer, jaxpr: Any) -> None:
+    """Find out whether the loops and branches of a block read nothing from outside that a gradient may be asked for.
+
+    JAX would look for the gradient on the mesh of the outside, which is not seen within `jax.shard_map`.
+
+    Raises:
+      ArgumentError: one does.
+    """
+    for equation in jaxpr.eqns:
+        for inner in inner_jaxprs(equation):
+            if equation.primitive.name in ("scan", "cond") and any(map(_is_from_outside, inner.invars)):
+                raise errors.ArgumentError(
+                    f"{this.name}: a loop or branch in the block, at {user_line(equation)}, reads a value from "
+                    f"outside, which has no gradient with pipeline=; make it a parameter of the block or, if it has "
+                    f"rows, give it through x"
+                )
+            _check_loops(this, inner)
+
+
+def _is_from_outside(variable: Any) -> bool:
+    mesh = variable.aval.sharding.mesh if hasattr(variable.aval, "sharding") else None
+    moving = jnp.issubdtype(variable.aval.dtype, jnp.inexact)
+    return moving and mesh is not None and not mesh.empty and not mesh.manual_axes
+
+
+def _of_rows(x: Any, count: int) -> Any:
+    """The shapes of the same values with so many rows."""
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype), x)
+
+
+@contextlib.contextmanager
+def _drawing(given: Any, key: Any) -> Iterator[None]:
+    """Let layers draw from another key."""
+    before = given.key
+    given.key = key
+    try:
+        yield
+    finally:
+        given.key = before
+
+
+@contextlib.contextmanager
+def _about_rows(this: Layer, x: Any, count: int) -> Iterator[None]:
+    """Say in errors of a block that it was not given the batch as it is, where it was not."""
+    try:
+        yield
+    except Exception as error:
+        if count != count_rows(this, x):
+            error.add_note(
+                f"{this.name}: with pipeline= the block must take any number of rows, and was given {count} here; "
+                f"values from outside that have rows go through x: repeat(lambda v: (f(*v), v[1]), n, (h, memory))"
+            )
+        raise

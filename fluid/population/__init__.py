@@ -1,0 +1,5 @@
+"""Populations: many independent trainings of one program, which differ in seeds and numbers, as one XLA program."""
+
+from fluid.population.population import Population
+
+__all__ = ["Population"]

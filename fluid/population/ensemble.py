@@ -1,0 +1,77 @@
+"""Ensembles: the members of a population as one model, whose outputs are the means of theirs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.core import NestedSequenceBatch, SequenceBatch
+from fluid.population.session import PopulationSession
+from fluid.population.step import MembersStep
+
+
+class MeanStep(MembersStep):
+    """A step in test mode that returns the mean of what the members compute."""
+
+    def _of_test(self, results: Any) -> Any:
+        return jax.tree.map(_mean, results, is_leaf=_is_sequence)
+
+
+class EachStep(MembersStep):
+    """A step in test mode that returns what each member computes, behind the axis of the batch."""
+
+    def _of_test(self, results: Any) -> Any:
+        return jax.tree.map(_behind_rows, results, is_leaf=_is_sequence)
+
+
+class MeanSession(PopulationSession):
+    """A PopulationSession that predicts the mean over the members."""
+
+    _kind = MeanStep
+
+
+class EachSession(PopulationSession):
+    """A PopulationSession that predicts what each member does: `[batch, members, ...]`."""
+
+    _kind = EachStep
+
+
+class Separately:
+    """The members of a population for an Inferencer that gives what each of them predicts; see `Population.each`.
+
+    Args:
+      make: of a program function, a place and a precision, makes the session.
+    """
+
+    def __init__(self, make: Callable[..., PopulationSession]):
+        self.inference_session = make
+
+
+def _mean(value: Any) -> Any:
+    if _is_sequence(value):
+        raise errors.ArgumentError(
+            "an ensemble gives the mean of what its members compute, found a sequence, expected an array; ask for what "
+            "each member computes: fluid.Inferencer(program, params=population[i])"
+        )
+    if not jnp.issubdtype(value.dtype, jnp.inexact):
+        raise errors.ArgumentError(
+            f"an ensemble gives the mean of what its members compute, found {value.dtype}{list(value.shape[1:])}, "
+            f"expected floating-point numbers, such as probabilities; fetch those, or ask for what each member "
+            f"computes: fluid.Inferencer(program, params=population.each)"
+        )
+    return value.mean(axis=0)
+
+
+def _behind_rows(value: Any) -> Any:
+    if _is_sequence(value):
+        raise errors.ArgumentError(
+            "the members of an ensemble give arrays, found a sequence; ask one of them: "
+            "fluid.Inferencer(program, params=population[i])"
+        )
+    return jnp.moveaxis(value, 0, min(1, value.ndim - 1))
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, SequenceBatch | NestedSequenceBatch)

@@ -1,0 +1,117 @@
+"""Tests of a population: what one training gathers, for each member."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.core import Program
+from fluid.metrics import Metrics
+from fluid.reader.base import ReaderLike
+from fluid.reader.feeder import FeedOrder
+from fluid.session import Results
+from fluid.trainer.evaluation.evaluate import Evaluator, Gathered
+from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
+from fluid.trainer.evaluation.values import output_names
+from fluid.trainer.events import EventHandler
+from fluid.trainer.handlers import Handler
+from fluid.trainer.programs import Member
+
+
+class GatheredOfMembers(Gathered):
+    """What each member gathers, and at the end the values of all of them, stacked.
+
+    Args:
+      program: the program.
+      metrics: as for Gathered.
+      rows: as for Gathered.
+      size: how many members there are.
+    """
+
+    def __init__(self, program: Program, metrics: Metrics, rows: bool, size: int):
+        self._each = [Gathered(program, metrics, rows) for _ in range(size)]
+
+    def add(self, found: Any, names: Sequence[str]) -> None:
+        """Count one more minibatch; this waits for it."""
+        here = jax.device_get(found)
+        for member, gathered in enumerate(self._each):
+            gathered.add(jax.tree.map(lambda array, i=member: array[i], here), names)
+
+    def values(self) -> list[Any]:
+        """One value for each output and each metric, with an axis of members in front."""
+        columns = zip(*(gathered.values() for gathered in self._each), strict=True)
+        return [jax.tree.map(lambda *values: np.stack(values), *column) for column in columns]
+
+
+class MembersEvaluator(Evaluator):
+    """Tests a population, and knows what the last test has given.
+
+    Args:
+      session: of the population.
+      size: how many members there are.
+    """
+
+    def __init__(self, session: Any, size: int):
+        super().__init__(session)
+        self._size = size
+        self._results: Results | None = None
+
+    def test(
+        self, member: Member, reader: ReaderLike, feed_order: FeedOrder, metrics: Metrics, *rest: Any, **more: Any
+    ) -> Results:
+        """Run one pass of a reader, see `Evaluator.test`; every value has an axis of members in front."""
+        results = super().test(member, reader, feed_order, metrics, *rest, **more)
+        if more.get("fetch") is None:
+            self._results = Results(list(results), [*output_names(member.program), *metrics])
+        return results
+
+    def best(self, name: str | None, mode: str) -> int:
+        """The member with the best value of the last test; see `Population.best`."""
+        if mode not in ("min", "max"):
+            raise errors.ArgumentError(f'best(mode={mode!r}): expected "min" or "max"')
+        if self._results is None:
+            raise errors.ArgumentError(
+                "best() compares the results of the last test, and there is none; population.test(reader) makes one"
+            )
+        found = self._results[self._results.keys()[0] if name is None else name]
+        values = np.asarray(found, np.float64)
+        if found is None or values.size != self._size:
+            raise errors.ArgumentError(
+                f"best({name!r}): found values of shape {list(values.shape[1:])} for each member, expected one number; "
+                f"name a scalar of the program or a metric of the test"
+            )
+        known = np.where(np.isfinite(values.reshape(-1)), values.reshape(-1), np.nan)
+        if np.isnan(known).all():
+            raise errors.ArgumentError(f"best({name!r}): the value of every member is infinite or NaN")
+        return int(np.nanargmin(known) if mode == "min" else np.nanargmax(known))
+
+    def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
+        return GatheredOfMembers(program, metrics, rows, self._size)
+
+
+class MembersValidation(Validation):
+    """What a population measures by itself while it trains; refuses handlers that are for one training."""
+
+    def around(
+        self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
+    ) -> Sequence[Handler | EventHandler]:
+        """The handlers of a call of `train`, with those that are added to them; arguments as for Validation.
+
+        Raises:
+          ArgumentError: a handler, or `restore_best`, follows one number where there is one for each member.
+        """
+        for handler in handlers:
+            if isinstance(handler, Handler) and not handler.for_members:
+                raise errors.ArgumentError(
+                    f"{type(handler).__name__} follows the numbers of one training, and in a Population each is an "
+                    f"array of one for each member; expected TestEvery, EarlyStopping, or a handler that reads such "
+                    f"arrays and says so: for_members = True in its class"
+                )
+        if best:
+            raise errors.ArgumentError(
+                f"train(restore_best={best!r}): which moment was best differs among the members; let "
+                f"fluid.handlers.EarlyStopping stop each of them, or keep population[i] in a handler of your own"
+            )
+        return super().around(handlers, tests, best)

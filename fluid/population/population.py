@@ -1,0 +1,323 @@
+"""Population: many independent trainings of one program, as one XLA program."""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.core import Program, fitting, own_array, whole_number
+from fluid.optimizer.base import OptimizerLike
+from fluid.place import Place
+from fluid.population.ensemble import EachSession, MeanSession, Separately
+from fluid.population.evaluation import MembersEvaluator, MembersValidation
+from fluid.population.reading import separate
+from fluid.population.session import PopulationSession
+from fluid.population.step import Members
+from fluid.population.vary import Varied, Vary
+from fluid.reader.base import Reader, ReaderLike
+from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
+from fluid.session import StepFunction
+from fluid.storage import PathLike, source_of
+from fluid.trainer import CheckpointConfig, Trainer
+from fluid.trainer.calls import Readers
+from fluid.trainer.loop import Run
+from fluid.trainer.programs import ProgramFunction
+
+
+class Population(Trainer):
+    """Trains a program many times at once, with other seeds and other numbers each time; see `docs/population.md`.
+
+    The trainings are its members. They share the program, the shapes and, by default, the minibatches; each has
+    parameters, states, slots and random numbers of its own, and ends with those that a Trainer of its seed and numbers
+    would have. All of them are one XLA program, which does on small models what would take many times as long one after
+    the other. Everything that a Trainer gives, a Population gives with an axis of members in front: the metrics of its
+    events and tests are arrays `[members]`, `population.params` are `[members, ...]`.
+
+    Args:
+      program_func: as for Trainer. It may take arguments, those that `vary` names.
+      optimizer: as for Trainer.
+      size: how many members there are; as many as there are seeds, or values in `vary`, by default.
+      seeds: of the initial values and random layers of each member; `0, 1, 2 ...` by default.
+      vary: what differs among the members besides: a list of one number for each, by name. The name is an argument of
+        the program function, `def program(dropout=0.5)`, which is called with a scalar that stands for the numbers of
+        all members; or a number that the optimizer is made with, `learning_rate`, `beta1`, `weight_decay` ... Where the
+        optimizer has a number for its learning rate, these take its place; a schedule they multiply.
+      place: a device; None for JAX's default.
+      precision: as for Trainer, and so are those below.
+      buckets: see there.
+      max_compilations: see there.
+      checkpoint_config: see there; but for `keep_best`, since which checkpoint is best differs among the members.
+      step: see there.
+      params: arrays by name to start from: `[members, ...]`, or those of one training, which all members start from.
+      param_path: a file of such arrays.
+
+    Attributes:
+      session: the Session underneath; its scope has arrays `[members, ...]`.
+      program: the Program.
+      seeds: of the members.
+      vary: the numbers of each member, by name.
+
+    Raises:
+      UnknownNameError: a name in `vary` belongs to nothing.
+      ArgumentError: a list in `vary` or `seeds` has another length than there are members; a value changes nothing, or
+        decides the structure of the program; or it is out of range.
+      FluidError: as from Trainer.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program(scale=1.0):
+      ...     x = fluid.layers.data("x", shape=[2])
+      ...     y = fluid.layers.data("y", shape=[1])
+      ...     error = fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y)
+      ...     return {"loss": scale * fluid.layers.mean(error)}
+      >>> x = np.random.default_rng(0).normal(size=(64, 2)).astype("float32")
+      >>> data = fluid.reader.arrays((x, x.sum(1, keepdims=True)), batch_size=16)
+      >>> rates = [0.0, 0.01, 0.1]
+      >>> population = fluid.Population(program, fluid.optimizer.SGD(), vary={"learning_rate": rates})
+      >>> history = population.train(data, num_epochs=20)
+      >>> population.test(data)["loss"].shape, population.best("loss")
+      ((3,), 2)
+      >>> best = fluid.Trainer(program, fluid.optimizer.SGD(), params=population[2])
+      >>> bool(best.test(data)["loss"] < 1e-4)
+      True
+    """
+
+    session: PopulationSession
+    _evaluator: MembersEvaluator
+
+    @fitting("fluid.Population")
+    def __init__(
+        self,
+        program_func: ProgramFunction | None = None,
+        optimizer: OptimizerLike | None = None,
+        size: int | None = None,
+        *,
+        seeds: Sequence[int] | None = None,
+        vary: Vary | None = None,
+        place: Place = None,
+        precision: str | None = None,
+        buckets: Ladders = None,
+        max_compilations: int = MAX_COMPILATIONS,
+        checkpoint_config: CheckpointConfig | None = None,
+        step: StepFunction | None = None,
+        params: Mapping[str, Any] | None = None,
+        param_path: PathLike | None = None,
+    ):
+        function = _checked(program_func)
+        vary = {} if vary is None else vary
+        self.seeds = _seeds(size, seeds, vary)
+        self._varied = Varied(function, vary, len(self.seeds))
+        self.vary = {name: list(values) for name, values in vary.items()}
+        self._session_type = functools.partial(_opened, Members(self._varied, self.seeds))
+        self._evaluator_type = functools.partial(MembersEvaluator, size=len(self.seeds))
+        self._validation_type = MembersValidation
+        if checkpoint_config is not None and getattr(checkpoint_config, "keep_best", None) is not None:
+            raise errors.ArgumentError(
+                f"keep_best={checkpoint_config.keep_best!r}: which checkpoint is best differs among the members of a "
+                f"Population, expected keep_best=None"
+            )
+        traced = self._varied.program(function)
+        with self._varied.explaining(precision):
+            self._varied.check_values(precision)
+            super().__init__(
+                traced,
+                optimizer,
+                param_path,
+                place,
+                precision=precision,
+                buckets=buckets,
+                max_compilations=max_compilations,
+                checkpoint_config=checkpoint_config,
+                step=step,
+                params=params,
+            )
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def __getitem__(self, member: int) -> dict[str, jax.Array]:
+        """The parameters and states of one member: copies, as `Trainer.params` of a Trainer that has trained it alone.
+
+        Args:
+          member: from 0; negative numbers count from the end.
+
+        Raises:
+          ArgumentError: there is no such member.
+        """
+        size = len(self)
+        index = whole_number("population", "member", member, least=-size, most=size - 1)
+        scope = self.session.scope
+        with scope.lock:
+            return {name: own_array(np.asarray(array)[index]) for name, array in scope.arrays.items()}
+
+    def __iter__(self) -> Iterator[dict[str, jax.Array]]:
+        return (self[member] for member in range(len(self)))
+
+    @property
+    def active(self) -> np.ndarray:
+        """Which members are trained, bool `[members]`: all of them, but for those that were stopped."""
+        return self.session.population.active.copy()
+
+    @property
+    def each(self) -> Separately:
+        """The members for an Inferencer that gives what each computes, `[batch, members, ...]`, and not the mean.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     x = fluid.layers.data("x", shape=[2])
+          ...     return fluid.layers.mean(fluid.layers.fc(x, size=1, name="guess"))
+          >>> def guess():
+          ...     return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
+          >>> population = fluid.Population(program, fluid.optimizer.SGD(0.1), size=3)
+          >>> feed = {"x": [[1, 2], [3, 4]]}
+          >>> fluid.Inferencer(guess, params=population).infer(feed)[0].shape
+          (2, 1)
+          >>> fluid.Inferencer(guess, params=population.each).infer(feed)[0].shape
+          (2, 3, 1)
+        """
+        return Separately(functools.partial(self._inference_session, EachSession))
+
+    def inference_session(self, function: ProgramFunction, place: Place, precision: str | None) -> PopulationSession:
+        """What `fluid.Inferencer(function, params=population)` runs: its outputs are the means over the members."""
+        return self._inference_session(MeanSession, function, place, precision)
+
+    @staticmethod
+    def separate(readers: Sequence[ReaderLike]) -> Reader:
+        """A reader for `train` that gives each member minibatches of its own, instead of the same to all.
+
+        Args:
+          readers: one for each member, of the same number of minibatches, and of the same sizes. Not for sequences.
+
+        Raises:
+          ReaderError: raised while reading: one ends before the others.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+          >>> x = np.random.default_rng(0).normal(size=(8, 2)).astype("float32")
+          >>> readers = [fluid.reader.arrays((x,), batch_size=4, shuffle=True, seed=seed) for seed in range(3)]
+          >>> population = fluid.Population(program, fluid.optimizer.SGD(0.1), size=3)
+          >>> history = population.train(fluid.Population.separate(readers))
+          >>> history["loss"][0].shape
+          (3,)
+        """
+        return separate(readers)
+
+    def stop(self, members: Sequence[int] | None = None) -> None:
+        """End training after the current step, of all members or of some.
+
+        A member that is stopped keeps its parameters, states and slots as they are, until `train` is called again;
+        training ends when no member is left.
+
+        Args:
+          members: their numbers; all by default.
+        """
+        active = self.active
+        active[slice(None) if members is None else np.asarray(members, int)] = False
+        if members is not None and (active != self.active).any():
+            self.session.activate(active)
+        if not active.any():
+            super().stop()
+
+    def best(self, name: str | None = None, mode: str = "min") -> int:
+        """The number of the member with the best value of the last test, by `test` or while training went on.
+
+        Args:
+          name: of the value: an output of the program or a metric; the first output by default. Outputs without names
+            are called `loss`, `output_1` and so on.
+          mode: "min" or "max": which way is better. Infinities and NaNs are never best.
+
+        Raises:
+          ArgumentError: there was no test, a member has no single number of that name, or none has one that is finite.
+          UnknownNameError: nothing in the test has that name.
+        """
+        return self._evaluator.best(name, mode)
+
+    def save_inference_model(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Raise ArgumentError: a file holds one model."""
+        raise errors.ArgumentError(
+            "a file of an exported model holds one model, found a Population, expected the parameters of a member: "
+            "fluid.io.save_inference_model(path, infer_func, population[i])"
+        )
+
+    def _train(self, run: Run, num_epochs: int, readers: Readers) -> None:
+        if run.progress.epoch < num_epochs and not run.progress.resuming:
+            self.session.activate(np.ones(len(self), bool))
+        super()._train(run, num_epochs, readers)
+
+    def _inference_session(
+        self, kind: type[PopulationSession], function: ProgramFunction, place: Place, precision: str | None
+    ) -> PopulationSession:
+        program = Program(self._varied.program(function), precision=precision)
+        session = kind(program, Members(self._varied, self.seeds), place)
+        session.take_params(source_of(self.params), allow_extra=True)
+        return session
+
+
+def _checked(function: Any) -> ProgramFunction:
+    """The program function.
+
+    Raises:
+      ArgumentTypeError: it is none, or there are several.
+    """
+    if not callable(function) or isinstance(function, type | Program):
+        raise errors.ArgumentTypeError(
+            f"a Population trains one program function, found {function!r}; write fluid.Population(program, optimizer, "
+            f"size=16)"
+        )
+    return function
+
+
+def _seeds(size: int | None, seeds: Sequence[int] | None, vary: Any) -> tuple[int, ...]:
+    """The seed of each member.
+
+    Raises:
+      ArgumentError: how many members there are is not said, or is said in two ways; or a seed is no whole number.
+    """
+    given = next((len(v) for v in vary.values() if hasattr(v, "__len__")), None) if isinstance(vary, Mapping) else None
+    count = size if size is not None else len(seeds) if seeds is not None else given
+    if count is None:
+        raise errors.ArgumentError(
+            "Population: how many members there are is not said, expected size=16, seeds=[...] or a list in vary"
+        )
+    # One training has numbers where a population has arrays, so that it is a Trainer.
+    count = whole_number("Population", "size", count, least=2)
+    seeds = range(count) if seeds is None else seeds
+    if len(seeds) != count:
+        raise errors.ArgumentError(
+            f"Population(seeds=...): found {len(seeds)} seeds, expected one for each of the {count} members"
+        )
+    return tuple(whole_number("Population", "seeds", seed, least=0) for seed in seeds)
+
+
+def _opened(
+    members: Members, program: Program, *, seed: int, parallel: None, shardings: None, **options: Any
+) -> PopulationSession:
+    """The session of a population, once what differs among its members was looked at.
+
+    Raises:
+      UnknownNameError: a name belongs to nothing.
+      ArgumentError: a number changes nothing, or decides what the optimizer does.
+    """
+    session = PopulationSession(program, members, **options)
+    varied = members.varied
+    varied.check_names(session.rules[program.name])
+    try:
+        unused = sorted(session.unused(program))
+    except jax.errors.JAXTypeError as error:
+        raise errors.ArgumentError(
+            f"vary: one of {', '.join(map(repr, varied.numbers))} decides what the optimizer does, found "
+            f"{type(error).__name__} for a scalar that stands for the numbers of all members; train a Population for "
+            f"each value of it"
+        ) from error
+    if unused:
+        raise errors.ArgumentError(
+            f"vary={{{unused[0]!r}: ...}} changes nothing: a training step does not depend on it, expected something "
+            f"that it does; use {unused[0]!r} in the program, or leave it out of vary"
+        )
+    return session

@@ -1,0 +1,268 @@
+"""What differs among the members of a population: arguments of the program function, numbers of its optimizer."""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.core.discovery import discover
+from fluid.optimizer.parts import replaced
+from fluid.session.names import RATE
+from fluid.session.rules import Rule
+
+Vary = Mapping[str, Sequence[float]]
+"""What `fluid.Population(vary=...)` takes: for each name a number for each member."""
+
+# Stands for the size of a batch, where a program function is run to see whether it can be.
+_BATCH = 37
+# Numbers of an optimizer that decide which slots it keeps, or how often it updates.
+_STRUCTURE = ("accumulate_steps", "k")
+
+
+class Varied:
+    """What differs among the members of a population, by name, and where each name belongs.
+
+    A name is an argument of the program function or else a number of its optimizer.
+
+    Args:
+      function: the program function.
+      vary: a number for each member, by name.
+      size: how many members there are.
+
+    Attributes:
+      size: the same.
+      arguments: values `[size]` of the arguments of the program function.
+      numbers: values `[size]`, float32, of the numbers of the optimizer.
+
+    Raises:
+      ArgumentError: a list has another length than there are members, or holds something else than numbers.
+      ArgumentTypeError: `vary` is no dict of lists.
+
+    Example:
+      >>> def program(dropout=0.5): ...
+      >>> varied = Varied(program, {"learning_rate": [0.1, 0.2], "dropout": [0.0, 0.5]}, size=2)
+      >>> list(varied.arguments), list(varied.numbers)
+      (['dropout'], ['learning_rate'])
+    """
+
+    def __init__(self, function: Callable[..., Any], vary: Vary, size: int):
+        if not isinstance(vary, Mapping):
+            raise errors.ArgumentTypeError(f"vary={vary!r}: expected lists by name, as in {_SPELLED}")
+        self.size = size
+        found = {name: _values(name, values, size) for name, values in vary.items()}
+        taken = _arguments(function)
+        self.arguments = {name: values for name, values in found.items() if name in taken}
+        self.numbers = {n: v.astype(np.float32) for n, v in found.items() if n not in taken}
+        self._function = function
+
+    @property
+    def values(self) -> dict[str, np.ndarray]:
+        """All that differs, by name."""
+        return {**self.arguments, **self.numbers}
+
+    def program(self, function: Callable[..., Any]) -> Callable[[], Any]:
+        """A program function without arguments: those that differ are named values, which each member replaces.
+
+        Args:
+          function: the one that is trained, or another one that takes some of the same arguments. One that takes none
+            of them comes back as it is.
+        """
+        parameters = _arguments(function)
+        mine = {name: values[0] for name, values in self.arguments.items() if name in parameters}
+        waiting = [
+            name for name, parameter in parameters.items() if parameter.default is parameter.empty and name not in mine
+        ]
+        if waiting and mine:
+            raise errors.ProgramError(
+                f"the program function {_name_of(function)} takes {', '.join(waiting)} as well, found vary={{...}} for "
+                f"{', '.join(mine)} alone, expected a value for each; give those that are the same for all members by "
+                f"functools.partial({_name_of(function)}, {waiting[0]}=...)"
+            )
+        return _traced(function, mine) if mine else function
+
+    @contextlib.contextmanager
+    def explaining(self, precision: str | None) -> Iterator[None]:
+        """A block that runs the program function with scalars of a trace: an error says why that cannot be.
+
+        Raises:
+          ArgumentError: a value decides the structure of the program, so that plain numbers would do, and scalars not.
+        """
+        try:
+            yield
+        except Exception as error:
+            plain = self._plain(0)
+            # With plain numbers, and with one scalar at a time, to see whose fault it is.
+            name = next((n for n in plain if _fails(self._with_one_traced(n, plain), precision)), None)
+            if name is None or _fails(functools.partial(self._function, **plain), precision):
+                raise
+            raise self._structural(name, plain[name], error) from error
+
+    def _structural(self, name: str, value: Any, error: Exception) -> errors.ArgumentError:
+        called = _name_of(self._function)
+        values = ", ".join(f"{number:.6g}" for number in self.arguments[name])
+        return errors.ArgumentError(
+            f"vary={{{name!r}: [{values}]}}: the value of {name!r} decides the structure of the "
+            f"program, found {type(error).__name__} when {called}({name}=...) was run with a scalar that stands for "
+            f"those of all members; expected a number that is computed with, as a factor or the probability of a "
+            f"dropout is. Train a Population for each value: "
+            f"fluid.Population(functools.partial({called}, {name}={value:.6g}), ...)"
+        )
+
+    def check_values(self, precision: str | None) -> None:
+        """Run the program function with the least and the greatest values as plain numbers, which layers look at.
+
+        Raises:
+          FluidError: what a layer says of a number.
+        """
+        extremes: list[Callable[[Any], Any]] = [np.argmin, np.argmax]
+        for extreme in extremes if self.arguments else ():
+            plain = {name: values[extreme(values)].item() for name, values in self.arguments.items()}
+            discover(functools.partial(self._function, **plain), "program", precision, _BATCH, {})
+
+    def check_names(self, rules: Sequence[Rule]) -> None:
+        """Find out whether the optimizer has the numbers that are no arguments of the program function.
+
+        Args:
+          rules: those of the program.
+
+        Raises:
+          UnknownNameError: a name is none of the optimizer's; ArgumentError: it is both, or a value is out of range.
+        """
+        known = {name for rule in rules for name in _numbers(rule.optimizer)}
+        arguments = sorted(_arguments(self._function))
+        for name in self.numbers:
+            if name not in known:
+                shown = " and ".join(type(rule.optimizer).__name__ for rule in rules)
+                raise errors.UnknownNameError(
+                    f"vary: {name!r} is neither an argument of the program function nor a number of {shown}, so it "
+                    f"would vary nothing. {errors.nearest(name, [*arguments, *sorted(known)])}"
+                )
+        if both := [name for name in self.arguments if name in known]:
+            raise errors.ArgumentError(
+                f"vary={{{both[0]!r}: ...}}: found an argument of the program function and a number of its optimizer "
+                f"of that name, expected one of them; call the argument something else"
+            )
+        if self.numbers and len(rules) > 1:
+            raise errors.ArgumentError(
+                f"vary={{{next(iter(self.numbers))!r}: ...}}: the program calls minimize {len(rules)} times, so that "
+                f"this may be of any of them; expected one optimizer: fluid.Population(program, optimizer, ...)"
+            )
+        for name, values in self.numbers.items():
+            for value in values:  # __post_init__ of the optimizer looks at each
+                _with_number(rules[0].optimizer, name, float(value), _checked)
+
+    def rules(self, rules: Sequence[Rule], numbers: Mapping[str, Any]) -> list[Rule]:
+        """The rules of one member, inside of a trace.
+
+        Args:
+          rules: those of the program.
+          numbers: scalars of the member, by name of a number of the optimizer.
+        """
+        made = list(rules)
+        for name, value in numbers.items():
+            made = [rule._replace(optimizer=_with_number(rule.optimizer, name, value, replaced)) for rule in made]
+        return made
+
+    def replaces_rate(self, rules: Sequence[Rule]) -> bool:
+        """Whether the members' learning rates take the place of a number; a schedule is multiplied by them."""
+        return RATE in self.numbers and not callable(rules[0].optimizer.declared_rate)
+
+    def _plain(self, member: int) -> dict[str, Any]:
+        return {name: values[member].item() for name, values in self.arguments.items()}
+
+    def _with_one_traced(self, name: str, plain: Mapping[str, Any]) -> Callable[[], Any]:
+        others = {n: value for n, value in plain.items() if n != name}
+        return _traced(functools.partial(self._function, **others), {name: self.arguments[name][0]})
+
+
+_SPELLED = 'vary={"learning_rate": [0.001, 0.01]}'
+
+
+def _values(name: str, values: Any, size: int) -> np.ndarray:
+    """The values of one name, `[size]`: float32, int32 or bool.
+
+    Raises:
+      ArgumentTypeError: they are no list; ArgumentError: not as many as members, or not numbers.
+    """
+    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | jax.Array):
+        raise errors.ArgumentTypeError(f"vary={{{name!r}: {values!r}}}: expected a list of {size} numbers")
+    if len(values) != size:
+        raise errors.ArgumentError(
+            f"vary={{{name!r}: ...}}: found {len(values)} values, expected one for each of the {size} members"
+        )
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+        raise errors.ArgumentError(f"vary={{{name!r}: {values!r}}}: expected numbers, as in {_SPELLED}")
+    return array if array.dtype.kind == "b" else array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
+
+
+def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The arguments that a function can be given by name."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in callables have none
+        return {}
+    return {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def _traced(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[[], Any]:
+    """A program function that calls another one with named values, which stand at the given numbers until replaced."""
+
+    def program() -> Any:
+        # Made by an operation, so that they are values of the trace like those that will replace them.
+        scalars = {name: jnp.full((), value, value.dtype) for name, value in values.items()}
+        return function(**{name: core.record(name, scalar, "Population") for name, scalar in scalars.items()})
+
+    program.__name__ = _name_of(function)
+    return program
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function.func if isinstance(function, functools.partial) else function, "__name__", "program")
+
+
+def _fails(function: Callable[[], Any], precision: str | None) -> bool:
+    """Whether a program function cannot be run."""
+    try:
+        discover(function, "program", precision, _BATCH, {})
+    except Exception:
+        return True
+    return False
+
+
+def _numbers(optimizer: Any) -> list[str]:
+    """The names of the numbers that an optimizer, and the one inside of it, is made with."""
+    if not dataclasses.is_dataclass(optimizer):
+        return []
+    inner = getattr(optimizer, "inner_optimizer", None)
+    names = [field.name for field in dataclasses.fields(optimizer) if field.init and field.name not in _STRUCTURE]
+    found = [n for n in names if _is_number(getattr(optimizer, n)) or (n == RATE and callable(getattr(optimizer, n)))]
+    return found if inner is None else [*found, *_numbers(inner)]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _with_number(optimizer: Any, name: str, value: Any, make: Callable[..., Any]) -> Any:
+    """An optimizer with another number in it, or in the one inside of it; a schedule is multiplied by the number."""
+    if name not in {field.name for field in dataclasses.fields(optimizer)}:
+        return replaced(optimizer, inner_optimizer=_with_number(optimizer.inner_optimizer, name, value, make))
+    declared = getattr(optimizer, name)
+    if not callable(declared):
+        return make(optimizer, **{name: value})
+    if make is _checked:
+        make(optimizer, **{name: value})  # a factor must be what a rate must be
+    return replaced(optimizer, **{name: lambda count: value * declared(count)})
+
+
+def _checked(optimizer: Any, **numbers: Any) -> Any:
+    return dataclasses.replace(optimizer, **numbers)

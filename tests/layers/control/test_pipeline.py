@@ -1,0 +1,216 @@
+"""The parts of a pipeline by themselves, and what it refuses; what it computes is tested on eight devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AbstractMesh, AxisType
+
+import fluid
+from fluid import errors, layers
+from fluid.layers.control.pipeline import Pipeline
+from fluid.layers.control.row_keys import RowKeys, places
+
+SMALL = st.integers(1, 4)
+
+
+@given(SMALL, SMALL, SMALL, SMALL, st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_each_row_is_in_one_microbatch_and_knows_its_number(stages, microbatches, shards, groups, rows):
+    split = Pipeline("stage", stages, microbatches, shards, groups).split(rows)
+    assert split.microbatches <= microbatches
+    assert rows <= split.total < rows + shards * groups * split.each
+    if rows % (shards * groups * microbatches) == 0:
+        assert (split.total, split.microbatches) == (rows, microbatches)
+    numbers = np.arange(split.total).reshape(shards, -1)
+    for shard in range(shards):
+        parts = np.asarray(split.parts(numbers[shard]))
+        assert parts.shape == (split.microbatches, split.rows)
+        for microbatch, part in enumerate(parts):
+            assert split.row(split.first(shard, microbatch), np.arange(split.rows)).tolist() == part.tolist()
+        assert np.asarray(split.together(parts)).tolist() == numbers[shard].tolist()
+
+
+@given(st.data(), st.lists(st.integers(1, 3), min_size=1, max_size=4))
+@settings(max_examples=10, deadline=None)
+def test_places_are_those_of_the_whole_array(data, shape):
+    """Batches that are too large to make, so that places are more than 32 bits."""
+    along = data.draw(st.integers(0, len(shape) - 1))
+    batch = data.draw(st.integers(4, 2**32 - 1))
+    rows = data.draw(st.lists(st.integers(0, batch - 1), min_size=shape[along], max_size=shape[along]))
+    high, low = map(np.asarray, jax.jit(lambda rows: places(shape, along, rows, batch))(np.asarray(rows, np.uint32)))
+    for index in np.ndindex(*shape):
+        wanted = 0
+        for i, size in enumerate(shape):
+            wanted = wanted * batch + rows[index[i]] if i == along else wanted * size + index[i]
+        assert int(high[index]) * 2**32 + int(low[index]) == wanted
+
+
+def draws(key, rows, apart=True):
+    """What is drawn for all rows, and what for each: with one key for all, and with one for each."""
+    each, other = jax.random.split(key)
+    found = (
+        jax.random.permutation(each, 5),
+        jax.random.bits(each, (rows, 3), "uint8"),
+        jax.random.normal(other, (2, rows)),
+    )
+    if not apart:
+        return found
+    keys = jax.random.split(jax.random.fold_in(each, 3), rows)
+    return (*found, jax.vmap(lambda k: jax.random.uniform(k, (3,)))(keys))
+
+
+def learned(key, apart=True):
+    """Keys for 3 of 7 rows that know what `draws` draws."""
+    keys = RowKeys("repeat_0", key, 7, lambda first, number: first + number)
+    whole = jax.make_jaxpr(lambda: draws(key, 7, apart))()
+    keys.learn(whole.jaxpr, jax.make_jaxpr(lambda: draws(keys.key(keys.words, 0), 3, apart))().jaxpr, 3)
+    return keys
+
+
+@pytest.mark.parametrize("kind", ["element by element", "all at once", "double", "rbg"])
+def test_keys_of_rows_draw_what_the_whole_batch_draws(kind):
+    with jax.threefry_partitionable(kind != "all at once"), jax.enable_x64(kind == "double"):
+        key = jax.random.key(5, impl="rbg" if kind == "rbg" else "threefry2x32")
+        keys = learned(key, kind != "rbg")
+        same, *wanted = jax.jit(draws, static_argnums=1)(key, 7)
+        of_three = jax.jit(lambda first: draws(keys.key(keys.words, first), 3, kind != "rbg"))
+        for first in (0, 3, 4):
+            again, *found = of_three(first)
+            assert np.array_equal(again, same)
+            for mine, every, axis in zip(found, wanted, (0, 1, 0), strict=False):
+                assert np.array_equal(mine, np.take(np.asarray(every), [first, first + 1, first + 2], axis)), axis
+
+
+def test_a_key_for_each_row_needs_a_generator_that_keeps_them_apart():
+    with pytest.raises(errors.ArgumentError, match="a key for each row, which rbg does not keep apart"):
+        learned(jax.random.key(5, impl="rbg"))
+
+
+def test_a_shape_that_may_be_rows_or_not_is_refused():
+    def draw(key, rows):
+        return jax.random.bits(key, (rows,)), jax.random.bits(key, (2,))
+
+    keys = RowKeys("repeat_0", jax.random.key(5), 4, lambda first, number: first + number)
+    whole = jax.make_jaxpr(lambda: draw(jax.random.key(5), 4))().jaxpr
+    part = jax.make_jaxpr(lambda: draw(keys.key(keys.words, 0), 2))().jaxpr
+    with pytest.raises(errors.ArgumentError, match=r"\(2,\), which may be rows or not; change microbatches="):
+        keys.learn(whole, part, 2)
+
+
+def traced(block, mesh=None, n=4, x=None, mode="train", **settings):
+    """Trace a pipeline for a mesh of devices that need not be there."""
+    axes = {"stage": 2} if mesh is None else mesh
+    given = {"pipeline": "stage", **settings}
+
+    def program():
+        fed = layers.data("x", shape=[4])
+        return layers.repeat(block, n, fed if x is None else x(fed), **given)
+
+    found = fluid.Program(program)
+
+    def apply(arrays, fed, key):
+        types = (AxisType.Auto,) * len(axes)
+        with jax.sharding.use_abstract_mesh(AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=types)):
+            return found.apply(arrays, {"x": fed}, key=key, mode=mode).outputs
+
+    key = jax.random.key(1)
+    return jax.eval_shape(apply, found.init(key), jnp.ones((6, 4)), key)
+
+
+def dense(h):
+    return layers.fc(h, 4)
+
+
+def test_a_pipeline_returns_what_it_was_given():
+    assert [v.shape for v in traced(lambda h: layers.dropout(dense(h), 0.5))] == [(6, 4)]
+    assert [v.shape for v in traced(dense, {"model": 3, "stage": 1})] == [(6, 4)]
+    assert [v.shape for v in traced(dense, {"data": 2, "fsdp": 2}, n=3)] == [(6, 4)]
+
+
+def outside(function):
+    """A block that also reads a vector which was made outside of it."""
+    made = []
+
+    def x(fed):
+        made[:] = [2 * layers.create_parameter([4], name="outside", attr=None)]
+        return fed
+
+    return {"block": lambda h: function(dense(h), made[0]), "x": x}
+
+
+def test_vectors_from_outside_are_read_by_all_stages():
+    assert [v.shape for v in traced(**outside(lambda h, vector: jnp.where(h > 0, h * vector, vector)))] == [(6, 4)]
+
+
+def random(draw):
+    return {"block": lambda h: dense(h) + draw(layers.random_key(), h)}
+
+
+REFUSED = {
+    "no such axis": ({"block": dense, "mesh": {"stages": 2}}, "names the axis 'stage', and the mesh has 'stages'. Did"),
+    "uneven": (
+        {"block": dense, "n": 3},
+        "3 blocks cannot be divided evenly into the 2 stages of the axis 'stage'; take 2 or 4",
+    ),
+    "axis of the batch": ({"block": dense, "pipeline": "data"}, "pipeline='data', which is an axis of the batch"),
+    "no microbatches": ({"block": dense, "microbatches": 0}, "microbatches=0"),
+    "no pipeline": ({"block": dense, "microbatches": 2, "pipeline": None}, 'name its axis, as in pipeline="stage"'),
+    "xs": ({"block": lambda h, x: (h, x), "xs": np.ones(4)}, "are given no xs"),
+    "statistics": (
+        {"block": layers.batch_norm},
+        "the block changes 'repeat_0/batch_norm_0.w_1', .* use layers.layer_norm",
+    ),
+    "value without rows": (
+        {"block": lambda v: v, "x": lambda x: (x, jnp.ones(()))},
+        "has the rows of the batch as its first",
+    ),
+    "pipeline inside": (
+        {"block": lambda h: layers.repeat(dense, 2, h, pipeline="other"), "mesh": {"stage": 2, "other": 2}},
+        "this is a block of a pipeline, which has none itself",
+    ),
+    "mean over rows": (
+        {"block": lambda h: dense(h) - jnp.mean(h, axis=0)},
+        "depends on other rows of the batch, at .*test_pipeline",
+    ),
+    "order of rows": ({"block": lambda h: jnp.sort(dense(h), axis=0)}, "depends on other rows of the batch"),
+    "first row": ({"block": lambda h: dense(h) + h[:1]}, "depends on other rows of the batch"),
+    "rows turned around": (
+        {"block": lambda h: dense(h) + h[::-1]},
+        "depends on other rows of the batch, at .*test_pipeline",
+    ),
+    "rows moved on": ({"block": lambda h: dense(h) + jnp.roll(h, 1, axis=0)}, "depends on other rows of the batch"),
+    "mean in a loop": (
+        {"block": lambda h: jax.lax.scan(lambda z, i: (z - z.mean(0), None), dense(h), jnp.arange(2))[0]},
+        "depends on other rows of the batch",
+    ),
+    "loop": (
+        outside(lambda h, v: jax.lax.scan(lambda z, i: (z * v, None), h, jnp.arange(2))[0]),
+        "a loop or branch in the block, at .*test_pipeline.*, reads a value from outside",
+    ),
+    "seed": ({"block": lambda h: layers.dropout(dense(h), 0.5, seed=3)}, "with a key of its own; leave seed= out"),
+    "gamma": (random(lambda k, h: jax.random.gamma(k, 2.0, h.shape)), "by random_gamma"),
+    "flat": (random(lambda k, h: jax.random.normal(k, (h.size,)).reshape(h.shape)), r"\(24,\) for 6 rows"),
+    "words": (random(lambda k, h: jax.random.key_data(k)[0]), "by random_unwrap"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    settings, words = REFUSED[case]
+    with pytest.raises(errors.FluidError, match=words):
+        traced(**settings)
+
+
+def test_values_from_outside_that_have_rows_are_told_where_to_go():
+    made = []
+
+    def x(fed):
+        made[:] = [fed]
+        return fed
+
+    with pytest.raises(Exception, match="incompatible shapes") as raised:
+        traced(lambda h: dense(h) + made[0], x=x)
+    assert any("was given 7 here; values from outside that have rows go through x" in n for n in raised.value.__notes__)

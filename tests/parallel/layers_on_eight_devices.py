@@ -1,0 +1,62 @@
+"""A sample of the layer table on eight devices; `test_eight_devices.py` runs this, in a process that has as many."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from layers.sequence_table import SEQUENCE_ROWS
+from layers.table import ROWS
+
+import fluid
+from fluid import layers
+
+MESHES = {
+    "data": True,
+    "fsdp": "fsdp",
+    "4x2": fluid.Mesh(data=4, model=2),
+    "2x2x2": fluid.Mesh(data=2, fsdp=2, model=2),
+}
+ASK_THE_HOST = {"Print", "py_func", "autoincreased_step_counter"}
+NAMED = {**{row.id: row for row in ROWS}, **{f"sequences-{row.id}": row for row in SEQUENCE_ROWS}}
+SAMPLE = [name for name in list(NAMED)[::7] if NAMED[name].name not in ASK_THE_HOST]
+
+
+def more_rows(value):
+    """The same rows over and over, 24 of them or some more."""
+    if isinstance(value, fluid.SequenceBatch):
+        return fluid.SequenceBatch(more_rows(np.asarray(value.data)), more_rows(np.asarray(value.lengths)))
+    array = value.astype("float64") if value.dtype.kind == "f" else value
+    return np.concatenate([array] * -(-24 // len(array)))
+
+
+def training(row, feed):
+    """A training with the layer of a row."""
+    call = row.program(feed, "float64")
+
+    def program():
+        found = jax.tree.leaves(call())
+        moving = [value for value in found if jnp.issubdtype(value.dtype, jnp.floating)]
+        offset = layers.create_parameter([1], "float64", name="offset", attr=None)
+        loss = sum((layers.reduce_mean(layers.square(value + offset)) for value in moving), layers.reduce_mean(offset))
+        fluid.optimizer.SGD(0.01).minimize(loss)
+        return {"loss": loss, **{f"result_{i}": value for i, value in enumerate(found)}}
+
+    return program
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "mesh"), list(zip(SAMPLE, itertools.cycle(MESHES))))
+def test_a_layer_on_a_mesh(name, mesh):
+    """Twenty losses, and all arrays behind them, in double precision: some layers amplify rounding."""
+    row = NAMED[name]
+    feed = {key: more_rows(value) for key, value in row.feed.items()}
+    found = []
+    with jax.enable_x64(True):
+        for parallel in (None, MESHES[mesh]):
+            session = fluid.Session(training(row, feed), parallel=parallel)
+            losses = [session.step(feed)["loss"] for _ in range(20)]
+            found.append([*losses, *(v for _, v in sorted(session.scope.items()))])
+        for one, many in zip(*found, strict=True):
+            np.testing.assert_allclose(np.asarray(many), np.asarray(one), rtol=1e-5, atol=1e-9)

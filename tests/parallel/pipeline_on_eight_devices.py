@@ -1,0 +1,227 @@
+"""Pipelines over a mesh of eight devices; `test_eight_devices.py` runs this, in a process that has as many."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from on_eight_devices import collectives, compiled
+
+import fluid
+from fluid import layers
+
+WIDTH = 8
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(48, WIDTH)).astype("float32")
+RAGGED = [RANDOM.normal(size=(n, WIDTH)).astype("float32") for n in (3, 5, 1, 4, 2, 5, 3, 1, 2, 4, 5)]
+MESH = fluid.Mesh(data=2, stage=4)
+LONG = fluid.Mesh(data=2, stage=4, steps=1)
+
+
+def residual(h):
+    """A block that drops elements, with a parameter that all blocks share."""
+    inner = layers.fc(layers.layer_norm(h), 2 * WIDTH, act="tanh", bias_attr="bias")
+    return h + layers.dropout(layers.fc(inner, WIDTH), 0.3)
+
+
+def net(block=residual, n=8, x=None, **settings):
+    """A pipeline between layers that every device has."""
+
+    def program():
+        fed = layers.data("x", shape=[WIDTH]) if x is None else x()
+        h = layers.repeat(block, n, layers.fc(fed, WIDTH), pipeline="stage", **settings)
+        h = layers.sequence_pool(h, "average") if x is not None else h
+        loss = layers.mean(layers.square(layers.fc(h, 1) - 1.0))
+        fluid.optimizer.Momentum(0.01, 0.9).minimize(loss)
+        return loss
+
+    return program
+
+
+def measured(program, feed, steps, parallel):
+    """The loss and all gradients of each step, the parameters behind them, and the Session."""
+    session = fluid.Session(program, parallel=parallel)
+    names = ["mean_0.tmp_0", *(f"{name}@GRAD" for name in session.params())]
+    found = [dict(zip(names, session.step(feed, fetch=names), strict=True)) for _ in range(steps)]
+    return [*found, session.params()], session
+
+
+def both(program, feed, mesh=MESH, steps=4):
+    """Compare each step on one device with that on a mesh."""
+    one, _ = measured(program, feed, steps, None)
+    many, session = measured(program, feed, steps, mesh)
+    for found, wanted in zip(many, one, strict=True):
+        for name, value in wanted.items():
+            array = np.asarray(value)
+            scale = 1e-5 * (1e-2 + np.abs(array).max())
+            np.testing.assert_allclose(np.asarray(found[name]), array, rtol=1e-5, atol=scale, err_msg=name)
+    return session
+
+
+def test_a_pipeline_computes_what_one_device_computes_and_each_holds_its_share():
+    scope = both(net(microbatches=6), {"x": X}).scope
+    stack = {name: v for name, v in scope.arrays.items() if name.startswith("repeat_0/")}
+    slots = [v for path, v in jax.tree.leaves_with_path(scope.slots) if "repeat_0/" in jax.tree_util.keystr(path)]
+    assert len(stack) == 5 and len(slots) == len(stack)
+    for array in (*stack.values(), *slots):
+        assert {shard.data.nbytes * 4 for shard in array.addressable_shards} == {array.nbytes}
+
+
+@pytest.mark.parametrize(
+    ("rows", "mesh"),
+    [
+        pytest.param(24, MESH, id="even", marks=pytest.mark.full),
+        pytest.param(21, fluid.Mesh(data=2, fsdp=2, stage=2), id="uneven"),
+    ],
+)
+def test_dropout_masks_are_bit_equal(rows, mesh):
+    def block(value):
+        """Count the blocks, and write down the mask of each."""
+        count, masks = value
+        kept = layers.dropout(jnp.ones_like(masks, "float32"), 0.5) > 0
+        drawn = jax.random.bits(layers.random_key(), (3, count.shape[0]), "uint8").T  # rows as the last dimension
+        return count + 1, masks * 16 + kept * 8 + drawn % 8
+
+    def program():
+        x = layers.data("x", shape=[3])
+        begin = jnp.zeros(x.shape[:1], "int32"), jnp.zeros(x.shape, "int32")
+        return layers.repeat(block, 4, begin, pipeline="stage", microbatches=3)
+
+    feed = {"x": X[:rows, :3]}
+    (_, wanted), (count, masks) = (
+        fluid.Session(program, parallel=parallel).run(feed=feed, mode="train") for parallel in (None, mesh)
+    )
+    assert np.asarray(masks).tobytes() == np.asarray(wanted).tobytes()
+    assert np.asarray(count).tolist() == [4] * rows
+    assert len(np.unique(np.asarray(masks))) == masks.size
+
+
+def straight(stages, microbatches):
+    def program():
+        x = layers.data("x", shape=[WIDTH])
+        h = layers.repeat(
+            lambda h: layers.fc(h, WIDTH, act="tanh", bias_attr=False),
+            8,
+            x,
+            pipeline="stage",
+            microbatches=microbatches,
+        )
+        loss = layers.mean(h)
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    return program
+
+
+def by_hand(mesh, stages, microbatches):
+    """The step of `straight` by `jax.shard_map`, with the schedule of GPipe written out."""
+
+    def forward(weights, x):
+        stage = jax.lax.axis_index("stage")
+        queue = x.reshape(microbatches, -1, WIDTH)
+
+        def turn(before, time):
+            arrived = jax.lax.ppermute(before, "stage", [(i, i + 1) for i in range(stages - 1)])
+            h = jnp.where(stage == 0, queue[jnp.minimum(time, microbatches - 1)], arrived)
+            for weight in weights:
+                h = jnp.tanh(h @ weight)
+            return h, h
+
+        _, done = jax.lax.scan(turn, queue[0], jnp.arange(microbatches + stages - 1))
+        last = jax.lax.psum(jnp.where(stage == stages - 1, done[stages - 1 :], 0), "stage")
+        return last.reshape(x.shape)
+
+    weights = PartitionSpec("stage")
+    rows = PartitionSpec("data")
+    mapped = jax.shard_map(forward, mesh=mesh, in_specs=(weights, rows), out_specs=rows, check_vma=False)
+
+    def step(parameters, x):
+        loss, gradients = jax.value_and_grad(lambda p: mapped(p, x).mean())(parameters)
+        return parameters - 0.1 * gradients, loss
+
+    places = [NamedSharding(mesh, spec) for spec in (weights, rows)]
+    given = [
+        jax.ShapeDtypeStruct(s, "float32", sharding=p)
+        for s, p in zip([(8, WIDTH, WIDTH), X.shape], places, strict=True)
+    ]
+    return jax.jit(step, out_shardings=(places[0], None)).lower(*given).compile()
+
+
+@pytest.mark.parametrize(
+    ("stages", "microbatches"),
+    [pytest.param(4, 4, marks=pytest.mark.full), pytest.param(2, 6), pytest.param(8, 3, marks=pytest.mark.full)],
+)
+def test_who_waits_how_long_and_what_is_sent(stages, microbatches):
+    """Of all turns, each stage works in as many as there are parts: (S - 1) / (M + S - 1) of them are idle."""
+    program = straight(stages, microbatches)
+    mesh = fluid.Mesh(data=8 // stages, stage=stages)
+    one, many = fluid.plan(program, None, len(X), [fluid.Mesh(data=1), mesh]).candidates
+    ticks = microbatches + stages - 1
+    # Each row passes through each block once; what the devices compute beyond that, nobody reads.
+    assert 1 - one.work.flops / (8 * many.work.flops) == pytest.approx((stages - 1) / ticks, abs=1e-12)
+    assert many.work.collectives["collective-permute"] == 2 * ticks  # there, and the gradient back
+    assert many.parameters * stages == one.parameters
+
+    session = fluid.Session(program, parallel=mesh)
+    assert collectives(compiled(session, {"x": X})) == collectives(by_hand(session.layout.mesh, stages, microbatches))
+
+
+def sequences():
+    return layers.data("x", shape=[WIDTH], lod_level=1)
+
+
+def attentive(h):
+    seen = layers.layer_norm(h)
+    h = h + layers.multi_head_attention(seen, num_heads=2, bias_attr=False, causal=True, ring="steps")
+    return layers.dropout(h, 0.1)
+
+
+def recurrent(h):
+    return h + layers.dynamic_gru(layers.fc(h, 3 * WIDTH), size=WIDTH)
+
+
+def wide(h):
+    columns, rows = fluid.ParamAttr(sharding=(None, "model")), fluid.ParamAttr(sharding=("model", None))
+    inner = layers.shard(layers.fc(h, 64, act="tanh", param_attr=columns), ("data", "model"))
+    return h + layers.dropout(layers.fc(inner, WIDTH, param_attr=rows), 0.2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("program", "feed", "mesh"),
+    [
+        pytest.param(net(attentive, x=sequences), RAGGED, fluid.Mesh(data=2, stage=2, steps=2), id="ring"),
+        pytest.param(net(attentive, x=sequences, remat=True), RAGGED, LONG, id="sequences, remat"),
+        pytest.param(net(recurrent, x=sequences), RAGGED, fluid.Mesh(stage=8), id="recurrence"),
+        pytest.param(net(wide), X, fluid.Mesh(data=2, stage=2, model=2), id="model"),
+        pytest.param(
+            net(wide, microbatches=3, remat=True), X[:19], fluid.Mesh(data=1, fsdp=2, stage=2, model=2), id="fsdp"
+        ),
+        pytest.param(net(residual), X[:1], MESH, id="one row"),
+    ],
+)
+def test_pipelines_of_all_kinds(program, feed, mesh):
+    both(program, {"x": feed}, mesh)
+
+
+@pytest.mark.full
+def test_a_trainer_with_a_pipeline(tmp_path):
+    """Batches of which the last one has a row, tests, checkpoints for one device, and predictions."""
+    data = fluid.reader.arrays({"x": X[:41]}, batch_size=20)
+
+    def program():
+        h = layers.repeat(residual, 4, layers.data("x", shape=[WIDTH]), pipeline="stage", microbatches=3)
+        guess = layers.fc(h, 1)
+        return {"loss": layers.mean(layers.square(guess - 1.0)), "guess": guess}
+
+    one, many = (fluid.Trainer(program, fluid.optimizer.SGD(0.01), parallel=mesh) for mesh in (None, MESH))
+    for trainer in (one, many):
+        trainer.train(data, num_epochs=3, progress=False)
+    np.testing.assert_allclose(many.test(data).loss, one.test(data).loss, rtol=1e-5)
+    many.save_params(tmp_path / "params")
+    for mesh in (None, fluid.Mesh(data=4, stage=2), fluid.Mesh(fsdp=8)):
+        inferencer = fluid.Inferencer(program, param_path=tmp_path / "params", parallel=mesh)
+        for rows in (1, 3, 41):
+            wanted = many.session.run(feed={"x": X[:rows]}, fetch=["guess"], mode="test")[0]
+            found = inferencer.infer({"x": X[:rows]}, fetch=["guess"])[0]
+            np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,383 @@
+"""Populations: each member ends with the numbers of an ordinary Trainer of its seed and settings."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import fluid
+
+SEEDS = [3, 8]
+RATES = [0.002, 0.03]
+DROPOUTS = [0.1, 0.6]
+X = np.random.default_rng(0).normal(size=(44, 6)).astype("float32")
+DATA = {"x": X, "y": X[:, :1] * X[:, 1:2]}
+
+
+def body(dropout=0.5):
+    x = fluid.layers.data("x", shape=[6])
+    hidden = fluid.layers.batch_norm(fluid.layers.fc(x, size=8, act="tanh", name="hidden"))
+    hidden = fluid.layers.dropout(hidden, dropout, dropout_implementation="upscale_in_train")
+    return fluid.layers.fc(hidden, size=1, name="guess")
+
+
+def program(dropout=0.5):
+    guess = body(dropout)
+    y = fluid.layers.data("y", shape=[1])
+    loss = fluid.layers.mean(fluid.layers.square_error_cost(guess, y))
+    return {"guess": guess, "loss": loss}
+
+
+def line():
+    """A program that compiles quickly."""
+    x, y = fluid.layers.data("x", shape=[6]), fluid.layers.data("y", shape=[1])
+    return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))}
+
+
+def reader(seed=0, batch_size=16):
+    """Minibatches of 16, 16 and 12, if nothing else is said."""
+    return fluid.reader.arrays(DATA, batch_size=batch_size, shuffle=True, seed=seed)
+
+
+TESTED = fluid.reader.arrays(DATA, batch_size=30)
+WHOLE = fluid.reader.arrays(DATA, batch_size=44)
+
+
+def equal(population, member, trainer, tolerance=1e-5):
+    mine, its = population[member], trainer.params
+    assert mine.keys() == its.keys()
+    for name, array in its.items():
+        np.testing.assert_allclose(np.asarray(mine[name]), np.asarray(array), rtol=tolerance, atol=tolerance)
+
+
+def same_bits(first, second):
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        assert np.asarray(array).tobytes() == np.asarray(second[name]).tobytes(), name
+
+
+class Off(fluid.metrics.MetricBase):
+    """How far a guess is off, at most."""
+
+    def reset(self):
+        self.most = 0.0
+
+    def update(self, guess, y):
+        self.most = max(self.most, float(np.abs(guess - y).max()))
+
+    def eval(self):
+        return self.most
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A population of two, and what its events have shown."""
+    vary = {"learning_rate": RATES, "dropout": DROPOUTS}
+    population = fluid.Population(program, fluid.optimizer.Adam(), seeds=SEEDS, vary=vary)
+    events = []
+    population.train(reader(0, 22), num_epochs=2, event_handler=events.append, test_reader=WHOLE)
+    return population, events
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The same trainings, one by one."""
+    trainers = []
+    for seed, rate, dropout in zip(SEEDS, RATES, DROPOUTS, strict=True):
+        trainer = fluid.Trainer(functools.partial(program, dropout), fluid.optimizer.Adam(rate), seed=seed)
+        trainer.train(reader(0, 22), num_epochs=2, test_reader=WHOLE)
+        trainers.append(trainer)
+    return trainers
+
+
+def test_each_member_is_what_a_trainer_alone_makes_of_it(trained, alone):
+    population, _ = trained
+    assert len(population) == 2
+    for member, trainer in enumerate(alone):
+        equal(population, member, trainer)
+        for column in ("loss", "test_loss"):
+            of_member = [values[member] for values in population.history[column]]
+            np.testing.assert_allclose(of_member, trainer.history[column], rtol=1e-5)
+
+
+def test_metrics_of_events_and_tests_have_a_number_for_each_member(trained, alone):
+    population, events = trained
+    steps = [event for event in events if isinstance(event, fluid.EndStepEvent)]
+    assert [(event.metrics["loss"].shape, event.examples) for event in steps] == 4 * [((2,), 22)]
+    measured = [event for event in events if isinstance(event, fluid.MeasuredEvent)]
+    assert [event.metrics["test_loss"].shape for event in measured] == [(2,), (2,)]
+    ends = [event for event in events if isinstance(event, fluid.EndEpochEvent)]
+    assert ends[1].metrics["loss"].tolist() == population.history["loss"][1].tolist()
+    found = population.test(WHOLE, metrics={"off": Off().of(guess="guess", y="y")})
+    assert found.keys() == ["guess", "loss", "off"]
+    np.testing.assert_allclose(found["loss"], [trainer.history["test_loss"][-1] for trainer in alone], rtol=1e-5)
+    by_hand = np.abs(found["guess"] - DATA["y"]).max(axis=(1, 2))
+    np.testing.assert_allclose(found["off"], by_hand, rtol=1e-6)
+    assert population.best("loss") == int(np.argmin(found["loss"])) != population.best("loss", mode="max")
+    ran = population.run({"x": X[:3]}, fetch="guess")
+    np.testing.assert_allclose(ran[0][1], alone[1].run({"x": X[:3]}, fetch="guess")[0], rtol=1e-5, atol=1e-6)
+    assert [results[0].shape for results in population.predict(reader(0, 22), fetch="guess")] == 2 * [(2, 22, 1)]
+
+
+def test_an_ensemble_gives_the_mean_of_its_members_and_what_each_computes(trained):
+    population, _ = trained
+    each = [fluid.Inferencer(body, params=member).infer({"x": X[:5]})[0] for member in population]
+    mean = fluid.Inferencer(body, params=population)
+    np.testing.assert_allclose(mean.infer({"x": X[:5]})[0], np.mean(each, axis=0), rtol=1e-5, atol=1e-7)
+    assert [results[0].shape for results in mean.predict(fluid.reader.arrays({"x": X}, batch_size=30))][-1] == (14, 1)
+    found = fluid.Inferencer(body, params=population.each).infer({"x": X[:5]})[0]
+    np.testing.assert_allclose(found, np.stack(each, axis=1), rtol=1e-6)
+
+    def choice():
+        return fluid.layers.argmax(body(), axis=1)
+
+    with pytest.raises(
+        fluid.errors.ArgumentError, match="mean of what its members compute, found int.*population.each"
+    ):
+        fluid.Inferencer(choice, params=population).infer({"x": X[:5]})
+    with pytest.raises(fluid.errors.ArgumentTypeError, match="an ensemble lies on one device"):
+        fluid.Inferencer(body, params=population, rename={"a": "b"})
+
+
+def test_a_member_starts_a_trainer_and_all_members_start_from_one(trained):
+    population, _ = trained
+    trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), params=population[1])
+    same_bits(population[1], trainer.params)
+    shared = fluid.Population(program, fluid.optimizer.SGD(0.1), size=2, params=trainer.params)
+    for member in shared:
+        same_bits(member, trainer.params)
+    again = fluid.Population(program, fluid.optimizer.SGD(0.1), size=2, params=population.params)
+    for member in range(2):
+        same_bits(again[member], population[member])
+    with pytest.raises(
+        fluid.errors.ArgumentError, match=r"population\(member=2\): expected a whole number from -2 to 1"
+    ):
+        population[2]
+
+
+def rated(size=3, **settings):
+    """A population whose first member learns nothing, and stops to become better at once."""
+    vary = {"learning_rate": [0.0, 0.02, 0.2][:size]}
+    return fluid.Population(line, fluid.optimizer.SGD(), seeds=[1] * size, vary=vary, **settings)
+
+
+def stopping():
+    return fluid.handlers.EarlyStopping("test_loss", patience=2, min_delta=0.02)
+
+
+def test_members_stop_early_by_themselves_as_they_would_alone():
+    population, handler = rated(), stopping()
+    active = []
+
+    def on_event(event):
+        if isinstance(event, fluid.BeginEpochEvent):
+            active.append(population.active.tolist())
+
+    population.train(reader(), 60, on_event, handlers=[handler], test_reader=TESTED)
+    trainers = []
+    for rate in (0.0, 0.02, 0.2):
+        trainers.append(fluid.Trainer(line, fluid.optimizer.SGD(rate), seed=1))
+        trainers[-1].train(reader(), 60, handlers=[stopping()], test_reader=TESTED)
+    epochs = [len(trainer.history["epoch"]) for trainer in trainers]
+    assert [sum(of_epoch[member] for of_epoch in active) for member in range(3)] == epochs
+    assert len(population.history["epoch"]) == max(epochs) < 60 and len(set(epochs)) == 3
+    for member, trainer in enumerate(trainers):
+        equal(population, member, trainer)
+        for column in ("loss", "test_loss"):  # the last minibatches are smaller, and weigh less
+            of_member = [values[member] for values in population.history[column]][: epochs[member]]
+            np.testing.assert_allclose(of_member, trainer.history[column], rtol=1e-5)
+    assert not population.active.any() and handler.best.shape == (3,)
+    population.train(reader(), 1)
+    assert population.active.all()
+
+
+class Break(fluid.Handler):
+    """Ends a training after so many steps by an error: nothing is saved then, as nothing is when it is killed."""
+
+    def __init__(self, done):
+        self._done = done
+
+    def end_step(self, event):
+        if self.done == self._done:
+            raise ZeroDivisionError
+
+
+def test_a_population_that_is_broken_off_ends_with_the_bits_of_one_that_is_not(in_tmp):
+    def run(folder, *handlers):
+        population = rated(checkpoint_config=fluid.CheckpointConfig(folder, step_interval=4))
+        population.train(reader(), 6, handlers=[stopping(), *handlers], test_reader=TESTED)
+        return population
+
+    whole = run("whole")
+    assert not whole.active[0] and whole.active.any()  # after three epochs, and so before it is broken off
+    with pytest.raises(ZeroDivisionError):
+        run("broken", Break(14))  # its last checkpoint is that of step 12
+    resumed = run("broken")
+    same_bits(resumed.session.state(), whole.session.state())
+    assert [v.tolist() for v in resumed.history["test_loss"]] == [v.tolist() for v in whole.history["test_loss"]]
+    other = {"learning_rate": [0.0, 0.02, 0.3]}
+    with pytest.raises(
+        fluid.errors.ParameterError, match="learning_rate.*found .* in what was saved, expected the same"
+    ):
+        config = fluid.CheckpointConfig("broken")
+        fluid.Population(line, fluid.optimizer.SGD(), seeds=[1] * 3, vary=other, checkpoint_config=config)
+
+
+def test_a_member_that_is_lost_is_named_and_the_others_are_saved(in_tmp):
+    vary = {"learning_rate": [0.01, 1e30]}
+    config = fluid.CheckpointConfig("here", epoch_interval=1)
+    population = fluid.Population(line, fluid.optimizer.SGD(), vary=vary, checkpoint_config=config)
+    with pytest.warns(fluid.errors.FluidWarning, match="the loss of member 1 is .* others go on"):
+        population.train(reader(), 3)
+    population.test(reader())
+    assert population.best() == 0 == population.best(mode="max")
+    saved = fluid.Population(line, fluid.optimizer.SGD(), vary=vary, checkpoint_config=config)
+    same_bits(saved[0], population[0])
+    assert int(saved.session.scope.step) == 9
+
+
+def text():
+    words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    rows = fluid.layers.embedding(words, size=[9, 3])
+    return fluid.layers.mean(fluid.layers.fc(fluid.layers.sequence_pool(rows, "sum"), size=1))
+
+
+def test_members_may_read_minibatches_of_their_own():
+    population = fluid.Population(line, fluid.optimizer.Momentum(0.05), seeds=SEEDS)
+    population.train(fluid.Population.separate([reader(5), reader(6)]), num_epochs=2)
+    for member, seed in enumerate((5, 6)):
+        trainer = fluid.Trainer(line, fluid.optimizer.Momentum(0.05), seed=SEEDS[member])
+        trainer.train(reader(seed), num_epochs=2)
+        equal(population, member, trainer)
+        np.testing.assert_allclose([v[member] for v in population.history["loss"]], trainer.history["loss"], rtol=1e-5)
+    short = fluid.reader.arrays({name: column[:32] for name, column in DATA.items()}, batch_size=16)
+    with pytest.raises(fluid.errors.ReaderError, match="the reader of member 1 has ended"):
+        population.train(fluid.Population.separate([reader(), short]))
+    with pytest.raises(fluid.errors.FeedError, match="is of 1 readers, expected one for each of the 2 members"):
+        population.train(fluid.Population.separate([reader()]))
+    words = fluid.Population(text, fluid.optimizer.SGD(0.1), size=2)
+    with pytest.raises(fluid.errors.FeedError, match="'words' has rows of any length"):
+        words.train(fluid.Population.separate(2 * [lambda: [[([1, 2, 3],)]]]))
+    small = fluid.reader.arrays(DATA, batch_size=15)
+    with pytest.raises(fluid.errors.FeedError, match=r"'x' of batch 0 has the shapes \[\(15, 6\), \(16, 6\)\]"):
+        population.train(fluid.Population.separate([reader(), small]))
+
+
+def looked_up(penalty=0.0):
+    ids = fluid.layers.data("ids", shape=[2, 1], dtype="int64")
+    rows = fluid.layers.embedding(ids, size=[9, 3], is_sparse=True)
+    guess = fluid.layers.fc(rows, size=1)
+    y = fluid.layers.data("y", shape=[1])
+    return fluid.layers.mean(fluid.layers.square_error_cost(guess, y)) + penalty * fluid.layers.mean(
+        fluid.layers.square(guess)
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "values"),
+    [
+        # A schedule is multiplied, a number replaced; both where tables are updated by rows.
+        pytest.param(
+            lambda rate: fluid.optimizer.Adagrad(lambda done: rate / (1 + done)),
+            "learning_rate",
+            [0.1, 0.4],
+            marks=pytest.mark.slow,
+        ),
+        (lambda decay: fluid.optimizer.AdamW(0.05, weight_decay=decay, lazy_mode=True), "weight_decay", [0.0, 0.3]),
+        (lambda alpha: fluid.optimizer.Lookahead(fluid.optimizer.SGD(0.1), alpha=alpha, k=2), "alpha", [0.2, 0.8]),
+    ],
+)
+@pytest.mark.filterwarnings(
+    "ignore:Lookahead .* needs tables as a whole"
+)  # that its updates are dense is as it should be
+def test_numbers_of_the_optimizer_differ_and_tables_are_updated_by_rows(make, name, values):
+    rng = np.random.default_rng(1)
+    data = {"ids": rng.integers(0, 9, (16, 2)), "y": rng.normal(size=(16, 1)).astype("float32")}
+    population = fluid.Population(looked_up, make(1.0), vary={name: values, "penalty": [0.5, 0.0]})
+    population.train(fluid.reader.arrays(data, batch_size=8), num_epochs=3)
+    for member, penalty in enumerate((0.5, 0.0)):
+        trainer = fluid.Trainer(functools.partial(looked_up, penalty), make(values[member]), seed=member)
+        trainer.train(fluid.reader.arrays(data, batch_size=8), num_epochs=3)
+        equal(population, member, trainer)
+    if name == "learning_rate":
+        np.testing.assert_allclose(population.learning_rate, [0.1 / 7, 0.4 / 7], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_frozen_parameters_averages_and_sizes_of_gradients_are_those_of_each_member(in_tmp):
+    ema = fluid.optimizer.ExponentialMovingAverage(0.5)
+
+    def train(make, **settings):
+        trainer = make(line, ema.track(fluid.optimizer.Adam(0.1)), **settings)
+        trainer.freeze("fc_0.b_0")
+        handlers = [fluid.handlers.GradientMonitor(), fluid.handlers.TestEvery(TESTED, average=ema)]
+        return trainer, trainer.train(reader(), 2, handlers=handlers)
+
+    population, found = train(fluid.Population, seeds=SEEDS)
+    trainer, expected = train(fluid.Trainer, seed=SEEDS[1])
+    equal(population, 1, trainer)
+    for name in ("test_loss", "grad_norm_0", "update_ratio_0"):
+        np.testing.assert_allclose([values[1] for values in found[name]], expected[name], rtol=1e-5)
+    found.plot("here.png")
+    found.to_pandas()
+
+
+def sized(size=3, dropout=0.5, unused=1.0, epsilon=0.1):
+    x = fluid.layers.data("x", shape=[6])
+    return fluid.layers.mean(fluid.layers.dropout(fluid.layers.fc(x, size=size), dropout)) + epsilon
+
+
+WRONG = [
+    (
+        {"droput": [0.1, 0.2]},
+        fluid.errors.UnknownNameError,
+        "'droput' is neither an argument .* Did you mean 'dropout'",
+    ),
+    ({"beta_1": [0.1, 0.2]}, fluid.errors.UnknownNameError, "a number of Adam, .* Did you mean 'beta1'"),
+    (
+        {"dropout": [0.1, 0.2, 0.3]},
+        fluid.errors.ArgumentError,
+        "found 3 values, expected one for each of the 2 members",
+    ),
+    ({"dropout": 0.1}, fluid.errors.ArgumentTypeError, "expected a list of 2 numbers"),
+    ({"dropout": ["a", "b"]}, fluid.errors.ArgumentError, "expected numbers"),
+    ({"dropout": [0.1, 1.2]}, fluid.errors.ArgumentError, "dropout_0: dropout_prob=1.2"),
+    ({"unused": [0.1, 0.2]}, fluid.errors.ArgumentError, "a training step does not depend on it"),
+    ({"size": [3, 4]}, fluid.errors.ArgumentError, "the value of 'size' decides the structure .*partial.sized, size=3"),
+    ({"learning_rate": [0.1, -1]}, fluid.errors.ArgumentError, "expected a number from 0 on"),
+    ({"beta1": [0.9, 1.0]}, fluid.errors.ArgumentError, "expected a decay from 0 to below 1"),
+    ({"epsilon": [0.1, 0.2]}, fluid.errors.ArgumentError, "found an argument of the program function and a number"),
+    ([0.1, 0.2], fluid.errors.ArgumentTypeError, "expected lists by name"),
+]
+
+
+@pytest.mark.parametrize(("vary", "error", "said"), WRONG)
+def test_what_varies_nothing_or_cannot_vary_is_refused(vary, error, said):
+    with pytest.raises(error, match=said):
+        fluid.Population(sized, fluid.optimizer.Adam(), size=2, vary=vary)
+
+
+def test_what_a_population_is_not_is_refused(in_tmp):
+    adam = fluid.optimizer.Adam()
+    make = functools.partial(fluid.Population, line, adam)
+    for settings, said in [
+        ({}, "how many members there are is not said"),
+        ({"size": 1}, "expected a whole number from 2 on"),
+        ({"size": 3, "seeds": [1, 2]}, "found 2 seeds, expected one for each of the 3 members"),
+        ({"size": 2, "checkpoint_config": fluid.CheckpointConfig("c", keep_best=("loss", "min"))}, "keep_best=None"),
+    ]:
+        with pytest.raises(fluid.errors.ArgumentError, match=said):
+            make(**settings)
+    with pytest.raises(fluid.errors.ArgumentTypeError, match="trains one program function"):
+        fluid.Population([(line, adam)], size=2)
+    population = make(size=2)
+    with pytest.raises(fluid.errors.ArgumentError, match="compares the results of the last test, and there is none"):
+        population.best()
+    with pytest.raises(fluid.errors.ArgumentError, match="CSVLogger follows the numbers of one training"):
+        population.train(reader(), handlers=[fluid.handlers.CSVLogger("log.csv")])
+    with pytest.raises(fluid.errors.ArgumentError, match="restore_best=True"):
+        population.train(reader(), test_reader=TESTED, restore_best=True)
+    with pytest.raises(fluid.errors.ArgumentError, match="holds one model"):
+        population.save_inference_model("model.fluid")
+    with pytest.raises(fluid.errors.ArgumentTypeError, match="unexpected keyword argument 'seed'"):
+        make(size=2, seed=1)
