@@ -92,6 +92,52 @@ def hand_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, s
     return train
 
 
+def fused_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = ADAM) -> tuple[fluid.Trainer, Train]:
+    """The same as `fluid_peer`, with many steps in one call, of data that lies on the device."""
+    trainer = fluid.Trainer(model.train_program, optimizer=setup.by_fluid, steps_per_dispatch="auto")
+    columns = {"x": x, "label": labels}
+    reader = fluid.reader.arrays(columns, batch_size=setup.batch, shuffle=True, seed=0, on_device=True)
+
+    def train(epochs: int) -> list[float]:
+        losses: list[float] = []
+
+        @fluid.handlers.every(setup.read_every)
+        def read(event: Any) -> None:
+            losses.append(float(event.metrics[0]))
+
+        trainer.train(reader, num_epochs=epochs, handlers=[read])
+        return losses
+
+    return trainer, train
+
+
+def scan_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, setup: Setup = ADAM) -> Train:
+    """By hand: a scan over as many steps as lie between two losses that are read, of data that lies on the device."""
+    optimizer, step = make_step(model, setup.by_hand)
+    trainable = set(fluid.Program(model.train_program).parameters)
+    parameters, states = split(params, trainable)
+    state = (parameters, states, optimizer.init(parameters))
+    columns = jax.device_put((x, labels))
+    random = np.random.default_rng(0)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def steps(state: Any, columns: Any, rows: Any) -> tuple[Any, Any]:
+        return jax.lax.scan(lambda state, chosen: step(state, columns[0][chosen], columns[1][chosen]), state, rows)
+
+    def train(epochs: int) -> list[float]:
+        nonlocal state
+        losses = []
+        for _ in range(epochs):
+            order = random.permutation(len(labels)).astype("int32").reshape(-1, setup.read_every, setup.batch)
+            for rows in order:
+                state, found = steps(state, columns, rows)
+                losses.append(float(found[-1]))
+        jax.block_until_ready(state)
+        return losses
+
+    return train
+
+
 def turns_of(model: Model, steps_per_epoch: int, epochs: int, setup: Setup = ADAM) -> dict[str, Callable[[], float]]:
     """Both peers, "fluid" and "hand", as functions that train for some epochs and return the steps per second."""
     x, labels = model.data(steps_per_epoch * setup.batch)

@@ -1,10 +1,12 @@
 """fluid: write a model as one Python function; train, test, save and infer it on JAX.
 
-What most scripts use is loaded here, the rest on use. `__init__.pyi` says which file each name comes from.
+Layers are loaded here, the rest on use. `__init__.pyi` says which file each name comes from.
 """
 
-from fluid import inferencer, layers, lazy, missing, trainer  # noqa: F401
+from fluid import layers, lazy, missing  # noqa: F401
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__, otherwise=missing.of_fluid, above=["static"])
+__getattr__, __dir__, __all__ = lazy.attach(
+    __name__, otherwise=missing.of_fluid, above=["inferencer", "session", "static", "storage"]
+)

@@ -1,6 +1,7 @@
 """A training to be killed: `python tests/killed.py FOLDER MODE` says which rows each step had, and ends with its state.
 
-Modes: "plain"; "stuck" hangs in a handler after three steps; "full" runs on a disk that is full for a while.
+Modes: "plain"; "stuck" hangs in a handler after three steps; "full" runs on a disk that is full for a while; "together"
+runs up to four steps in one call of the device.
 """
 
 import hashlib
@@ -49,13 +50,15 @@ def full_disk(trainer, done):
 
 def train(folder=None, mode="plain", say=print):
     """Train, saying a line for each step; returns the Trainer."""
-    config = None if folder is None else fluid.CheckpointConfig(folder, step_interval=2, max_num_checkpoints=2)
+    together = 4 if mode == "together" else 1
+    interval = 2 if mode != "together" else 5
+    config = None if folder is None else fluid.CheckpointConfig(folder, step_interval=interval, max_num_checkpoints=2)
     optimizer = fluid.optimizer.Adam(0.01, accumulate_steps=3)
-    trainer = fluid.Trainer(program, optimizer, seed=3, checkpoint_config=config)
+    trainer = fluid.Trainer(program, optimizer, seed=3, checkpoint_config=config, steps_per_dispatch=together)
 
     def on_event(event):
         if isinstance(event, fluid.BeginStepEvent):
-            done = int(trainer.session.scope.step)
+            done = event.epoch * -(-ROWS // BATCH) + event.step
             batch = hashlib.sha256(np.asarray(event.feed["x"]).tobytes()).hexdigest()[:12]
             say(f"{done} {event.epoch} {event.step} {batch}")
             if mode == "full":

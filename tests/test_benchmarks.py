@@ -47,6 +47,17 @@ def test_peers_learn_the_same(name, setup, monkeypatch):
     assert by_fluid[-1] < 0.95 * by_fluid[0]
 
 
+@pytest.mark.slow
+def test_peers_of_many_steps_in_one_call_learn_the_same():
+    """Of one batch, in which the order of the rows, which each shuffles in its own way, does not count."""
+    models, training = importlib.import_module("models"), importlib.import_module("training")
+    setup = training.ADAM._replace(read_every=1)
+    x, labels = models.MLP.data(setup.batch)
+    trainer, by_fluid = training.fused_peer(models.MLP, x, labels, setup)
+    by_hand = training.scan_peer(models.MLP, x, labels, dict(trainer.params), setup)
+    np.testing.assert_allclose(by_fluid(5), by_hand(5), rtol=2e-3)
+
+
 def losses_of(name, setup):
     """Return the losses of five steps, by fluid and by hand."""
     models, training = importlib.import_module("models"), importlib.import_module("training")

@@ -5,9 +5,15 @@ import subprocess
 import sys
 
 import pytest
+from buffers import watch
 from test_examples import EXAMPLES, load
 
 pytestmark = pytest.mark.full
+
+
+@pytest.fixture(autouse=True)
+def _no_step_copies_a_buffer_or_waits_for_the_host(monkeypatch):
+    watch(monkeypatch)
 
 
 def test_every_example_is_run_here_as_it_is_shown():

@@ -27,6 +27,7 @@ PAGES = [
     "rates.md",
     "resume.md",
     "serving.md",
+    "speed.md",
     "static.md",
     "transfer.md",
     "validation.md",

@@ -185,6 +185,16 @@ def count(jaxpr: Any) -> int:
     return sum(1 + sum(map(count, inner_jaxprs(equation))) for equation in jaxpr.eqns)
 
 
+def uses(jaxpr: Any, primitive: str) -> bool:
+    """Whether an equation is of a primitive with this name, inner functions included.
+
+    Example:
+      >>> uses(jax.make_jaxpr(lambda x: jnp.sin(x) + 1)(1.0).jaxpr, "sin")
+      True
+    """
+    return any(e.primitive.name == primitive or any(uses(i, primitive) for i in inner_jaxprs(e)) for e in jaxpr.eqns)
+
+
 def user_line(equation: Any) -> str:
     """The innermost line of the user's that made an equation, as `file:line in function`."""
     frame = next((f for f in frames(equation) if not is_library(f.file_name)), None)

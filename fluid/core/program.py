@@ -19,7 +19,7 @@ from fluid.core.discovery import (
     warn_of_likely_mistakes,
     warn_of_random_constants,
 )
-from fluid.core.equations import count, last_values
+from fluid.core.equations import count, last_values, uses
 from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch, stand_in
 from fluid.core.origins import Origin, origins_of
@@ -92,6 +92,7 @@ class Program:
         and the key of an output for the value that is returned under it.
       lookups: parameters of which rows are looked up.
       equations: how many equations the function is, those inside of loops and branches counted once.
+      convolves: whether one of them is a convolution.
       random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
       minimizes: what `optimizer.minimize` recorded.
@@ -115,6 +116,7 @@ class Program:
 
     origins: Mapping[str, Origin] = {}
     equations = 0
+    convolves = False
     exported = False
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
@@ -149,7 +151,7 @@ class Program:
         self.minimizes = [
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.made.minimizations
         ]
-        self.equations = count(found.jaxpr)
+        self._note_equations(found)
         self.random = frame.declared.uses_randomness
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)
@@ -308,6 +310,10 @@ class Program:
         """Zeros for all feeds."""
         made = {name: stand_in(spec, batch, steps=(3, 5)) for name, spec in self.feeds.items()}
         return {n: jnp.zeros(self.sample_shapes[n], v.dtype) if n in self.sample_shapes else v for n, v in made.items()}
+
+    def _note_equations(self, found: Discovery) -> None:
+        self.equations = count(found.jaxpr)
+        self.convolves = uses(found.jaxpr, "conv_general_dilated")
 
     def _mark_batch_dimensions(self, found: Discovery) -> None:
         # A function that works for one batch size only is legal; its dimensions stay as they are.

@@ -1,5 +1,7 @@
 """A handler that announces how large gradients and updates are."""
 
+import math
+
 from fluid.session import step_names
 from fluid.trainer import EndStepEvent, Handler
 from fluid.trainer.evaluation.values import Every, Interval, value_name
@@ -45,6 +47,10 @@ class GradientMonitor(Handler):
     def fetches(self) -> list[str]:
         """The same values: the training step computes them."""
         return list(dict.fromkeys(name for program in self.trainer.programs for name in self._names(program)))
+
+    def steps_ahead(self) -> float:
+        """Any number, unless a handler acts on the values."""
+        return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def end_step(self, event: EndStepEvent) -> None:
         """Announce the values of this step, if they are due."""

@@ -1,5 +1,6 @@
 """Handlers that stop a training, ask for a checkpoint, or measure learning rates."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from fluid.core import whole_number
 from fluid.session.names import rate_names
-from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
+from fluid.trainer import BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
 from fluid.trainer.evaluation.monitor import Monitor
 from fluid.trainer.evaluation.values import Every, Interval, value_name
 
@@ -117,6 +118,10 @@ class Checkpoint(Handler):
     def __init__(self, every: Interval = "epoch"):
         self._every = Every(every, "Checkpoint")
 
+    def steps_ahead(self) -> float:
+        """Up to the step after which it is due."""
+        return self._every.steps_left(self.done)
+
     def end_step(self, event: EndStepEvent) -> None:
         """Ask for a checkpoint, if it is due."""
         if self._every.at_step(self.done):
@@ -155,7 +160,6 @@ class LearningRateMonitor(Handler):
 
     def __init__(self, every: Interval = 1):
         self._every = Every(every, "LearningRateMonitor")
-        self._rates: Any = None
 
     def measures(self) -> list[str]:
         """One name for each `minimize`."""
@@ -163,22 +167,25 @@ class LearningRateMonitor(Handler):
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Find out whether all rates are told; what this raises of one that is not, is raised before the first step."""
-        for program in self.trainer.programs:
-            self._rates = self._current(program)
+        for program in self.trainer.programs.values():
+            self.trainer.session.rate_arrays(program)
 
-    def begin_step(self, event: BeginStepEvent) -> None:
-        """Compute the rates of this step on the device, if they are due."""
-        self._rates = self._current(event.program) if self._every.at_step(self.done + 1) else None
+    def steps_ahead(self) -> float:
+        """Any number, unless a handler acts on the rates."""
+        return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
+
+    def fetches(self) -> list[str]:
+        """The same values: the training step knows them."""
+        programs = self.trainer.programs.values()
+        return list(dict.fromkeys(name for program in programs for name in rate_names(program)))
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Announce the rates of this step."""
-        if self._rates is not None:
-            self.announce(event.epoch, event.step, dict(zip(self._names(event.program), self._rates, strict=True)))
+        """Announce the rates of this step, if they are due."""
+        if self._every.at_step(self.done):
+            rates = [event.fetched[name] for name in rate_names(self.trainer.programs[event.program])]
+            self.announce(event.epoch, event.step, dict(zip(self._names(event.program), rates, strict=True)))
 
     def _names(self, program: str) -> list[str]:
         """What the rates of a program are announced as."""
         programs = self.trainer.programs
         return [value_name(programs, program, name) for name in rate_names(programs[program])]
-
-    def _current(self, program: str) -> Any:
-        return self.trainer.session.rate_arrays(self.trainer.programs[program])

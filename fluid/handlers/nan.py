@@ -12,6 +12,7 @@ from fluid.handlers.nan_report import State, investigate
 from fluid.session import Request
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.asking import AskableStep, Asked
+from fluid.trainer.evaluation.means import on_host
 from fluid.trainer.evaluation.values import Every, Interval, number
 from fluid.trainer.health import Health
 
@@ -89,6 +90,10 @@ class TerminateOnNaN(Handler):
             )
         self._keep(state)
 
+    def steps_ahead(self) -> float:
+        """Up to the next check."""
+        return self._every.steps_left(self.done)
+
     def begin_step(self, event: BeginStepEvent) -> None:
         """Keep the minibatch until its step is checked."""
         rates = self.trainer.session.rates.given(event.program)
@@ -96,7 +101,7 @@ class TerminateOnNaN(Handler):
 
     def end_step(self, event: EndStepEvent) -> None:
         """Check the steps since the last check, if it is due."""
-        self._losses.append(event.metrics[self.trainer.programs[event.program].loss_output])
+        self._losses.append(event.metrics.unread(self.trainer.programs[event.program].loss_output))
         if self._every.at_step(self.done):
             self._check()
 
@@ -120,7 +125,7 @@ class TerminateOnNaN(Handler):
     def _complaint(self, state: State, losses: list[Any]) -> str | None:
         """What is wrong after some steps with these losses, or None."""
         found = self._health.complaint(self._by_name(state))
-        lost = [loss for loss in map(number, jax.device_get(losses)) if not np.isfinite(loss)]
+        lost = [loss for loss in map(number, on_host(losses)) if not np.isfinite(loss)]
         if lost:
             return f"the loss is {lost[0]:.6g}"
         return f"the loss is finite, but {found}" if found else None
@@ -139,14 +144,15 @@ class TerminateOnNaN(Handler):
             before = _copy(self._state())
             asked = step.ask()
             asked.override(batch.replaced)
-            loss = step(batch.feed, asked)[0][step.loss_output]
+            feed = dict(batch.feed)
+            loss = step(feed, asked)[0][step.loss_output]
             complaint = self._complaint(self._state(), [loss])
             if complaint is None:
                 continue
             report = None
             if self._report and not batch.replaced:
                 its = before._replace(slots=before.slots[program.name])
-                report = investigate(session, program, its, batch.feed, batch.epoch, batch.step)
+                report = investigate(session, program, its, feed, batch.epoch, batch.step)
             self._put(before)
             raise errors.NonFiniteError(_short(batch, complaint) if report is None else str(report), report)
         self._put(self._good)

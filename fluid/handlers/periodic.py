@@ -1,5 +1,6 @@
 """Functions that are called every so often while training: `every` and `once`."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,6 +77,10 @@ class _Periodic(Handler):
         self._function = function
         self._due = due
 
+    def steps_ahead(self) -> float:
+        """Up to the step after which it is due."""
+        return self._due.steps_left(self.done)
+
     def end_step(self, event: EndStepEvent) -> None:
         """Call the function, if it is due."""
         if self._due.at_step(self.done):
@@ -101,6 +106,10 @@ class _Once(_Periodic):
         """Start afresh, unless an interrupted training continues."""
         if not event.resumed:
             self._called = False
+
+    def steps_ahead(self) -> float:
+        """Up to the step after which it is due; any number once the function was called."""
+        return math.inf if self._called else super().steps_ahead()
 
     def state(self) -> dict[str, Any]:
         """Whether the function was called."""

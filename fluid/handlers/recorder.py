@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from fluid.session.results import IN_FLIGHT
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, MeasuredEvent
 from fluid.trainer.evaluation.means import Averaging, TrainingMeans
 from fluid.trainer.evaluation.values import Every, Interval, by_name
@@ -19,6 +18,7 @@ class Recorder(Averaging):
     """
 
     first_process_only = True
+    acts_on_measured = False
     for_members = False
 
     def __init__(self, every: Interval):
@@ -33,7 +33,7 @@ class Recorder(Averaging):
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Write the records of steps that the loop itself has waited for."""
-        self._flush(self.done - IN_FLIGHT)
+        self._flush(self.done - self._dispatcher.in_flight)
 
     def end_step(self, event: EndStepEvent) -> None:
         """Add the step to the means, and close the record if it is due."""

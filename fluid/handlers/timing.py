@@ -1,5 +1,6 @@
 """Handlers that say where the time goes."""
 
+import math
 import time
 from typing import Any
 
@@ -50,6 +51,10 @@ class Timer(Handler):
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Leave out what comes between epochs, such as tests."""
         self._mark = None
+
+    def steps_ahead(self) -> float:
+        """Any number, unless a handler acts on the times."""
+        return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Count the time since the last step as waiting for the device."""
@@ -111,6 +116,11 @@ class Profiler(Handler):
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Count steps from here on."""
         self._count = 0
+
+    def steps_ahead(self) -> float:
+        """Up to the first of the steps, and from there up to the last."""
+        first, end = self._steps
+        return first - self._count if self._count < first else end - self._count if self._count < end else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Start the profile at the first of the steps, and mark each step in it."""

@@ -10,9 +10,19 @@ from fluid import errors
 from fluid.core import whole_number
 from fluid.reader import data_sets
 from fluid.reader.base import Pass, Reader, ReaderLike, Rows, Source, Wanted, as_reader, exhausted
+from fluid.reader.resident import Resident
+from fluid.reader.resident import Rows as RowNumbers
 
 
-def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, drop_last: bool = False) -> Reader:
+def arrays(
+    arrays: Any,
+    batch_size: int,
+    shuffle: bool = False,
+    seed: int = 0,
+    drop_last: bool = False,
+    *,
+    on_device: bool = False,
+) -> Reader:
     """Read minibatches from NumPy arrays, by slicing: the fastest reader for data in memory.
 
     Args:
@@ -22,13 +32,15 @@ def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, d
       shuffle: whether each pass has an order of its own, which depends on the seed and the number of the pass alone.
       seed: at least 0.
       drop_last: whether a last, shorter minibatch is left out.
+      on_device: whether the data is put on the device, once, as a whole. Minibatches are the same, in the same order,
+        but each is taken there by the numbers of its rows, which alone come from the host: see `docs/speed.md`.
 
     Returns:
       A Reader of tuples of columns `[batch, ...]` (of one column for a single array), or of dicts of columns.
 
     Raises:
       ArgumentError: the columns differ in length, or are empty; or a number is out of range.
-      ArgumentTypeError: the data is no array, tuple, dict or DataFrame.
+      ArgumentTypeError: the data is no array, tuple, dict or DataFrame; or it has no numbers and goes to the device.
 
     Example:
       >>> import numpy as np
@@ -44,18 +56,35 @@ def arrays(arrays: Any, batch_size: int, shuffle: bool = False, seed: int = 0, d
     end = count - count % size if drop_last else count
     by_name = isinstance(arrays, Mapping)
 
-    def iterate(epoch: int, start: int) -> Rows:
+    def rows(epoch: int, start: int) -> Iterator[slice | np.ndarray]:
         order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count) if shuffle else None
         for low in range(start * size, end, size):
-            high = min(low + size, end)
-            if order is None:
-                picked = [column[low:high] for column in columns]
+            span = slice(low, min(low + size, end))
+            yield span if order is None else order[span]
+
+    def iterate(epoch: int, start: int) -> Rows:
+        for wanted in rows(epoch, start):
+            if isinstance(wanted, slice):
+                picked = [column[wanted] for column in columns]
             else:  # `take` is quicker than indexing when rows are long
-                picked = [column.take(order[low:high], axis=0) for column in columns]
+                picked = [column.take(wanted, axis=0) for column in columns]
             yield dict(zip(names, picked, strict=True)) if by_name else tuple(picked)
 
     plan = {"arrays": count, "batch": size, "shuffle": seed if shuffle else None, "drop_last": bool(drop_last)}
-    return Reader(iterate, plan)
+    if not on_device:
+        return Reader(iterate, plan)
+    resident = Resident(names, columns, by_name)
+
+    def numbers(epoch: int, start: int) -> Rows:
+        for wanted in rows(epoch, start):
+            every = np.arange(wanted.start, wanted.stop) if isinstance(wanted, slice) else wanted
+            yield RowNumbers(resident, every.astype(np.int32))
+
+    def gathered(epoch: int, start: int) -> Rows:
+        for minibatch in numbers(epoch, start):
+            yield resident.minibatch(minibatch.rows)
+
+    return Reader(gathered, plan, numbers=numbers)
 
 
 class Minibatches:
@@ -74,6 +103,11 @@ class Minibatches:
     def __init__(self, source: ReaderLike):
         self._reader = as_reader("reader=", source)
         self._wanted: Wanted | None = None
+        self._by_number = False
+
+    def number(self) -> None:
+        """Give the next minibatches of data on the device as `resident.Rows`, the numbers of their rows."""
+        self._by_number = True
 
     def divide(self, wanted: Wanted) -> None:
         """Spare the next passes work on rows that other processes read; any rows may stand for those then."""
@@ -94,8 +128,10 @@ class Minibatches:
         """Start the next pass, or continue the one that `restore` named."""
         # The Pass is made now, and not with the first minibatch, so that `state()` already tells its position.
         reader = self._reader
-        rows = reader() if self._wanted is None else reader.start(reader.divided(self._wanted))
-        return self._checked(rows)
+        if self._wanted is not None:
+            return self._checked(reader.start(reader.divided(self._wanted)))
+        by_number = reader.numbers if self._by_number else None
+        return self._checked(reader() if by_number is None else reader.start(by_number))
 
     def __iter__(self) -> Iterator[Any]:
         return self()

@@ -42,6 +42,7 @@ class Reader:
       in_blocks: of `(size, wanted)`, gives another `iterate`, which leaves out work on rows that are not wanted of each
         `size` rows: ELSEWHERE may stand for them.
       divided: of `wanted`, gives another `iterate` of minibatches, in which any rows may stand for those not wanted.
+      numbers: another `iterate`, which gives `resident.Rows` instead of minibatches: where the data is on the device.
 
     Example:
       >>> from fluid.reader import batch
@@ -62,11 +63,13 @@ class Reader:
         plan: Any,
         in_blocks: Callable[[int, Wanted], Iterate] | None = None,
         divided: Callable[[Wanted], Iterate] | None = None,
+        numbers: Iterate | None = None,
     ):
         self.iterate = iterate
         self.plan = plan
         self.in_blocks = in_blocks or (lambda size, wanted: iterate)
         self.divided = divided or (lambda wanted: iterate)
+        self.numbers = numbers
         self._next: Position = (0, 0)
         self._position: Position = (0, 0)
         self._latest: object = None

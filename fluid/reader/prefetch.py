@@ -1,4 +1,4 @@
-"""Reading one minibatch ahead, without a thread.
+"""Reading minibatches ahead, without a thread.
 
 JAX returns from a step as soon as it is dispatched, while the device still works. The loop uses that time itself: right
 after dispatching step k it calls `advance()`, which reads minibatch k+1, converts it and starts its transfer. Reading
@@ -9,6 +9,7 @@ longer than a step takes can read further ahead in a thread: `fluid.reader.buffe
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -38,7 +39,7 @@ class Prefetched(NamedTuple):
 
 
 class Prefetcher(Iterator[Prefetched]):
-    """Converted minibatches, of which the next one is read when the caller has time for it.
+    """Converted minibatches, of which the next ones are read when the caller has time for it.
 
     An exception of the reader or of `convert` is kept, and the same object is raised when its minibatch is due.
     KeyboardInterrupt and SystemExit pass through at once; a minibatch that was read already is not lost.
@@ -71,22 +72,31 @@ class Prefetcher(Iterator[Prefetched]):
         self._state = state
         self._index = first
         self._read: tuple[Any, dict[str, Any] | None] | None = None
-        self._ready: Prefetched | BaseException | None = None
+        self._ready: deque[Prefetched | BaseException] = deque()
         self._ended = False
 
     @property
     def ended(self) -> bool:
         """Whether the reader has ended and every minibatch was given."""
-        return self._ended and self._ready is None
+        return self._ended and not self._ready
+
+    @property
+    def ahead(self) -> int:
+        """How many minibatches were read and not given yet."""
+        return len(self._ready)
 
     @property
     def upcoming(self) -> Any:
         """What was made of the next minibatch; None when it is not there yet, or could not be made."""
-        return self._ready.feed if isinstance(self._ready, Prefetched) else None
+        first = self._ready[0] if self._ready else None
+        return first.feed if isinstance(first, Prefetched) else None
 
-    def advance(self) -> None:
-        """Read and convert the next minibatch, if that has not been done; raises interrupts only."""
-        if self._ready is not None or self._ended:
+    def advance(self, count: int = 1) -> None:
+        """Read and convert the next minibatch, unless so many were read ahead already; raises interrupts only.
+
+        Nothing is read behind a minibatch that could not be read or converted.
+        """
+        if self._ended or len(self._ready) >= count or (self._ready and not isinstance(self._ready[-1], Prefetched)):
             return
         begun = time.perf_counter()
         try:
@@ -99,18 +109,17 @@ class Prefetcher(Iterator[Prefetched]):
                 self._read = (minibatch, None if self._state is None else self._state())
             minibatch, state = self._read
             feed = self._convert(minibatch, self._index)
-            self._ready = Prefetched(feed, state, time.perf_counter() - begun)
+            self._ready.append(Prefetched(feed, state, time.perf_counter() - begun))
         except Exception as error:
-            self._ready = error
+            self._ready.append(error)
         self._read = None
         self._index += 1
 
     def __next__(self) -> Prefetched:
         self.advance()
-        ready = self._ready
-        self._ready = None
-        if ready is None:
+        if not self._ready:
             raise StopIteration
+        ready = self._ready.popleft()
         if isinstance(ready, Prefetched):
             return ready
         try:
@@ -124,7 +133,7 @@ class Prefetcher(Iterator[Prefetched]):
         """End the pass: `finally` blocks of readers run, threads end, and nothing more is given."""
         self._ended = True
         self._read = None
-        self._ready = None
+        self._ready.clear()
         if hasattr(self._iterator, "close"):
             self._iterator.close()
 

@@ -12,6 +12,7 @@ from fluid.core.equations import unneeded
 from fluid.place import OneDevice
 from fluid.reader.buckets import Buckets
 from fluid.session.freezing import Freezing
+from fluid.session.fused import Fed, Picks, SeveralResults, Stack, fused
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.own_step import StepFunction
 from fluid.session.rates import Rates
@@ -114,6 +115,7 @@ class BoundStep:
         self._alone = set(self._step.kept) == set(scope.arrays)
         scope.trained |= self._step.training
         self._train, self._test = self._jitted()
+        self._several: Any = None
 
     @property
     def loss_output(self) -> int:
@@ -129,14 +131,16 @@ class BoundStep:
         """The feeds that the results depend on, of those that the request does not give; what it gives is at hand."""
         return self._needed(feeds, overrides)
 
-    def lowered(self, feeds: Mapping[str, Any]) -> jax.stages.Lowered:
+    def lowered(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Lowered:
         """The step for feeds of these shapes, which is not run: what to compile and to look at.
 
         Args:
-          feeds: arrays, or `jax.ShapeDtypeStruct` in their places.
+          feeds: arrays, or `jax.ShapeDtypeStruct` in their places; or those of several steps in one call.
         """
         lowered: jax.stages.Lowered
-        if self._step.training:
+        if isinstance(feeds, Stack | Picks):
+            lowered = self._together().lower(self._carry(), self._not_carried(), feeds)
+        elif self._step.training:
             lowered = self._train.lower(self._carry(), self._not_carried(), dict(feeds), {})
         else:
             lowered = self._test.lower(self._kept(), dict(feeds), *self._rest({}))
@@ -172,12 +176,34 @@ class BoundStep:
             return results
         if self._replaced:
             self._check_replaced()
+        return self._update(self._train, feeds, overrides)
+
+    def several(self, fed: Fed, count: int) -> SeveralResults:
+        """Run several training steps in one call, as if each were called by itself.
+
+        Args:
+          fed: their feeds, on the device.
+          count: how many they are, as `fed` says it too.
+        """
+        if self._frozen is not self._freezing.names:
+            self._fit()
+        if self._replaced:
+            self._check_replaced()
+        return SeveralResults(self._update(self._together(), fed), count, self._names, self._step.request.also)
+
+    def _together(self) -> Any:
+        """The function of several training steps."""
+        if self._several is None:
+            self._several = jax.jit(self._noted(fused(self._functions(self._step)[0])), donate_argnums=0)
+        return self._several
+
+    def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
+        """Call what trains on the arrays of the scope, and put the new ones in their place; returns the results."""
+        scope = self._scope
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
         # results are in their place.
         with scope.lock, self._guard:
-            carry = self._carry()
-            kept = self._not_carried()
-            after, results = self._train(carry, kept, feeds, overrides)
+            after, results = train(self._carry(), self._not_carried(), *fed)
             scope.arrays.update(after["arrays"])
             scope.slots[self._program.name] = after["slots"]
             scope.step = after["step"]
@@ -203,14 +229,15 @@ class BoundStep:
 
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
-        self._fitted[self._frozen] = (self._step, self._train, self._test)
+        self._fitted[self._frozen] = (self._step, self._train, self._test, self._several)
         self._frozen = self._freezing.names
         known = self._fitted.get(self._frozen)
         if known is not None:
-            self._step, self._train, self._test = known
+            self._step, self._train, self._test, self._several = known
             return
         self._step = self._make(self._frozen)
         self._train, self._test = self._jitted()
+        self._several = None
         self._other_frozen = True
 
     def _kept(self) -> dict[str, Any]:
@@ -243,11 +270,20 @@ class BoundStep:
 
         return call if self._mesh is None else self._mesh.traced(call, position)
 
-    def _record_compilation(self, feeds: Mapping[str, Any]) -> None:
+    def _noted(self, several: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of several steps, noting its compilations."""
+
+        def call(carry: Any, kept: Any, fed: Fed) -> Any:
+            self._record_compilation(jax.eval_shape(lambda: fed.feed(0)), "several steps in one call")
+            return several(carry, kept, fed)
+
+        return call
+
+    def _record_compilation(self, feeds: Mapping[str, Any], how: str = "") -> None:
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
         name = self._program.name
         mode = self._step.request.mode
-        reason = self._reason(name, mode, shapes)
+        reason = f"{how}: {shapes}" if how else self._reason(name, mode, shapes)
         self._other_frozen = False
         self._shapes.append(shapes)
         self._compiling = True

@@ -101,6 +101,11 @@ class Results(Sequence[Any]):
         """Names and values in order; an error as for `keys` when there are no names."""
         return list(zip(self.keys(), self._values, strict=True))
 
+    def unread(self, place: int) -> Any:
+        """The value at a place, as something that NumPy can read later on: nothing is done for it now."""
+        later = getattr(self._values, "later", None)
+        return self._values[place] if later is None else later(place)
+
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a name, or a default when there is no such name."""
         return self[name] if name in self else default

@@ -1,13 +1,17 @@
 """What handlers ask of the step that is about to run: values to see, and values to put in the place of others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from fluid import errors
 from fluid.core import TRAIN, Program
 from fluid.reader.columns import read_feed
+from fluid.reader.resident import RowFeed
 from fluid.session import Request, Results, Session, check_fetch
+from fluid.session.fused import Fed, Picks, SeveralResults, Stack
 from fluid.session.names import Fetch, as_array, check_feed, split_names
 
 
@@ -21,15 +25,17 @@ class Asked:
       names: of the values that it shall return.
       values: what takes the place of feeds and named values, by name.
       over: whether the step has run.
+      together: whether it ran together with the one before, in one call of the device.
     """
 
-    __slots__ = ("_program", "names", "over", "values")
+    __slots__ = ("_program", "names", "over", "together", "values")
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, together: bool = False):
         self._program = program
         self.names: tuple[str, ...] = ()
         self.values: dict[str, Any] = {}
-        self.over = False
+        self.over = together
+        self.together = together
 
     def fetch(self, names: Fetch) -> None:
         """Ask for values; see `BeginStepEvent.fetch`."""
@@ -49,6 +55,12 @@ class Asked:
         self.values.update(values)
 
     def _check_time(self, method: str) -> None:
+        if self.together:
+            raise errors.ArgumentError(
+                f"event.{method}() was called of a step that ran in one call with the one before, expected the first "
+                f"step of a call: say in `def steps_ahead(self)` of a fluid.Handler how many steps may run before the "
+                f"one that you ask something of, or train with fluid.Trainer(..., steps_per_dispatch=1)"
+            )
         if self.over:
             raise errors.ArgumentError(
                 f"event.{method}() was called after the step had begun, expected before: call it while BeginStepEvent "
@@ -86,13 +98,34 @@ class AskableStep:
         """How often the step was compiled so far."""
         return self._step.compiled + sum(other.compiled for other in self._others.values())
 
-    def ask(self) -> Asked:
-        """What handlers write into what they ask of the next step."""
-        return Asked(self._program)
+    def ask(self, together: bool = False) -> Asked:
+        """What handlers write into what they ask of the next step; nothing, of one that ran together with others."""
+        return Asked(self._program, together)
+
+    def several(self, feeds: Sequence[Mapping[str, Any]], room: int) -> SeveralResults:
+        """Run several steps in one call; returns the outputs of each, and by name what handlers want to see.
+
+        Args:
+          feeds: of each step, all of the same shapes.
+          room: how many there may be in other calls, which need not compile anew then.
+        """
+        fed: Fed
+        first = feeds[0]
+        if isinstance(first, RowFeed):
+            rows = np.zeros((room, len(first.rows)), np.int32)
+            for number, feed in enumerate(feeds):
+                assert isinstance(feed, RowFeed)
+                rows[number] = feed.rows
+            there, count = self._session.place((rows, np.int32(len(feeds))))
+            fed = Picks(first.columns, there, count)
+        else:
+            fed = self._session.place(Stack.of(feeds, room))
+        return self._step.several(fed, len(feeds))
 
     def __call__(self, feed: Mapping[str, Any], asked: Asked) -> tuple[Results, Results]:
         """Run one step; returns the outputs, and by name what handlers want to see."""
         asked.over = True
+        feed = feed.arrays() if isinstance(feed, RowFeed) else feed
         if not asked.names and not asked.values:
             return self._step.and_also(feed)
         given, replaced = split_names(self._program, asked.values)

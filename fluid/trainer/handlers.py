@@ -1,6 +1,7 @@
 """Handlers: objects and functions around the training loop that are told of its events."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from fluid import errors
 from fluid.core import TRAIN, Program, warn
 from fluid.distributed import group
 from fluid.session import Results, check_fetch
+from fluid.session.results import IN_FLIGHT
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -46,6 +48,8 @@ class Handler:
       first_process_only: of several processes that train together, whether the first one alone tells this handler of
         events: True for what writes files or to the screen. What changes the training, tests or saves is told in all of
         them.
+      acts_on_measured: whether `measured` does more than to write values down, so that it has to come right after the
+        step that was measured.
       for_members: whether it takes the events of a `fluid.Population`, in which each scalar is an array `[members]`.
 
     Example:
@@ -65,6 +69,7 @@ class Handler:
 
     trainer: Any = None
     first_process_only = False
+    acts_on_measured = True
     for_members = True
     _dispatcher: "Dispatcher"
 
@@ -85,6 +90,23 @@ class Handler:
         several programs, each gives those that it has.
         """
         return ()
+
+    def steps_ahead(self) -> float | None:
+        """How many training steps may run from here before this handler has to be told of the last of them.
+
+        With `Trainer(steps_per_dispatch=...)` several steps run in one call of the device, and are told of when all are
+        under way: an event holds the values of its step, the trainer is that after the last step of the call. So a
+        handler that looks at it, tests, saves or changes something in every hundredth step lets `100 - self.done % 100`
+        steps run: a call ends there.
+
+        Returns:
+          At least 1, which lets each step run by itself; `math.inf` where the values of events are enough; None says
+          nothing: "auto" runs step after step then. By default it is None for a handler with `begin_step` or
+          `end_step`, and `math.inf` for others.
+        """
+        kind = type(self)
+        hears_steps = kind.begin_step is not Handler.begin_step or kind.end_step is not Handler.end_step
+        return None if hears_steps else math.inf
 
     def announce(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
         """Tell all handlers of measured values: they get a MeasuredEvent.
@@ -169,6 +191,8 @@ class Dispatcher:
 
     Attributes:
       done: training steps done.
+      in_flight: how many of these may be under way on the device still.
+      acting: whether a handler acts on what another one announces.
 
     Raises:
       ArgumentTypeError: one is neither, or cannot be called with one event.
@@ -193,6 +217,10 @@ class Dispatcher:
         self._trainer = trainer
         self._entered = 0  # how many handlers the beginning has reached
         self.done = 0
+        self.in_flight = IN_FLIGHT
+        self._silent = any(not isinstance(handler, Handler) for handler in handlers)
+        self._told = [handler for handler in self._handlers if not _is_for_another(handler)]
+        self.acting = any(h.acts_on_measured and type(h).measured is not Handler.measured for h in self._told)
 
     def __call__(self, event: Event) -> None:
         """Deliver one event to all handlers."""
@@ -200,6 +228,10 @@ class Dispatcher:
             self.done += 1
         for deliver in self._order[type(event)]:
             deliver(event)
+
+    def hear(self, kind: type) -> bool:
+        """Whether a handler is told of such events."""
+        return bool(self._order[kind])
 
     def enter(self, event: BeginTrainEvent) -> None:
         """Deliver the beginning, and count the handlers that it reached."""
@@ -233,6 +265,16 @@ class Dispatcher:
         for failure in failures:
             event.error.add_note(f"while a handler was told of this, it raised {failure!r}")
 
+    def steps_ahead(self) -> tuple[float | None, float]:
+        """How many steps may run before a handler has to be told of the last of them, see `Handler.steps_ahead`.
+
+        Returns:
+          That number, None where a handler says nothing; and what it is for those that say something.
+        """
+        said = [handler.steps_ahead() for handler in self._told]
+        least = min((each for each in said if each is not None), default=math.inf)
+        return None if self._silent or None in said else least, least
+
     def measures(self) -> list[str]:
         """The names of all values that handlers announce."""
         return [name for handler in self._handlers for name in handler.measures()]
@@ -254,8 +296,7 @@ class Dispatcher:
 
     def state(self) -> list[dict[str, Any]]:
         """What a resumed training needs of the handlers that are told of it, in their order."""
-        told = [handler for handler in self._handlers if not _is_for_another(handler)]
-        return [{"handler": type(handler).__name__, "state": handler.state()} for handler in told]
+        return [{"handler": type(handler).__name__, "state": handler.state()} for handler in self._told]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Hand back what `state` returned, each part to the first handler of its class that has got none yet."""

@@ -1,8 +1,9 @@
 """The training loop, readable from top to bottom."""
 
 import logging
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,14 @@ import numpy as np
 
 from fluid.core import TRAIN, warn
 from fluid.reader.buckets import padding_of
-from fluid.reader.prefetch import Prefetcher
+from fluid.reader.prefetch import Prefetched, Prefetcher
+from fluid.reader.resident import RowFeed
 from fluid.session import Request, Results, Session
 from fluid.session.results import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
+from fluid.trainer.dispatch import Together
+from fluid.trainer.dispatch.together import form_of
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -50,6 +54,12 @@ class ProgramRun:
     step: AskableStep
     batch_feed: str | None
 
+    def examples(self, feed: Mapping[str, Any]) -> int:
+        """How many examples a feed has."""
+        if isinstance(feed, RowFeed):
+            return len(feed.rows)
+        return 1 if self.batch_feed is None else int(feed[self.batch_feed].shape[0])
+
 
 @dataclass
 class Run:
@@ -65,6 +75,7 @@ class Run:
       checkpoints: are told when something can be saved.
       signals: hold back Ctrl-C and SIGTERM until they can do no harm.
       agreement: has all processes take the same steps, where there are several.
+      together: how many steps run in one call of the device.
       epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
     """
 
@@ -77,6 +88,7 @@ class Run:
     checkpoints: CheckpointHooks
     signals: Signals
     agreement: Agreement
+    together: Together
     epoch_metrics: Callable[[], Results]
 
 
@@ -132,43 +144,129 @@ def train(run: Run, num_epochs: int) -> None:
 def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
     """Run the steps of one epoch, or of what an interruption has left of it; returns the event of its end."""
     progress = run.progress
-    handlers = run.handlers
-    signals = run.signals
     compiled_before = _compiled(run)
-    with signals.at_once:
+    with run.signals.at_once:
         batches = progress.start_pass(run.convert)
         batches.advance()
     try:
         ended = run.agreement.before_epoch(progress.epoch, batches)
         for batch in () if ended else batches:
-            turn: Turn = batch.feed
-            program = run.programs[turn.program]
-            name = program.member.name
-            feed = program.member.fed(turn.feed)
-            asked = program.step.ask()
-            handlers(BeginStepEvent(progress.epoch, progress.step, feed, batch.seconds, asked, name))
-            metrics, fetched = program.step(feed, asked)
-            losses.add(metrics[program.step.loss_output], progress.epoch, progress.step)
-            progress.advance(batch)
-            quick = batch.seconds < _SLOW and not progress.reads_once
-            if quick:  # while the device works
-                _read_ahead(run, batches)
-            examples = 1 if program.batch_feed is None else feed[program.batch_feed].shape[0]
-            handlers(EndStepEvent(progress.epoch, progress.step - 1, metrics, fetched, examples, name))
-            if not quick:  # who waits for the end of this step need not wait for a slow reader as well
-                _read_ahead(run, batches)
+            program = run.programs[batch.feed.program]
+            metrics = _steps(run, program, batch, batches, losses)
             progress.last = run.agreement.after_step(progress.epoch, progress.step, batches)
-            run.checkpoints.after_step(metrics, name)
-            signals.check()
+            run.checkpoints.after_steps(metrics, program.member.name)
+            run.signals.check()
             if run.stopping() or (progress.last and not batches.ended):
                 break
-            losses.wait_for_half()
+            if losses.wait_for_half():
+                run.together.mark(program.member.name, run.handlers.done, time.perf_counter())
     finally:
         if run.pausing():
             progress.keep_pass(batches)
         else:
             batches.close()
     return _end_of_epoch(run, _compiled(run) - compiled_before)
+
+
+def _steps(
+    run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher, losses: "Losses"
+) -> Sequence[Results]:
+    """Run the steps of one call of the device: one, or several whose events follow when all of them are under way.
+
+    Args:
+      run: what this call of `train` works with.
+      program: whose step is next.
+      first: its minibatch.
+      batches: those behind it.
+      losses: of the steps under way.
+
+    Returns:
+      The outputs of each.
+    """
+    progress = run.progress
+    epoch = progress.epoch
+    begun = progress.step
+    step = program.step
+    compiled = step.compiled
+    feed = program.member.fed(first.feed.feed)
+    asked = step.ask()
+    room, wanted = _wanted(run, program, feed)
+    if run.handlers.hear(BeginStepEvent):
+        run.handlers(BeginStepEvent(epoch, begun, feed, first.seconds, asked, program.member.name))
+    found = [first, *([] if asked.names or asked.values else _more(run, first, batches, wanted))]
+    if len(found) == 1:
+        results = [step(feed, asked)]
+        losses.add(results[0][0][step.loss_output], epoch, begun)
+    else:
+        asked.over = True
+        several = step.several([batch.feed.feed for batch in found], room)
+        losses.add(several.stacked(step.loss_output), epoch, begun, len(found))
+        results = list(several)
+    for batch in found:
+        progress.advance(batch)
+    if step.compiled > compiled:
+        run.together.interrupt()
+    quick = sum(batch.seconds for batch in found) < _SLOW and not progress.reads_once
+    if quick:  # while the device works
+        _read_ahead(run, batches, wanted)
+    _tell(run, program, feed, found, results)
+    if not quick:  # who waits for the end of this step need not wait for a slow reader as well
+        _read_ahead(run, batches, wanted)
+    return [metrics for metrics, _ in results]
+
+
+def _tell(
+    run: Run,
+    program: ProgramRun,
+    feed: Mapping[str, Any],
+    found: Sequence[Prefetched],
+    results: Sequence[tuple[Results, Results]],
+) -> None:
+    """Tell handlers of the steps of one call, the beginning of the first excepted, of which they know already.
+
+    Args:
+      run: what this call of `train` works with.
+      program: whose steps they were.
+      feed: of the first.
+      found: the minibatches of all.
+      results: of all.
+    """
+    epoch = run.progress.epoch
+    begun = run.progress.step - len(found)
+    name = program.member.name
+    begins = run.handlers.hear(BeginStepEvent)
+    for number, (batch, (metrics, fetched)) in enumerate(zip(found, results, strict=True)):
+        if number:
+            feed = batch.feed.feed
+        if number and begins:
+            over = program.step.ask(together=True)
+            run.handlers(BeginStepEvent(epoch, begun + number, feed, batch.seconds, over, name))
+        run.handlers(EndStepEvent(epoch, begun + number, metrics, fetched, program.examples(feed), name))
+
+
+def _wanted(run: Run, program: ProgramRun, feed: Mapping[str, Any]) -> tuple[int, int]:
+    """For how many steps one call has room, and how many are wanted in the next one."""
+    room = run.together.room(program.member.program, feed, program.examples(feed))
+    run.handlers.in_flight = IN_FLIGHT if room == 1 else max(IN_FLIGHT, 2 * room)
+    if room == 1:
+        return 1, 1
+    ahead = run.together.ahead(*run.handlers.steps_ahead())
+    return room, int(max(1, min(room, ahead, run.checkpoints.steps_ahead())))
+
+
+def _more(run: Run, first: Prefetched, batches: Prefetcher, wanted: int) -> list[Prefetched]:
+    """The minibatches behind the first that can go into one call with it, up to so many together."""
+    found: list[Prefetched] = []
+    if wanted == 1:
+        return found
+    form = form_of(first.feed.feed)
+    _read_ahead(run, batches, wanted - 1)
+    while len(found) < wanted - 1 and not run.stopping():
+        turn = batches.upcoming
+        if turn is None or turn.program != first.feed.program or form_of(turn.feed) != form:
+            break
+        found.append(next(batches))
+    return found
 
 
 def _end_of_epoch(run: Run, compiled: int) -> EndEpochEvent:
@@ -188,14 +286,18 @@ def _compiled(run: Run) -> int:
     return sum(program.step.compiled for program in run.programs)
 
 
-def _read_ahead(run: Run, batches: Prefetcher) -> None:
-    """Read the next minibatch, unless training ends here: then it would be lost to readers that are read once only.
+def _read_ahead(run: Run, batches: Prefetcher, count: int) -> None:
+    """Read the next minibatches, unless training ends here: then they would be lost to readers that are read once only.
 
     What follows a step does not wait for a reader that has nothing yet.
     """
-    if not run.stopping() and run.signals.arrived is None and (run.progress.ready or run.agreement.needs_end):
-        with run.signals.reading_ahead:
-            batches.advance()
+    with run.signals.reading_ahead:
+        for number in range(batches.ahead + 1, count + 1):
+            if run.stopping() or run.signals.arrived is not None or not (run.progress.ready or run.agreement.needs_end):
+                return
+            batches.advance(number)
+            if batches.ahead < number:
+                return
 
 
 class Losses:
@@ -208,34 +310,53 @@ class Losses:
     """
 
     def __init__(self) -> None:
-        self._under_way: deque[tuple[Any, int, int]] = deque()
+        self._under_way: deque[tuple[Any, int, int, int]] = deque()
+        self._steps = 0
         self._warned = False
 
-    def add(self, loss: Any, epoch: int, step: int) -> None:
-        """Note the loss of a step that was started."""
-        self._under_way.append((loss, epoch, step))
+    def add(self, loss: Any, epoch: int, step: int, count: int = 1) -> None:
+        """Note the loss of a step that was started, or those of several steps in one call.
 
-    def wait_for_half(self) -> None:
-        """When too many steps are under way, wait for the older half at once.
-
-        Waking up for each would take CPU time from the device. Only the loss that was waited for is looked at.
+        Args:
+          loss: a scalar, or the scalars of all these steps, `[at least count]`.
+          epoch: of these steps.
+          step: the first of them.
+          count: how many there are.
         """
-        if len(self._under_way) > IN_FLIGHT:
-            while len(self._under_way) > IN_FLIGHT // 2 + 1:
-                self._under_way.popleft()
-            self._settle(*self._under_way.popleft())
+        self._under_way.append((loss, epoch, step, count))
+        self._steps += count
+
+    def wait_for_half(self) -> bool:
+        """When too many steps are under way, wait for the older half at once; returns whether it has waited.
+
+        Waking up for each would take CPU time from the device. Only the loss that was waited for is looked at. Of calls
+        with several steps one stays under way, so that the device has something to do meanwhile.
+        """
+        last = None
+        if self._steps > IN_FLIGHT:
+            while len(self._under_way) > 1 and self._steps > IN_FLIGHT // 2:
+                last = self._under_way.popleft()
+                self._steps -= last[-1]
+        if last is not None:
+            self._settle(*last)
+        return last is not None
 
     def wait_for_all(self) -> None:
         """Wait for the last step."""
         if self._under_way:
             self._settle(*self._under_way[-1])
             self._under_way.clear()
+            self._steps = 0
 
-    def _settle(self, loss: Any, epoch: int, step: int) -> None:
+    def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
         jax.block_until_ready(loss)
-        if not self._warned and not np.isfinite(loss).all():
+        if self._warned:
+            return
+        losses = np.reshape(loss, (-1, np.size(loss)) if count == 1 else (len(loss), -1))[:count]
+        if not np.isfinite(losses).all():
             self._warned = True
-            warn(_lost(np.ravel(loss), f"in step {step} of epoch {epoch}"))
+            bad = int(np.argmin(np.isfinite(losses).all(axis=1)))
+            warn(_lost(losses[bad], f"in step {step + bad} of epoch {epoch}"))
 
 
 def _lost(losses: np.ndarray, where: str) -> str:

@@ -1,4 +1,4 @@
-"""What a Trainer does with whole data sets beside training: predictions of its programs."""
+"""What a Trainer does with data beside training: predictions of its programs, and a look at their values."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ _PARAMS = "trainer.params, a dict of arrays by name"
 
 
 class Predicting(ShowsProgram, SpelledElsewhere):
-    """What Trainer inherits: `predict`, and the spellings of those who come from other libraries."""
+    """What Trainer inherits: `predict`, `run`, and the spellings of those who come from other libraries."""
 
     programs: dict[str, Program]
     _training: bool
@@ -112,3 +112,35 @@ class Predicting(ShowsProgram, SpelledElsewhere):
             return lambda: Results(on_host(values), shown)
 
         return stream(source, member.convert(feed_order, session.buckets(found), only, interrupts), begin)
+
+    def run(
+        self,
+        feed: Mapping[str, Any] | None = None,
+        fetch: Fetch | None = None,
+        mode: str = TEST,
+        program: str | ProgramFunction | None = None,
+    ) -> Results:
+        """Run a program once, to look at it: nothing is trained unless `mode` says so.
+
+        Args:
+          feed: as for `Session.run`.
+          fetch: as for `Session.run`.
+          mode: "test"; or "train" for one training step, of which no handler is told.
+          program: its name or its function; may be left out when there is one.
+
+        Returns:
+          Results: the program's outputs, or the values of `fetch` in order; on the device.
+
+        Raises:
+          FeedError: data does not fit.
+          UnknownNameError: no such feed or value.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="out"))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.run({"x": np.ones((3, 2))}, fetch=["out", "out.w_0@GRAD"])
+          {out: float32[3, 1], out.w_0@GRAD: float32[2, 1]}
+        """
+        return self.session.run(self._member(program, "run").program, feed, fetch, mode)

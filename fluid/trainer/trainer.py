@@ -21,6 +21,7 @@ from fluid.trainer import loop
 from fluid.trainer.calls import Calls, Readers
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpointing import HasCheckpoints
+from fluid.trainer.dispatch import StepsPerDispatch, Together
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import Interval
@@ -83,6 +84,9 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         of training steps done that gives the name.
       epoch_of: the name of the program with whose reader an epoch ends; that of the first one that has a reader, by
         default. The readers of the others are read on over the ends of epochs, and begin anew when they end.
+      steps_per_dispatch: how many steps run in one call of the device, at most: "auto" chooses by how long a step
+        takes, where all handlers say how many steps may run before they act. Nothing else changes by it: see
+        `docs/speed.md`.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
@@ -134,6 +138,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         shardings: Shardings | None = None,
         schedule: ScheduleLike = None,
         epoch_of: str | None = None,
+        steps_per_dispatch: StepsPerDispatch = 1,
     ):
         function = one_of("program_func", program_func, "train_func", train_func)
         optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
@@ -153,6 +158,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             shardings=shardings,
         )
         self._members = members_of(declared, programs, self.session)
+        self._together = Together(steps_per_dispatch, self._members, self.session)
         if len(programs) == 1:
             self.program = programs[0]
         self._stopping = False
@@ -273,6 +279,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             checkpoints=checkpoints,
             signals=signals,
             agreement=Agreement(group(), signals, lambda: (self._stopping, self._pausing), self.stop, self.pause),
+            together=self._together,
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, readers)
@@ -346,38 +353,6 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
         signals = self._signals if self._training else None
         return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows, signals, **looked_at)
-
-    def run(
-        self,
-        feed: Mapping[str, Any] | None = None,
-        fetch: Fetch | None = None,
-        mode: str = TEST,
-        program: str | ProgramFunction | None = None,
-    ) -> Results:
-        """Run a program once, to look at it: nothing is trained unless `mode` says so.
-
-        Args:
-          feed: as for `Session.run`.
-          fetch: as for `Session.run`.
-          mode: "test"; or "train" for one training step, of which no handler is told.
-          program: its name or its function; may be left out when there is one.
-
-        Returns:
-          Results: the program's outputs, or the values of `fetch` in order; on the device.
-
-        Raises:
-          FeedError: data does not fit.
-          UnknownNameError: no such feed or value.
-
-        Example:
-          >>> import fluid, numpy as np
-          >>> def program():
-          ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="out"))
-          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
-          >>> trainer.run({"x": np.ones((3, 2))}, fetch=["out", "out.w_0@GRAD"])
-          {out: float32[3, 1], out.w_0@GRAD: float32[2, 1]}
-        """
-        return self.session.run(self._member(program, "run").program, feed, fetch, mode)
 
     def pause(self) -> None:
         """End training after the current step, so that the next `train` with the same reader continues there.

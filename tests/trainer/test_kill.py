@@ -113,6 +113,19 @@ def test_row_01_several_programs_are_killed_and_end_with_the_same_bits(start, tm
     assert 0 < done <= len(said) and said[:done] + again[:-1] == turns and said == turns[: len(said)]
 
 
+def test_row_01_killed_with_several_steps_in_one_call_it_ends_with_the_same_bits(start, whole, tmp_path):
+    said, log, code = run(start(tmp_path, "together"), 15, kill_after(0))
+    assert code == -signal.SIGKILL, log
+    again, log, code = run(start(tmp_path, "together"))
+    assert code == 0, log
+    lines = {}
+    note(lines, said)
+    note(lines, again)
+    expected, checksum = whole
+    assert 0 < int(again[0].split()[0]) and [lines[i] for i in range(STEPS)] == expected
+    assert again[-1] == f"ended {checksum}"
+
+
 def note(lines, said):
     """Add what was said to the lines by step; a step that is done again has the same rows, and none is left out."""
     said = [line for line in said if not line.startswith("ended")]

@@ -4,6 +4,7 @@ import abc
 import contextlib
 import importlib
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -54,8 +55,12 @@ class CheckpointHooks(abc.ABC):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
 
     @abc.abstractmethod
-    def after_step(self, metrics: Results, program: str) -> None:
-        """Called after each step of a program, when its handlers are done."""
+    def after_steps(self, metrics: Sequence[Results], program: str) -> None:
+        """Called after each step of a program, or after several in one call, when their handlers are done."""
+
+    @abc.abstractmethod
+    def steps_ahead(self) -> float:
+        """How many steps may run in one call before something is to be saved."""
 
     @abc.abstractmethod
     def after_epoch(self) -> None:
@@ -71,8 +76,12 @@ class NoCheckpoints(CheckpointHooks):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         pass
 
-    def after_step(self, metrics: Results, program: str) -> None:
+    def after_steps(self, metrics: Sequence[Results], program: str) -> None:
         """Do nothing."""
+
+    def steps_ahead(self) -> float:
+        """Any number of steps."""
+        return math.inf
 
     def after_epoch(self) -> None:
         """Do nothing."""
@@ -257,11 +266,17 @@ class Checkpoints(CheckpointHooks):
         """Save after this step, or after the epoch that it ends."""
         self._asked = True
 
-    def after_step(self, metrics: Results, program: str) -> None:
+    def steps_ahead(self) -> float:
+        """How many steps may run in one call before it is time to save."""
+        interval = self.config.step_interval
+        return math.inf if interval is None else max(1, interval - self._since)
+
+    def after_steps(self, metrics: Sequence[Results], program: str) -> None:
         """Save if it is time; what is due at the last step of an epoch waits for its end."""
-        self._since += 1
+        self._since += len(metrics)
         if self._score is not None:
-            self._score.add(metrics, program)
+            for outputs in metrics:
+                self._score.add(outputs, program)
         if self._due() and not self._progress.last:
             self.save()
 

@@ -8,7 +8,9 @@ from typing import Any
 from fluid import errors
 from fluid.core import Program
 from fluid.session import Results
+from fluid.session.fused import Later
 from fluid.storage.folder import Folder
+from fluid.trainer.evaluation.means import on_host
 from fluid.trainer.evaluation.values import by_name, number, output_names, value_name
 from fluid.trainer.events import BeginTrainEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
@@ -60,8 +62,9 @@ class Score:
         """Count the output of a step of a program, without waiting for it."""
         if self.measured or program != self._program:
             return
-        self._waiting.append(metrics[self._position])
-        if len(self._waiting) > 64:
+        self._waiting.append(metrics.unread(self._position))
+        newest = self._waiting[min(55, len(self._waiting) - 1)]
+        if len(self._waiting) > 64 and (not isinstance(newest, Later) or newest.is_ready):
             self._fold(56)  # all but the newest are computed by now
 
     def announce(self, step: int, value: float) -> None:
@@ -107,7 +110,7 @@ class Score:
         return value if self._mode == "max" else -value
 
     def _fold(self, count: int) -> None:
-        self._total += math.fsum(map(float, self._waiting[:count]))
+        self._total += math.fsum(map(float, on_host(self._waiting[:count])))
         self._count += count
         del self._waiting[:count]
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from fluid import errors
 from fluid.session import Results
-from fluid.session.results import IN_FLIGHT
 from fluid.storage import PathLike
 from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
 from fluid.trainer.evaluation.means import TrainingMeans
@@ -125,10 +124,10 @@ class History(Mapping[str, list[Any]]):
         else:
             write_picture(picture, "history.png" if path is None else path)
 
-    def _append(self, row: _Row) -> None:
-        """Add an epoch; it is read when nothing has to wait for it."""
+    def _append(self, row: _Row, in_flight: int) -> None:
+        """Add an epoch; it is read when nothing has to wait for it: when so many steps lie behind it."""
         self._unread.append(row)
-        while self._unread[0].steps <= row.steps - IN_FLIGHT:
+        while self._unread[0].steps <= row.steps - in_flight:
             self._read_first()
 
     def _announced(self, steps: int, values: Mapping[str, Any]) -> bool:
@@ -171,6 +170,8 @@ class HistoryKeeper(Handler):
       history: of the last training.
     """
 
+    acts_on_measured = False
+
     def __init__(self) -> None:
         self.history = History()
         self._means: TrainingMeans | None = None
@@ -201,6 +202,10 @@ class HistoryKeeper(Handler):
         if event.first_step == 0 or self._means is None:
             self._means = TrainingMeans(self.trainer.programs)
 
+    def steps_ahead(self) -> float:
+        """Any number: the values of events are enough."""
+        return math.inf
+
     def end_step(self, event: EndStepEvent) -> None:
         """Count the step."""
         assert self._means is not None
@@ -214,7 +219,8 @@ class HistoryKeeper(Handler):
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Add a row."""
-        self.history._append(_Row(event.epoch, self.done, event.metrics, self._announced))
+        row = _Row(event.epoch, self.done, event.metrics, self._announced)
+        self.history._append(row, self._dispatcher.in_flight)
         self._announced = {}
 
     def state(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fluid.core import Program
 from fluid.session import Results
+from fluid.session.fused import Later
 from fluid.session.results import IN_FLIGHT
 from fluid.trainer.evaluation.values import as_json, from_json, number, scalar_outputs, scalars_of
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndStepEvent
@@ -87,9 +88,9 @@ class Means:
           metrics: the outputs of the program.
           examples: how many examples the step was over.
         """
-        values = list(metrics)
-        self._unread.append(([values[place] for place in self._places.values()], examples))
-        if len(self._unread) > _CHUNK + IN_FLIGHT:  # the loop itself has waited for the oldest of them
+        self._unread.append(([metrics.unread(place) for place in self._places.values()], examples))
+        # The loop itself has waited for the oldest of them, unless they ran in one call with the newest.
+        if len(self._unread) > _CHUNK + IN_FLIGHT and self._is_computed(_CHUNK):
             self._put_together()
 
     def read(self) -> dict[str, Any]:
@@ -101,7 +102,10 @@ class Means:
     def running(self) -> dict[str, Any]:
         """The values over those steps that the loop has waited for already; nothing when there are none."""
         self._fold_chunk()
-        self._fold_steps(len(self._unread) - IN_FLIGHT - 1)
+        count = len(self._unread) - IN_FLIGHT - 1
+        while count > 0 and not self._is_computed(count):
+            count -= 1
+        self._fold_steps(count)
         return self._results()
 
     def state(self) -> dict[str, Any]:
@@ -116,10 +120,15 @@ class Means:
         self._found = {name: _Found(*map(from_json, values)) for name, values in found.items()}
         self._weight = state["weight"]
 
+    def _is_computed(self, count: int) -> bool:
+        """Whether nothing has to wait for the oldest steps, that may have run in one call with newer ones."""
+        last = self._unread[count - 1][0]
+        return not last or not isinstance(last[0], Later) or last[0].is_ready
+
     def _put_together(self) -> None:
         """Read the oldest steps; or make one array for each scalar of them, where reading an array is expensive."""
         first, _ = self._unread[0]
-        if not first or _is_near(first[0]):
+        if not first or isinstance(first[0], Later) or _is_near(first[0]):
             self._fold_steps(_CHUNK)
             return
         self._fold_chunk()
@@ -178,6 +187,10 @@ def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
 
 def on_host(values: Sequence[Any]) -> list[np.ndarray]:
     """The arrays on the host; all that is read while training is read here."""
+    if any(isinstance(value, Later) for value in values):
+        stacks = {id(value.stack): value.stack for value in values if isinstance(value, Later)}
+        there = dict(zip(stacks, on_host(list(stacks.values())), strict=True))
+        return [there[id(v.stack)][v.number] if isinstance(v, Later) else on_host([v])[0] for v in values]
     if values and not _is_near(values[0]):
         return jax.device_get(list(values))
     return [np.asarray(value) for value in values]
@@ -256,6 +269,10 @@ class Averaging(Handler):
                 self._forget()
         self._trained = self.trainer
         self._begun = True
+
+    def steps_ahead(self) -> float:
+        """Any number: the values of events are enough."""
+        return math.inf
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """In the first epoch of a call of `train`, begin new means, unless an interrupted epoch continues."""

@@ -87,6 +87,10 @@ class TestEvery(Handler):
         if self._average is not None:
             self._average.values(self.trainer)
 
+    def steps_ahead(self) -> float:
+        """Up to the step after which it is due."""
+        return self._every.steps_left(self.done)
+
     def end_step(self, event: EndStepEvent) -> None:
         """Test, if it is due."""
         if self._every.at_step(self.done):

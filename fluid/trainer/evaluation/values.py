@@ -1,5 +1,6 @@
 """What handlers share: when something is due, and the scalars that a training has, by name."""
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -46,6 +47,10 @@ class Every:
     def at_step(self, done: int) -> bool:
         """Whether it is due after so many steps."""
         return self._unit == "step" and done % self._count == 0
+
+    def steps_left(self, done: int) -> float:
+        """In how many steps it is due next, after so many of them; infinite where it is not due after steps."""
+        return self._count - done % self._count if self._unit == "step" else math.inf
 
     def at_epoch(self, event: EndEpochEvent) -> bool:
         """Whether it is due at the end of this epoch; one that was stopped does not count."""

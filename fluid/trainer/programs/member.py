@@ -8,12 +8,13 @@ from fluid.place import OneDevice
 from fluid.reader.adapters import Minibatches
 from fluid.reader.buckets import Buckets
 from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.reader.resident import Resident, RowFeed, Rows
 from fluid.session import Session
 from fluid.trainer.programs.chain import Chain
 from fluid.trainer.programs.training_program import TrainingProgram
 from fluid.trainer.signals import Signals
 
-Convert = Callable[[Any, int], dict[str, Any]]
+Convert = Callable[[Any, int], Mapping[str, Any]]
 """What makes a feed on the device of a minibatch and its number in the epoch."""
 
 
@@ -60,14 +61,18 @@ class Member:
     def divide(self, source: Minibatches) -> None:
         """Where several processes share the minibatches, spare each of them work on rows that others put on devices.
 
-        Sequences are padded to the longest of a whole minibatch, so theirs are read as a whole by all.
+        Of data that lies on the device, the numbers of rows are enough. Sequences are padded to the longest of a whole
+        minibatch, so theirs are read as a whole by all.
         """
         layout = self._session.layout
-        by_rows = not self.has_sequences and all(spec.shape[:1] == (None,) for spec in self.reads.values())
-        if by_rows and self.is_shared and not isinstance(layout, OneDevice):
+        if self.has_sequences or not all(spec.shape[:1] == (None,) for spec in self.reads.values()):
+            return
+        if isinstance(layout, OneDevice) and self.reads:
+            source.number()
+        elif self.is_shared and not isinstance(layout, OneDevice):
             source.divide(layout.rows_here)
 
-    def fed(self, feed: dict[str, Any]) -> dict[str, Any]:
+    def fed(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
         """The feed of a step for a minibatch: with what other programs compute, from the parameters as they are now."""
         return feed if self.chain is None else self.chain(feed)
 
@@ -90,13 +95,32 @@ class Member:
         feeder = Feeder(self.reads, order, buckets=buckets, only=only)
         left_out = self.others
         session = self._session
+        columns: dict[int, dict[str, Any]] = {}  # of each data set on the device
 
-        def convert(minibatch: Any, index: int) -> dict[str, Any]:
+        def convert(minibatch: Any, index: int) -> Mapping[str, Any]:
             if interrupts is not None:
                 interrupts.check()
+            if isinstance(minibatch, Rows):
+                place = id(minibatch.resident)
+                if place not in columns:
+                    columns[place] = self._columns(feeder, only, minibatch.resident)
+                return RowFeed(columns[place], minibatch.rows)
             return session.convert(feeder, without(minibatch, left_out) if left_out else minibatch, index)
 
         return convert
+
+    def _columns(self, feeder: Feeder, only: Collection[str] | None, resident: Resident) -> dict[str, Any]:
+        """A data set on the device as this program is fed with it; checked and put there once."""
+        session = self._session
+
+        def put() -> dict[str, Any]:
+            feed = feeder.feed(without(resident.whole(), self.others))
+            session.nans.look(feeder.specs, feed)
+            there: dict[str, Any] = session.place(session.take(feed))
+            return there
+
+        specs = tuple((n, s.shape, s.held, s.limits, feeder.positions[n]) for n, s in feeder.specs.items())
+        return resident.table((specs, None if only is None else frozenset(only), session.device), put)
 
 
 def without(minibatch: Any, names: frozenset[str]) -> Any:

@@ -21,7 +21,7 @@ class Turn(NamedTuple):
     """
 
     program: int
-    feed: dict[str, Any]
+    feed: Mapping[str, Any]
 
 
 class Turns:

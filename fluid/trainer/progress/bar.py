@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fluid.session import Compilation
-from fluid.session.results import IN_FLIGHT
 from fluid.trainer.evaluation.means import Averaging
 from fluid.trainer.evaluation.values import by_name, number, spans
 from fluid.trainer.events import (
@@ -53,6 +52,7 @@ class ProgressBar(Averaging):
     """
 
     first_process_only = True
+    acts_on_measured = False
 
     def __init__(self, interval: float | None = None, show: bool | None = None):
         super().__init__()
@@ -157,7 +157,7 @@ class ProgressBar(Averaging):
     def _known(self, wait: bool = False) -> dict[str, Any]:
         """What was announced, as far as it is known to be computed."""
         for name, (done, value) in list(self._announced.items()):
-            if wait or not isinstance(value, jax.Array) or self.done - done > IN_FLIGHT:
+            if wait or not isinstance(value, jax.Array) or self.done - done > self._dispatcher.in_flight:
                 self._read[name] = number(value)
                 del self._announced[name]
         return self._read

@@ -1,0 +1,143 @@
+"""Columns that are put on a device once. A minibatch of them is an array of row numbers."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+
+
+class Resident:
+    """The columns of a data set, on the host, and what was put on devices of them.
+
+    Args:
+      names: of the columns, or their numbers.
+      columns: arrays `[rows, ...]` of numbers.
+      by_name: whether a minibatch is a dict of columns instead of a tuple.
+
+    Raises:
+      ArgumentTypeError: a column does not hold numbers.
+      ArgumentError: a column holds whole numbers that JAX would cut off.
+
+    Example:
+      >>> resident = Resident(["x"], [np.array([5, 6, 7])], by_name=True)
+      >>> resident.minibatch(np.array([2, 0], "int32"))
+      {'x': Array([7, 5], dtype=int32)}
+    """
+
+    def __init__(self, names: Sequence[Any], columns: Sequence[np.ndarray], by_name: bool):
+        for name, column in zip(names, columns, strict=True):
+            _check(name, column)
+        self._columns = dict(zip(names, columns, strict=True))
+        self._by_name = by_name
+        self._tables: dict[Hashable, dict[Any, jax.Array]] = {}
+
+    def whole(self) -> Any:
+        """All rows as one minibatch, on the host."""
+        return dict(self._columns) if self._by_name else tuple(self._columns.values())
+
+    def minibatch(self, rows: np.ndarray) -> Any:
+        """Some rows, int32 `[batch]`, as a minibatch of arrays on JAX's default device."""
+        columns = self.table(None, lambda: jax.device_put({n: np.array(c) for n, c in self._columns.items()}))
+        found = _pick(columns, jax.device_put(rows))
+        return found if self._by_name else tuple(found[name] for name in self._columns)
+
+    def table(self, key: Hashable, make: Callable[[], dict[Any, jax.Array]]) -> dict[Any, jax.Array]:
+        """The columns on a device, which are put there when they are wanted first.
+
+        Args:
+          key: of all that `make` depends on.
+          make: puts them there.
+        """
+        if key not in self._tables:
+            self._tables[key] = make()
+        return self._tables[key]
+
+
+class Rows(NamedTuple):
+    """A minibatch as the numbers of its rows.
+
+    Attributes:
+      resident: the data set.
+      rows: int32 `[batch]`.
+    """
+
+    resident: Resident
+    rows: np.ndarray
+
+
+class RowFeed(Mapping[str, Any]):
+    """The feed of a step as rows of columns that lie on the device, from where they are taken when somebody reads them.
+
+    Args:
+      columns: by name of feed, `[rows, ...]`.
+      rows: their numbers, int32 `[batch]`.
+
+    Attributes:
+      columns: the same.
+      rows: the same.
+
+    Example:
+      >>> RowFeed({"x": jnp.arange(4.0)}, np.array([3, 1], "int32"))["x"].tolist()
+      [3.0, 1.0]
+    """
+
+    __slots__ = ("_arrays", "columns", "rows")
+
+    def __init__(self, columns: dict[str, jax.Array], rows: np.ndarray):
+        self.columns = columns
+        self.rows = rows
+        self._arrays: dict[str, jax.Array] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arrays()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def arrays(self) -> dict[str, jax.Array]:
+        """The rows, by name of feed `[batch, ...]`."""
+        if self._arrays is None:
+            place = next((column.sharding for column in self.columns.values()), None)
+            self._arrays = _pick(self.columns, jax.device_put(self.rows, place))
+        return self._arrays
+
+
+def picked(columns: Mapping[Any, Any], rows: Any) -> dict[Any, Any]:
+    """Some rows of columns.
+
+    Args:
+      columns: by name, `[rows, ...]`.
+      rows: their numbers, int32 `[batch]`, all of them within the columns.
+
+    Returns:
+      By name `[batch, ...]`.
+    """
+    return {name: column.at[rows].get(mode="promise_in_bounds") for name, column in columns.items()}
+
+
+_pick = jax.jit(picked)
+
+
+def _check(name: Any, column: np.ndarray) -> None:
+    """Refuse what a device cannot hold as it is."""
+    if column.dtype.kind not in "biufc" and not jnp.issubdtype(column.dtype, jnp.floating):
+        raise errors.ArgumentTypeError(
+            f"reader.arrays(on_device=True): the column {name!r} holds {column.dtype}, expected numbers; turn words "
+            f"into ids first, for example {{word: id}}[word]"
+        )
+    held = jax.dtypes.canonicalize_dtype(column.dtype)
+    if column.dtype.kind in "iu" and held != column.dtype:
+        limits = jnp.iinfo(held)
+        if column.size and not (limits.min <= column.min() and column.max() <= limits.max):
+            raise errors.ArgumentError(
+                f"reader.arrays(on_device=True): the column {name!r} holds {column.min()} to {column.max()}, expected "
+                f"what fits into {held}: {limits.min} to {limits.max}; number ids from 0 on, or enable 64 bits: "
+                f"jax.config.update('jax_enable_x64', True)"
+            )

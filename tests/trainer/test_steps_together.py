@@ -1,0 +1,416 @@
+"""Several training steps in one call of the device: nobody sees another number, another event or another order."""
+
+import jax
+import numpy as np
+import pytest
+from buffers import lent
+from checkpointed import Killed, X, Y, assert_equal, state, trainer
+
+import fluid
+from fluid import errors
+from fluid.core import TRAIN
+from fluid.session import BoundStep, Request
+from fluid.session.fused import Picks, Stack
+from fluid.trainer.dispatch.pace import MOST, Pace
+
+LABELS = (np.arange(len(X)) % 5).astype("int64")
+
+
+def rich():
+    """A program with all that goes from one step to the next: statistics, random numbers, a schedule, slots."""
+    x, label = fluid.layers.data("x", shape=[4]), fluid.layers.data("label", shape=[1], dtype="int64")
+    hidden = fluid.layers.dropout(fluid.layers.batch_norm(fluid.layers.fc(x, size=6, act="tanh")), 0.3)
+    guess = fluid.layers.fc(hidden, size=5, act="softmax")
+    loss = fluid.layers.mean(fluid.layers.cross_entropy(guess, label))
+    return {"loss": loss, "accuracy": fluid.layers.accuracy(guess, label), "guess": guess}
+
+
+def optimizer():
+    return fluid.optimizer.Adam(fluid.layers.exponential_decay(0.05, 2, 0.9), accumulate_steps=2)
+
+
+def labelled(on_device=False):
+    data = {"x": X, "label": LABELS}
+    return fluid.reader.arrays(data, 8, shuffle=True, seed=4, drop_last=True, on_device=on_device)
+
+
+def columns(on_device=False):
+    """11 minibatches, the last of which is shorter."""
+    return fluid.reader.arrays((X[:43], Y[:43]), batch_size=4, on_device=on_device)
+
+
+class Seen(fluid.Handler):
+    """Writes down all that it is told, with values; it says that it only looks at those."""
+
+    def __init__(self, ahead=float("inf")):
+        self.lines = []
+        self._ahead = ahead
+
+    def steps_ahead(self):
+        return self._ahead
+
+    def fetches(self):
+        return ["grad_norm_0"]
+
+    def begin_step(self, event):
+        self.lines.append(("begin", event.epoch, event.step, np.asarray(event.feed["x"]).tobytes()))
+
+    def end_step(self, event):
+        values = [np.asarray(value).tobytes() for value in (*event.metrics, *event.fetched)]
+        self.lines.append(("end", event.epoch, event.step, values, event.examples, self.done))
+
+    def end_epoch(self, event):
+        self.lines.append(("epoch", event.epoch, event.steps, list(map(float, list(event.metrics)))))
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How many steps each call of the device had, in order."""
+    found = []
+    one, several = BoundStep.raw, BoundStep.several
+
+    def raw(self, feeds, overrides={}):  # noqa: B006
+        found.extend([1] if self._step.training else [])
+        return one(self, feeds, overrides)
+
+    def together(self, fed, count):
+        found.append(count)
+        return several(self, fed, count)
+
+    monkeypatch.setattr(BoundStep, "raw", raw)
+    monkeypatch.setattr(BoundStep, "several", together)
+    return found
+
+
+def trained(steps_per_dispatch, on_device=False, **options):
+    """What a training of the rich program leaves, tells and measures."""
+    seen = Seen()
+    made = trainer(None, rich, optimizer(), steps_per_dispatch=steps_per_dispatch, **options)
+    history = made.train(labelled(on_device), 3, handlers=[seen])
+    return state(made), seen.lines, dict(history), made
+
+
+@pytest.fixture(scope="module")
+def one_by_one():
+    return trained(1)
+
+
+@pytest.mark.parametrize("together, on_device", [(5, False), ("auto", True)])
+def test_same_bits_and_same_events_as_one_by_one(together, on_device, one_by_one, calls, monkeypatch):
+    monkeypatch.setattr(Pace, "together", property(lambda self: 4))
+    found, lines, history, made = trained(together, on_device)
+    assert_equal(found, one_by_one[0])
+    assert lines == one_by_one[1] and history == one_by_one[2]
+    assert calls == ([5] if together == 5 else [4, 1]) * 3
+
+
+def test_a_call_ends_where_somebody_looks(calls, tmp_path):
+    """Handlers with a cadence, tests, checkpoints and the end of an epoch, each at its own step."""
+    looked = []
+
+    def spy(name):
+        def look(event):
+            looked.append((name, look.trainer.session.scope.step.item()))
+
+        return look
+
+    def run(together, folder):
+        looked.clear()
+        third, once = spy("every 3"), spy("once")
+        handlers = [
+            fluid.handlers.every(3)(third),
+            fluid.handlers.once(5)(once),
+            fluid.handlers.TestEvery(columns(), 7),
+        ]
+        config = {"step_interval": 4, "epoch_interval": None, "max_num_checkpoints": None}
+        made = trainer(folder, config=config, steps_per_dispatch=together)
+        third.trainer = once.trainer = made
+        made.train(columns(), 2, handlers=handlers)
+        steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+        return list(looked), steps, dict(made.history), state(made)
+
+    expected = run(1, tmp_path / "one")
+    calls.clear()
+    found = run(8, tmp_path / "eight")
+    assert found[:3] == expected[:3]
+    assert_equal(found[3], expected[3])
+    ends = {int(end) for end in np.cumsum(calls)}  # 11 steps are an epoch, and the last is shorter
+    assert {3, 5, 6, 7, 9, 10, 11, 12, 14, 15, 18, 21, 22} | set(expected[1]) == ends
+    assert max(calls) == 3
+
+
+def test_asking_something_of_a_step_stops_before_it(calls):
+    class Asks(fluid.Handler):
+        fetched = ()
+
+        def steps_ahead(self):
+            return 5 - self.done % 6 or 1  # the sixth step begins a call, and is one
+
+        def begin_step(self, event):
+            if self.done % 6 == 5:
+                event.fetch("fc_0.w_0")
+
+        def end_step(self, event):
+            self.fetched = (*self.fetched, "fc_0.w_0" in event.fetched.keys())  # noqa: SIM118
+
+    asks = Asks()
+    trainer(steps_per_dispatch=8).train(columns(), handlers=[asks])
+    assert asks.fetched == (*[False] * 5, True, *[False] * 5) and calls == [5, 1, 4, 1]
+
+    def late(event):
+        if isinstance(event, fluid.BeginStepEvent) and event.step == 2:
+            event.fetch("fc_0.w_0")
+
+    with pytest.raises(errors.ArgumentError, match=r"in one call with the one before.*steps_ahead"):
+        trainer(steps_per_dispatch=4).train(columns(), event_handler=late)
+
+
+def test_stop_and_pause_end_with_the_call_and_nothing_is_lost(calls):
+    whole = trainer()
+    whole.train(columns(), 2)
+    calls.clear()
+    made = trainer(steps_per_dispatch=4)
+    seen = []
+
+    def stop(event):
+        if isinstance(event, fluid.EndStepEvent):
+            seen.append((event.epoch, event.step))
+            if len(seen) == 2:
+                made.pause()
+
+    reader = columns()
+    made.train(reader, 2, event_handler=stop)
+    assert seen == [(0, 0), (0, 1), (0, 2), (0, 3)] and calls == [4]  # documented: it sees steps after they ran
+    made.train(reader, 2, event_handler=stop)
+    assert seen == [(epoch, step) for epoch in range(2) for step in range(11)]
+    assert_equal(state(made), state(whole))
+
+
+def test_killed_within_a_call_it_resumes_exactly(tmp_path):
+    dies = 16  # the first of three in one call
+    whole = trainer()
+    expected = Seen()
+    whole.train(columns(), 3, handlers=[expected])
+
+    class Dies(Seen):
+        def end_step(self, event):
+            super().end_step(event)
+            if self.done == dies:
+                raise Killed
+
+    def make():
+        config = {"step_interval": 3, "epoch_interval": None}
+        return trainer(tmp_path, config=config, steps_per_dispatch=4)
+
+    killed = Dies()
+    doomed = make()
+    doomed._checkpoints.__class__.__exit__, kept = lambda *_: None, doomed._checkpoints.__class__.__exit__
+    try:
+        with pytest.raises(Killed):
+            doomed.train(columns(on_device=True), 3, handlers=[killed])
+        doomed._checkpoints.wait()
+    finally:
+        doomed._checkpoints.__class__.__exit__ = kept
+        doomed._checkpoints.folder.release()
+    rest = Seen()
+    again = make()
+    first = again.session.scope.step.item()
+    again.train(columns(), 3, handlers=[rest])  # on the host now: the order is the same
+    assert_equal(state(again), state(whole))
+    steps = [line for line in expected.lines if line[0] != "epoch"]
+    assert first < dies and first % 3 == 0
+    assert [line for line in rest.lines if line[0] != "epoch"] == steps[2 * first :]
+    assert [line for line in killed.lines if line[0] != "epoch"] == steps[: 2 * dies]
+    assert dict(again.history) == dict(whole.history)
+
+
+def wide():
+    """What XLA could put together in other ways inside of a loop: attention, a recurrence, pooling, a sparse table."""
+    x, ids = fluid.layers.data("x", shape=[6, 8]), fluid.layers.data("ids", shape=[6, 1], dtype="int64")
+    hidden = x + fluid.layers.embedding(ids, size=[30, 8], is_sparse=True)
+    hidden = fluid.layers.layer_norm(hidden, begin_norm_axis=2)
+    hidden = hidden + fluid.nets.scaled_dot_product_attention(hidden, hidden, hidden, num_heads=2)
+    outputs, _ = fluid.layers.rnn(fluid.layers.GRUCell(hidden_size=24), hidden)
+    pooled = fluid.layers.pool2d(fluid.layers.unsqueeze(outputs, axes=[1]), pool_size=2, pool_stride=2)
+    dense = fluid.layers.batch_norm(fluid.layers.fc(pooled, size=128), act="relu")
+    return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(fluid.layers.dropout(dense, 0.2), size=1) - 1))
+
+
+@pytest.mark.full
+def test_same_bits_with_all_optimizations_of_xla():
+    rng = np.random.default_rng(1)
+    data = {"x": rng.normal(size=(96, 6, 8)).astype("float32"), "ids": rng.integers(0, 30, (96, 6, 1))}
+
+    def left_by(together, on_device):
+        made = fluid.Trainer(wide, fluid.optimizer.Adagrad(0.05), seed=2, steps_per_dispatch=together)
+        made.train(fluid.reader.arrays(data, 16, on_device=on_device), 2)
+        return state(made)
+
+    expected = left_by(1, False)
+    assert_equal(left_by(6, True), expected)
+
+
+def test_one_call_and_one_compilation_for_many_steps(calls):
+    made = trainer(steps_per_dispatch=8)
+    made.train(columns(), 4)
+    assert calls == [8, 2, 1] * 4
+    reasons = [compilation.reason for compilation in made.session.compilations]
+    assert reasons[0] == "several steps in one call: x [4, 4], y [4, 1]"
+    assert reasons[1:] == ["new feed shapes: x [3, 4], y [3, 1]; before: x [4, 4], y [4, 1]"]
+
+
+@pytest.fixture(scope="module")
+def made():
+    return trainer(None, rich, optimizer(), steps_per_dispatch=4)
+
+
+def fed(made, on_device):
+    """Feeds of three steps in one call, on the device."""
+    feeds = [{"x": X[i : i + 8], "label": LABELS[i : i + 8, None].astype("int32")} for i in range(0, 24, 8)]
+    if not on_device:
+        return made.session.place(Stack.of(feeds, 4))
+    whole = {"x": X, "label": LABELS[:, None].astype("int32")}
+    return made.session.place(Picks(whole, np.arange(32, dtype="int32").reshape(4, 8), np.int32(3)))
+
+
+@pytest.mark.parametrize("how", ["one", "stacked", "picked"])
+def test_a_step_copies_no_parameter_and_does_not_wait_for_the_host(how, made):
+    step = made.session.bind(made.program, Request(TRAIN, None, ("x", "label")))
+    feed = {"x": X[:8], "label": LABELS[:8, None].astype("int32")}
+    given = made.session.place(feed) if how == "one" else fed(made, how == "picked")
+    carried = len(jax.tree.leaves(step._carry()))
+    assert lent(step.lowered(given)) == set(range(carried))
+    with jax.transfer_guard("disallow"):
+        for _ in range(2):
+            results = step(given) if how == "one" else step.several(given, 3)
+    assert len(results) == 3
+
+
+def test_a_whole_training_transfers_nothing_by_the_way(made):
+    """From the second epoch on nothing but row numbers goes to the device, and each time explicitly."""
+    reader = labelled(on_device=True)
+    made.train(reader)
+    done = made.session.scope.step.item()
+    with jax.transfer_guard("disallow"):
+        made.train(reader)
+    assert made.session.scope.step.item() == done + 5
+
+
+def test_auto_keeps_to_single_steps_where_a_handler_says_nothing(calls, monkeypatch, caplog):
+    monkeypatch.setattr(Pace, "together", property(lambda self: 4))
+    trainer(steps_per_dispatch="auto").train(columns(), 2, event_handler=lambda event: None)
+    assert calls == [1] * 22
+    assert caplog.text.count("def steps_ahead(self)") == 1
+
+    class Silent(fluid.Handler):
+        def end_step(self, event):
+            pass
+
+    calls.clear()
+    trainer(steps_per_dispatch="auto").train(columns(), handlers=[Silent()])
+    assert calls == [1] * 11
+    calls.clear()
+    trainer(steps_per_dispatch="auto").train(columns(), handlers=[fluid.handlers.GradientMonitor()])
+    assert calls == [4, 4, 2, 1]  # who only announces, and nobody acts on it, does not end a call
+
+
+def test_what_is_measured_is_acted_on_after_its_step(calls):
+    class Acts(fluid.Handler):
+        def measured(self, event):
+            self.trainer.learning_rate = 0.1 / (1 + float(event.metrics["grad_norm_0"]))
+
+    def run(together):
+        made = trainer(steps_per_dispatch=together)
+        made.train(columns(), handlers=[Acts(), fluid.handlers.GradientMonitor(every=3)])
+        return state(made)
+
+    assert_equal(run(8), run(1))
+    assert calls[:5] == [3, 3, 3, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "seconds, together", [(0.0001, MOST), (0.0003, MOST), (0.0006, 32), (0.002, 8), (0.0026, 1), (1.0, 1)]
+)
+def test_the_number_of_steps_follows_from_how_long_they_take(seconds, together):
+    pace = Pace()
+    pace.mark(0, 0.0)
+    assert pace.together == 1
+    pace.mark(4, 4 * seconds + 5)  # somebody tested meanwhile
+    pace.interrupt()
+    for mark in range(3):
+        pace.mark(10 + 5 * mark, 100 + 5 * mark * seconds)
+    assert pace.together == together
+
+
+def test_the_step_that_made_a_nan_is_found_among_several():
+    def logs():
+        return fluid.layers.mean(fluid.layers.fc(fluid.layers.log(fluid.layers.data("x", shape=[2])), size=1))
+
+    x = np.ones((12, 2), "float32")
+    x[7, 1] = 0  # in the fourth of six minibatches
+
+    def told(together, on_device):
+        made = fluid.Trainer(logs, fluid.optimizer.SGD(0.1), seed=1, steps_per_dispatch=together)
+        with pytest.raises(errors.NonFiniteError) as raised:
+            nan = fluid.handlers.TerminateOnNaN(report=True, every=4)
+            made.train(fluid.reader.arrays((x,), 2, on_device=on_device), handlers=[nan])
+        return str(raised.value), state(made)
+
+    expected = told(1, False)
+    found = told(4, True)
+    assert "step 3 of epoch 0" in found[0] and found[0] == expected[0]
+    assert_equal(found[1], expected[1])
+
+
+def test_a_step_of_ones_own_runs_together_with_others():
+    def halved(step):
+        here = step.losses_and_gradients()
+        parameters, slots = step.update({name: 0.5 * value for name, value in here.gradients.items()})
+        return parameters, slots, here
+
+    def run(together):
+        made = trainer(steps_per_dispatch=together, step=halved)
+        made.train(columns())
+        return state(made)
+
+    assert_equal(run(4), run(1))
+
+
+def test_several_programs_run_together_as_long_as_it_is_the_turn_of_one(calls):
+    def other():
+        x = fluid.layers.data("x", shape=[4])
+        return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, size=2, param_attr="other.w", bias_attr=False)))
+
+    def ours():
+        x = fluid.layers.data("x", shape=[4])
+        return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, size=1, param_attr="ours.w", bias_attr=False)))
+
+    def run(together):
+        sgd = fluid.optimizer.SGD(0.1)
+        made = fluid.Trainer([(ours, sgd), (other, sgd)], schedule="3:1", seed=1, steps_per_dispatch=together)
+        made.train(lambda: [{"x": X[i : i + 4]} for i in range(0, 32, 4)])
+        return state(made)
+
+    expected = run(1)
+    calls.clear()
+    assert_equal(run(8), expected)
+    assert calls == [3, 1, 3, 1]
+
+
+def convolves():
+    image = fluid.layers.data("image", shape=[1, 4, 4])
+    return fluid.layers.mean(fluid.layers.conv2d(image, num_filters=1, filter_size=3))
+
+
+def test_wrong_numbers_and_programs_that_cannot():
+    for wrong in (0, -1, 1.5, True, "many"):
+        with pytest.raises(errors.ArgumentError, match=r"expected a number of steps from 1 on, or \"auto\""):
+            trainer(steps_per_dispatch=wrong)
+    sgd = fluid.optimizer.SGD(0.1)
+    with pytest.raises(
+        errors.ArgumentError, match=r"steps_per_dispatch=4: the program convolves has convolutions.*auto"
+    ):
+        fluid.Trainer(convolves, sgd, steps_per_dispatch=4)
+    assert fluid.Trainer(convolves, sgd, steps_per_dispatch="auto")._together._alone["convolves"]
+    with pytest.raises(errors.ArgumentError, match="the steps of several devices run one by one"):
+        trainer(steps_per_dispatch=2, parallel=fluid.Mesh(data=1))
