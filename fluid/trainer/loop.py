@@ -352,7 +352,8 @@ class Losses:
         jax.block_until_ready(loss)
         if self._warned:
             return
-        losses = np.reshape(loss, (-1, np.size(loss)) if count == 1 else (len(loss), -1))[:count]
+        loss = np.asarray(loss)  # to reshape it on the device would be a compilation
+        losses = loss.reshape(-1, loss.size) if count == 1 else loss.reshape(len(loss), -1)[:count]
         if not np.isfinite(losses).all():
             self._warned = True
             bad = int(np.argmin(np.isfinite(losses).all(axis=1)))

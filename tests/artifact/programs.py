@@ -57,6 +57,7 @@ SOME_SIZES = {
 # Examples without a program that could be exported, and why.
 NOT_DEPLOYED = {
     "plan_gpt": "nothing is trained: it is about a training to come",
+    "population_digits": "the net of recognize_digits, many times",
     "seq2seq_2018": "its programs are written down, and saved by the Executor as in 2018",
 }
 
