@@ -7,9 +7,9 @@ import jax
 from fluid.session import BoundStep
 
 
-def lent(lowered):
-    """The numbers of the arguments whose buffers the results take over, of a step that was lowered."""
-    head = lowered.compile().as_text().splitlines()[0]
+def lent(compiled):
+    """The numbers of the arguments whose buffers the results take over, of a step that was compiled."""
+    head = compiled.as_text().splitlines()[0]
     return {int(number) for number in re.findall(r"\((\d+), \{\}", head)}
 
 
@@ -26,12 +26,13 @@ def watch(monkeypatch):
         there = fed if self._mesh is not None else jax.device_put(fed, self._scope.step.sharding)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(there))
         if (id(train), shapes) not in known:
-            known[id(train), shapes] = train  # kept, so that no other has its id
             carry = self._carry()
+            compiled = train.lower(carry, self._not_carried(), *there).compile()
+            known[id(train), shapes] = (compiled, train)  # that too, so that no other has its id
             found.append(len(jax.tree.leaves(carry)))
-            assert lent(train.lower(carry, self._not_carried(), *there)) == set(range(found[-1]))
+            assert lent(compiled) == set(range(found[-1]))
         with jax.transfer_guard("disallow"):
-            return update(self, train, *there)
+            return update(self, known[id(train), shapes][0], *there)
 
     monkeypatch.setattr(BoundStep, "_update", watched)
     return found

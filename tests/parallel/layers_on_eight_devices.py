@@ -46,7 +46,7 @@ def training(row, feed):
     return program
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "mesh"), list(zip(SAMPLE, itertools.cycle(MESHES))))
 def test_a_layer_on_a_mesh(name, mesh):
     """Twenty losses, and all arrays behind them, in double precision: some layers amplify rounding."""

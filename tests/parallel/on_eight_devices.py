@@ -449,8 +449,13 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("example", EXAMPLES)
+# So that the examples take a few minutes, some are left to `make soak`.
+LONG = {"machine_translation", "label_semantic_roles"}
+
+
+@pytest.mark.parametrize(
+    "example", [pytest.param(e, marks=pytest.mark.soak if e in LONG else pytest.mark.full) for e in EXAMPLES]
+)
 def test_examples(example, in_tmp, monkeypatch):
     """In double precision, since nets with maxima amplify rounding beyond every useful tolerance in twenty steps."""
     data = fluid.layers.data

@@ -40,3 +40,8 @@ def test_more_on_eight_devices(tmp_path):
 @pytest.mark.full
 def test_all_on_eight_devices(tmp_path):
     run("full", tmp_path / "inner")
+
+
+@pytest.mark.soak
+def test_what_takes_long_on_eight_devices(tmp_path):
+    run("soak", tmp_path / "inner")

@@ -279,7 +279,7 @@ def test_a_step_copies_no_parameter_and_does_not_wait_for_the_host(how, made):
     feed = {"x": X[:8], "label": LABELS[:8, None].astype("int32")}
     given = made.session.place(feed) if how == "one" else fed(made, how == "picked")
     carried = len(jax.tree.leaves(step._carry()))
-    assert lent(step.lowered(given)) == set(range(carried))
+    assert lent(step.lowered(given).compile()) == set(range(carried))
     with jax.transfer_guard("disallow"):
         for _ in range(2):
             results = step(given) if how == "one" else step.several(given, 3)
