@@ -450,7 +450,7 @@ EXAMPLES = {
 
 
 # So that the examples take a few minutes, some are left to `make soak`.
-LONG = {"machine_translation", "label_semantic_roles"}
+LONG = {"understand_sentiment", "language_model", "ctc_digits", "machine_translation", "label_semantic_roles"}
 
 
 @pytest.mark.parametrize(
