@@ -449,12 +449,12 @@ EXAMPLES = {
 }
 
 
-# So that the examples take a few minutes, some are left to `make soak`.
-LONG = {"understand_sentiment", "language_model", "ctc_digits", "machine_translation", "label_semantic_roles"}
+# Those that are tested on all meshes; the others are left to `make soak`, as they take minutes.
+SHORT = {"fit_a_line", "recognize_digits"}
 
 
 @pytest.mark.parametrize(
-    "example", [pytest.param(e, marks=pytest.mark.soak if e in LONG else pytest.mark.full) for e in EXAMPLES]
+    "example", [pytest.param(e, marks=pytest.mark.full if e in SHORT else pytest.mark.soak) for e in EXAMPLES]
 )
 def test_examples(example, in_tmp, monkeypatch):
     """In double precision, since nets with maxima amplify rounding beyond every useful tolerance in twenty steps."""
@@ -467,5 +467,5 @@ def test_examples(example, in_tmp, monkeypatch):
 
     with jax.enable_x64(True):
         wanted = twenty({})
-        for mesh in MESHES if example in ("fit_a_line", "recognize_digits") else ("data", "2x2x2"):
+        for mesh in MESHES if example in SHORT else ("data", "2x2x2"):
             assert_equal(twenty({"parallel": MESHES[mesh]["parallel"]}), wanted)
