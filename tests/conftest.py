@@ -67,6 +67,15 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ["FLUID_COMPILATION_CACHE"], ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def optimized():
+    """Compile as for users: with fewer passes XLA may round what a loop computes as it does not outside of one."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 class Digits:
     """1797 handwritten digits that come with scikit-learn: images `[n, 1, 8, 8]` in 0..1, labels `[n]`; 360 to test."""
 

@@ -13,6 +13,7 @@ from fluid.session import BoundStep, Request
 from fluid.session.fused import Picks, Stack
 from fluid.trainer.dispatch.pace import MOST, Pace
 
+pytestmark = pytest.mark.usefixtures("optimized")
 LABELS = (np.arange(len(X)) % 5).astype("int64")
 
 
@@ -237,7 +238,7 @@ def wide():
 
 
 @pytest.mark.full
-def test_same_bits_with_all_optimizations_of_xla():
+def test_same_bits_of_a_recurrent_program_with_a_sparse_table():
     rng = np.random.default_rng(1)
     data = {"x": rng.normal(size=(96, 6, 8)).astype("float32"), "ids": rng.integers(0, 30, (96, 6, 1))}
 
