@@ -13,6 +13,7 @@ from fluid.parallel.gathering import gathered, gathering_again
 from fluid.parallel.mesh import mesh_of
 from fluid.parallel.placing import place_rows, put, rows_here, rows_sharding, split_rows
 from fluid.parallel.rules import Rules
+from fluid.parallel.tables import DividedTable
 from fluid.param_attr import Shardings
 from fluid.place import Mesh, OneDevice, Parallel, Place, devices_of, own
 
@@ -185,12 +186,16 @@ class OnMesh:
 
     def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, whose gradient brings parameters together again instead of keeping them until then."""
-        return gathering_again(function)
+        return gathering_again(function) if self._parts else function
 
-    @property
-    def gathers(self) -> bool:
-        """Whether there are parameters that `gather` brings together."""
-        return bool(self._parts)
+    def together(self, value: Any) -> Any:
+        """Inside a compiled step: the arrays of a tree, of which each device shall have all."""
+        return jax.lax.with_sharding_constraint(value, self._everywhere)
+
+    def table(self, name: str) -> DividedTable | None:
+        """What reads and writes rows of a table; None where devices have all of its rows."""
+        sharding = self.sharding(name)
+        return DividedTable(sharding) if any(sharding.spec[:1]) else None
 
     def _split(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         return {n: v if self._is_single(n) else split_rows(v, self.mesh) for n, v in feed.items()}

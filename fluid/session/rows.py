@@ -7,13 +7,16 @@ other parameters, and scattered back. The cost follows the rows touched, never t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fluid.lazy import optax
+
+if TYPE_CHECKING:
+    from fluid.parallel import OnMesh
 
 
 class Rows(NamedTuple):
@@ -28,13 +31,14 @@ class Rows(NamedTuple):
     values: Any
 
 
-def merge(ids: Sequence[Any], values: Sequence[Any], count: int) -> Rows:
+def merge(ids: Sequence[Any], values: Sequence[Any], count: int, mesh: OnMesh | None = None) -> Rows:
     """Add up the gradients of look-ups, row by row.
 
     Args:
       ids: for each look-up, integers `[...]`; `count` for what is no row.
       values: for each look-up, gradients `[..., width]`.
       count: number of rows of the table.
+      mesh: where the table lies on several devices; None for one.
 
     Example:
       >>> rows = merge([jnp.array([3, 1, 3])], [jnp.array([[1.0], [2.0], [4.0]])], count=5)
@@ -42,6 +46,7 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int) -> Rows:
       ([1, 3, 5], [[2.0], [5.0], [0.0]])
     """
     flat = jnp.concatenate([i.reshape(-1) for i in ids])
+    flat = flat if mesh is None else mesh.together(flat)  # as all of them sort all ids
     width = values[0].shape[-1]
     gradients = jnp.concatenate([v.reshape(-1, width) for v in values])
     unique, places = jnp.unique(flat, return_inverse=True, size=flat.size, fill_value=count)
@@ -55,6 +60,7 @@ def update(
     rows: Mapping[str, Rows],
     slots: Any,
     params: Mapping[str, Any],
+    mesh: OnMesh | None = None,
 ) -> tuple[dict[str, Any], Any]:
     """Update parameters, some of them by rows.
 
@@ -64,6 +70,7 @@ def update(
       rows: of the tables, by name.
       slots: the optax state for the whole parameters.
       params: all of them, whole.
+      mesh: where they lie on several devices; None for one.
 
     Returns:
       The new parameters and the new slots, whole.
@@ -71,13 +78,21 @@ def update(
     if not rows:
         updates, slots = transformation.update(dict(gradients), slots, dict(params))
         return optax.apply_updates(dict(params), updates), slots
-    part = {n: _take(p, rows[n].ids) if n in rows else p for n, p in params.items()}
-    part_slots = _map_slots(lambda slot, ids: _take(slot, ids), slots, rows, params)
-    grads = {**gradients, **{n: r.values.astype(params[n].dtype) for n, r in rows.items()}}
+    tables = {n: _WholeTable() if mesh is None else mesh.table(n) or _WholeTable() for n in rows}
+
+    def read(name: str, array: Any) -> Any:
+        return tables[name].read(array, rows[name].ids)
+
+    def write(name: str, array: Any, new: Any) -> Any:
+        return tables[name].write(array, rows[name].ids, new)
+
+    part = {n: read(n, p) if n in rows else p for n, p in params.items()}
+    part_slots = _map_slots(read, rows, params, slots)
+    grads = {**gradients, **{n: tables[n].beside(r.values.astype(params[n].dtype)) for n, r in rows.items()}}
     updates, new_slots = transformation.update(grads, part_slots, part)
     changed = optax.apply_updates(part, updates)
-    new = {n: _put(p, rows[n].ids, changed[n]) if n in rows else changed[n] for n, p in params.items()}
-    return new, _put_slots(slots, new_slots, rows, params)
+    new = {n: write(n, p, changed[n]) if n in rows else changed[n] for n, p in params.items()}
+    return new, _map_slots(write, rows, params, slots, new_slots)
 
 
 def keeps_other_rows(transformation: optax.GradientTransformation) -> bool:
@@ -110,28 +125,29 @@ def _compare(transformation: optax.GradientTransformation) -> bool:
     return all(np.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in pairs)
 
 
-def _take(table: Any, ids: Any) -> Any:
-    return table.at[ids].get(mode="fill", fill_value=0, indices_are_sorted=True, unique_indices=True)
+class _WholeTable:
+    """Reads and writes some rows of a table of which a device has all; `fluid.parallel.tables` is about others."""
+
+    def read(self, array: Any, ids: Any) -> Any:
+        return array.at[ids].get(mode="fill", fill_value=0, indices_are_sorted=True, unique_indices=True)
+
+    def beside(self, values: Any) -> Any:
+        return values
+
+    def write(self, array: Any, ids: Any, rows: Any) -> Any:
+        return array.at[ids].set(rows, mode="drop", indices_are_sorted=True, unique_indices=True)
 
 
-def _put(table: Any, ids: Any, rows: Any) -> Any:
-    return table.at[ids].set(rows, mode="drop", indices_are_sorted=True, unique_indices=True)
+def _map_slots(
+    function: Callable[..., Any], rows: Mapping[str, Rows], params: Mapping[str, Any], slots: Any, *more: Any
+) -> Any:
+    """Call a function with the table and the slot, for slots that belong to one row by row; of others keep the last."""
 
+    def visit(path: Any, *found: Any) -> Any:
+        name = _table_of(path, found[0], rows, params)
+        return found[-1] if name is None else function(name, *found)
 
-def _map_slots(function: Callable[..., Any], slots: Any, rows: Mapping[str, Rows], params: Mapping[str, Any]) -> Any:
-    def visit(path: Any, slot: Any) -> Any:
-        name = _table_of(path, slot, rows, params)
-        return slot if name is None else function(slot, rows[name].ids)
-
-    return jax.tree_util.tree_map_with_path(visit, slots)
-
-
-def _put_slots(slots: Any, new: Any, rows: Mapping[str, Rows], params: Mapping[str, Any]) -> Any:
-    def visit(path: Any, slot: Any, changed: Any) -> Any:
-        name = _table_of(path, slot, rows, params)
-        return changed if name is None else _put(slot, rows[name].ids, changed)
-
-    return jax.tree_util.tree_map_with_path(visit, slots, new)
+    return jax.tree_util.tree_map_with_path(visit, slots, *more)
 
 
 def _table_of(path: Any, slot: Any, rows: Mapping[str, Rows], params: Mapping[str, Any]) -> str | None:

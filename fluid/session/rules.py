@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from fluid.lazy import optax
 from fluid.optimizer.loss_scale import skip_overflows
 from fluid.param_attr import ParamAttr
 from fluid.session.rows import Rows, keeps_other_rows, update
+
+if TYPE_CHECKING:
+    from fluid.parallel import OnMesh
 
 # Larger slots are filled on the device, so that they need not go there.
 _MOST_BY_NUMPY = 1 << 26
@@ -109,6 +112,7 @@ class Rule(NamedTuple):
         rows: Mapping[str, Rows],
         slots: Any,
         parameters: Mapping[str, Any],
+        mesh: OnMesh | None = None,
     ) -> tuple[dict[str, Any], Any]:
         """Update the parameters. Nowhere else do gradients meet an optimizer.
 
@@ -118,13 +122,14 @@ class Rule(NamedTuple):
           rows: of the tables, by name.
           slots: the state of the optimizer.
           parameters: all of them, whole, and those that are frozen.
+          mesh: where they lie on several devices; None for one.
 
         Returns:
           The new parameters, without those that are frozen, and the slots.
         """
         still = {n: jnp.zeros_like(parameters[n]) for n in self.frozen}
         every = {**gradients, **still}
-        changed, slots = update(self._transformation(self._at(rate)), every, rows, slots, parameters)
+        changed, slots = update(self._transformation(self._at(rate)), every, rows, slots, parameters, mesh)
         return {n: changed[n] for n in self.parameters}, slots
 
     def _at(self, rate: Any) -> Any:

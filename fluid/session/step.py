@@ -101,7 +101,7 @@ class Step:
         frozen: frozenset[str] = frozenset(),
         mesh: OnMesh | None = None,
     ):
-        self._mesh = mesh if mesh is not None and mesh.gathers else None
+        self._mesh = mesh
         self.program = program
         self.request = request
         self.training = request.mode == TRAIN and request.updates
@@ -175,10 +175,10 @@ class Step:
                 measured[f"{RATE}_{i}"] = rate
             mine = gradients(i)
             dense = {n: mine["arrays"][n] for n in rule.parameters if n not in rule.tables}
-            rows = {n: merge(applied.lookups[n], mine["rows"][n], arrays[n].shape[0]) for n in rule.tables}
+            rows = {n: merge(applied.lookups[n], mine["rows"][n], arrays[n].shape[0], self._mesh) for n in rule.tables}
             before = {n: parameters[n] for n in rule.parameters}
             still = {n: arrays[n] for n in rule.frozen}
-            changed, slots[i] = rule.update(rate, dense, rows, slots[i], {**before, **still})
+            changed, slots[i] = rule.update(rate, dense, rows, slots[i], {**before, **still}, self._mesh)
             parameters |= changed
             if f"{GRAD_NORM}_{i}" in self._asked:
                 measured[f"{GRAD_NORM}_{i}"] = norm({**dense, **{n: found.values for n, found in rows.items()}})

@@ -172,6 +172,11 @@ def table():
     return loss
 
 
+def sizes_in(text):
+    """How many numbers each array has that a compiled program names."""
+    return [np.prod([int(d) for d in found.split(",")]) for found in re.findall(r"\w+\[([\d,]+)\]", text)]
+
+
 IDS = {"ids": (np.arange(64)[:, None] * 137) % 8000, "y": np.ones((64, 1), "float32")}
 
 
@@ -188,8 +193,10 @@ def test_no_device_has_more_of_a_table_than_its_part(settings, monkeypatch):
     monkeypatch.setattr(layout, "LARGE", 8000)  # made where it lies
     session = fluid.Session(table, **settings)
     text = compiled(session, IDS).as_text()
-    sizes = [np.prod([int(d) for d in found.split(",")]) for found in re.findall(r"\w+\[([\d,]+)\]", text)]
-    assert max(sizes) == 8000 * 16 // 8
+    assert max(sizes_in(text)) == 8000 * 16 // 8
+    # What devices tell each other are the rows that were looked up and their gradients, once each, and little more.
+    sums = [line.partition(" all-reduce(")[0] for line in text.splitlines() if " all-reduce(" in line]
+    assert 2 * 64 * 16 <= sum(map(sum, map(sizes_in, sums))) < 2 * 64 * 16 + 100
     assert_equal(trained(table, [IDS], steps=3, **settings), wanted)
 
 
