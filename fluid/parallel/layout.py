@@ -5,13 +5,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fluid import errors
 from fluid.core import FSDP, Program, own_array, partition, stack_depth
 from fluid.parallel.gathering import gathered, gathering_again
 from fluid.parallel.mesh import mesh_of
-from fluid.parallel.placing import place_rows, put, rows_here, rows_sharding, split_rows
+from fluid.parallel.placing import put, rows_here, rows_sharding, split_rows
 from fluid.parallel.rules import Rules
 from fluid.parallel.tables import DividedTable
 from fluid.param_attr import Shardings
@@ -60,9 +61,9 @@ class OnMesh:
       device: one of them.
 
     Example:
-      >>> import fluid, numpy as np
+      >>> import fluid
       >>> layout = fluid.Session(place="cpu:0", parallel=fluid.Mesh(data=1)).layout
-      >>> tuple(layout.take({"x": np.zeros((4, 2))})["x"].sharding.spec)
+      >>> tuple(layout.feed_sharding("x", (4, 2)).spec)
       ('data',)
     """
 
@@ -75,6 +76,8 @@ class OnMesh:
         self._parts: dict[str, tuple[NamedSharding, NamedSharding]] = {}
         self._stacks: set[str] = set()
         self._single: set[str] = set()  # feeds and arrays that have no rows of a batch
+        # A step places what comes from the host by itself, sooner than it can be done for it.
+        self._takes_from_host = mesh.size == 1 and self.device.platform == "cpu"
 
     def add(self, program: Program) -> None:
         """Get to know a program before its arrays are made.
@@ -100,7 +103,7 @@ class OnMesh:
 
     def place(self, value: Any) -> Any:
         """Put a tree of arrays on every device."""
-        return jax.tree.map(lambda array: put(array, self._everywhere), value)
+        return put(value, jax.tree.map(lambda _: self._everywhere, value))
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
         """Put copies of arrays where others lie whose places they take; arguments as for `OneDevice.replace`."""
@@ -108,7 +111,16 @@ class OnMesh:
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Make a feed independent of the caller's memory, and divide its rows among the devices."""
-        return {n: self._taken(n, value) for n, value in feed.items()}
+        taken = {n: jax.tree.map(lambda array: own(array, self.device), value) for n, value in feed.items()}
+        if self._takes_from_host and all(type(array) is np.ndarray for array in jax.tree.leaves(taken)):
+            return taken
+        places = {
+            n: jax.tree.map(lambda array, n=n: self.feed_sharding(n, array.shape), value) for n, value in taken.items()
+        }
+        placed: dict[str, Any] = put(
+            taken, places
+        )  # all at once: each call of JAX for it costs as much as a small step
+        return placed
 
     def rows_here(self, count: int) -> Collection[int]:
         """Which rows of a minibatch of so many are put on devices of this process."""
@@ -202,11 +214,6 @@ class OnMesh:
 
     def _is_single(self, name: str) -> bool:
         return name in self._single or name in self._divided
-
-    def _taken(self, name: str, value: Any) -> Any:
-        if self._is_single(name):
-            return self.place(jax.tree.map(lambda array: own(array, self.device), value))
-        return place_rows(value, self.mesh)
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
         """Where an array of a feed lies."""

@@ -9,31 +9,13 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fluid.parallel.mesh import batch_axes
-from fluid.place import own
-
-
-def place_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
-    """Put the rows of a minibatch on the devices of a mesh, divided over the axes of the batch.
-
-    Rows that cannot be divided evenly are put on every device as a whole; `split_rows`, in the compiled step, gives
-    each device its part of them. So the arrays have the shape that the user gave, and nothing has to be left out of
-    sums.
-
-    In several processes the devices of the mesh belong to all of them, and all call this with the same minibatch. Each
-    of them puts the rows that belong to its own devices there, and gets back the array of the whole minibatch.
-
-    Args:
-      value: array `[batch, ...]`, of NumPy or JAX, or a tree of them, such as a SequenceBatch.
-      mesh: the devices.
-
-    Returns:
-      The same, as arrays on the mesh. They share no memory with those of NumPy.
-    """
-    return jax.tree.map(lambda array: _placed(array, mesh), value)
 
 
 def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
     """Divide the rows of a value over the axes of the batch, inside a compiled step; its numbers stay what they are.
+
+    Rows that cannot be divided evenly lie on every device as a whole before; here each device gets its part of them. So
+    arrays have the shape that the user gave, and nothing has to be left out of sums.
 
     XLA divides what is no multiple of the number of devices, too: some get fewer rows, and the sums know it.
 
@@ -62,7 +44,7 @@ def rows_sharding(shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> NamedShard
 
 
 def rows_here(count: int, mesh: jax.sharding.Mesh) -> Collection[int]:
-    """Which rows of a minibatch of so many `place_rows` puts on devices of this process.
+    """Which rows of a minibatch of so many lie on devices of this process.
 
     Example:
       >>> sorted(rows_here(3, jax.make_mesh((1,), ("data",))))
@@ -74,18 +56,27 @@ def rows_here(count: int, mesh: jax.sharding.Mesh) -> Collection[int]:
     return {row for (part,) in map(tuple, filter(None, parts)) for row in range(*part.indices(count))}
 
 
-def put(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Put an array on devices; in several processes, which all have the same array, each puts what is its own."""
+def put(value: Any, shardings: Any) -> Any:
+    """Put a tree of arrays on devices; in several processes, which all have the same, each puts what is its own.
+
+    Args:
+      value: arrays of NumPy or JAX.
+      shardings: how each shall lie: a tree like that.
+
+    Returns:
+      The same, as arrays on the devices; in several processes each is that of all of them.
+    """
+    if all(sharding.is_fully_addressable for sharding in jax.tree.leaves(shardings)):
+        return jax.device_put(value, shardings)
+    return jax.tree.map(_put_here, value, shardings)
+
+
+def _put_here(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     divided = isinstance(array, jax.Array) and not array.is_fully_addressable
     if sharding.is_fully_addressable or divided:
         return jax.device_put(array, sharding)
     here = np.asarray(array)
     return jax.make_array_from_callback(here.shape, sharding, lambda index: here[index])
-
-
-def _placed(array: Any, mesh: jax.sharding.Mesh) -> jax.Array:
-    array = own(array, mesh.local_devices[0])
-    return put(array, rows_sharding(array.shape, mesh))
 
 
 def _over_rows(mesh: jax.sharding.Mesh) -> NamedSharding:
