@@ -134,11 +134,27 @@ def test_row_52_four_processes_train_what_one_does(alone, tmp_path):
 @pytest.mark.parametrize("parallel", ["data", "fsdp"])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_row_53_and_60_killed_at_any_moment_the_others_end_and_other_counts_continue(alone, tmp_path, victim, parallel):
-    rng, seen, order = np.random.default_rng(victim), {}, [2, 3, 1, 4, 2]
-    for count in order:
+    seen = check_killed(tmp_path, victim, parallel, [2, 3, 1, 4, 2])
+    said, log, code = launched(2, tmp_path, "plain", parallel)
+    assert code == 0, log
+    check_unbroken(alone, tmp_path, seen, said[0])
+
+
+@pytest.mark.full
+def test_row_53_and_60_killed_at_any_moment_one_process_continues(alone, tmp_path):
+    seen = check_killed(tmp_path, 1, "fsdp", [2])
+    several.main(tmp_path)  # alone
+    check_unbroken(alone, tmp_path, seen, (tmp_path / "0.said").read_text().splitlines())
+
+
+def check_killed(tmp_path, victim, parallel, counts):
+    """Launch some processes, again and again, and kill one of them at any moment; returns the steps that were seen."""
+    moments = np.random.default_rng(victim)
+    seen = {}
+    for count in counts:
         launch = Launched(count, tmp_path, "plain", parallel)
         begun = max(seen, default=0)
-        moment = float(rng.uniform(0, 0.5))
+        moment = float(moments.uniform(0, 0.5))
 
         def kill(moment=moment, count=count):
             time.sleep(moment)
@@ -150,9 +166,12 @@ def test_row_53_and_60_killed_at_any_moment_the_others_end_and_other_counts_cont
         note(seen, steps(said.get(0, [])))
         assert max(seen) >= begun
         assert not any(alive(pid) for pid in pids(tmp_path).values())
-    said, log, code = launched(2, tmp_path, "plain", parallel)
-    assert code == 0, log
-    note(seen, steps(said[0]))
+    return seen
+
+
+def check_unbroken(alone, tmp_path, seen, lines):
+    """With the steps that the last launch made, all have the minibatches that they have in one process."""
+    note(seen, steps(lines))
     assert seen == steps(alone[0])
     assert not list(tmp_path.glob("*.writing*"))
     check_same_parameters(alone, tmp_path)
