@@ -8,16 +8,16 @@ It needs as many cores as processes. The digits' convolutional net trains on gen
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import time
 
 import numpy as np
+from timing import Row, interleave, table
 
 import fluid
 
-ROWS, STEPS, EPOCHS = 128, 40, 4  # rows of a process in each step, and steps of an epoch
+ROWS, STEPS, EPOCHS = 128, 20, 4  # rows of a process in each step, and steps of an epoch
 ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
@@ -66,17 +66,9 @@ def main() -> None:
     if given.train:
         train()
         return
-    one, several = [], []
-    for _ in range(given.rounds):
-        one.append(measured(1))
-        several.append(measured(given.processes))
-    ratios = sorted(b / a for a, b in zip(one, several, strict=True))
-    print(
-        f"one process: {statistics.median(one):.0f} rows/s; each of {given.processes}: {statistics.median(several):.0f}"
-    )
-    print(
-        f"weak scaling: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f} in {given.rounds} rounds)"
-    )
+    what = f"digits' convolutional net, each of {given.processes} processes / one process"
+    found = interleave({"fluid": lambda: measured(given.processes), "hand": lambda: measured(1)}, given.rounds)
+    print(table([Row(what, "rows/s", found, higher_is_better=True)]))
 
 
 if __name__ == "__main__":
