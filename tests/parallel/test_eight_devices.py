@@ -29,7 +29,7 @@ def run(mark, folder):
 
 
 def test_on_eight_devices(tmp_path):
-    run("not slow and not full", tmp_path / "inner")
+    run("not slow and not full and not soak", tmp_path / "inner")
 
 
 @pytest.mark.slow
