@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from test_examples import load
 from test_pages import check
 
 import fluid
@@ -411,68 +410,3 @@ def test_nan_is_reported():
 def test_the_page_is_true(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     check("parallel.md", capsys, monkeypatch)
-
-
-class Done(Exception):
-    """Twenty steps are done."""
-
-
-def twenty_steps(name, monkeypatch, arguments, settings):
-    """The losses of the first steps that an example makes, on a mesh, and its arrays after them."""
-    losses = []
-    trainers = []
-
-    class Short(fluid.Trainer):
-        def __init__(self, program, optimizer=None, *given, **more):
-            # Adam divides gradients that are zero but for rounding, such as of biases before batch_norm, by themselves.
-            super().__init__(program, fluid.optimizer.SGD(0.01), *given, **more, **settings)
-            trainers.append(self)
-
-        def train(self, reader=None, num_epochs=1, event_handler=None, feed_order=None, handlers=(), **more):
-            def stop(event):
-                if isinstance(event, fluid.EndStepEvent):
-                    losses.append(event.metrics[0])
-                    if len(losses) == 20:
-                        raise Done
-
-            super().train(reader, 99, stop, feed_order, progress=False)
-
-    monkeypatch.setattr(fluid, "Trainer", Short)
-    with pytest.raises(Done):
-        load(name).main(**arguments)
-    return [float(v) for v in losses], {n: np.asarray(v) for n, v in trainers[-1].params.items()}
-
-
-EXAMPLES = {
-    "fit_a_line": {},
-    "recognize_digits": {"net": "conv"},
-    "word2vec": {},
-    "recommender_system": {},
-    "understand_sentiment": {},
-    "language_model": {},
-    "ctc_digits": {},
-    "machine_translation": {"count": 1500},
-    "label_semantic_roles": {"sentences": 700, "depth": 2},
-}
-
-
-# Those that are tested on all meshes; the others are left to `make soak`, as they take minutes.
-SHORT = {"fit_a_line", "recognize_digits"}
-
-
-@pytest.mark.parametrize(
-    "example", [pytest.param(e, marks=pytest.mark.full if e in SHORT else pytest.mark.soak) for e in EXAMPLES]
-)
-def test_examples(example, in_tmp, monkeypatch):
-    """In double precision, since nets with maxima amplify rounding beyond every useful tolerance in twenty steps."""
-    data = fluid.layers.data
-
-    def twenty(settings):
-        with monkeypatch.context() as patched:
-            patched.setattr(fluid.layers, "data", lambda *a, dtype="float64", **more: data(*a, dtype=dtype, **more))
-            return twenty_steps(example, patched, EXAMPLES[example], settings)
-
-    with jax.enable_x64(True):
-        wanted = twenty({})
-        for mesh in MESHES if example in SHORT else ("data", "2x2x2"):
-            assert_equal(twenty({"parallel": MESHES[mesh]["parallel"]}), wanted)

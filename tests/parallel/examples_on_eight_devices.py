@@ -1,0 +1,266 @@
+"""Every example that trains, on eight devices; `test_eight_devices.py` runs this, in a process that has as many."""
+
+import collections
+import contextlib
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from test_examples import EXAMPLES, load
+
+import fluid
+from fluid import layers
+from fluid.parallel import rules
+
+MESHES = {
+    "data": True,
+    "fsdp": "fsdp",
+    "4x2": fluid.Mesh(data=4, model=2),
+    "2x2x2": fluid.Mesh(data=2, fsdp=2, model=2),
+}
+STEPS, ROWS = 20, 16
+RANDOM = np.random.default_rng(0)
+
+
+class Row(NamedTuple):
+    """An example, in a size that keeps every layer of it.
+
+    Attributes:
+      arguments: of its `main`.
+      constants: of its module, by name.
+      call: what is called instead of `main`, with the module, where that does not train by a Trainer.
+      number: which of its trainings this is, counted from 0.
+      longest: to how many steps its sequences are padded, so that there is one shape to compile.
+      dtype: what it computes in. In twenty steps nets with maxima amplify rounding in single precision beyond every
+        useful tolerance.
+      optimized: whether XLA does all it can, without which large convolutions in double precision take too long.
+    """
+
+    arguments: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
+    call: Callable[[Any], Any] | None = None
+    number: int = 0
+    longest: int | None = None
+    dtype: str = "float64"
+    optimized: bool = False
+
+
+def by_reinforce(example):
+    """The step of the policy, on episodes that were played at random."""
+    played = example.Player().play(lambda seen: np.full((len(seen), 2), 0.5), ROWS // 4)
+    feed = example.as_feed(*(values[:4] for values in played))
+    fluid.Trainer(example.learn).train([feed])
+
+
+def on_a_stream(example):
+    """What the process that learns online is told to train, by its command line."""
+    people = example.People(0)
+    fluid.Trainer(example.train_program, example.optimizer()).train([people.rate(ROWS) for _ in range(4)])
+
+
+def on_texts(example):
+    """The GPT that is only planned."""
+    program = functools.partial(example.gpt, count=50, length=16, layers=2, size=16, heads=2, hidden=24)
+    texts = RANDOM.integers(0, 50, (2, ROWS, 17, 1))
+    fluid.Trainer(program, fluid.optimizer.Adam(1e-3)).train([{"text": text} for text in texts])
+
+
+def by_gradients_alone(example):
+    """In single precision, where Adam would divide rounding by itself: gradients that are 0 but for it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fluid.optimizer, "Adam", fluid.optimizer.SGD)
+        example.main()
+
+
+TRAININGS = {
+    "fit_a_line": Row(),
+    "recognize_digits": Row({"net": "conv"}),
+    "image_classification-resnet": Row({"net": "resnet", "count": 64, "width": 0.25}, {"BLOCKS": 1}, optimized=True),
+    "image_classification-vgg": Row({"net": "vgg", "count": 64, "width": 0.0625}, optimized=True),
+    "word2vec": Row({"max_paragraphs": 200}),
+    "recommender_system": Row({"users": 50, "movies": 60, "ratings": 400}),
+    "understand_sentiment-conv": Row({"net": "conv", "count": 100}, {"WIDTH": 8}, longest=64),
+    "understand_sentiment-lstm": Row({"net": "lstm", "count": 100}, {"WIDTH": 8}, longest=64),
+    "understand_sentiment-rnn": Row({"net": "rnn", "count": 100}, {"WIDTH": 8}, longest=64),
+    "language_model": Row({"layers": 2, "size": 32, "max_paragraphs": 200}, {"WINDOW": 32}),
+    "ctc_digits": Row({"strips": 40}, longest=112, optimized=True),
+    "machine_translation": Row({"count": 40}, {"WIDTH": 8}, longest=16),
+    "label_semantic_roles": Row({"sentences": 40, "depth": 2, "hidden": 8}, longest=32),
+    "detect_shapes": Row({"count": 40}, optimized=True),
+    "gan_digits": Row({"num_epochs": 1}, {"HIDDEN": 32}),
+    "shared_tower": Row({"num_epochs": 1}, number=1),
+    "population_digits": Row(),
+    "serve_digits": Row(),
+    "run_a_2018_model": Row(call=by_gradients_alone, dtype="float32"),  # that of the arrays which were saved
+    "policy_gradient": Row(call=by_reinforce),
+    "online_recommender": Row(call=on_a_stream),
+    "plan_gpt": Row(call=on_texts),
+}
+
+# Those that take seconds, and on which meshes; the others are left to `make soak`, as they take minutes.
+QUICK = {
+    "fit_a_line": list(MESHES),
+    "recognize_digits": list(MESHES),
+    "online_recommender": ["fsdp"],
+    "shared_tower": ["4x2"],
+    "policy_gradient": ["2x2x2"],
+    "plan_gpt": ["2x2x2"],
+}
+CASES = [
+    pytest.param(name, mesh, marks=pytest.mark.full if mesh in QUICK.get(name, []) else pytest.mark.soak)
+    for name in TRAININGS
+    for mesh in MESHES
+]
+
+
+def test_every_example_that_trains_is_here():
+    there = {path.stem for path in EXAMPLES.glob("*.py")}
+    # An Executor computes a whole minibatch on one device, as the documentation of `fluid.static` says.
+    assert there - {"seq2seq_2018"} == {name.partition("-")[0] for name in TRAININGS}
+
+
+class Known(Exception):
+    """What an example trains is known, so that it need not go on."""
+
+
+class Training:
+    """Stands for a Trainer or a Population in an example, and keeps what it would train, and on what.
+
+    Args:
+      trainings: those of this example, in their order.
+      number: which of them is wanted.
+      programs: as a Trainer takes them, like all that follow.
+    """
+
+    program = types.SimpleNamespace(parameters={})
+
+    def __init__(self, trainings, number, programs, optimizer=None, *, seeds=None, vary=None, **options):
+        self.programs = programs
+        self.optimizer = optimizer
+        self.options = options
+        self._trainings = trainings
+        self._number = number
+
+    def train(self, reader, num_epochs=1, event_handler=None, feed_order=None, **_):
+        self.reader = reader
+        self.feed_order = feed_order
+        self._trainings.append(self)
+        if len(self._trainings) > self._number:
+            raise Known
+        return collections.defaultdict(lambda: [0.0])
+
+    def test(self, reader):
+        return [0.0]
+
+
+def taken(name):
+    """What an example trains, and its first minibatches, each as often as there are steps."""
+    row = TRAININGS[name]
+    trainings = []
+    with pytest.MonkeyPatch.context() as patched, contextlib.suppress(Known):
+        patched.setattr(fluid, "Trainer", functools.partial(Training, trainings, row.number))
+        patched.setattr(fluid, "Population", functools.partial(Training, trainings, row.number))
+        example = load(name.partition("-")[0])
+        for constant, value in row.constants.items():
+            patched.setattr(example, constant, value)
+        (row.call or example.main)(*[example] * (row.call is not None), **row.arguments)
+    training = trainings[row.number]
+    if row.longest is not None:
+        training.options["buckets"] = [row.longest]
+    if isinstance(training.reader, dict):
+        return training, {program: minibatches(reader) for program, reader in training.reader.items()}
+    return training, minibatches(training.reader)
+
+
+def minibatches(reader):
+    """The first rows of the first minibatches of a reader, again and again."""
+    found = itertools.islice(reader() if callable(reader) else reader, 3)
+    return list(itertools.islice(itertools.cycle([first_rows(batch) for batch in found]), STEPS))
+
+
+def first_rows(batch):
+    if not isinstance(batch, dict):
+        return batch[:ROWS]
+    return {name: noisy(np.asarray(column)[:ROWS]) for name, column in batch.items()}
+
+
+def noisy(column):
+    """Images with noise: what is 0 everywhere lies where relu has no derivative, so that rounding would choose one."""
+    return column if column.ndim < 4 else column + RANDOM.normal(0, 0.1, column.shape)
+
+
+def trained(training, data, **settings):
+    """The numbers that each step says, and the arrays at the end."""
+    said = []
+    trainer = fluid.Trainer(training.programs, training.optimizer, **training.options, **settings)
+
+    def keep(event):
+        if isinstance(event, fluid.EndStepEvent):
+            values = event.metrics.values() if isinstance(event.metrics, dict) else event.metrics
+            said.append([float(value) for value in values if np.ndim(value) == 0])
+            if len(said) == STEPS:
+                trainer.stop()
+
+    trainer.train(data, STEPS, keep, training.feed_order, progress=False)
+    assert len(said) == STEPS
+    return said, {name: np.asarray(value) for name, value in trainer.params.items()}
+
+
+@functools.cache
+def alone(name):
+    """What an example trains, on what, and what becomes of it on one device."""
+    training, data = taken(name)
+    return training, data, trained(training, data)
+
+
+def by_columns(arrays):
+    """Matrices by their columns and filters by their number over `model`, where they can be halved."""
+    found = {name: {2: (None, "model"), 4: ("model",)}.get(value.ndim) for name, value in arrays.items()}
+    return {n: s for n, s in found.items() if s is not None and arrays[n].shape[s.index("model")] % 2 == 0}
+
+
+def computing_in(dtype, layer):
+    """A layer that makes another dtype of what would be single precision."""
+    signature = inspect.signature(layer)
+
+    def call(*arguments, **more):
+        bound = signature.bind(*arguments, **more)
+        if bound.arguments.get("dtype", "float32") == "float32":
+            bound.arguments["dtype"] = dtype
+        return layer(*bound.args, **bound.kwargs)
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def small_and_exact(request, monkeypatch, in_tmp):
+    """Small nets are divided, too; and what they compute in, and how they are compiled."""
+    monkeypatch.setattr(rules, "_SMALL", 64)
+    row = TRAININGS[request.getfixturevalue("name")] if "name" in request.fixturenames else Row()
+    for layer in ("data", "embedding", "gaussian_random_batch_size_like"):
+        monkeypatch.setattr(layers, layer, computing_in(row.dtype, getattr(layers, layer)))
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", not row.optimized)
+    with jax.enable_x64(row.dtype == "float64"):
+        yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.mark.parametrize(("name", "mesh"), CASES)
+def test_an_example_on_a_mesh(name, mesh):
+    """The numbers of twenty steps, and what they make of the parameters."""
+    training, data, (said, arrays) = alone(name)
+    settings = {"parallel": MESHES[mesh]}
+    if "model" in getattr(MESHES[mesh], "axes", ()) and name != "plan_gpt":  # which says itself what is divided
+        settings["shardings"] = by_columns(arrays)
+    found, found_arrays = trained(training, data, **settings)
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(said), rtol=1e-5)
+    for array, value in arrays.items():
+        scale = np.abs(value).max() + 1e-2
+        np.testing.assert_allclose(found_arrays[array], value, rtol=0, atol=1e-5 * scale, err_msg=array)
