@@ -8,9 +8,8 @@ from typing import Any
 from fluid import errors
 from fluid.core import Program
 from fluid.session import Results
-from fluid.session.fused import Later
 from fluid.storage.folder import Folder
-from fluid.trainer.evaluation.means import on_host
+from fluid.trainer.evaluation.means import is_computed, on_host
 from fluid.trainer.evaluation.values import by_name, number, output_names, value_name
 from fluid.trainer.events import BeginTrainEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
@@ -64,7 +63,7 @@ class Score:
             return
         self._waiting.append(metrics.unread(self._position))
         newest = self._waiting[min(55, len(self._waiting) - 1)]
-        if len(self._waiting) > 64 and (not isinstance(newest, Later) or newest.is_ready):
+        if len(self._waiting) > 64 and is_computed(newest):
             self._fold(56)  # all but the newest are computed by now
 
     def announce(self, step: int, value: float) -> None:
