@@ -200,8 +200,8 @@ class RemoteFolder(Folder):
         here = self.path / str(step)
         if (here / seal.NAME).exists():
             return
-        # A name that leads out of the folder is none that was uploaded.
-        names = [n for n in self._listing().get(str(step), ()) if ".." not in n.split("/")]
+        # A key may be anything; one that leads out of the folder was not uploaded by this class.
+        names = [n for n in self._listing().get(str(step), ()) if not {"", ".", ".."} & set(n.split("/"))]
         for other in self.path.iterdir():
             remove(other)
         with self._at_work():

@@ -64,6 +64,9 @@ def source_of(given: Parameters) -> Source:
 def newest_checkpoint(path: PathLike) -> Source:
     """The parameters and states of the newest checkpoint in a folder that is whole. Nothing in the folder changes.
 
+    Args:
+      path: of the folder, or its address in an object store.
+
     Raises:
       CheckpointError: there is no such folder, or no checkpoint in it is whole.
 

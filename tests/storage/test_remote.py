@@ -77,11 +77,18 @@ def test_the_files_are_those_of_a_folder_on_a_disk(folder):
     assert not names("2/") and folder.steps() == [4, 6]
 
 
+@pytest.mark.parametrize("key", ["4/../../outside", "4//{}/outside", "4/./outside"])
+def test_nothing_is_written_outside_of_the_temporary_folder(folder, key, tmp_path):
+    STORE.store[f"/bucket/run/{key.format(tmp_path)}"] = type(next(iter(STORE.store.values())))(STORE, "/x", b"bad")
+    assert folder.flaw(4) is None
+    assert not list(tmp_path.iterdir()) and not list(folder.path.parent.glob("outside"))
+
+
 class Killed(BaseException):
     """Stands for a process that ends: nothing is cleaned up."""
 
 
-def test_an_upload_that_was_killed_is_no_checkpoint(folder, monkeypatch):
+def test_row_64_an_upload_that_was_killed_is_no_checkpoint(folder, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(type(STORE), "put_file", failing(Killed()))
         patched.setattr(type(STORE), "put", lambda self, here, there: self.pipe_file(there[0], b"half"))
@@ -97,7 +104,7 @@ def test_an_upload_that_was_killed_is_no_checkpoint(folder, monkeypatch):
         assert again.flaw(6) is None and again.arrays(6)["w"][0] == 7
 
 
-def test_a_deletion_that_was_killed_leaves_no_checkpoint(folder, monkeypatch):
+def test_row_64_a_deletion_that_was_killed_leaves_no_checkpoint(folder, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(type(STORE), "rm", failing(Killed()))
         with pytest.raises(Killed):
@@ -107,7 +114,7 @@ def test_a_deletion_that_was_killed_leaves_no_checkpoint(folder, monkeypatch):
     assert not names("4/")
 
 
-def test_damage_of_any_file_is_found(folder, written):
+def test_row_64_damage_of_any_file_is_found(folder, written):
     for name, data in written.items():
         if not name.startswith("4/"):
             continue
@@ -168,7 +175,7 @@ def whole():
     return state(alone)
 
 
-def test_training_survives_damage_and_a_store_that_is_away(whole, caplog, monkeypatch, capsys):
+def test_row_64_training_survives_damage_and_a_store_that_is_away(whole, caplog, monkeypatch, capsys):
     interrupted(ADDRESS, 5)
     assert RemoteFolder(ADDRESS, read_only=True).steps() == [2, 4]
     STORE.pipe_file("/bucket/run/4/meta.json", b"{}")
@@ -195,7 +202,7 @@ def test_training_survives_damage_and_a_store_that_is_away(whole, caplog, monkey
     assert "4.damaged" in capsys.readouterr().out
 
 
-def test_of_two_trainers_the_one_that_came_last_writes(caplog):
+def test_row_64_of_two_trainers_the_one_that_came_last_writes(caplog):
     first = trainer(ADDRESS, config={"step_interval": 2})
 
     def second_comes():
