@@ -258,6 +258,10 @@ class RemoteFolder(Folder):
 
 def _system(address: str) -> tuple[Any, str]:
     """The file system of an address, and the path in it."""
+    if address.startswith("file://"):
+        raise errors.CheckpointError(
+            f"{address!r} is a folder of this machine, expected its path: {address.removeprefix('file://')!r}"
+        )
     try:
         import fsspec
 

@@ -1,6 +1,7 @@
 """Checkpoints in object stores: what has no seal is none, damage is noticed, and of two trainers the last writes."""
 
 import sys
+import tempfile
 import types
 
 import fsspec
@@ -78,10 +79,13 @@ def test_the_files_are_those_of_a_folder_on_a_disk(folder):
 
 
 @pytest.mark.parametrize("key", ["4/../../outside", "4//{}/outside", "4/./outside"])
-def test_nothing_is_written_outside_of_the_temporary_folder(folder, key, tmp_path):
-    STORE.store[f"/bucket/run/{key.format(tmp_path)}"] = type(next(iter(STORE.store.values())))(STORE, "/x", b"bad")
-    assert folder.flaw(4) is None
-    assert not list(tmp_path.iterdir()) and not list(folder.path.parent.glob("outside"))
+def test_nothing_is_written_outside_of_the_temporary_folder(folder, key, tmp_path, monkeypatch):
+    like = next(iter(STORE.store.values()))
+    STORE.store[f"/bucket/run/{key.format(tmp_path)}"] = type(like)(STORE, "/x", b"bad")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    reading = RemoteFolder(ADDRESS, read_only=True)
+    assert reading.flaw(4) is None
+    assert not list(tmp_path.rglob("outside"))
 
 
 class Killed(BaseException):
@@ -146,6 +150,8 @@ def test_a_store_that_fails_is_named(folder, monkeypatch):
 def test_addresses_and_uses_that_cannot_be_are_refused(monkeypatch):
     with pytest.raises(errors.CheckpointError, match=r"'s4://bucket' is no address that fsspec knows"):
         RemoteFolder("s4://bucket")
+    with pytest.raises(errors.CheckpointError, match=r"'file:///tmp/run' is a folder .*its path: '/tmp/run'"):
+        RemoteFolder("file:///tmp/run")
     with pytest.raises(errors.CheckpointError, match=r"2 processes cannot keep checkpoints in 'memory://bucket/run'"):
         check_shared(RemoteFolder(ADDRESS), types.SimpleNamespace(size=2))
     mine = trainer(ADDRESS)
