@@ -67,7 +67,7 @@ class Parts(Stream):
 
         def iterate(epoch: int, start: int) -> Rows:
             left, dropped = order.behind(spans, start)
-            openers = [self._pieces.opener(span, self._pieces.decoded) for span in left]
+            openers = [self._pieces.opener(span) for span in left]
             yield from self._opened(openers, dropped)
 
         shuffling = None if self._shuffling is None else self._shuffling.of_part(index, self._parts)

@@ -60,9 +60,9 @@ class Pieces:
                 self._found = found
             return self._found
 
-    def opener(self, span: Span, decode: Callable[[Raw], Any]) -> Callable[[], Rows]:
-        """A function that opens a piece: rows of it in lists, each as `decode` returns it."""
-        return lambda: self._parts(span, decode)
+    def opener(self, span: Span, raw: bool = False) -> Callable[[], Rows]:
+        """A function that opens a piece: rows of it in lists, each as a dict of the wanted fields, or as Raw."""
+        return lambda: self._parts(span, Raw if raw else self._decoded)
 
     def decoded(self, raw: Raw) -> dict[str, Any]:
         """The wanted fields of a row.
@@ -71,13 +71,13 @@ class Pieces:
           ReaderError: it cannot be decoded, or a field does not fit.
         """
         try:
-            return self._fields.pick(self.format.decoded(raw.value, raw.piece, raw.number, self._fields))
-        except Misfit as misfit:
-            raise broken(raw.piece.file, raw.number, str(misfit), misfit.fix) from None
-        except errors.FluidError:
-            raise
+            return self._decoded(*raw)
         except Exception as error:
-            raise self._behind(raw.piece, raw.number, error) from error
+            failure = self._failure(raw.piece, raw.number, error)
+        raise failure
+
+    def _decoded(self, piece: Piece, number: int, value: Any) -> dict[str, Any]:
+        return self._fields.pick(self.format.decoded(value, piece, number, self._fields))
 
     def _of(self, file: File) -> list[Piece]:
         try:
@@ -89,7 +89,7 @@ class Pieces:
         except Exception as error:
             raise errors.ReaderError(f"file {file.name}: {self._not_readable(error)}") from error
 
-    def _parts(self, span: Span, decode: Callable[[Raw], Any]) -> Rows:
+    def _parts(self, span: Span, made: Callable[[Piece, int, Any], Any]) -> Rows:
         """Rows of a piece in lists; those before a row that cannot be read are given before the error."""
         piece, low, high = span
         number = piece.first + low
@@ -98,17 +98,12 @@ class Pieces:
         with contextlib.closing(self._rows(piece, low)) as rows:
             while failure is None and (high is None or number < piece.first + high):
                 try:
-                    part.append(decode(Raw(piece, number, next(rows))))
+                    part.append(made(piece, number, next(rows)))
                     number += 1
                 except StopIteration:
                     break
-                except Misfit as misfit:
-                    failure = broken(piece.file, number, str(misfit), misfit.fix)
-                except errors.FluidError as error:
-                    failure = error
                 except Exception as error:
-                    failure = self._behind(piece, number, error)
-                    failure.__cause__ = error
+                    failure = self._failure(piece, number, error)
                 if len(part) == _PART:
                     yield part
                     part = []
@@ -120,10 +115,17 @@ class Pieces:
     def _rows(self, piece: Piece, skip: int) -> Rows:
         yield from self.format.read(piece, skip, self._fields)
 
-    def _behind(self, piece: Piece, number: int, error: Exception) -> errors.ReaderError:
-        return errors.ReaderError(
+    def _failure(self, piece: Piece, number: int, error: Exception) -> errors.FluidError:
+        """The error about a row for what reading or decoding it has raised."""
+        if isinstance(error, Misfit):
+            return broken(piece.file, number, str(error), error.fix)
+        if isinstance(error, errors.FluidError):
+            return error
+        failure = errors.ReaderError(
             f"file {piece.file.name}, behind its first {number} rows: {self._not_readable(error)}"
         )
+        failure.__cause__ = error
+        return failure
 
     def _not_readable(self, error: Exception) -> str:
         return (

@@ -4,7 +4,7 @@ import abc
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from fluid.reader.base import ELSEWHERE, Iterate, Reader, Rows, Wanted, marked
 from fluid.reader.decorators import shuffle as shuffled
 from fluid.reader.files import order
 from fluid.reader.files.format import Piece, Span
-from fluid.reader.files.pieces import Pieces, Raw
+from fluid.reader.files.pieces import Pieces
 
 Opener = Callable[[], Rows]
 
@@ -74,11 +74,11 @@ class Single(Stream):
 
     def iterate(self, epoch: int, start: int) -> Rows:
         """The rows of a pass, decoded by the threads that read them."""
-        return self._mixed(self._rows(self._pieces.decoded), self._shuffling)(epoch, start)
+        return self._mixed(self._rows(), self._shuffling)(epoch, start)
 
     def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
         """Decode the rows only that are needed, and where the order is that of the files open only their pieces."""
-        read = self._mixed(self._rows(_undecoded, size, wanted), self._shuffling)
+        read = self._mixed(self._rows(size, wanted, raw=True), self._shuffling)
 
         def some(epoch: int, start: int) -> Rows:
             with contextlib.closing(read(epoch, start)) as inner:
@@ -87,7 +87,7 @@ class Single(Stream):
 
         return some
 
-    def _rows(self, decode: Callable[[Raw], Any], size: int = 1, wanted: Wanted = range) -> Iterate:
+    def _rows(self, size: int = 1, wanted: Wanted = range, raw: bool = False) -> Iterate:
         """The rows in the order of the pieces; ELSEWHERE in place of those of pieces without any that is needed."""
 
         def iterate(epoch: int, start: int) -> Rows:
@@ -95,16 +95,12 @@ class Single(Stream):
             # Which rows a buffer brings together is only known when all are there.
             needed = order.needed(left, size, wanted) if self._shuffling is None else [True] * len(left)
             openers = [
-                self._pieces.opener(span, decode) if is_needed else _elsewhere(span)
+                self._pieces.opener(span, raw) if is_needed else _elsewhere(span)
                 for span, is_needed in zip(left, needed, strict=True)
             ]
             yield from self._opened(openers, dropped)
 
         return iterate
-
-
-def _undecoded(raw: Raw) -> Raw:
-    return raw
 
 
 def _elsewhere(span: Span) -> Opener:

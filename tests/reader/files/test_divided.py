@@ -129,6 +129,20 @@ def test_a_process_decodes_its_own_rows_only(patterns, format, shuffle, monkeypa
     assert sorted(itertools.chain.from_iterable(itertools.chain(*found))) == list(range(TOTAL))
 
 
+def test_a_row_that_cannot_be_read_is_named_in_the_process_that_needs_it(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"id": 0}\n{"id": 1}\n{"id": "two"}\n{"id": 3}\n')
+    make = lambda **options: reader.batch(reader.files(tmp_path / "a.jsonl", **options), 4)  # noqa: E731
+    assert of_process(make(dtypes={"id": "int64"}), share(0, 2)) == [[0, 1]]
+    with pytest.raises(
+        errors.ReaderError, match=r"a\.jsonl, row 2 .*field 'id' is 'two' \(str\), expected int64"
+    ) as caught:
+        of_process(make(dtypes={"id": "int64"}), share(1, 2))
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+    (tmp_path / "a.jsonl").write_text('{"id": 0}\n{"id": 1}\n{"id": 2}\nbad\n')
+    with pytest.raises(errors.ReaderError, match=r"a\.jsonl, row 3 .*'bad' is not JSON"):
+        of_process(make(), share(1, 2))
+
+
 def test_files_without_a_row_of_a_process_are_not_opened(tmp_path, opened):
     pattern = written_files.write(tmp_path, "npz", [2] * 8)
     for index in range(2):
