@@ -48,25 +48,6 @@ def test_recognize_digits(in_tmp, capsys):
     assert f"test accuracy {reached:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.full
-def test_recognize_digits_as_it_is_shown(in_tmp):
-    """What `make demo` promises."""
-    accuracy, _ = load("recognize_digits").main()
-    assert accuracy >= 0.98
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("net", "epochs"), [("vgg", 4), ("resnet", 5)])
-def test_image_classification(net, epochs, in_tmp, capsys, monkeypatch):
-    """Deep nets with batch normalisation learn, in training and in testing."""
-    example = load("image_classification")
-    monkeypatch.setattr(example, "BLOCKS", 1)  # those of a stage are alike, and compile for long
-    reached, by_guessing = example.main(net=net, num_epochs=epochs, count=1024, path=str(in_tmp / "image.params"))
-    assert reached > 0.6 > 5 * by_guessing
-    said = capsys.readouterr().out
-    assert "generated shapes (not CIFAR-10)" in said and f"test accuracy {reached:.4f}" in said
-
-
 def write_cifar10(folder, records):
     """Write six files of generated records: a label, then 3 x 32 x 32 bytes."""
     for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
@@ -136,16 +117,6 @@ def test_movielens_is_read_as_it_is_published(in_tmp):
     (in_tmp / "users.dat").unlink()
     with pytest.raises(FileNotFoundError, match="--data takes the directory"):
         example.read_movielens(in_tmp)
-
-
-@pytest.mark.full
-def test_language_model(in_tmp, capsys):
-    path = str(in_tmp / "language.params")
-    bits, counted, texts = load("language_model").main(layers=2, size=64, steps=200, length=40, path=path)
-    assert bits < counted["pairs"] < counted["single characters"]
-    assert [len(text) for text in texts] == [40] * 3 and texts[0].startswith("The value of the ")
-    said = capsys.readouterr().out
-    assert f"test: {bits:.2f} bits per character" in said and texts[2] in said
 
 
 def test_understand_sentiment(in_tmp, capsys):

@@ -28,14 +28,18 @@ def test_fit_a_line(in_tmp):
 
 
 def test_recognize_digits(in_tmp):
+    """What `make demo` promises."""
     accuracy, by_guessing = load("recognize_digits").main()
     assert accuracy >= 0.98 > 9 * by_guessing
 
 
 @pytest.mark.parametrize(("net", "least"), [("vgg", 0.8), ("resnet", 0.8)])
-def test_image_classification(net, least, in_tmp):
+def test_image_classification(net, least, in_tmp, capsys):
+    """Deep nets with batch normalisation learn, in training and in testing."""
     accuracy, by_guessing = load("image_classification").main(net=net)
     assert accuracy > least > 6 * by_guessing
+    said = capsys.readouterr().out
+    assert "generated shapes (not CIFAR-10)" in said and f"test accuracy {accuracy:.4f}" in said
 
 
 def test_word2vec(in_tmp):
@@ -65,9 +69,12 @@ def test_seq2seq_2018(in_tmp):
     assert right > 0.95 > 1000 * by_guessing
 
 
-def test_language_model(in_tmp):
-    bits, counted, _ = load("language_model").main()
+def test_language_model(in_tmp, capsys):
+    bits, counted, texts = load("language_model").main()
     assert bits < 0.9 * counted["pairs"] < counted["single characters"]
+    assert [len(text) for text in texts] == [256] * 3 and texts[0].startswith("The value of the ")
+    said = capsys.readouterr().out
+    assert f"test: {bits:.2f} bits per character" in said and texts[2] in said
 
 
 def test_ctc_digits(in_tmp):
