@@ -57,8 +57,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         never depends on those before it.
       rename: names in the file to names of the program, see `fluid.io.load_params`.
       entry: which entry point of an exported model that has several.
-      checkpoint: the `checkpoint_dir` of a Trainer, instead of a file: the parameters of its newest checkpoint that is
-        whole.
+      checkpoint: the `checkpoint_dir` of a Trainer, also an address, instead of a file: the parameters of its newest
+        checkpoint that is whole.
       strict: False takes arrays that have the right names and shapes although they seem to belong to other layers, as
         after the program was written anew, and logs them. Parameters must not be missing in any case.
       url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
