@@ -110,6 +110,19 @@ NETS = {
 }
 
 
+def plain_step(loss_of: Callable[..., Any], optimizer: optax.GradientTransformation) -> Callable[..., tuple[Any, Any]]:
+    """The jitted step `((parameters, slots), *batch) -> (state, loss)` of `loss_of(parameters, *batch)`."""
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: tuple[Arrays, Any], *batch: Any) -> tuple[Any, Any]:
+        parameters, slots = state
+        loss, gradients = jax.value_and_grad(loss_of)(parameters, *batch)
+        updates, slots = optimizer.update(gradients, slots, parameters)
+        return (optax.apply_updates(parameters, updates), slots), loss
+
+    return step
+
+
 def make_step(
     forward: Callable[[Arrays, Arrays, Any, bool], tuple[Any, Arrays]], optimizer: optax.GradientTransformation
 ) -> Callable[..., tuple[Any, Any]]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from by_hand import plain_step
 from timing import Row, interleave, rate
 
 import fluid
@@ -80,14 +81,7 @@ def hand_peer(params: dict[str, Any]) -> Callable[[], list[float]]:
     """Do the same by hand."""
     optimizer = optax.adam(1e-3)
     batches = data()
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def step(state: Any, words: Any, lengths: Any, labels: Any) -> Any:
-        parameters, slots = state
-        loss, gradients = jax.value_and_grad(loss_of)(parameters, words, lengths, labels)
-        updates, slots = optimizer.update(gradients, slots, parameters)
-        return (optax.apply_updates(parameters, updates), slots), loss
-
+    step = plain_step(loss_of, optimizer)
     parameters = {name: jax.device_put(np.array(value)) for name, value in params.items()}
     state = (parameters, optimizer.init(parameters))
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from by_hand import plain_step
 from timing import Row, interleave
 
 import fluid
@@ -93,14 +94,7 @@ def fluid_peer(rows: list[Any], buckets: list[int]) -> tuple[fluid.Trainer, Call
 def hand_peer(rows: list[Any], params: dict[str, Any]) -> Callable[[], list[float]]:
     """Do the same with batches that are all padded to the longest sentence."""
     optimizer = optax.adam(1e-3)
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def step(state: Any, words: Any, lengths: Any, labels: Any) -> Any:
-        parameters, slots = state
-        loss, gradients = jax.value_and_grad(loss_of)(parameters, words, lengths, labels)
-        updates, slots = optimizer.update(gradients, slots, parameters)
-        return (optax.apply_updates(parameters, updates), slots), loss
-
+    step = plain_step(loss_of, optimizer)
     parameters = {name: jax.device_put(np.array(params[name])) for name in NAMES}
     state, random = (parameters, optimizer.init(parameters)), np.random.default_rng(0)
 

@@ -54,7 +54,7 @@ def write_together(
       DistributedError: one of them did not come in time. What is left is swept away by the next trainer.
     """
     name = f"{step}.writing-{secrets.token_hex(4)}"
-    name = in_all(group, "a checkpoint that begins", lambda: _begun(folder, name) if group.is_first else "")[0]
+    name = in_first(group, "a checkpoint that begins", lambda: _begun(folder, name))
     temporary = folder.path / name
     try:
         parts = in_all(group, "the parts of a checkpoint", lambda: _write_part(temporary, arrays, copied))
@@ -64,7 +64,7 @@ def write_together(
             _handler().finalize(temporary / ARRAYS)
             folder.finish(temporary, step, arrays, meta(), sealed)
 
-        in_all(group, "the seal of a checkpoint", finish if group.is_first else _nothing)
+        in_first(group, "the seal of a checkpoint", finish)
     except errors.CheckpointError:
         if group.is_first:
             remove(temporary)
@@ -107,6 +107,17 @@ def in_all(group: Group, what: str, work: Callable[[], T]) -> list[T]:
     return [found for _, found in told]
 
 
+def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
+    """Do something in the first process; all get what it returns, or its failure. As `in_all` otherwise.
+
+    Example:
+      >>> in_first(Group(), "a sum", lambda: 1 + 2)
+      3
+    """
+    # Of the others nobody reads the result.
+    return in_all(group, what, work if group.is_first else lambda: None)[0]  # type: ignore[return-value]
+
+
 def _begun(folder: Folder, name: str) -> str:
     """Make the folder to write to; returns its name."""
     (folder.begin(name) / ARRAYS).mkdir(mode=0o700)
@@ -142,7 +153,3 @@ def _handler() -> Any:
         (np.ndarray, kinds.NumpyHandler()),
     )
     return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
-
-
-def _nothing() -> None:
-    pass

@@ -1,13 +1,13 @@
 """The training loop, readable from top to bottom."""
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from fluid.core import TRAIN, warn
@@ -48,15 +48,17 @@ class ProgramRun:
       member: the program.
       step: its compiled step.
       batch_feed: the name of a feed that has one row for each example; None if the program has none.
+      loss_output: the position of the loss among the outputs.
     """
 
     member: Member
     step: AskableStep
     batch_feed: str | None
+    loss_output: int
 
     def examples(self, feed: Mapping[str, Any]) -> int:
         """How many examples a feed has."""
-        if isinstance(feed, RowFeed):
+        if type(feed) is RowFeed:
             return len(feed.rows)
         return 1 if self.batch_feed is None else int(feed[self.batch_feed].shape[0])
 
@@ -103,7 +105,8 @@ def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -
     for member, also in zip(members, fetched, strict=True):
         feeds = member.program.feeds
         step = AskableStep(session, member.program, Request(TRAIN, None, tuple(feeds), also=also))
-        runs.append(ProgramRun(member, step, next((n for n, spec in feeds.items() if spec.shape[:1] == (None,)), None)))
+        batch_feed = next((n for n, spec in feeds.items() if spec.shape[:1] == (None,)), None)
+        runs.append(ProgramRun(member, step, batch_feed, member.program.loss_output))
     return runs
 
 
@@ -187,24 +190,27 @@ def _steps(
     epoch = progress.epoch
     begun = progress.step
     step = program.step
-    compiled = step.compiled
+    paced = program.member.name not in run.together.one_by_one
+    compiled = step.compiled if paced else 0
     feed = program.member.fed(first.feed.feed)
     asked = step.ask()
     room, wanted = _wanted(run, program, feed)
     if run.handlers.hear(BeginStepEvent):
         run.handlers(BeginStepEvent(epoch, begun, feed, first.seconds, asked, program.member.name))
-    found = [first, *([] if asked.names or asked.values else _more(run, first, batches, wanted))]
+    found = [first]
+    if wanted > 1 and not asked.names and not asked.values:
+        found += _more(run, first, batches, wanted)
     if len(found) == 1:
         results = [step(feed, asked)]
-        losses.add(results[0][0][step.loss_output], epoch, begun)
+        losses.add(results[0][0][program.loss_output], epoch, begun)
     else:
         asked.over = True
         several = step.several([batch.feed.feed for batch in found], room)
-        losses.add(several.stacked(step.loss_output), epoch, begun, len(found))
+        losses.add(several.stacked(program.loss_output), epoch, begun, len(found))
         results = list(several)
     for batch in found:
         progress.advance(batch)
-    if step.compiled > compiled:
+    if paced and step.compiled > compiled:
         run.together.interrupt()
     quick = sum(batch.seconds for batch in found) < _SLOW and not progress.reads_once
     if quick:  # while the device works
@@ -234,31 +240,31 @@ def _tell(
     epoch = run.progress.epoch
     begun = run.progress.step - len(found)
     name = program.member.name
-    begins = run.handlers.hear(BeginStepEvent)
+    begins = len(found) > 1 and run.handlers.hear(BeginStepEvent)
     for number, (batch, (metrics, fetched)) in enumerate(zip(found, results, strict=True)):
         if number:
             feed = batch.feed.feed
-        if number and begins:
-            over = program.step.ask(together=True)
-            run.handlers(BeginStepEvent(epoch, begun + number, feed, batch.seconds, over, name))
+            if begins:
+                over = program.step.ask(together=True)
+                run.handlers(BeginStepEvent(epoch, begun + number, feed, batch.seconds, over, name))
         run.handlers(EndStepEvent(epoch, begun + number, metrics, fetched, program.examples(feed), name))
 
 
 def _wanted(run: Run, program: ProgramRun, feed: Mapping[str, Any]) -> tuple[int, int]:
     """For how many steps one call has room, and how many are wanted in the next one."""
-    room = run.together.room(program.member.program, feed, program.examples(feed))
+    together = run.together
+    one_by_one = program.member.name in together.one_by_one
+    room = 1 if one_by_one else together.room(program.member.program, feed, program.examples(feed))
     run.handlers.in_flight = IN_FLIGHT if room == 1 else max(IN_FLIGHT, 2 * room)
     if room == 1:
         return 1, 1
-    ahead = run.together.ahead(*run.handlers.steps_ahead())
+    ahead = together.ahead(*run.handlers.steps_ahead())
     return room, int(max(1, min(room, ahead, run.checkpoints.steps_ahead())))
 
 
 def _more(run: Run, first: Prefetched, batches: Prefetcher, wanted: int) -> list[Prefetched]:
     """The minibatches behind the first that can go into one call with it, up to so many together."""
     found: list[Prefetched] = []
-    if wanted == 1:
-        return found
     form = form_of(first.feed.feed)
     _read_ahead(run, batches, wanted - 1)
     while len(found) < wanted - 1 and not run.stopping():
@@ -349,10 +355,9 @@ class Losses:
             self._steps = 0
 
     def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
-        jax.block_until_ready(loss)
-        if self._warned:
-            return
         loss = np.asarray(loss)  # to reshape it on the device would be a compilation
+        if self._warned or (loss.size == 1 and math.isfinite(loss.item())):
+            return
         losses = loss.reshape(-1, loss.size) if count == 1 else loss.reshape(len(loss), -1)[:count]
         if not np.isfinite(losses).all():
             self._warned = True

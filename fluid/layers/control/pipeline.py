@@ -234,8 +234,3 @@ def _last(array: Any) -> Any:
 def _with_rows(array: Any, count: int) -> Any:
     """An array with its last row once more behind it, as often as it takes to have so many rows."""
     return array if array.shape[0] == count else jnp.take(array, jnp.arange(count), axis=0, mode="clip")
-
-
-def _manual_axes(pipeline: Pipeline) -> set[str]:
-    """The axes along which it is written here what lies on which device."""
-    return {pipeline.axis, core.DATA} & core.axes_here().keys()

@@ -73,11 +73,9 @@ def drop(array: jax.Array, probability: float | jax.Array, key: jax.Array, upsca
     """
     keep = 1.0 - probability
     mask = jax.random.bernoulli(key, keep, array.shape)
-    if isinstance(keep, jax.Array):  # where nothing is kept, nothing is divided by 0, and the gradient is finite
-        keep = jnp.where(keep > 0, keep, 1.0)
-        kept = array / keep if upscale else array
-    else:
-        kept = array / keep if upscale and keep else array
+    # Where nothing is kept, nothing is divided by 0, and the gradient is finite.
+    divisor = jnp.where(keep > 0, keep, 1.0) if isinstance(keep, jax.Array) else keep or 1.0
+    kept = array / divisor if upscale else array
     return jnp.where(mask, kept, 0).astype(array.dtype)
 
 

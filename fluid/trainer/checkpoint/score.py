@@ -8,9 +8,8 @@ from typing import Any
 from fluid import errors
 from fluid.core import Program
 from fluid.session import Results
-from fluid.session.fused import Later
 from fluid.storage.folder import Folder
-from fluid.trainer.evaluation.means import on_host
+from fluid.trainer.evaluation.means import is_computed, on_host
 from fluid.trainer.evaluation.values import by_name, number, output_names, value_name
 from fluid.trainer.events import BeginTrainEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
@@ -64,7 +63,7 @@ class Score:
             return
         self._waiting.append(metrics.unread(self._position))
         newest = self._waiting[min(55, len(self._waiting) - 1)]
-        if len(self._waiting) > 64 and (not isinstance(newest, Later) or newest.is_ready):
+        if len(self._waiting) > 64 and is_computed(newest):
             self._fold(56)  # all but the newest are computed by now
 
     def announce(self, step: int, value: float) -> None:
@@ -88,7 +87,10 @@ class Score:
 
     def improves(self, folder: Folder, value: float) -> bool:
         """Whether a value is better than the scores of all checkpoints."""
-        known = self._known(folder, folder.steps())
+        try:
+            known = self._known(folder, folder.steps())
+        except errors.CheckpointError:  # a store that cannot be reached now: rather a checkpoint too many
+            known = {}
         return math.isfinite(value) and self._goodness(value) > max(known.values(), default=-math.inf)
 
     def _known(self, folder: Folder, steps: Iterable[int]) -> dict[int, float]:
@@ -100,6 +102,8 @@ class Score:
         """How good a checkpoint is, more being better; None when that is not known."""
         try:
             score = folder.meta(step)["score"] or {}
+        except errors.CheckpointError:  # a store that cannot be reached now: what is best must not be deleted
+            raise
         except (OSError, ValueError, KeyError):
             return None
         if (score.get("output"), score.get("mode")) != (self.output, self._mode) or score["value"] is None:

@@ -4,20 +4,18 @@ import importlib.metadata
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fluid import errors
 from fluid.core import Origin
 from fluid.distributed import Group
 from fluid.storage import packed
 from fluid.storage.folder import Folder
-from fluid.storage.parts import in_all, write_together
+from fluid.storage.parts import in_first, write_together
 from fluid.trainer.checkpoint.score import Score
 from fluid.trainer.health import Health
 
 log = logging.getLogger("fluid")
-
-T = TypeVar("T")
 
 
 class Snapshot(NamedTuple):
@@ -113,14 +111,14 @@ class Writer:
                 self._refuse(step, complaint)
                 return
             self._unhealthy = False
-            self._in_first("checkpoints that were undone", lambda: self._set_undone_aside(step))
+            in_first(self._group, "checkpoints that were undone", lambda: self._set_undone_aside(step))
             if self._group.size == 1:
                 self._folder.write(step, snapshot.arrays, _meta(snapshot))
             else:
                 write_together(self._folder, step, snapshot.arrays, lambda: _meta(snapshot), self._group, copied)
             self.base = step
             self.known.add(step)
-            self.known = set(self._in_first("checkpoints that are too many", self._delete_old))
+            self.known = set(in_first(self._group, "checkpoints that are too many", self._delete_old))
         except errors.DistributedError as error:
             self._failure = error
         except Exception as error:
@@ -129,10 +127,6 @@ class Writer:
                 log.error("checkpoint %d failed: %s: %s; training goes on", step, type(error).__name__, reason)
         finally:
             copied()
-
-    def _in_first(self, what: str, work: Callable[[], T]) -> T:
-        """Have the first process do something with the folder; all get what it returns, as JSON, or its failure."""
-        return in_all(self._group, what, work if self._group.is_first else _nothing)[0]
 
     def _refuse(self, step: int, complaint: str) -> None:
         """Say why a checkpoint is not written: loudly the first time, since the next ones are no better."""
@@ -170,7 +164,3 @@ def _meta(snapshot: Snapshot) -> dict[str, Any]:
         "origins": packed(snapshot.origins),
         "versions": versions,
     }
-
-
-def _nothing() -> Any:
-    pass

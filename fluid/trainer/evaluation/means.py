@@ -122,8 +122,7 @@ class Means:
 
     def _is_computed(self, count: int) -> bool:
         """Whether nothing has to wait for the oldest steps, that may have run in one call with newer ones."""
-        last = self._unread[count - 1][0]
-        return not last or not isinstance(last[0], Later) or last[0].is_ready
+        return all(is_computed(value) for value in self._unread[count - 1][0][:1])
 
     def _put_together(self) -> None:
         """Read the oldest steps; or make one array for each scalar of them, where reading an array is expensive."""
@@ -194,6 +193,11 @@ def on_host(values: Sequence[Any]) -> list[np.ndarray]:
     if values and not _is_near(values[0]):
         return jax.device_get(list(values))
     return [np.asarray(value) for value in values]
+
+
+def is_computed(value: Any) -> bool:
+    """Whether nothing has to wait for a value of a step that the loop has waited for, unless it ran with newer ones."""
+    return not isinstance(value, Later) or value.is_ready
 
 
 def _is_near(value: Any) -> bool:
