@@ -76,6 +76,7 @@ class Run:
       signals: hold back Ctrl-C and SIGTERM until they can do no harm.
       agreement: has all processes take the same steps, where there are several.
       together: how many steps run in one call of the device.
+      compile_ahead: begins to compile the step before the first minibatch is read, where its shapes are known.
       epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
     """
 
@@ -89,6 +90,7 @@ class Run:
     signals: Signals
     agreement: Agreement
     together: Together
+    compile_ahead: Callable[[], None]
     epoch_metrics: Callable[[], Results]
 
 
@@ -146,6 +148,7 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
     progress = run.progress
     compiled_before = _compiled(run)
     with run.signals.at_once:
+        run.compile_ahead()
         batches = progress.start_pass(run.convert)
         batches.advance()
     try:
