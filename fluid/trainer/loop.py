@@ -18,7 +18,7 @@ from fluid.session import Request, Results, Session
 from fluid.session.results import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
-from fluid.trainer.dispatch import Together
+from fluid.trainer.dispatch import Together, Waits
 from fluid.trainer.dispatch.together import form_of
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -118,7 +118,7 @@ def train(run: Run, num_epochs: int) -> None:
     """
     progress = run.progress
     handlers = run.handlers
-    losses = Losses()
+    losses = Losses(handlers.waits)
     error: BaseException | None = None
     try:
         with run.checkpoints:
@@ -146,11 +146,14 @@ def train(run: Run, num_epochs: int) -> None:
 def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
     """Run the steps of one epoch, or of what an interruption has left of it; returns the event of its end."""
     progress = run.progress
-    compiled_before = _compiled(run)
+    waits = run.handlers.waits
+    begun = (time.perf_counter(), waits.data, _compiled(run))
     with run.signals.at_once:
         run.compile_ahead()
         batches = progress.start_pass(run.convert)
+        waits.begin_pass(batches.seconds)
         batches.advance()
+        waits.look(batches.seconds, losses.idle)
     try:
         ended = run.agreement.before_epoch(progress.epoch, batches)
         for batch in () if ended else batches:
@@ -162,13 +165,14 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
             if run.stopping() or (progress.last and not batches.ended):
                 break
             if losses.wait_for_half():
+                waits.look(batches.seconds, losses.idle)
                 run.together.mark(program.member.name, run.handlers.done, time.perf_counter())
     finally:
         if run.pausing():
             progress.keep_pass(batches)
         else:
             batches.close()
-    return _end_of_epoch(run, _compiled(run) - compiled_before)
+    return _end_of_epoch(run, *begun)
 
 
 def _steps(
@@ -215,6 +219,7 @@ def _steps(
     _tell(run, program, feed, found, results)
     if not quick:  # who waits for the end of this step need not wait for a slow reader as well
         _read_ahead(run, batches, wanted)
+        run.handlers.waits.look(batches.seconds, losses.idle)
     return [metrics for metrics, _ in results]
 
 
@@ -272,13 +277,15 @@ def _more(run: Run, first: Prefetched, batches: Prefetcher, wanted: int) -> list
     return found
 
 
-def _end_of_epoch(run: Run, compiled: int) -> EndEpochEvent:
-    """The event of the end of an epoch in which so many compilations happened."""
+def _end_of_epoch(run: Run, begun: float, waited: float, compiled: int) -> EndEpochEvent:
+    """The event of the end of an epoch, by the time, the seconds waited for data and the compilations before it."""
     return EndEpochEvent(
         run.progress.epoch,
         run.progress.step,
         completed=not run.stopping(),
-        compiled=compiled,
+        compiled=_compiled(run) - compiled,
+        seconds=time.perf_counter() - begun,
+        data_wait=run.handlers.waits.data - waited,
         padding=padding_of([program.step.buckets for program in run.programs]),
         metrics=run.epoch_metrics(),
     )
@@ -306,13 +313,17 @@ def _read_ahead(run: Run, batches: Prefetcher, count: int) -> None:
 class Losses:
     """The losses of the steps that the device still works on; waits for them, and warns when one is not finite.
 
+    Args:
+      waits: where the seconds are noted for which it waits.
+
     Example:
-      >>> losses = Losses()
+      >>> losses = Losses(Waits())
       >>> losses.add(jax.numpy.float32(0.5), epoch=0, step=0)
       >>> losses.wait_for_all()
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
         self._under_way: deque[tuple[Any, int, int, int]] = deque()
         self._steps = 0
         self._warned = False
@@ -328,6 +339,11 @@ class Losses:
         """
         self._under_way.append((loss, epoch, step, count))
         self._steps += count
+
+    @property
+    def idle(self) -> bool:
+        """Whether the device has done all steps."""
+        return not self._under_way or bool(self._under_way[-1][0].is_ready())
 
     def wait_for_half(self) -> bool:
         """When too many steps are under way, wait for the older half at once; returns whether it has waited.
@@ -352,7 +368,9 @@ class Losses:
             self._steps = 0
 
     def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
+        begun = time.perf_counter()
         jax.block_until_ready(loss)
+        self._waits.device += time.perf_counter() - begun
         if self._warned:
             return
         loss = np.asarray(loss)  # to reshape it on the device would be a compilation

@@ -105,7 +105,7 @@ class Loop(HasParameters):
         self._step = AskableStep(session, self.program, Request(TRAIN, None, tuple(self.program.feeds), also=also))
         rows = [name for name, spec in self.program.feeds.items() if spec.shape[:1] == (None,)]
         self._batch_feed = next(iter(rows), None)
-        self._losses = Losses()
+        self._losses = Losses(self._tell.waits)
         self._shown: contextlib.ExitStack | None = None
         self._passes = 0  # epochs that have ended, unless `feeds` counts them
         self._steps = 0  # steps of this epoch

@@ -27,8 +27,8 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     Args:
       function: calls layers: a layer such as `layers.fc`, or a function of your own. It may use values from outside.
-      *args: its arguments, of any kind.
-      **kwargs: the same.
+      args: its arguments, of any kind.
+      kwargs: the same, by name.
 
     Returns:
       What the function returns: a value, or a pytree of values.

@@ -1,6 +1,7 @@
-"""How many training steps run in one call of the device, and what is compiled before the first of them."""
+"""How training steps come to the device: several in one call, compiled ahead of the first, and what they wait for."""
 
 from fluid.trainer.dispatch.first_step import compile_ahead
 from fluid.trainer.dispatch.together import StepsPerDispatch, Together
+from fluid.trainer.dispatch.waits import Waits
 
-__all__ = ["StepsPerDispatch", "Together", "compile_ahead"]
+__all__ = ["StepsPerDispatch", "Together", "Waits", "compile_ahead"]
