@@ -1,7 +1,11 @@
 """`layers.remat` changes what is kept for the gradient, and nothing else."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from layers.sequence_table import SEQUENCE_ROWS
+from layers.table import ROWS
 
 import fluid
 from fluid import errors, layers
@@ -42,7 +46,7 @@ def program_of(call):
         h = call(body, x, rows)["h"]
         prediction = call(layers.fc, h, size=3, act="softmax")
         loss = layers.mean(layers.cross_entropy(prediction, label))
-        fluid.optimizer.Adagrad(0.1).minimize(loss)
+        fluid.optimizer.SGD(0.1).minimize(loss)
         return {"loss": loss}
 
     return program
@@ -65,9 +69,17 @@ def test_names_values_states_and_masks_are_those_of_the_call():
     first, second = (np.asarray(result[FETCH.index("inner/dropout_0.tmp_0")]) == 0 for result in results)
     np.testing.assert_array_equal(first, second)
     assert 0 < first.mean() < 1
-    given = np.linspace(-1, 1, 30, dtype="float32").reshape(6, 5)
-    (mean,) = sessions[1].run(feed={**FEED, "fc_0.tmp_1": given}, fetch=["batch_norm_0.tmp_0"], mode="train")
-    np.testing.assert_allclose(mean, np.tanh(given).mean(axis=0), atol=1e-6)
+
+
+def test_a_value_inside_may_be_replaced():
+    def program():
+        loss = layers.mean(layers.remat(layers.fc, layers.data("x", shape=[4]), size=2, name="inner") * 3.0)
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    given = np.arange(12, dtype="float32").reshape(6, 2)
+    (loss,) = fluid.Session(program).run(feed={"x": FEED["x"], "inner.tmp_1": given}, mode="train")
+    assert float(loss) == 3.0 * given.mean()
 
 
 def test_a_step_keeps_less():
@@ -91,6 +103,38 @@ def test_a_step_keeps_less():
     one = 64 * 256 * 4  # bytes of what a block computes
     assert memory(directly) >= 8 * one
     assert memory(layers.remat) <= 4 * one
+
+
+ALL_ROWS = [*ROWS, *SEQUENCE_ROWS]
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row.id, marks=[pytest.mark.soak] * (i % 60 > 0)) for i, row in enumerate(ALL_ROWS)]
+)
+def test_every_layer_hands_out_what_it_hands_out_directly(row):
+    """Traced in train mode: outputs, states, named values and look-ups; and a gradient goes through."""
+    function = row.program()
+    programs = [fluid.Program(function), fluid.Program(lambda: layers.remat(function))]
+    arrays = programs[0].init(jax.random.key(2))
+    real = {name: value for name, value in arrays.items() if jnp.issubdtype(value.dtype, jnp.inexact)}
+    found = []
+    for program in programs:
+
+        def run(moved, program=program):
+            applied = program.apply(arrays | moved, row.feed, key=jax.random.key(3), mode="train")
+            return applied.outputs, applied.states, applied.values, applied.lookups
+
+        traced = jax.eval_shape(run, real)
+        names = [list(names) for names in (program.values, program.parameters, program.states)]
+        found.append((names, jax.tree.structure(traced), jax.tree.leaves(traced)))
+    assert found[0] == found[1]
+
+    def total(moved):
+        results = jax.tree.leaves(run(moved)[0])
+        return sum((jnp.sum(v) for v in results if jnp.issubdtype(v.dtype, jnp.inexact)), start=jnp.zeros(()))
+
+    if getattr(row, "gradient", True):
+        jax.eval_shape(jax.grad(total), real)
 
 
 def test_outside_of_a_program():
