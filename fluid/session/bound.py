@@ -159,8 +159,10 @@ class BoundStep:
         Raises:
           Exception: whatever the program raises while it is traced; the step itself will raise it again.
         """
+        if self._frozen is not self._freezing.names:
+            self._fit()
         jitted = self._train
-        if isinstance(jitted, Ahead):
+        if isinstance(jitted, Ahead) or not self._step.training:
             return
 
         def take(fed: Mapping[str, Any]) -> None:

@@ -203,6 +203,18 @@ def test_the_first_step_may_be_another_one():
     assert len(compiled) == len(trainer.session.compilations) == 2
 
 
+def test_a_handler_may_freeze_parameters_before_the_first_step():
+    class Freeze(fluid.Handler):
+        def begin_train(self, event):
+            self.trainer.freeze("fc_0.b_0")
+
+    trainer = trainer_of()
+    with counted() as compiled:
+        trainer.train(reader.arrays((X, Y), 5), handlers=[Freeze()])
+    assert len(compiled) == 1
+    assert reasons(trainer) == ["other parameters are frozen: 1 names"]
+
+
 def test_readers_say_how_large_their_minibatches_are():
     batches = reader.batch(ROWS, 4)
     for made in (batches, reader.buffered(batches, 2), reader.shuffle(batches, 2), reader.cache(batches)):
