@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from fluid import core
+from fluid import core, errors
 from fluid.layers.base import layer
 
 
@@ -21,17 +21,21 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     Parts of a net, one after the other, save most where each is large and hands on little: the blocks of a deep net, an
     encoder and a decoder. To wrap all of a net saves nothing, since all of it is then computed again at once. Blocks of
-    the same structure go through `layers.repeat(block, n, x, remat=True)`, which compiles them once. XLA orders
-    operations by what they need, and on a CPU it begins early with what it computes again, so that outside of loops
-    little is saved there; on an accelerator it waits for the gradient.
+    the same structure go through `layers.repeat(block, n, x, remat=True)`, which compiles them once. XLA is told not to
+    compute again before the gradient is there. XLA for CPUs does not heed that when it puts operations into an order,
+    so that outside of loops it saves little there, or nothing.
 
     Args:
-      function: calls layers: a layer such as `layers.fc`, or a function of your own. It may use values from outside.
+      function: calls layers: a layer such as `layers.fc`, or a function of your own, in which name scopes may be opened
+        as around it. It may use values from outside.
       args: its arguments, of any kind.
       kwargs: the same, by name.
 
     Returns:
       What the function returns: a value, or a pytree of values.
+
+    Raises:
+      ArgumentTypeError: there is no function, but what one has returned.
 
     References:
       Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
@@ -48,6 +52,11 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
       >>> list(fluid.Program(program).parameters)[-2:]
       ['fc_6.w_0', 'fc_6.b_0']
     """
+    if not callable(function):
+        raise errors.ArgumentTypeError(
+            f"layers.remat calls a function, found {type(function).__name__}; hand it over, and behind it its "
+            f"arguments: layers.remat(layers.fc, x, size=10)"
+        )
     frame = core.current_frame("layers.remat")
     if frame.discovering or frame.mode != core.TRAIN:  # where there is no gradient, nothing is kept anyway
         return function(*args, **kwargs)
@@ -90,9 +99,11 @@ class _Exchange:
         made.states.update(self(made.states))
         made.lookups.update(self(made.lookups))
         made.minimizations[:] = self(made.minimizations)
-        noted = [self(facts) for facts in frame.annotations.values()]
+        noted = list(frame.annotations.values())
         frame.annotations.clear()
-        frame.annotations.update({id(facts["value"]): facts for facts in noted})
+        for facts in noted:
+            facts.update(self(facts))
+            frame.annotations[id(facts["value"])] = facts
 
     def _value(self, value: Any) -> Any:
         if _is_sequence(value) and id(value) not in self._new:

@@ -137,6 +137,11 @@ def test_every_layer_hands_out_what_it_hands_out_directly(row):
         jax.eval_shape(jax.grad(total), real)
 
 
+def test_what_a_function_has_returned_is_no_function():
+    with pytest.raises(errors.ArgumentTypeError, match=r"layers\.remat\(layers\.fc, x, size=10\)"):
+        fluid.Program(lambda: layers.remat(layers.fc(layers.data("x", shape=[4]), size=10)))
+
+
 def test_outside_of_a_program():
     with pytest.raises(errors.OutsideProgramError, match=r"layers\.remat"):
         layers.remat(layers.fc, np.zeros((2, 3)), size=1)
