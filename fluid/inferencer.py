@@ -4,11 +4,10 @@ import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, Array, FeedSpec, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
 from fluid.missing import SpelledElsewhere
 from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
@@ -16,11 +15,20 @@ from fluid.reader import data_sets
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import Buckets, Ladders
-from fluid.reader.columns import add_zeros, batch_size, read_feed, repeat_last
+from fluid.reader.columns import read_feed
 from fluid.reader.feeder import Feeder, FeedOrder
-from fluid.session import BoundStep, Request, Results, Session
+from fluid.session import Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
-from fluid.session.prediction import Ensemble, constant, ensemble_session, needed_feeds, on_host, stream
+from fluid.session.prediction import (
+    Ensemble,
+    Plan,
+    constant,
+    ensemble_session,
+    form_of,
+    needed_feeds,
+    on_host,
+    stream,
+)
 from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike, Rename, newest_checkpoint, source_of
 
@@ -49,8 +57,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         never depends on those before it.
       rename: names in the file to names of the program, see `fluid.io.load_params`.
       entry: which entry point of an exported model that has several.
-      checkpoint: the `checkpoint_dir` of a Trainer, instead of a file: the parameters of its newest checkpoint that is
-        whole.
+      checkpoint: the `checkpoint_dir` of a Trainer, also an address, instead of a file: the parameters of its newest
+        checkpoint that is whole.
       strict: False takes arrays that have the right names and shapes although they seem to belong to other layers, as
         after the program was written anew, and logs them. Parameters must not be missing in any case.
       url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
@@ -149,7 +157,9 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         self._bucket = bucket
         ladders = self.program.buckets if buckets is None else buckets
         self._buckets = Buckets(self.program.feeds, ladders, max_compilations=None)
-        self._plans: dict[Any, _Plan] = {}
+        self._plans: dict[Any, Plan] = {}
+        # By names, shapes and dtypes: the plans for arrays that have passed every check, and are run as they are.
+        self._known: dict[Any, Plan] = {}
 
     def infer(self, feed: Mapping[str, Any] | Any, fetch: Fetch | None = None, return_numpy: bool = True) -> Results:
         """Run the program on data.
@@ -171,10 +181,14 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
           UnknownNameError: the program has no such feed or value.
           RemoteError: the server behind the URL does not answer, or refuses.
         """
-        if type(feed) is not dict and not isinstance(feed, Mapping):
-            feed = self._named(feed)
         if self.remote is not None:
-            return self.remote.infer(feed, fetch, return_numpy)
+            return self.remote.infer(feed if isinstance(feed, Mapping) else self._named(feed), fetch, return_numpy)
+        form = form_of(feed) if fetch is None and return_numpy and type(feed) is dict else None
+        known = self._known.get(form)
+        if known is not None:
+            return Results(on_host(known.step.raw(feed)), known.names)
+        if not isinstance(feed, Mapping):
+            feed = self._named(feed)
         key = tuple(feed) if fetch is None else (*feed, None, *([fetch] if isinstance(fetch, str) else fetch))
         plan = self._plans.get(key)
         if plan is None:
@@ -187,6 +201,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         if not return_numpy:  # the step may still run after this call, when the caller changes its arrays
             feeds = self.session.take(feeds)
             overrides = self.session.take(overrides)
+        if form is not None and all(feeds.get(n) is value for n, value in feed.items()) and plan.takes(feeds):
+            self._known[form] = plan
         values = plan.begin(feeds, overrides)()
         if return_numpy:
             values = on_host(values)
@@ -276,19 +292,19 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             )
         return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
 
-    def _plan(self, feed: Iterable[str], fetch: Fetch | None) -> "_Plan":
+    def _plan(self, feed: Iterable[str], fetch: Fetch | None) -> Plan:
         """Decide how calls with these names are answered."""
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
         given_feeds, overrides = split_names(program, feed)
         feeds = [(n, program.feeds[n]) for n in given_feeds]
-        request = Request(TEST, names, given_feeds, overrides)
+        request = Request(TEST, names, given_feeds, overrides, settled=True)
         wanted = program.outputs if names is None else [self._array(n) for n in names]
         given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
         step = self.session.bind(program, request)
         names = program.output_names if names is None else names
-        return _Plan(feeds, overrides, step, padded, names, program.batch_sizes)
+        return Plan(feeds, overrides, step, padded, names, program.batch_sizes)
 
     def _array(self, name: str) -> Array:
         program = self.program
@@ -298,73 +314,6 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         if spec is not None:
             return Array(spec.shape, spec.dtype)
         return program.values.get(program.aliases.get(name, name), Array((), "float32"))
-
-
-class _Plan:
-    """How calls with the same names are answered.
-
-    Args:
-      feeds: name and declaration of the feeds that are given.
-      overrides: names of the values that are replaced.
-      step: the compiled step.
-      padded: whether batches may be padded.
-      names: of the results, or None.
-      sizes: to which batches may be padded; None for powers of two.
-    """
-
-    def __init__(
-        self,
-        feeds: Sequence[tuple[str, FeedSpec]],
-        overrides: tuple[str, ...],
-        step: BoundStep,
-        padded: bool,
-        names: Sequence[str] | None,
-        sizes: Sequence[int] | None,
-    ):
-        self.feeds = feeds
-        self.overrides = overrides
-        self.step = step
-        self.padded = padded
-        self.names = names
-        self._sizes = sizes
-        self.ragged = any(spec.lod_level for _, spec in feeds)
-        self._proven = False  # whether padding was shown to leave the results as they are
-
-    def begin(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Callable[[], Sequence[Any]]:
-        """Start a batch, padded to the next power of two unless padding changes the results.
-
-        Returns:
-          A function that gives the values, and waits for them where they are to be cut.
-        """
-        rows = _with_rows(feeds, overrides) if self.padded else {}
-        size = batch_size(rows) if rows else 0
-        room = self._room(size) if size else 0
-        if room == size:
-            values = self.step.raw(feeds, overrides)
-            return lambda: values
-        padded = self._begin(feeds, overrides, room, repeat_last)
-        if not self._proven:
-            if not _equal(padded(), self._begin(feeds, overrides, room, add_zeros)()):
-                self.padded = False
-                values = self.step.raw(feeds, overrides)
-                return lambda: values
-            self._proven = True
-        return padded
-
-    def _room(self, size: int) -> int:
-        """To how many rows a batch is padded."""
-        if self._sizes is None:
-            return 1 << (size - 1).bit_length()
-        return min((room for room in self._sizes if room >= size), default=size)
-
-    def _begin(
-        self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]
-    ) -> Callable[[], Sequence[Any]]:
-        size = batch_size(_with_rows(feeds, overrides))
-        feeds, overrides = jax.tree.map(lambda x: pad(x, room - size) if np.ndim(x) else x, (feeds, overrides))
-        values = self.step.raw(feeds, overrides)
-        # Results are cut on the host: on the device each size would be a compilation of its own.
-        return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
 
 
 def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]) -> Program:
@@ -384,13 +333,3 @@ def _saved_by_the_original(path: Any) -> Any:
     from fluid import original  # not everybody needs it
 
     return original.load_inference_model(path).program if original.is_inference_model(path) else None
-
-
-def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What has one row for each example: all but scalars in the place of values."""
-    return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
-
-
-def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)

@@ -199,7 +199,7 @@ def test_peers_for_a_gpu_learn_the_same(on_gpu_path):
     np.testing.assert_allclose(by_fluid(2), by_hand(2), rtol=1e-3)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_what_is_for_a_gpu_runs_in_small_without_one():
     done = subprocess.run(
         [sys.executable, BENCHMARKS / "gpu" / "run.py", "--small", "--rounds", "1"],

@@ -19,6 +19,7 @@ def _no_step_copies_a_buffer_or_waits_for_the_host(monkeypatch):
 def test_every_example_is_run_here_as_it_is_shown():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     assert names == {name.removeprefix("test_") for name in globals() if name.removeprefix("test_") in names}
+    assert [path.name for path in EXAMPLES.glob("*.ipynb")] == ["recognize_digits.ipynb"], "test_examples runs that"
 
 
 def test_fit_a_line(in_tmp):
@@ -28,14 +29,18 @@ def test_fit_a_line(in_tmp):
 
 
 def test_recognize_digits(in_tmp):
+    """What `make demo` promises."""
     accuracy, by_guessing = load("recognize_digits").main()
     assert accuracy >= 0.98 > 9 * by_guessing
 
 
 @pytest.mark.parametrize(("net", "least"), [("vgg", 0.8), ("resnet", 0.8)])
-def test_image_classification(net, least, in_tmp):
+def test_image_classification(net, least, in_tmp, capsys):
+    """Deep nets with batch normalisation learn, in training and in testing."""
     accuracy, by_guessing = load("image_classification").main(net=net)
     assert accuracy > least > 6 * by_guessing
+    said = capsys.readouterr().out
+    assert "generated shapes (not CIFAR-10)" in said and f"test accuracy {accuracy:.4f}" in said
 
 
 def test_word2vec(in_tmp):
@@ -55,9 +60,10 @@ def test_understand_sentiment(net, least, in_tmp):
     assert accuracy > least > 1.2 * by_counting > majority
 
 
-def test_machine_translation(in_tmp):
+def test_machine_translation(in_tmp, capsys):
     right, by_guessing = load("machine_translation").main()
     assert right > 0.95 > 1000 * by_guessing
+    assert f"right to the last digit: {right:.3f}" in capsys.readouterr().out
 
 
 def test_seq2seq_2018(in_tmp):
@@ -65,23 +71,32 @@ def test_seq2seq_2018(in_tmp):
     assert right > 0.95 > 1000 * by_guessing
 
 
-def test_language_model(in_tmp):
-    bits, counted, _ = load("language_model").main()
+def test_language_model(in_tmp, capsys):
+    bits, counted, texts = load("language_model").main()
     assert bits < 0.9 * counted["pairs"] < counted["single characters"]
+    assert [len(text) for text in texts] == [256] * 3 and texts[0].startswith("The value of the ")
+    said = capsys.readouterr().out
+    assert f"test: {bits:.2f} bits per character" in said and texts[2] in said
 
 
-def test_ctc_digits(in_tmp):
+def test_ctc_digits(in_tmp, capsys):
     assert load("ctc_digits").main() < 0.1, "reading nothing at all gives 1"
+    said = capsys.readouterr().out
+    assert "generated strips" in said and "read as" in said
 
 
-def test_label_semantic_roles(in_tmp):
+def test_label_semantic_roles(in_tmp, capsys):
     f1, counted = load("label_semantic_roles").main()
     assert f1 > 0.8 > 2 * counted
+    said = capsys.readouterr().out
+    assert "generated sentences" in said and "]verb" in said
 
 
-def test_detect_shapes(in_tmp):
+def test_detect_shapes(in_tmp, capsys):
     reached, by_guessing = load("detect_shapes").main()
     assert reached > 0.6 > 80 * by_guessing
+    said = capsys.readouterr().out
+    assert "generated images" in said and f"mean average precision {reached:.3f}; " in said
 
 
 def test_gan_digits(in_tmp):

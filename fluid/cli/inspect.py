@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from fluid import errors, io
 from fluid.formatting import scaled, text_table
 from fluid.storage.folder import Folder
+from fluid.storage.remote import folder_of, is_address
 
 
 def add(commands: Any) -> None:
@@ -18,24 +19,26 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "inspect", help="what is in a folder of checkpoints, a file of parameters, or an exported model"
     )
-    parser.add_argument("path", type=pathlib.Path, help="the folder, or the file")
+    parser.add_argument("path", help="the folder, on a disk or in an object store, or the file")
     parser.add_argument("--step", type=int, help="whose arrays to list; by default those of the newest whole step")
     parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
     """Say what is in a folder or in a file; returns 1 when something in it is damaged."""
-    return _inspect_folder(given.path, given.step) if given.path.is_dir() else _inspect_file(given.path)
+    path = pathlib.Path(given.path)
+    if is_address(given.path) or path.is_dir():
+        return _inspect_folder(folder_of(given.path, read_only=True), given.step)
+    return _inspect_file(path)
 
 
-def _inspect_folder(path: pathlib.Path, step: int | None) -> int:
-    folder = Folder(path, read_only=True)
+def _inspect_folder(folder: Folder, step: int | None) -> int:
     steps = folder.steps()
     problems = {number: _flaw(folder, number) for number in steps}
     whole = [number for number in steps if problems[number] is None]
     aside = folder.aside()
     if not steps and not aside:
-        raise errors.CheckpointError(f"there are no checkpoints in {str(folder.path)!r}")
+        raise errors.CheckpointError(f"there are no checkpoints in {folder.name!r}")
     rows: list[tuple[str, ...]] = [("step", "epoch", "minibatch", "size", "score", "health")]
     rows += [_row(folder, number, problems[number]) for number in steps]
     rows += [(name, "", "", "", "", "set aside") for name in aside]
@@ -82,7 +85,7 @@ def _flaw(folder: Folder, step: int) -> str | None:
 
 
 def _row(folder: Folder, step: int, problem: str | None) -> tuple[str, ...]:
-    size = sum(p.stat().st_size for p in (folder.path / str(step)).rglob("*") if p.is_file())
+    size = folder.size(step)
     if problem is not None:
         return str(step), "", "", scaled(size, "B"), "", problem
     meta = folder.meta(step)

@@ -156,6 +156,7 @@ class Declared:
       bodies: what the first run of each loop or branch showed, see `core.body`.
       optimizers: of each `minimize`, as the discovery of the program recorded it; empty while it is discovered.
       used_whole: the parameters of which more is used than some rows.
+      filters: the parameters that convolutions of images have for filters, `[filters, channels, height, width]`.
       only_frozen: the parameters that only `with fluid.frozen():` keeps from being trainable.
       uses_randomness: whether a layer draws random numbers.
     """
@@ -167,6 +168,7 @@ class Declared:
     bodies: dict[str, Any] = field(default_factory=dict)
     optimizers: tuple[Any, ...] = ()
     used_whole: set[str] = field(default_factory=set)
+    filters: set[str] = field(default_factory=set)
     only_frozen: set[str] = field(default_factory=set)
     uses_randomness: bool = False
 

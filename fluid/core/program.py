@@ -95,6 +95,7 @@ class Program:
       convolves: whether one of them is a convolution.
       random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
+      filters: parameters that convolutions of images have for filters, `[filters, channels, height, width]`.
       minimizes: what `optimizer.minimize` recorded.
       exported: whether it was read from a file, and holds nothing but what was exported.
       batch_sizes: those that it can be run with; None for any.
@@ -117,6 +118,7 @@ class Program:
     origins: Mapping[str, Origin] = {}
     equations = 0
     convolves = False
+    filters: frozenset[str] = frozenset()
     exported = False
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
@@ -156,6 +158,7 @@ class Program:
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)
         self.dense_uses = frozenset(frame.declared.used_whole)
+        self.filters = frozenset(frame.declared.filters)
         self.outputs = [_array(v) for v in found.outputs]
         self.values = {n: _array(v) for n, v in frame.made.values.items()}
         self.sites = frame.declared.sites

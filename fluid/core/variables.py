@@ -73,6 +73,18 @@ def named_array(name: str) -> jax.Array:
     return _named_array(frame.declared.arrays[name])
 
 
+def note_filters(filters: jax.Array) -> None:
+    """Note that a convolution of images has a parameter for its filters, which a CPU wants in another order.
+
+    Args:
+      filters: `[filters, channels, height, width]`, from `create_parameter`.
+    """
+    frame = current_frame("layers.conv2d")
+    name = frame.fact(filters, "parameter")
+    if name is not None and not frame.inside_loop:
+        frame.declared.filters.add(name)
+
+
 def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) -> jax.Array:
     """Take rows of a parameter in such a way that its update can be one of these rows alone.
 

@@ -77,8 +77,10 @@ class NaNs:
             array = value if type(value) is np.ndarray else getattr(value, "data", None)
             if type(array) is not np.ndarray or class_of(array.dtype) not in ("float", "complex"):
                 continue
-            # Squares are not negative, so that infinities cannot cancel: the sum is NaN when a number is.
-            if np.isnan(np.vdot(array, array)):
+            # Squares are not negative, so that infinities cannot cancel: the sum is NaN when a number is. NaN alone
+            # differs from itself.
+            total = np.vdot(array, array)
+            if total != total:
                 self._tell(specs[name], value, where)
 
     def _tell(self, spec: FeedSpec, value: Any, where: str) -> None:

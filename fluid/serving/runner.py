@@ -40,7 +40,7 @@ class Runner:
 
     def __init__(self, session: Session, program: Program, settings: Settings, name: str):
         self.session = session
-        self._step = session.bind(program, Request(TEST, None, tuple(program.feeds)))
+        self._step = session.bind(program, Request(TEST, None, tuple(program.feeds), settled=True))
         site = f"the model {name}"
         # A message must not tell where the file of a model is.
         self._specs = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from fluid import errors
-from fluid.compilation import Ahead
+from fluid.compilation import Ahead, Settled
 from fluid.core import TRAIN, Program, Scope, stand_in
 from fluid.core.equations import unneeded
 from fluid.place import OneDevice
@@ -103,6 +103,7 @@ class BoundStep:
         self._replaced = replaced
         self._freezing = freezing
         self._mesh = None if isinstance(layout, OneDevice) else layout
+        self._on_cpu = layout.device.platform == "cpu"
         self._frozen = freezing.names
         self._make = functools.partial(Step, program, rules, request, function, mesh=self._mesh)
         self._step = self._make(self._frozen)
@@ -244,15 +245,23 @@ class BoundStep:
 
     def _jitted(self) -> tuple[Any, Any]:
         """The training step, and the run that changes nothing, for what is frozen now."""
-        pure_train, pure_test = self._functions(self._step)
+        step = self._step
+        pure_train, pure_test = self._functions(step)
         train, test = self._traced(pure_train, 2), self._traced(pure_test, 1)
         if self._mesh is None:
-            return jax.jit(train, donate_argnums=0), jax.jit(test)
-        if not self._step.training:
+            return jax.jit(train, donate_argnums=0), self._settled(test) if step.request.settled else jax.jit(test)
+        if not step.training:
             return train, self._mesh.taking(jax.jit(test, out_shardings=self._mesh.results))
         # What a step makes lies where that lay which it takes the place of.
         lie = self._mesh.shardings(self._carry())
         return jax.jit(train, donate_argnums=0, out_shardings=(lie, self._mesh.results)), test
+
+    def _settled(self, test: Callable[..., Any]) -> Settled:
+        """The run that changes nothing, over arrays that are the same in most calls."""
+        arrays = self._scope.arrays
+        # The arrays of a population have an axis more.
+        filters = [n for n in self._program.filters if arrays[n].ndim == 4] if self._on_cpu else []
+        return Settled(test, self._step.kept, self._step.request.feeds, filters)
 
     def _functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """A step that trains, and one that changes nothing, as pure functions of what `raw` hands over."""

@@ -1,4 +1,4 @@
-"""Prediction over a data set: the results of minibatches, one after the other, however many there are."""
+"""Prediction: how batches of data are answered, and those of a whole data set one after the other."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -7,10 +7,12 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch
 from fluid.place import Place
 from fluid.reader.adapters import Minibatches
+from fluid.reader.columns import add_zeros, batch_size, repeat_last
 from fluid.reader.prefetch import Prefetcher
+from fluid.session.bound import BoundStep
 from fluid.session.names import check_feed, split_names
 from fluid.session.results import Results
 from fluid.session.session import Session
@@ -131,3 +133,116 @@ def stream(
 def on_host(values: Sequence[Any]) -> list[Any]:
     """Values as NumPy arrays, and sequence batches of NumPy arrays; waits for them."""
     return [jax.tree.map(np.asarray, v) if isinstance(v, _SEQUENCES) else np.asarray(v) for v in values]
+
+
+class Plan:
+    """How calls with the same names are answered.
+
+    Args:
+      feeds: name and declaration of the feeds that are given.
+      overrides: names of the values that are replaced.
+      step: the compiled step.
+      padded: whether batches may be padded.
+      names: of the results, or None.
+      sizes: to which batches may be padded; None for powers of two.
+    """
+
+    def __init__(
+        self,
+        feeds: Sequence[tuple[str, FeedSpec]],
+        overrides: tuple[str, ...],
+        step: BoundStep,
+        padded: bool,
+        names: Sequence[str] | None,
+        sizes: Sequence[int] | None,
+    ):
+        self.feeds = feeds
+        self.overrides = overrides
+        self.step = step
+        self.padded = padded
+        self.names = names
+        self._sizes = sizes
+        self.ragged = any(spec.lod_level for _, spec in feeds)
+        self._proven = False  # whether padding was shown to leave the results as they are
+
+    def takes(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether checked feeds run as they are, and so do all others with their shapes and dtypes.
+
+        Args:
+          feeds: arrays by name.
+
+        Raises:
+          FeedError: they have different numbers of rows.
+        """
+        if self.ragged or any(spec.limits is not None for _, spec in self.feeds):
+            return False  # lengths and numbers are checked in each call
+        if not self.padded:
+            return True
+        size = batch_size(feeds)
+        return self._room(size) == size
+
+    def begin(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Callable[[], Sequence[Any]]:
+        """Start a batch, padded to the next power of two unless padding changes the results.
+
+        Returns:
+          A function that gives the values, and waits for them where they are to be cut.
+        """
+        rows = _with_rows(feeds, overrides) if self.padded else {}
+        size = batch_size(rows) if rows else 0
+        room = self._room(size) if size else 0
+        if room == size:
+            values = self.step.raw(feeds, overrides)
+            return lambda: values
+        padded = self._begin(feeds, overrides, room, repeat_last)
+        if not self._proven:
+            if not _equal(padded(), self._begin(feeds, overrides, room, add_zeros)()):
+                self.padded = False
+                values = self.step.raw(feeds, overrides)
+                return lambda: values
+            self._proven = True
+        return padded
+
+    def _room(self, size: int) -> int:
+        """To how many rows a batch is padded."""
+        if self._sizes is None:
+            return 1 << (size - 1).bit_length()
+        return min((room for room in self._sizes if room >= size), default=size)
+
+    def _begin(
+        self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]
+    ) -> Callable[[], Sequence[Any]]:
+        size = batch_size(_with_rows(feeds, overrides))
+        feeds, overrides = jax.tree.map(lambda x: pad(x, room - size) if np.ndim(x) else x, (feeds, overrides))
+        values = self.step.raw(feeds, overrides)
+        # Results are cut on the host: on the device each size would be a compilation of its own.
+        return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
+
+
+def form_of(feed: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The names, shapes and dtypes of a feed of NumPy arrays, as something that can be a key; None of other feeds.
+
+    Args:
+      feed: by name.
+
+    Example:
+      >>> form_of({"x": np.zeros((2, 3))})
+      ('x', (2, 3), dtype('float64'))
+      >>> form_of({"x": [1, 2]}) is None
+      True
+    """
+    form: list[Any] = []
+    for name, value in feed.items():
+        if type(value) is not np.ndarray:
+            return None
+        form += name, value.shape, value.dtype
+    return tuple(form)
+
+
+def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What has one row for each example: all but scalars in the place of values."""
+    return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
+
+
+def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)

@@ -35,6 +35,7 @@ class Request:
       parts: return what each output contributes to its value over several minibatches, and then the fetched values.
       also: names of values to return beside those.
       updates: False for a run in train mode that changes nothing: to see what layers do there.
+      settled: whether the arrays are the same in most runs, in test mode, see `Settled`.
     """
 
     mode: str
@@ -44,6 +45,7 @@ class Request:
     parts: bool = False
     also: tuple[str, ...] = ()
     updates: bool = True
+    settled: bool = False
 
 
 def checked_mode(mode: str) -> str:
@@ -307,10 +309,8 @@ class Step:
                 return self._gradient(self._canonical(name.removesuffix(GRAD)), gradients, values)
             return known[name if name in known else self._canonical(name)]
 
-        if self.request.fetch is not None:
-            found: Any = tuple(map(value, self.request.fetch))
-        else:
-            found = () if self.request.parts else tuple(outputs)
+        unnamed = () if self.request.parts else tuple(outputs)
+        found: Any = unnamed if self.request.fetch is None else tuple(map(value, self.request.fetch))
         if self.request.parts:
             found = (tuple(parts), found)
         return (found, tuple(map(value, self.request.also))) if self.request.also else found

@@ -41,10 +41,10 @@ except ImportError:  # Windows: two trainers in one folder are not noticed there
 
 META = "meta.json"
 ARRAYS = "arrays"
-_LOCK = "fluid.lock"
-_STEP = re.compile(r"0|[1-9][0-9]{0,17}")
-_LEFTOVER = re.compile(rf"({_STEP.pattern})\.(writing(-[0-9a-f]+)?|deleting)")
-_ASIDE = re.compile(rf"({_STEP.pattern})\.(damaged|undone)(-[0-9]+)?")
+LOCK = "fluid.lock"
+STEP = re.compile(r"0|[1-9][0-9]{0,17}")
+_LEFTOVER = re.compile(rf"({STEP.pattern})\.(writing(-[0-9a-f]+)?|deleting)")
+ASIDE = re.compile(rf"({STEP.pattern})\.(damaged|undone)(-[0-9]+)?")
 
 
 class Folder:
@@ -53,6 +53,11 @@ class Folder:
     Args:
       path: of the folder; made when it is not there.
       read_only: whether to change nothing; the folder must be there then.
+
+    Attributes:
+      path: of the folder on this machine.
+      name: the path, or the address of a store, for messages.
+      is_local: whether what is written to the path stays there.
 
     Raises:
       CheckpointError: it is no folder, or cannot be written.
@@ -66,12 +71,15 @@ class Folder:
       ([40], None, 'forty', [1.0, 1.0, 1.0])
     """
 
+    is_local = True
+
     def __init__(self, path: Any, read_only: bool = False):
         self.path = pathlib.Path(os.path.abspath(os.fspath(path)))
+        self.name = str(self.path)
         try:
             if not read_only:
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with (self.path / _LOCK).open("a"):
+                with (self.path / LOCK).open("a"):
                     pass
         except OSError as error:
             raise errors.CheckpointError(
@@ -90,7 +98,7 @@ class Folder:
         if self._lock is not None:
             return
         self.check_there()
-        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if fcntl is not None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,11 +148,15 @@ class Folder:
     def steps(self) -> list[int]:
         """The steps in the folder, ascending, whole or damaged; folders of other programs are left out."""
         names = (entry.name for entry in os.scandir(self.path) if entry.is_dir(follow_symlinks=False))
-        return sorted(int(n) for n in names if _STEP.fullmatch(n) and self._is_ours(self.path / n))
+        return sorted(int(n) for n in names if STEP.fullmatch(n) and self._is_ours(self.path / n))
 
     def aside(self) -> list[str]:
         """The names of the steps that were set aside."""
-        return sorted(n for n in os.listdir(self.path) if _ASIDE.fullmatch(n))
+        return sorted(n for n in os.listdir(self.path) if ASIDE.fullmatch(n))
+
+    def size(self, step: int) -> int:
+        """How many bytes the files of a step have."""
+        return sum(path.stat().st_size for path in (self.path / str(step)).rglob("*") if path.is_file())
 
     def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
         """What is wrong with a step, or None; see `seal.flaw`."""

@@ -40,7 +40,7 @@ def seal(folder: pathlib.Path, known: Mapping[str, str] | None = None) -> None:
       'a.txt is not what was written'
     """
     known = known or {}
-    found = _files(folder)
+    found = files_in(folder)
     if missing := sorted(known.keys() - set(found)):
         raise errors.CheckpointError(
             f"another process has written {missing[0]}, which is not to be seen in {str(folder)!r}; expected a folder "
@@ -77,7 +77,7 @@ def files_below(folder: pathlib.Path, below: str) -> list[str]:
       folder: the whole.
       below: the part, such as "arrays/ocdbt.process_1"; none are in one that is not there.
     """
-    return [f"{below}/{name}" for name in _files(folder / below)]
+    return [f"{below}/{name}" for name in files_in(folder / below)]
 
 
 def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
@@ -101,7 +101,7 @@ def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
     first, *lines = body.split("\n")
     check_version(folder, first)
     sealed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    found = _files(folder)
+    found = files_in(folder)
     if missing := sorted(sealed.keys() - set(found)):
         return f"{missing[0]} is missing"
     if extra := sorted(set(found) - sealed.keys()):
@@ -134,8 +134,8 @@ def check_version(folder: pathlib.Path, first: str) -> None:
         )
 
 
-def _files(folder: pathlib.Path) -> list[str]:
-    """The files in a folder at any depth, links included, without the seal; links are not followed."""
+def files_in(folder: pathlib.Path) -> list[str]:
+    """The names of the files in a folder at any depth, links included, without the seal; links are not followed."""
     found = []
     for parent, folders, files in os.walk(folder):
         here = pathlib.Path(parent)

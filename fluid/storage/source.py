@@ -10,8 +10,8 @@ from fluid import errors
 from fluid.core import Origin
 from fluid.storage.arrays import load_file
 from fluid.storage.atomic import PathLike
-from fluid.storage.folder import Folder
 from fluid.storage.origins import unpacked
+from fluid.storage.remote import folder_of, is_address
 from fluid.storage.rename import Rename, renamed
 
 # A file of parameters, or arrays by name.
@@ -64,6 +64,9 @@ def source_of(given: Parameters) -> Source:
 def newest_checkpoint(path: PathLike) -> Source:
     """The parameters and states of the newest checkpoint in a folder that is whole. Nothing in the folder changes.
 
+    Args:
+      path: of the folder, or its address in an object store.
+
     Raises:
       CheckpointError: there is no such folder, or no checkpoint in it is whole.
 
@@ -72,9 +75,9 @@ def newest_checkpoint(path: PathLike) -> Source:
       Traceback (most recent call last):
       fluid.errors.CheckpointError: there is no folder 'nowhere'; expected the checkpoint_dir of a Trainer
     """
-    if not os.path.isdir(path):
+    if not is_address(path) and not os.path.isdir(path):
         raise errors.CheckpointError(f"there is no folder {str(path)!r}; expected the checkpoint_dir of a Trainer")
-    folder = Folder(path, read_only=True)
+    folder = folder_of(path, read_only=True)
     step, flaws = folder.newest_whole()
     if step is None:
         listed = [*(f"{n}: {problem}" for n, problem in flaws.items()), *(f"{n}: set aside" for n in folder.aside())]

@@ -96,7 +96,8 @@ class AskableStep:
     @property
     def compiled(self) -> int:
         """How often the step was compiled so far."""
-        return self._step.compiled + sum(other.compiled for other in self._others.values())
+        others = sum(other.compiled for other in self._others.values()) if self._others else 0
+        return self._step.compiled + others
 
     def compile_ahead(self, feed: Mapping[str, Any]) -> None:
         """Begin to compile the step of which nothing is asked; see `BoundStep.compile_ahead`."""
@@ -129,7 +130,7 @@ class AskableStep:
     def __call__(self, feed: Mapping[str, Any], asked: Asked) -> tuple[Results, Results]:
         """Run one step; returns the outputs, and by name what handlers want to see."""
         asked.over = True
-        feed = feed.arrays() if isinstance(feed, RowFeed) else feed
+        feed = feed.arrays() if type(feed) is RowFeed else feed
         if not asked.names and not asked.values:
             return self._step.and_also(feed)
         given, replaced = split_names(self._program, asked.values)

@@ -2,15 +2,11 @@
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import numpy as np
-
-from fluid.core import TRAIN, warn
+from fluid.core import TRAIN
 from fluid.reader.buckets import padding_of
 from fluid.reader.prefetch import Prefetched, Prefetcher
 from fluid.reader.resident import RowFeed
@@ -18,7 +14,7 @@ from fluid.session import Request, Results, Session
 from fluid.session.results import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
-from fluid.trainer.dispatch import Together, Waits
+from fluid.trainer.dispatch import Losses, Together
 from fluid.trainer.dispatch.together import form_of
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -48,15 +44,17 @@ class ProgramRun:
       member: the program.
       step: its compiled step.
       batch_feed: the name of a feed that has one row for each example; None if the program has none.
+      loss_output: the position of the loss among the outputs.
     """
 
     member: Member
     step: AskableStep
     batch_feed: str | None
+    loss_output: int
 
     def examples(self, feed: Mapping[str, Any]) -> int:
         """How many examples a feed has."""
-        if isinstance(feed, RowFeed):
+        if type(feed) is RowFeed:
             return len(feed.rows)
         return 1 if self.batch_feed is None else int(feed[self.batch_feed].shape[0])
 
@@ -105,7 +103,8 @@ def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -
     for member, also in zip(members, fetched, strict=True):
         feeds = member.program.feeds
         step = AskableStep(session, member.program, Request(TRAIN, None, tuple(feeds), also=also))
-        runs.append(ProgramRun(member, step, next((n for n, spec in feeds.items() if spec.shape[:1] == (None,)), None)))
+        batch_feed = next((n for n, spec in feeds.items() if spec.shape[:1] == (None,)), None)
+        runs.append(ProgramRun(member, step, batch_feed, member.program.loss_output))
     return runs
 
 
@@ -143,7 +142,7 @@ def train(run: Run, num_epochs: int) -> None:
         handlers.leave(EndTrainEvent(progress.epoch, stopped=run.stopping(), error=error))
 
 
-def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
+def _epoch(run: Run, losses: Losses) -> EndEpochEvent:
     """Run the steps of one epoch, or of what an interruption has left of it; returns the event of its end."""
     progress = run.progress
     waits = run.handlers.waits
@@ -175,9 +174,7 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
     return _end_of_epoch(run, *begun)
 
 
-def _steps(
-    run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher, losses: "Losses"
-) -> Sequence[Results]:
+def _steps(run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher, losses: Losses) -> Sequence[Results]:
     """Run the steps of one call of the device: one, or several whose events follow when all of them are under way.
 
     Args:
@@ -194,24 +191,27 @@ def _steps(
     epoch = progress.epoch
     begun = progress.step
     step = program.step
-    compiled = step.compiled
+    paced = program.member.name not in run.together.one_by_one
+    compiled = step.compiled if paced else 0
     feed = program.member.fed(first.feed.feed)
     asked = step.ask()
     room, wanted = _wanted(run, program, feed)
     if run.handlers.hear(BeginStepEvent):
         run.handlers(BeginStepEvent(epoch, begun, feed, first.seconds, asked, program.member.name))
-    found = [first, *([] if asked.names or asked.values else _more(run, first, batches, wanted))]
+    found = [first]
+    if wanted > 1 and not asked.names and not asked.values:
+        found += _more(run, first, batches, wanted)
     if len(found) == 1:
         results = [step(feed, asked)]
-        losses.add(results[0][0][step.loss_output], epoch, begun)
+        losses.add(results[0][0][program.loss_output], epoch, begun)
     else:
         asked.over = True
         several = step.several([batch.feed.feed for batch in found], room)
-        losses.add(several.stacked(step.loss_output), epoch, begun, len(found))
+        losses.add(several.stacked(program.loss_output), epoch, begun, len(found))
         results = list(several)
     for batch in found:
         progress.advance(batch)
-    if step.compiled > compiled:
+    if paced and step.compiled > compiled:
         run.together.interrupt()
     quick = sum(batch.seconds for batch in found) < _SLOW and not progress.reads_once
     if quick:  # while the device works
@@ -242,31 +242,31 @@ def _tell(
     epoch = run.progress.epoch
     begun = run.progress.step - len(found)
     name = program.member.name
-    begins = run.handlers.hear(BeginStepEvent)
+    begins = len(found) > 1 and run.handlers.hear(BeginStepEvent)
     for number, (batch, (metrics, fetched)) in enumerate(zip(found, results, strict=True)):
         if number:
             feed = batch.feed.feed
-        if number and begins:
-            over = program.step.ask(together=True)
-            run.handlers(BeginStepEvent(epoch, begun + number, feed, batch.seconds, over, name))
+            if begins:
+                over = program.step.ask(together=True)
+                run.handlers(BeginStepEvent(epoch, begun + number, feed, batch.seconds, over, name))
         run.handlers(EndStepEvent(epoch, begun + number, metrics, fetched, program.examples(feed), name))
 
 
 def _wanted(run: Run, program: ProgramRun, feed: Mapping[str, Any]) -> tuple[int, int]:
     """For how many steps one call has room, and how many are wanted in the next one."""
-    room = run.together.room(program.member.program, feed, program.examples(feed))
+    together = run.together
+    one_by_one = program.member.name in together.one_by_one
+    room = 1 if one_by_one else together.room(program.member.program, feed, program.examples(feed))
     run.handlers.in_flight = IN_FLIGHT if room == 1 else max(IN_FLIGHT, 2 * room)
     if room == 1:
         return 1, 1
-    ahead = run.together.ahead(*run.handlers.steps_ahead())
+    ahead = together.ahead(*run.handlers.steps_ahead())
     return room, int(max(1, min(room, ahead, run.checkpoints.steps_ahead())))
 
 
 def _more(run: Run, first: Prefetched, batches: Prefetcher, wanted: int) -> list[Prefetched]:
     """The minibatches behind the first that can go into one call with it, up to so many together."""
     found: list[Prefetched] = []
-    if wanted == 1:
-        return found
     form = form_of(first.feed.feed)
     _read_ahead(run, batches, wanted - 1)
     while len(found) < wanted - 1 and not run.stopping():
@@ -308,90 +308,3 @@ def _read_ahead(run: Run, batches: Prefetcher, count: int) -> None:
             batches.advance(number)
             if batches.ahead < number:
                 return
-
-
-class Losses:
-    """The losses of the steps that the device still works on; waits for them, and warns when one is not finite.
-
-    Args:
-      waits: where the seconds are noted for which it waits.
-
-    Example:
-      >>> losses = Losses(Waits())
-      >>> losses.add(jax.numpy.float32(0.5), epoch=0, step=0)
-      >>> losses.wait_for_all()
-    """
-
-    def __init__(self, waits: Waits) -> None:
-        self._waits = waits
-        self._under_way: deque[tuple[Any, int, int, int]] = deque()
-        self._steps = 0
-        self._warned = False
-
-    def add(self, loss: Any, epoch: int, step: int, count: int = 1) -> None:
-        """Note the loss of a step that was started, or those of several steps in one call.
-
-        Args:
-          loss: a scalar, or the scalars of all these steps, `[at least count]`.
-          epoch: of these steps.
-          step: the first of them.
-          count: how many there are.
-        """
-        self._under_way.append((loss, epoch, step, count))
-        self._steps += count
-
-    @property
-    def idle(self) -> bool:
-        """Whether the device has done all steps."""
-        return not self._under_way or bool(self._under_way[-1][0].is_ready())
-
-    def wait_for_half(self) -> bool:
-        """When too many steps are under way, wait for the older half at once; returns whether it has waited.
-
-        Waking up for each would take CPU time from the device. Only the loss that was waited for is looked at. Of calls
-        with several steps one stays under way, so that the device has something to do meanwhile.
-        """
-        last = None
-        if self._steps > IN_FLIGHT:
-            while len(self._under_way) > 1 and self._steps > IN_FLIGHT // 2:
-                last = self._under_way.popleft()
-                self._steps -= last[-1]
-        if last is not None:
-            self._settle(*last)
-        return last is not None
-
-    def wait_for_all(self) -> None:
-        """Wait for the last step."""
-        if self._under_way:
-            self._settle(*self._under_way[-1])
-            self._under_way.clear()
-            self._steps = 0
-
-    def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
-        begun = time.perf_counter()
-        jax.block_until_ready(loss)
-        self._waits.device += time.perf_counter() - begun
-        if self._warned:
-            return
-        loss = np.asarray(loss)  # to reshape it on the device would be a compilation
-        losses = loss.reshape(-1, loss.size) if count == 1 else loss.reshape(len(loss), -1)[:count]
-        if not np.isfinite(losses).all():
-            self._warned = True
-            bad = int(np.argmin(np.isfinite(losses).all(axis=1)))
-            warn(_lost(losses[bad], f"in step {step + bad} of epoch {epoch}"))
-
-
-def _lost(losses: np.ndarray, where: str) -> str:
-    """What to say of a loss that is not finite, or of those of a population, one for each member."""
-    lost = np.flatnonzero(~np.isfinite(losses))
-    if len(losses) > 1:
-        members = ", ".join(map(str, lost))
-        return (
-            f"the loss of member {members} is {losses[lost[0]]} {where}; what is not finite stays with it, and "
-            f"the others go on. population.stop([{members}]) in a handler ends its training"
-        )
-    return (
-        f"the loss is {losses[0]} {where}, so training computes with numbers "
-        f"that are not finite; handlers=[fluid.handlers.TerminateOnNaN(report=True)] ends it at the step that "
-        f"made the first one, and says which layer, line and rows it came from"
-    )

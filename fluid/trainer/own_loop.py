@@ -13,6 +13,7 @@ from fluid.reader.prefetch import Feed, Feeds
 from fluid.session import Request, Results, Session
 from fluid.session.names import check_feed, split_names
 from fluid.trainer.asking import AskableStep
+from fluid.trainer.dispatch import Losses
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.evaluation.history import History, HistoryKeeper
 from fluid.trainer.events import (
@@ -24,7 +25,6 @@ from fluid.trainer.events import (
     EndTrainEvent,
 )
 from fluid.trainer.handlers import Dispatcher, Handlers, listed
-from fluid.trainer.loop import Losses
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, member_called
 from fluid.trainer.progress import ProgressBar

@@ -31,6 +31,7 @@ class Progress:
       epoch: from 0 within the call.
       step: minibatches trained on in this epoch.
       resuming: whether the next pass continues an interrupted one.
+      reads_once: whether the reader is an iterator of the user's, which nobody can start anew.
       last: whether the minibatch that was trained on last is the last one of its epoch, as far as is known.
       frozen: what was frozen when the checkpoint that is continued was written; None where none is continued.
 
@@ -45,6 +46,7 @@ class Progress:
         self.epoch = 0
         self.step = 0
         self.resuming = False
+        self.reads_once = False
         self.last = False
         self.frozen: frozenset[str] | None = None
         self._source: Source | None = None
@@ -91,11 +93,6 @@ class Progress:
         return self._before is not None
 
     @property
-    def reads_once(self) -> bool:
-        """Whether the reader is an iterator of the user's, which nobody can start anew."""
-        return self._source is not None and self._source.reads_once
-
-    @property
     def ready(self) -> bool:
         """Whether the reader can give the next minibatch now."""
         return self._source is None or self._source.ready
@@ -120,6 +117,8 @@ class Progress:
         """
         if self._live is None:
             self._source = source
+        assert self._source is not None
+        self.reads_once = self._source.reads_once
         self._handlers = handlers
         self._buckets = buckets
         self.resuming = self.begun

@@ -104,9 +104,11 @@ def folder_is_a_file():
     fluid.Trainer(regression, SGD, checkpoint_config=fluid.CheckpointConfig("net.params"))
 
 
-@THEME.mistake("The folder is in an object store", errors.ArgumentError, "'s3://bucket/checkpoints'", "mounted")
-def folder_is_an_address():
-    fluid.CheckpointConfig("s3://bucket/checkpoints")
+@THEME.mistake(
+    "The address is that of no store", errors.CheckpointError, "'s4://bucket/checkpoints'", "Protocol not known"
+)
+def folder_is_an_unknown_address():
+    fluid.Trainer(regression, SGD, checkpoint_config=fluid.CheckpointConfig("s4://bucket/checkpoints"))
 
 
 @THEME.mistake("The folder is given without a CheckpointConfig", errors.FluidError, "CheckpointConfig(")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fluid
-from fluid.trainer.loop import Losses
+from fluid.trainer.dispatch import Losses
 
 READING = 3.0
 STEP = 1.0

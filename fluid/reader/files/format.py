@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fluid import errors
 from fluid.reader.files.fields import Fields
@@ -31,16 +31,32 @@ class Piece:
     kinds: Mapping[str, str] = field(default_factory=dict)
 
 
+class Span(NamedTuple):
+    """Rows of a piece that follow each other.
+
+    Attributes:
+      piece: which one.
+      low: number of the first row in the piece.
+      high: number of the row behind the last one; None where it is not known how many rows the piece has.
+    """
+
+    piece: Piece
+    low: int
+    high: int | None
+
+
 class Format(abc.ABC):
     """How files of one format are read. Nothing is kept in it, since several threads read at once.
 
     Attributes:
       name: as `format=` takes it.
       extensions: of the names of such files.
+      counts_rows: whether each piece says how many rows it has.
     """
 
     name: str
     extensions: tuple[str, ...]
+    counts_rows = False
 
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
         """The pieces of a file, in order. What says how many rows there are is read; the rows are not.
@@ -56,8 +72,8 @@ class Format(abc.ABC):
         return [Piece(file)]
 
     @abc.abstractmethod
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
-        """The rows of a piece: for each, the values by the names that they have in the file.
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Any]:
+        """The rows of a piece, each as `decoded` takes it: as little is done as tells one row from the next.
 
         Args:
           piece: which one.
@@ -67,6 +83,24 @@ class Format(abc.ABC):
         Raises:
           ReaderError: a row cannot be read; other exceptions are made into one that names file and row.
         """
+
+    def decoded(self, raw: Any, piece: Piece, number: int, fields: Fields) -> Row:
+        """What `read` gave for a row as the values by the names that they have in the file.
+
+        Of several processes that share minibatches, each calls this for its own rows only.
+
+        Args:
+          raw: what `read` gave.
+          piece: where it comes from.
+          number: of the row in the file.
+          fields: what is wanted; a row may hold more.
+
+        Raises:
+          ReaderError: as for `read`.
+        """
+        del piece, number, fields
+        row: Row = raw
+        return row
 
 
 def broken(file: File, row: int, found: str, fix: str) -> errors.ReaderError:

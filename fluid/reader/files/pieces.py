@@ -4,14 +4,29 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from fluid import errors
 from fluid.reader.ahead import read_ahead
 from fluid.reader.base import Rows
 from fluid.reader.files.fields import Fields, Misfit
-from fluid.reader.files.format import Format, Piece, broken
+from fluid.reader.files.format import Format, Piece, Span, broken
 from fluid.reader.files.listing import File
+
+
+class Raw(NamedTuple):
+    """A row that is not decoded.
+
+    Attributes:
+      piece: where it comes from.
+      number: of the row in the file.
+      value: as the format reads it.
+    """
+
+    piece: Piece
+    number: int
+    value: Any
+
 
 # Rows go from thread to thread in parts of so many.
 _PART = 32
@@ -45,9 +60,24 @@ class Pieces:
                 self._found = found
             return self._found
 
-    def opener(self, piece: Piece, skip: int) -> Callable[[], Rows]:
-        """A function that opens a piece: its rows in parts, behind so many that are left out."""
-        return lambda: self._parts(piece, skip)
+    def opener(self, span: Span, raw: bool = False) -> Callable[[], Rows]:
+        """A function that opens a piece: rows of it in lists, each as a dict of the wanted fields, or as Raw."""
+        return lambda: self._parts(span, Raw if raw else self._decoded)
+
+    def decoded(self, raw: Raw) -> dict[str, Any]:
+        """The wanted fields of a row.
+
+        Raises:
+          ReaderError: it cannot be decoded, or a field does not fit.
+        """
+        try:
+            return self._decoded(*raw)
+        except Exception as error:
+            failure = self._failure(raw.piece, raw.number, error)
+        raise failure
+
+    def _decoded(self, piece: Piece, number: int, value: Any) -> dict[str, Any]:
+        return self._fields.pick(self.format.decoded(value, piece, number, self._fields))
 
     def _of(self, file: File) -> list[Piece]:
         try:
@@ -59,27 +89,21 @@ class Pieces:
         except Exception as error:
             raise errors.ReaderError(f"file {file.name}: {self._not_readable(error)}") from error
 
-    def _parts(self, piece: Piece, skip: int) -> Rows:
-        """The rows of a piece in lists; those before a row that cannot be read are given before the error."""
-        number = piece.first + skip
-        part: list[dict[str, Any]] = []
+    def _parts(self, span: Span, made: Callable[[Piece, int, Any], Any]) -> Rows:
+        """Rows of a piece in lists; those before a row that cannot be read are given before the error."""
+        piece, low, high = span
+        number = piece.first + low
+        part: list[Any] = []
         failure: errors.FluidError | None = None
-        with contextlib.closing(self._rows(piece, skip)) as rows:
-            while failure is None:
+        with contextlib.closing(self._rows(piece, low)) as rows:
+            while failure is None and (high is None or number < piece.first + high):
                 try:
-                    part.append(self._fields.pick(next(rows)))
+                    part.append(made(piece, number, next(rows)))
                     number += 1
                 except StopIteration:
                     break
-                except Misfit as misfit:
-                    failure = broken(piece.file, number, str(misfit), misfit.fix)
-                except errors.FluidError as error:
-                    failure = error
                 except Exception as error:
-                    failure = errors.ReaderError(
-                        f"file {piece.file.name}, behind its first {number} rows: {self._not_readable(error)}"
-                    )
-                    failure.__cause__ = error
+                    failure = self._failure(piece, number, error)
                 if len(part) == _PART:
                     yield part
                     part = []
@@ -90,6 +114,18 @@ class Pieces:
 
     def _rows(self, piece: Piece, skip: int) -> Rows:
         yield from self.format.read(piece, skip, self._fields)
+
+    def _failure(self, piece: Piece, number: int, error: Exception) -> errors.FluidError:
+        """The error about a row for what reading or decoding it has raised."""
+        if isinstance(error, Misfit):
+            return broken(piece.file, number, str(error), error.fix)
+        if isinstance(error, errors.FluidError):
+            return error
+        failure = errors.ReaderError(
+            f"file {piece.file.name}, behind its first {number} rows: {self._not_readable(error)}"
+        )
+        failure.__cause__ = error
+        return failure
 
     def _not_readable(self, error: Exception) -> str:
         return (

@@ -14,7 +14,8 @@ from fluid import errors
 from fluid.core import Program, own_array
 from fluid.distributed import group
 from fluid.session import Results, Session
-from fluid.storage.folder import Folder, newest_whole
+from fluid.storage.folder import newest_whole
+from fluid.storage.remote import folder_of
 from fluid.trainer.checkpoint.config import CheckpointConfig
 from fluid.trainer.checkpoint.match import check_checkpoint, describe_optimizers
 from fluid.trainer.checkpoint.score import BestMeasured, Score
@@ -128,7 +129,7 @@ class Checkpoints(CheckpointHooks):
         self._programs = list(programs)
         by_name = {program.name: program for program in self._programs}
         self._score = None if config.keep_best is None else Score(by_name, *config.keep_best)
-        self.folder = Folder(config.checkpoint_dir)
+        self.folder = folder_of(config.checkpoint_dir)
         self._group = group()
         check_shared(self.folder, self._group)
         self._writer = Writer(self.folder, config.max_num_checkpoints, self._score, self._group)
@@ -161,7 +162,7 @@ class Checkpoints(CheckpointHooks):
         log.warning(
             "continuing from checkpoint %d in %s: epoch %d, step %d",
             meta["step"],
-            self.folder.path,
+            self.folder.name,
             progress.epoch,
             progress.step,
         )
@@ -184,7 +185,7 @@ class Checkpoints(CheckpointHooks):
             if chosen is None:
                 return None
             meta = self.folder.meta(chosen)
-            here = f"checkpoint {chosen} in {str(self.folder.path)!r}"
+            here = f"checkpoint {chosen} in {self.folder.name!r}"
             _check_loop(meta["position"], own_loop, here)
             check_checkpoint(meta, self._session, self._programs, here)
             arrays = self._read(chosen)
@@ -215,7 +216,7 @@ class Checkpoints(CheckpointHooks):
     def where(self) -> str:
         """The newest checkpoint, in words."""
         steps = self.folder.steps()
-        return f"checkpoint {steps[-1]} in {str(self.folder.path)!r}" if steps else f"{str(self.folder.path)!r}"
+        return f"checkpoint {steps[-1]} in {self.folder.name!r}" if steps else f"{self.folder.name!r}"
 
     def of(self, progress: "Position") -> "Checkpoints":
         """Say whose position is saved with the session."""
@@ -242,7 +243,7 @@ class Checkpoints(CheckpointHooks):
         if unknown := set(self.folder.steps()) - self._writer.known:
             self.folder.release()
             raise errors.CheckpointError(
-                f"{str(self.folder.path)!r} holds checkpoints that were written since this Trainer was made: "
+                f"{self.folder.name!r} holds checkpoints that were written since this Trainer was made: "
                 f"{', '.join(map(str, sorted(unknown)))}; make a new Trainer to continue from them"
             )
 
@@ -325,7 +326,7 @@ class Checkpoints(CheckpointHooks):
         if found is None and (flaws or aside):
             listed = [*(f"{step}: {problem}" for step, problem in flaws.items()), *(f"{n}: set aside" for n in aside)]
             raise errors.CheckpointError(
-                f"no checkpoint in {str(self.folder.path)!r} is whole:\n  " + "\n  ".join(listed) + "\n"
+                f"no checkpoint in {self.folder.name!r} is whole:\n  " + "\n  ".join(listed) + "\n"
                 "training does not start anew by itself; bring back a copy, or move this folder away to start anew"
             )
         return found, flaws
@@ -336,13 +337,13 @@ class Checkpoints(CheckpointHooks):
             chosen = None if self._score is None else self._score.best(self.folder, steps)
         if chosen not in steps:
             raise errors.CheckpointError(
-                f"there is no checkpoint {step!r} in {str(self.folder.path)!r}, there are "
+                f"there is no checkpoint {step!r} in {self.folder.name!r}, there are "
                 f"{', '.join(map(str, steps)) or 'none'}"
             )
         assert isinstance(chosen, int)
         if problem := self._flaw(chosen):
             raise errors.CheckpointError(
-                f"checkpoint {chosen} in {str(self.folder.path)!r} is damaged: {problem}; take another one of "
+                f"checkpoint {chosen} in {self.folder.name!r} is damaged: {problem}; take another one of "
                 f"{', '.join(map(str, steps))}"
             )
         return chosen
@@ -362,7 +363,7 @@ class Checkpoints(CheckpointHooks):
             return found
         except Exception as error:
             raise errors.CheckpointError(
-                f"checkpoint {step} in {str(self.folder.path)!r} is whole, but Orbax cannot read it: {error}; read it "
+                f"checkpoint {step} in {self.folder.name!r} is whole, but Orbax cannot read it: {error}; read it "
                 f"with the versions that wrote it: {self.folder.meta(step)['versions']}"
             ) from error
 

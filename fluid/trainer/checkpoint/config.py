@@ -18,7 +18,8 @@ class CheckpointConfig:
 
     Args:
       checkpoint_dir: a folder for the checkpoints of this training alone; made when it is not there. By default
-        `checkpoints` in the current folder.
+        `checkpoints` in the current folder. Or an address such as "s3://bucket/run" in an object store, for a training
+        in one process; see `docs/resume.md`.
       max_num_checkpoints: how many of the newest checkpoints are kept, at least 1; None keeps all.
       epoch_interval: save at the end of every so many epochs; None saves none of them. The end of training is always
         saved.
@@ -30,8 +31,7 @@ class CheckpointConfig:
         far, a checkpoint is saved.
 
     Raises:
-      ArgumentError: a number is no whole number from 1 on, `keep_best` is no such pair, or `checkpoint_dir` is an
-        address such as "s3://bucket/checkpoints".
+      ArgumentError: a number is no whole number from 1 on, or `keep_best` is no such pair.
       ArgumentTypeError: `checkpoint_dir` is no path.
 
     Example:
@@ -51,12 +51,6 @@ class CheckpointConfig:
         if not isinstance(self.checkpoint_dir, str | os.PathLike) or not os.fspath(self.checkpoint_dir):
             raise errors.ArgumentTypeError(
                 f"checkpoint_dir={self.checkpoint_dir!r}: expected the path of a folder: CheckpointConfig('here')"
-            )
-        if "://" in os.fspath(self.checkpoint_dir):
-            raise errors.ArgumentError(
-                f"checkpoint_dir={self.checkpoint_dir!r} is an address, expected a folder that is mounted here: a "
-                f"checkpoint is renamed when it is whole, which object stores cannot do. Give a folder, "
-                f"CheckpointConfig('checkpoints'), and copy what is in it"
             )
         for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
             if getattr(self, name) is not None:

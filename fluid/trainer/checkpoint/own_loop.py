@@ -118,7 +118,7 @@ class Checkpoint:
             return None
         self._position.restore(meta["position"]["states"])
         self.restored = int(meta["step"])
-        log.warning("continuing from checkpoint %d in %s", self.restored, self._checkpoints.folder.path)
+        log.warning("continuing from checkpoint %d in %s", self.restored, self._checkpoints.folder.name)
         return self.restored
 
     def __enter__(self) -> "Checkpoint":

@@ -87,7 +87,10 @@ class Score:
 
     def improves(self, folder: Folder, value: float) -> bool:
         """Whether a value is better than the scores of all checkpoints."""
-        known = self._known(folder, folder.steps())
+        try:
+            known = self._known(folder, folder.steps())
+        except errors.CheckpointError:  # a store that cannot be reached now: rather a checkpoint too many
+            known = {}
         return math.isfinite(value) and self._goodness(value) > max(known.values(), default=-math.inf)
 
     def _known(self, folder: Folder, steps: Iterable[int]) -> dict[int, float]:
@@ -99,6 +102,8 @@ class Score:
         """How good a checkpoint is, more being better; None when that is not known."""
         try:
             score = folder.meta(step)["score"] or {}
+        except errors.CheckpointError:  # a store that cannot be reached now: what is best must not be deleted
+            raise
         except (OSError, ValueError, KeyError):
             return None
         if (score.get("output"), score.get("mode")) != (self.output, self._mode) or score["value"] is None:

@@ -30,10 +30,15 @@ def check_shared(folder: Folder, group: Group) -> None:
     """Refuse a folder that is another one in another process: a token that the first process writes must be seen.
 
     Raises:
-      CheckpointError: it is.
+      CheckpointError: it is, or it is in an object store.
     """
     if group.size == 1:
         return
+    if not folder.is_local:
+        raise errors.CheckpointError(
+            f"{group.size} processes cannot keep checkpoints in {folder.name!r}: of a store only one process writes "
+            f"them. Expected a folder that all processes share, such as one on a network file system"
+        )
     token = folder.path / f"{group.of_first('the name of a token', secrets.token_hex(8))}.token"
     if group.is_first:
         token.touch()
@@ -43,7 +48,7 @@ def check_shared(folder: Folder, group: Group) -> None:
         token.unlink(missing_ok=True)
     if not all(seen):
         raise errors.CheckpointError(
-            f"the folder of checkpoints, {str(folder.path)!r}, is another one in process "
+            f"the folder of checkpoints, {folder.name!r}, is another one in process "
             f"{', '.join(str(i) for i, found in enumerate(seen) if not found)} than in process 0; expected a folder "
             f"that all processes share, such as one on a network file system"
         )

@@ -33,6 +33,9 @@ class Together:
       members: the programs.
       session: that of the Trainer.
 
+    Attributes:
+      one_by_one: the names of the programs whose steps run one by one, whatever they are fed with.
+
     Raises:
       ArgumentError: `wanted` is no number of steps; or it is one, and a program cannot run several in one call.
     """
@@ -40,6 +43,7 @@ class Together:
     def __init__(self, wanted: StepsPerDispatch, members: Sequence[Member], session: Session):
         self._wanted = _checked(wanted)
         self._alone = {member.name: _reason_against(member, session) for member in members}
+        self.one_by_one = frozenset(n for n, reason in self._alone.items() if reason is not None or wanted == 1)
         self._paces = {member.name: Pace() for member in members}
         self._told = False
         refused = [reason for reason in self._alone.values() if reason is not None]
@@ -57,7 +61,7 @@ class Together:
           feed: of the next one.
           examples: how many rows that has.
         """
-        if self._alone[program.name] is not None:
+        if program.name in self.one_by_one:
             return 1
         if isinstance(self._wanted, int):
             return self._wanted

@@ -105,7 +105,14 @@ class Validation:
             best = f"test_{output_names(self._trainer.program)[0]}"
         monitor, mode = (best, "min") if isinstance(best, str) else _pair(best)
         if self._best is None or not self._best.follows(monitor, mode):
-            path = None if self._checkpoints is None else self._checkpoints.folder.path / "best.params"
+            folder = None if self._checkpoints is None else self._checkpoints.folder
+            if folder is not None and not folder.is_local:
+                raise errors.ArgumentError(
+                    f"train(restore_best=...) keeps its parameters beside the checkpoints, expected that these lie in "
+                    f"a folder and not in {folder.name!r}; keep the best checkpoint instead: fluid.CheckpointConfig("
+                    f'{folder.name!r}, keep_best=("{monitor}", "{mode}")), and trainer.restore("best")'
+                )
+            path = None if folder is None else folder.path / "best.params"
             self._best = _BestOfCall(path, monitor, mode, restore=True)
         return self._best
 

@@ -16,8 +16,8 @@ import zstandard
 from hypothesis import given, settings
 
 from fluid import errors, reader
-from fluid.reader.files import arrow
-from fluid.reader.files.json_lines import lines
+from fluid.reader.files.formats import arrow
+from fluid.reader.files.formats.json_lines import lines
 from fluid.reader.files.listing import File
 
 few = settings(max_examples=25, deadline=None)

@@ -5,32 +5,21 @@ import json
 import numpy as np
 import pytest
 import written_files
+from object_store import KEYS, served
 from written_files import id_of
 
 import fluid
 from fluid import errors
 
 pytestmark = pytest.mark.slow
-KEYS = {"key": "generated", "secret": "generated"}
 COUNTS = [5, 9, 1, 17]
 
 
 @pytest.fixture(scope="module")
 def options():
     """The storage options of a store with an empty bucket."""
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    address = f"http://{host}:{port}"
-    names = {"aws_access_key_id": KEYS["key"], "aws_secret_access_key": KEYS["secret"], "region_name": "us-east-1"}
-    client = boto3.client("s3", endpoint_url=address, **names)
-    client.create_bucket(Bucket="data")
-    yield {**KEYS, "endpoint_url": address}
-    client.close()
-    server.stop()
+    with served() as address:
+        yield {**KEYS, "endpoint_url": address}
 
 
 @pytest.fixture(scope="module")

@@ -174,9 +174,9 @@ def test_what_was_given_before_a_position_is_not_read_again(patterns, monkeypatc
 def test_pieces_behind_a_position(counts, start):
     pieces = [Piece(None, i, rows=count) for i, count in enumerate(counts)]
     rows = [(p.part, i) for p in pieces for i in range(p.rows)]
-    left, dropped = order.behind(pieces, start)
+    left, dropped = order.behind(order.whole(pieces), start)
     assert dropped == 0
-    assert [(p.part, i) for p, skip in left for i in range(skip, p.rows)] == rows[start:]
+    assert [(p.part, i) for p, low, high in left for i in range(low, high)] == rows[start:]
 
 
 @pytest.mark.parametrize("change", ["replace", "add", "remove"])

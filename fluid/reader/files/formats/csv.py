@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fluid.reader.files import arrow
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row, broken
+from fluid.reader.files.formats import arrow
 from fluid.reader.files.listing import File, library
 
 

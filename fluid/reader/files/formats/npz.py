@@ -4,9 +4,9 @@ import zipfile
 from collections.abc import Iterator
 
 from fluid import errors
-from fluid.reader.files import npy
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row
+from fluid.reader.files.formats import npy
 from fluid.reader.files.listing import File
 
 
@@ -15,6 +15,7 @@ class Npz(Format):
 
     name = "npz"
     extensions = (".npz",)
+    counts_rows = True
 
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
         """The file, with the number of rows that the headers of its columns tell."""

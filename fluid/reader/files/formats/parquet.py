@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from fluid.reader.files import arrow
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row
+from fluid.reader.files.formats import arrow
 from fluid.reader.files.listing import File, library
 
 _ROWS_AT_ONCE = 1024
@@ -16,6 +16,7 @@ class Parquet(Format):
 
     name = "parquet"
     extensions = (".parquet", ".pq")
+    counts_rows = True
 
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
         """The row groups of a file."""

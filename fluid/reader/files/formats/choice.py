@@ -4,14 +4,14 @@ import os
 from collections.abc import Sequence
 
 from fluid import errors
-from fluid.reader.files.csv import Csv, Tsv
 from fluid.reader.files.format import Format
-from fluid.reader.files.json_lines import JsonLines
+from fluid.reader.files.formats.csv import Csv, Tsv
+from fluid.reader.files.formats.json_lines import JsonLines
+from fluid.reader.files.formats.npz import Npz
+from fluid.reader.files.formats.parquet import Parquet
+from fluid.reader.files.formats.tfrecord import TFRecord
+from fluid.reader.files.formats.webdataset import WebDataset
 from fluid.reader.files.listing import File
-from fluid.reader.files.npz import Npz
-from fluid.reader.files.parquet import Parquet
-from fluid.reader.files.tfrecord import TFRecord
-from fluid.reader.files.webdataset import WebDataset
 
 FORMATS: tuple[Format, ...] = (Parquet(), JsonLines(), Csv(), Tsv(), Npz(), TFRecord(), WebDataset())
 

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from fluid.reader.files import npy
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row, broken
+from fluid.reader.files.formats import npy
 
 KEY = "__key__"
+_Members = tuple[str, dict[str, tuple[str, bytes]]]  # the name of a row, and names and bytes of members by extension
 _BLOCK = 1 << 18
 # What is made of members by the last part of their extension; all others stay bytes, and nothing is ever unpickled.
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
@@ -36,8 +37,8 @@ class WebDataset(Format):
     name = "webdataset"
     extensions = (".tar", ".tgz")
 
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
-        """The rows of a file; the one whose fields have the name NAME has NAME as "__key__"."""
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[_Members]:
+        """The members of each row of a file."""
         del skip
         wanted = fields.sources
         with piece.file.open() as opened:
@@ -45,10 +46,10 @@ class WebDataset(Format):
             archive = tarfile.open(fileobj=stream, mode="r|", bufsize=_BLOCK)
             members = (member for member in archive if member.isfile() and _parts(member)[1])
             for number, (key, group) in enumerate(itertools.groupby(members, lambda member: _parts(member)[0])):
-                row: dict[str, Any] = {KEY: key}
+                found: dict[str, tuple[str, bytes]] = {}
                 for member in group:
                     extension = _parts(member)[1]
-                    if extension in row:
+                    if extension in found or extension == KEY:
                         raise broken(
                             piece.file,
                             number,
@@ -56,12 +57,19 @@ class WebDataset(Format):
                             "Give each row a name of its own",
                         )
                     if wanted is None or extension in wanted:
-                        row[extension] = _decoded(archive, member, piece, number)
-                yield row
+                        found[extension] = member.name, _bytes(archive, member)
+                yield key, found
                 # Or the heads of all members would stay in memory. typeshed does not know this list.
                 archive.members.clear()  # type: ignore[attr-defined]
             if not stream.ends_well(archive.offset):
                 raise ValueError(f"the archive is damaged or not whole at byte {archive.offset}")
+
+    def decoded(self, raw: _Members, piece: Piece, number: int, fields: Fields) -> Row:
+        """The fields of a row; the one whose fields have the name NAME has NAME as "__key__"."""
+        del fields
+        key, members = raw
+        values = {extension: _decoded(*member, piece, number) for extension, member in members.items()}
+        return {KEY: key, **values}
 
 
 class _Watched(io.RawIOBase):
@@ -96,11 +104,14 @@ def _parts(member: tarfile.TarInfo) -> tuple[str, str]:
     return posixpath.join(folder, stem), extension if stem else ""
 
 
-def _decoded(archive: tarfile.TarFile, member: tarfile.TarInfo, piece: Piece, number: int) -> Any:
+def _bytes(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     stream = archive.extractfile(member)
     assert stream is not None  # it is a file
-    data = stream.read()
-    decode = _DECODERS.get(member.name.rpartition(".")[2])
+    return stream.read()
+
+
+def _decoded(name: str, data: bytes, piece: Piece, number: int) -> Any:
+    decode = _DECODERS.get(name.rpartition(".")[2])
     if decode is None:
         return data
     try:
@@ -109,6 +120,6 @@ def _decoded(archive: tarfile.TarFile, member: tarfile.TarInfo, piece: Piece, nu
         raise broken(
             piece.file,
             number,
-            f"{member.name!r} cannot be read: {error}",
+            f"{name!r} cannot be read: {error}",
             f"Correct the file; of extensions other than {', '.join(sorted(_DECODERS))} the bytes are given",
         ) from error

@@ -40,18 +40,21 @@ class TFRecord(Format):
     name = "tfrecord"
     extensions = (".tfrecord", ".tfrecords", ".tfrec")
 
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
-        """The rows of a file."""
-        del skip
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[bytes]:
+        """The records of a file."""
+        del skip, fields
         example = _example(piece.file)
-        wanted = fields.sources
         with piece.file.open() as stream:
             for number, record in enumerate(records(stream, piece.file)):
-                message = example.FromString(record)
                 if number == 0:
-                    _check_is_example(message, piece.file)
-                features = message.features.feature
-                yield {f.key: _value(f.value, f.key, piece.file, number) for f in features if _is_in(f.key, wanted)}
+                    _check_is_example(example.FromString(record), piece.file)
+                yield record
+
+    def decoded(self, raw: bytes, piece: Piece, number: int, fields: Fields) -> Row:
+        """The features of a record."""
+        wanted = fields.sources
+        features = _class().FromString(raw).features.feature
+        return {f.key: _value(f.value, f.key, piece.file, number) for f in features if _is_in(f.key, wanted)}
 
 
 def records(stream: IO[bytes], file: File) -> Iterator[bytes]:

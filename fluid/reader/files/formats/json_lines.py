@@ -17,28 +17,32 @@ class JsonLines(Format):
     name = "jsonl"
     extensions = (".jsonl", ".ndjson")
 
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
-        """The rows of a file."""
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[bytes]:
+        """The lines of a file."""
         del skip, fields
         with piece.file.open() as stream:
-            for number, line in enumerate(filter(None, map(bytes.strip, lines(stream)))):
-                try:
-                    row = json.loads(line)
-                except ValueError as error:
-                    raise broken(
-                        piece.file,
-                        number,
-                        f"{short(line.decode('utf-8', 'replace'))} is not JSON: {error}; expected one object in a line",
-                        "Correct the file; is it whole?",
-                    ) from error
-                if not isinstance(row, dict):
-                    raise broken(
-                        piece.file,
-                        number,
-                        f"{short(row)} is no object, expected one in each line",
-                        'Give values names: {"x": [0.5, 1.0], "label": 3}',
-                    )
-                yield row
+            yield from filter(None, map(bytes.strip, lines(stream)))
+
+    def decoded(self, raw: bytes, piece: Piece, number: int, fields: Fields) -> Row:
+        """The object in a line."""
+        del fields
+        try:
+            row = json.loads(raw)
+        except ValueError as error:
+            raise broken(
+                piece.file,
+                number,
+                f"{short(raw.decode('utf-8', 'replace'))} is not JSON: {error}; expected one object in a line",
+                "Correct the file; is it whole?",
+            ) from error
+        if not isinstance(row, dict):
+            raise broken(
+                piece.file,
+                number,
+                f"{short(row)} is no object, expected one in each line",
+                'Give values names: {"x": [0.5, 1.0], "label": 3}',
+            )
+        return row
 
 
 def lines(stream: IO[bytes]) -> Iterator[bytes]:

@@ -1,0 +1,5 @@
+"""The formats of files of rows."""
+
+from fluid.reader.files.formats.choice import FORMATS, format_of
+
+__all__ = ["FORMATS", "format_of"]

@@ -1,0 +1,279 @@
+"""The folder of checkpoints in an object store, such as S3, whose address is one of fsspec.
+
+    s3://bucket/run/
+      40/               a whole checkpoint: the files that a folder on a disk has, the seal written last
+      50/               without a seal: an upload or a deletion that is not complete; removed later
+      30.damaged/       set aside because its checksums were wrong
+      fluid.lock        says which trainer writes here
+
+An object store renames nothing, and locks nothing. So a checkpoint is one when its seal is there. It is written and
+sealed in a temporary folder of this machine first, and then uploaded; it is downloaded to be checked and read. Orbax
+itself writes only to disks and to gs://. And of two trainers the one that came last writes: the other finds another
+name than its own in `fluid.lock` then, and saves nothing more.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import socket
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.storage import seal
+from fluid.storage.atomic import PathLike
+from fluid.storage.folder import ASIDE, LOCK, META, STEP, Folder, remove
+
+
+def is_address(path: PathLike) -> bool:
+    """Whether a path is the address of something in a store.
+
+    Example:
+      >>> is_address("s3://bucket/run"), is_address("checkpoints")
+      (True, False)
+    """
+    return "://" in os.fspath(path)
+
+
+def folder_of(path: PathLike, read_only: bool = False) -> Folder:
+    """The folder of checkpoints that a path or an address means; arguments and errors as for `Folder`."""
+    return RemoteFolder(os.fspath(path), read_only) if is_address(path) else Folder(path, read_only)
+
+
+class RemoteFolder(Folder):
+    """Checkpoints by step in an object store.
+
+    Args:
+      address: such as "s3://bucket/run"; credentials and the like are found where the tools of the store look for them.
+      read_only: whether to change nothing.
+
+    Raises:
+      CheckpointError: the store cannot be reached, or there is no library for it.
+
+    Example:
+      >>> folder = RemoteFolder("memory://run")
+      >>> with folder.locked():
+      ...     folder.write(40, {"w": np.ones(3)}, {"note": "forty"})
+      >>> folder.steps(), folder.flaw(40), folder.meta(40)["note"], folder.arrays(40)["w"].tolist()
+      ([40], None, 'forty', [1.0, 1.0, 1.0])
+    """
+
+    is_local = False
+
+    def __init__(self, address: str, read_only: bool = False):
+        self._system, self._root = _system(address)
+        staging = tempfile.mkdtemp(prefix="fluid-checkpoints-")
+        weakref.finalize(self, shutil.rmtree, staging, ignore_errors=True)
+        super().__init__(staging, read_only)
+        self.name = address
+        self._me = f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(8)}"
+        self._successor: str | None = None
+        self._metas: dict[int, dict[str, Any]] = {}
+        self._listing()
+
+    def acquire(self) -> None:
+        """Say in the store that this trainer writes here from now on."""
+        if self._lock is None:
+            with self._at_work():
+                self._system.pipe_file(f"{self._root}/{LOCK}", self._me.encode())
+            self._successor = None
+            super().acquire()
+
+    def release(self) -> None:
+        """Take that back, as far as the store can be reached."""
+        if self._lock is not None:
+            # What is left there says only who was the last one.
+            with contextlib.suppress(Exception):
+                if self._owner() == self._me:
+                    self._system.rm_file(f"{self._root}/{LOCK}")
+        super().release()
+
+    def check_there(self) -> None:
+        """Check that no other trainer was found to write here; the store itself is asked by what writes.
+
+        Raises:
+          CheckpointError: there is one.
+        """
+        if self._successor is not None:
+            raise errors.CheckpointError(
+                f"another trainer ({self._successor}) has begun to write to {self.name!r}, so this one saves nothing "
+                f"more; give each an address of its own: fluid.CheckpointConfig({self.name + '-2'!r})"
+            )
+
+    def steps(self) -> list[int]:
+        """The steps with a seal, ascending."""
+        return sorted(int(n) for n, files in self._listing().items() if STEP.fullmatch(n) and seal.NAME in files)
+
+    def aside(self) -> list[str]:
+        """The names of the steps that were set aside."""
+        return sorted(name for name in self._listing() if ASIDE.fullmatch(name))
+
+    def size(self, step: int) -> int:
+        """How many bytes the files of a step have."""
+        return sum(self._listing().get(str(step), {}).values())
+
+    def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
+        """What is wrong with a step, which is downloaded for that, or None."""
+        remove(self.path / str(step))
+        self._download(step)
+        return super().flaw(step, share, of)
+
+    def meta(self, step: int) -> dict[str, Any]:
+        """The JSON that `write` was given."""
+        if (self.path / str(step) / META).exists():
+            return super().meta(step)
+        if step not in self._metas:
+            with self._at_work():
+                self._metas[step] = json.loads(self._system.cat_file(f"{self._root}/{step}/{META}"))
+        return self._metas[step]
+
+    def arrays(self, step: int, places: Mapping[str, jax.sharding.Sharding] | None = None) -> dict[str, Any]:
+        """The arrays of a step by name, on the host; see `Folder.arrays`."""
+        self._download(step)
+        try:
+            return super().arrays(step, places)
+        finally:
+            remove(self.path / str(step))
+
+    def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        """Add a step. If that fails it is no step, and what was uploaded is removed now or by the next trainer."""
+        here = self.path / str(step)
+        try:
+            remove(here)
+            super().write(step, arrays, meta)
+            self._upload(step, here)
+            self._metas[step] = super().meta(step)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._check_owner()
+                self._remove(str(step))
+            raise
+        finally:
+            remove(here)
+
+    def delete(self, step: int) -> None:
+        """Remove a step, its seal first."""
+        self._check_owner()
+        self._metas.pop(step, None)
+        self._remove(str(step))
+
+    def sweep(self) -> None:
+        """Remove what killed processes have left of uploads and deletions."""
+        self._check_owner()
+        for name, files in self._listing().items():
+            if STEP.fullmatch(name) and seal.NAME not in files:
+                self._remove(name)
+
+    def set_aside(self, step: int, why: str) -> str:
+        """Copy a step to `STEP.why`, and remove it; returns the new name."""
+        self._check_owner()
+        self._metas.pop(step, None)
+        listing = self._listing()
+        names = (f"{step}.{why}{f'-{i}' if i else ''}" for i in range(1_000_000))
+        name = next(n for n in names if n not in listing)
+        with self._at_work():
+            for file in listing[str(step)]:
+                self._system.cp_file(f"{self._root}/{step}/{file}", f"{self._root}/{name}/{file}")
+        self._remove(str(step))
+        return name
+
+    def _upload(self, step: int, here: pathlib.Path) -> None:
+        self._check_owner()
+        self._remove(str(step))
+        names = seal.files_in(here)
+        with self._at_work():
+            self._system.put([str(here / n) for n in names], [f"{self._root}/{step}/{n}" for n in names])
+        self._check_owner()
+        with self._at_work():
+            self._system.put_file(str(here / seal.NAME), f"{self._root}/{step}/{seal.NAME}")
+
+    def _download(self, step: int) -> None:
+        """Bring a step here, unless it is here; only one is at a time."""
+        here = self.path / str(step)
+        if (here / seal.NAME).exists():
+            return
+        # A key may be anything; one that leads out of the folder was not uploaded by this class.
+        names = [n for n in self._listing().get(str(step), ()) if not {"", ".", ".."} & set(n.split("/"))]
+        for other in self.path.iterdir():
+            remove(other)
+        with self._at_work():
+            self._system.get([f"{self._root}/{step}/{n}" for n in names], [str(here / n) for n in names])
+
+    def _remove(self, name: str) -> None:
+        """Remove a step or what is left of one, the seal first."""
+        files = self._listing().get(name, {})
+        with self._at_work():
+            if seal.NAME in files:
+                self._system.rm_file(f"{self._root}/{name}/{seal.NAME}")
+            if others := [f"{self._root}/{name}/{file}" for file in files if file != seal.NAME]:
+                self._system.rm(others)
+
+    def _listing(self) -> dict[str, dict[str, int]]:
+        """The sizes of all files, by the name of their folder and that which they have in it."""
+        with self._at_work():
+            self._system.invalidate_cache()
+            found = self._system.find(self._root, detail=True)
+        listing: dict[str, dict[str, int]] = {}
+        for path, info in found.items():
+            folder, _, file = path.removeprefix(self._root).strip("/").partition("/")
+            if file:
+                listing.setdefault(folder, {})[file] = info["size"]
+        return listing
+
+    def _owner(self) -> str | None:
+        """Who is said to write here."""
+        try:
+            self._system.invalidate_cache()
+            found: bytes = self._system.cat_file(f"{self._root}/{LOCK}")
+        except FileNotFoundError:
+            return None
+        return found.decode("utf-8", "replace")
+
+    def _check_owner(self) -> None:
+        with self._at_work():
+            owner = self._owner()
+        if owner != self._me:
+            self._successor = owner or "which has ended"
+            self.check_there()
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Name the store in what its library raises: each has errors of its own."""
+        try:
+            yield
+        except Exception as error:
+            raise errors.CheckpointError(
+                f"the checkpoints in {self.name!r} cannot be read or written: {type(error).__name__}: {error}; "
+                f"expected a bucket that is there, and credentials where the tools of the store look for them"
+            ) from error
+
+
+def _system(address: str) -> tuple[Any, str]:
+    """The file system of an address, and the path in it."""
+    if address.startswith("file://"):
+        raise errors.CheckpointError(
+            f"{address!r} is a folder of this machine, expected its path: {address.removeprefix('file://')!r}"
+        )
+    try:
+        import fsspec
+
+        system, root = fsspec.core.url_to_fs(address)
+    except ImportError as error:
+        raise errors.CheckpointError(
+            f"{address!r} needs a library that is not installed ({error}): pip install 'fluid-jax[files]' has fsspec, "
+            f"and what s3:// needs"
+        ) from error
+    except ValueError as error:
+        raise errors.CheckpointError(
+            f"{address!r} is no address that fsspec knows: {error}; expected one such as 's3://bucket/checkpoints', or "
+            f"the path of a folder"
+        ) from error
+    return system, root.rstrip("/")

@@ -1,0 +1,124 @@
+"""Runs over arrays that seldom change: filters in the order of the CPU, and feeds that have passed every check."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import fluid
+from fluid import errors
+from fluid.session import Request
+
+IMAGES = np.random.default_rng(0).normal(size=(4, 3, 6, 6)).astype("float32")
+FILTERS = "conv2d_0.w_0"
+
+
+def program():
+    image = fluid.layers.data("image", shape=[3, 6, 6])
+    hidden = fluid.layers.conv2d(image, num_filters=5, filter_size=3, act="relu")
+    hidden = fluid.layers.conv2d(hidden, num_filters=6, filter_size=3, groups=1)
+    return fluid.layers.fc(hidden, size=2)
+
+
+def lookup():
+    ids = fluid.layers.data("ids", shape=[1], dtype="int64")
+    return fluid.layers.embedding(ids, size=[5, 2])
+
+
+@pytest.fixture(scope="module")
+def inferencer():
+    return fluid.Inferencer(program, params=dict(fluid.Session(program).scope))
+
+
+def test_results_are_those_of_a_session_to_the_bit(inferencer):
+    for rows in (1, 3, 4, 4):
+        (found,) = inferencer.infer({"image": IMAGES[:rows]})
+        padded = IMAGES[[0, 1, 2, 2]] if rows == 3 else IMAGES[:rows]
+        np.testing.assert_array_equal(found, np.asarray(inferencer.session.run(feed={"image": padded})[0])[:rows])
+
+
+def test_a_cpu_is_given_filters_in_its_own_order(inferencer):
+    step = inferencer.session.bind(inferencer.program, Request("test", None, ("image",), settled=True))
+    text = step.lowered({"image": IMAGES}).as_text()
+    (main,) = (line for line in text.splitlines() if "func.func public @main" in line)
+    assert "tensor<3x3x3x5xf32>" in main  # height, width, channels, filters
+    assert "tensor<3x3x5x6xf32>" in main
+    assert "tensor<5x3x3x3xf32>" not in main
+
+
+def test_a_parameter_that_is_replaced_counts_from_the_next_call_on():
+    params = dict(fluid.Session(program).scope)
+    inferencer = fluid.Inferencer(program, params=params)
+    before = inferencer.infer({"image": IMAGES})[0]
+    inferencer.session.scope[FILTERS] = -np.asarray(params[FILTERS])
+    after = inferencer.infer({"image": IMAGES})[0]
+    other = fluid.Inferencer(program, params={**params, FILTERS: -np.asarray(params[FILTERS])})
+    np.testing.assert_array_equal(after, other.infer({"image": IMAGES})[0])
+    assert not np.array_equal(before, after)
+
+
+def test_a_training_step_in_the_same_session_counts():
+    def loss():
+        found = fluid.layers.mean(program())
+        fluid.optimizer.SGD(0.1).minimize(found)
+        return found
+
+    inferencer = fluid.Inferencer(loss, params=dict(fluid.Session(loss).scope))
+    for _ in range(3):
+        (found,) = inferencer.infer({"image": IMAGES})
+        np.testing.assert_array_equal(found, inferencer.session.run(feed={"image": IMAGES}, mode="test")[0])
+        inferencer.session.step({"image": IMAGES})
+
+
+def test_threads_that_ask_while_a_parameter_is_replaced_see_the_one_or_the_other(inferencer):
+    old = np.asarray(inferencer.session.scope[FILTERS])
+    feed = {"image": IMAGES}
+    known = [inferencer.infer(feed)[0]]
+    inferencer.session.scope[FILTERS] = 2 * old
+    known.append(inferencer.infer(feed)[0])
+    found = []
+
+    def ask():
+        found.extend(inferencer.infer(feed)[0] for _ in range(20))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        inferencer.session.scope[FILTERS] = old if number % 2 else 2 * old
+    for thread in threads:
+        thread.join()
+    inferencer.session.scope[FILTERS] = old
+    assert len(found) == 60
+    assert all(any(np.array_equal(each, one) for one in known) for each in found)
+    np.testing.assert_array_equal(inferencer.infer(feed)[0], known[0])
+
+
+def test_the_same_array_with_other_numbers_is_read_anew(inferencer):
+    images = IMAGES.copy()
+    first = inferencer.infer({"image": images})[0]
+    images[:] = IMAGES[::-1]
+    np.testing.assert_allclose(inferencer.infer({"image": images})[0], first[::-1], rtol=1e-5, atol=1e-6)
+
+
+def test_other_shapes_and_dtypes_are_checked_after_any_number_of_good_calls(inferencer):
+    for _ in range(3):
+        (good,) = inferencer.infer({"image": IMAGES})
+    with pytest.raises(errors.FeedError, match="a row of shape"):
+        inferencer.infer({"image": IMAGES[:, :2]})
+    with pytest.raises(errors.FeedTypeError):
+        inferencer.infer({"image": IMAGES.astype("complex64")})
+    with pytest.raises(errors.UnknownNameError):
+        inferencer.infer({"picture": IMAGES})
+    for same in (IMAGES.tolist(), IMAGES.astype("float64"), IMAGES.reshape(4, 108), np.asfortranarray(IMAGES)):
+        np.testing.assert_array_equal(inferencer.infer({"image": same})[0], good)
+
+
+def test_ids_are_checked_in_each_call():
+    inferencer = fluid.Inferencer(lookup, params=dict(fluid.Session(lookup).scope))
+    ids = np.array([[0], [4]], "int32")
+    for _ in range(3):
+        inferencer.infer({"ids": ids})
+    ids[1] = 5
+    with pytest.raises(errors.FeedError, match="5"):
+        inferencer.infer({"ids": ids})
