@@ -40,7 +40,7 @@ define install
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "fluid needs Python 3.11 or newer, found %d.%d; say which to use: make PYTHON=/path/to/python3.11" % v[:2])'
 	@echo "setting up $(VENV) with $$($(PYTHON) --version) (once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[$(1)]'
+	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -e '.[$(1)]'
 	@touch $@
 endef
 

@@ -3,17 +3,20 @@
     python benchmarks/first_step.py fluid digits step parameters.npz
 
 Prints the seconds of all its threads as JSON; who started it knows how long it took. The file has the trained
-parameters, from which an answer is computed.
+parameters, from which an answer is computed. A "late step" is one whose minibatch takes a second to read.
 """
 
+import functools
 import json
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 BATCH = 64
+READING = 1.0
 
 
 def data(shape: tuple[int, ...]) -> tuple[Any, Any]:
@@ -21,7 +24,7 @@ def data(shape: tuple[int, ...]) -> tuple[Any, Any]:
     return random.normal(size=(BATCH, *shape)).astype("float32"), random.integers(0, 10, BATCH).astype("int32")
 
 
-def step_by_fluid(net: str, path: str) -> None:
+def step_by_fluid(net: str, path: str, reading: float = 0.0) -> None:
     import models
 
     import fluid
@@ -29,7 +32,14 @@ def step_by_fluid(net: str, path: str) -> None:
     model = {"digits": models.DIGITS, "lenet": models.LENET}[net]
     x, labels = data(model.shape)
     trainer = fluid.Trainer(model.train_program, fluid.optimizer.Adam(1e-3))
-    trainer.train(fluid.reader.arrays({"x": x, "label": labels}, batch_size=BATCH), num_epochs=1)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        time.sleep(reading)
+        for image, label in zip(x, labels, strict=True):
+            yield {"x": image, "label": label}
+
+    whole = fluid.reader.arrays({"x": x, "label": labels}, batch_size=BATCH)
+    trainer.train(fluid.reader.batch(rows, BATCH) if reading else whole, num_epochs=1)
     np.savez(path, **trainer.params)
 
 
@@ -43,7 +53,7 @@ def answer_by_fluid(net: str, path: str) -> None:
     inferencer.infer({"x": data(model.shape)[0][:1]})
 
 
-def step_by_hand(net: str, path: str) -> None:
+def step_by_hand(net: str, path: str, reading: float = 0.0) -> None:
     import by_hand
     import jax
     import optax
@@ -53,6 +63,7 @@ def step_by_hand(net: str, path: str) -> None:
     parameters, states = by_hand.NETS[net].init()
     slots = jax.jit(optimizer.init)(parameters)
     step = by_hand.make_step(by_hand.NETS[net].forward, optimizer)
+    time.sleep(reading)
     (parameters, states, _), _ = step(jax.device_put((parameters, states, slots)), x, labels)
     np.savez(path, **parameters, **states)
 
@@ -68,8 +79,10 @@ def answer_by_hand(net: str, path: str) -> None:
 
 WORK = {
     ("fluid", "step"): step_by_fluid,
+    ("fluid", "late step"): functools.partial(step_by_fluid, reading=READING),
     ("fluid", "answer"): answer_by_fluid,
     ("hand", "step"): step_by_hand,
+    ("hand", "late step"): functools.partial(step_by_hand, reading=READING),
     ("hand", "answer"): answer_by_hand,
 }
 

@@ -1,7 +1,8 @@
 """From the start of a process to its first training step, and to its first answer; without and with kept compilations.
 
 Each peer has an empty folder for what it compiles, which its second process finds full: fluid as it has one by default,
-the hand-written one by the settings of JAX that keep everything. First values are made by NumPy there.
+the hand-written one by the settings of JAX that keep everything. First values are made by NumPy there. The minibatch of
+a late step takes a second to read.
 """
 
 import functools
@@ -37,11 +38,11 @@ def process(script: str, *arguments: str, folder: str) -> tuple[float, str]:
 
 
 def starts(peer: str, net: str) -> Figures:
-    """Seconds by what was reached, by what was kept, and by clock: two processes that train, then two that answer."""
+    """Seconds by what was reached, by what was kept, and by clock: two processes each that train, and answer."""
     found: Figures = {}
     with tempfile.TemporaryDirectory() as place:
         parameters = str(pathlib.Path(place) / "parameters.npz")
-        for what in ("step", "answer"):
+        for what in ("step", "late step", "answer"):
             folder = str(pathlib.Path(place) / what / peer)
             for kept in ("empty cache", "second process"):
                 wall, printed = process("first_step.py", peer, net, what, parameters, folder=folder)

@@ -226,6 +226,10 @@ class OneDevice:
             for n, v in feed.items()
         }
 
+    def feed_sharding(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding | None:
+        """Where an array of a feed lies that `take` returned; None for the memory of the host."""
+        return None if self.device.platform == "cpu" else self._sharding
+
     def initial(self, program: Any, root: jax.Array) -> dict[str, Any]:
         """The initial values of a program's parameters and states, by name, where they are to lie."""
         values: dict[str, Any] = self.place(program.init(root))

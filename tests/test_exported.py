@@ -39,8 +39,9 @@ NAMES = {
         nce noam_decay not_equal npair_loss one_hot ones ones_like pad pad2d pad_constant_like piecewise_decay
         pixel_shuffle polygon_box_transform polynomial_decay pool2d pool3d pow precision prelu prior_box
         prroi_pool psroi_pool py_func random_key range rank rank_loss recall reciprocal reduce_all reduce_any
-        reduce_max reduce_mean reduce_min reduce_prod reduce_sum relu relu6 repeat reshape resize_bilinear
-        resize_linear resize_nearest resize_trilinear retinanet_detection_output retinanet_target_assign reverse
+        reduce_max reduce_mean reduce_min reduce_prod reduce_sum relu relu6 remat repeat reshape
+        resize_bilinear resize_linear resize_nearest resize_trilinear
+        retinanet_detection_output retinanet_target_assign reverse
         rnn roi_align roi_pool roll rotary_position round row_conv rpn_target_assign rsqrt
         sampled_softmax_with_cross_entropy sampling_id scale scan scatter scatter_nd scatter_nd_add selu
         sequence_concat sequence_conv sequence_enumerate sequence_erase sequence_expand sequence_expand_as

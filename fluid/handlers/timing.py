@@ -15,10 +15,12 @@ from fluid.trainer.evaluation.values import Every, Interval
 class Timer(Handler):
     """Announces how long steps take, and whether the loop waits for data or for the device.
 
-    Three times are announced, in milliseconds, as means over the steps since the last time: `step_ms`, from the end of
+    Four times are announced, in milliseconds, as means over the steps since the last time: `step_ms`, from the end of
     one step to the end of the next; `data_ms`, for reading and converting a minibatch, which happens while the device
-    works; and `device_ms`, for which the loop did nothing but wait for the device. Where `device_ms` is near zero, the
-    reader is the bottleneck. Put this handler first, so that it surrounds all others.
+    works; `data_wait_ms`, the part of it for which the device had nothing left to do, so that training waited for data;
+    and `device_ms`, for which the loop did nothing but wait for the device. Where `data_wait_ms` is much of `step_ms`,
+    the reader is the bottleneck. Whether the device is still at work is looked at after each reading of 20 ms and more,
+    and after a few of the others at once. Put this handler first, so that it surrounds all others.
 
     The first step of each call of `train`, which may compile, is left out.
 
@@ -29,7 +31,7 @@ class Timer(Handler):
       >>> import fluid
       >>> handlers = [fluid.handlers.Timer(every=100), fluid.handlers.TensorBoard("logs")]
       >>> handlers[0].measures()
-      ['step_ms', 'data_ms', 'device_ms']
+      ['step_ms', 'data_ms', 'data_wait_ms', 'device_ms']
     """
 
     def __init__(self, every: Interval = 50):
@@ -37,11 +39,14 @@ class Timer(Handler):
         self._first = True
         self._mark: float | None = None  # when the last step of this epoch ended, once there was one
         self._begin = 0.0
-        self._reset()
+        self._step = 0.0
+        self._data = 0.0
+        self._before = (0.0, 0.0)
+        self._count = 0
 
     def measures(self) -> list[str]:
-        """The names of the three times."""
-        return ["step_ms", "data_ms", "device_ms"]
+        """The names of the four times."""
+        return ["step_ms", "data_ms", "data_wait_ms", "device_ms"]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Forget the times of an earlier training."""
@@ -57,13 +62,11 @@ class Timer(Handler):
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Count the time since the last step as waiting for the device."""
+        """Count the time that the minibatch took."""
         self._begin = time.perf_counter()
         self._data += event.seconds
         if self._mark is None:  # the first minibatch of an epoch is read before its step
             self._mark = self._begin - event.seconds
-        else:
-            self._device += self._begin - self._mark
 
     def end_step(self, event: EndStepEvent) -> None:
         """Count the step, and announce the means if they are due."""
@@ -75,15 +78,22 @@ class Timer(Handler):
             self._first = False
             self._reset()
         elif self._every.at_step(self.done):
-            means = [1000 * total / self._count for total in (self._step, self._data, self._device)]
+            data_wait, device = self._waited()
+            totals = (self._step, self._data, data_wait - self._before[0], device - self._before[1])
+            means = [1000 * total / self._count for total in totals]
             self.announce(event.epoch, event.step, dict(zip(self.measures(), means, strict=True)))
             self._reset()
 
     def _reset(self) -> None:
         self._step = 0.0
         self._data = 0.0
-        self._device = 0.0
+        self._before = self._waited()
         self._count = 0
+
+    def _waited(self) -> tuple[float, float]:
+        """For how many seconds this training has waited for data, and for the device."""
+        waits = self._dispatcher.waits
+        return waits.data, waits.device
 
 
 class Profiler(Handler):

@@ -49,6 +49,7 @@ from fluid.layers.attention.position import add_position_encoding, rotary_positi
 from fluid.layers.control.branch import case, cond, switch_case
 from fluid.layers.control.loop import scan, while_loop
 from fluid.layers.control.print import Print
+from fluid.layers.control.remat import remat
 from fluid.layers.control.repeat import repeat
 from fluid.layers.control.tensor_array import array_length, array_read, array_write, create_array
 from fluid.layers.data import data
@@ -273,7 +274,8 @@ __all__ = [
     "pixel_shuffle", "polygon_box_transform", "polynomial_decay", "pool2d", "pool3d", "pow", "precision", "prelu",
     "prior_box", "prroi_pool", "psroi_pool", "py_func", "random_key", "range", "rank", "rank_loss", "recall",
     "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
-    "relu", "relu6", "repeat", "reshape", "resize_bilinear", "resize_linear", "resize_nearest", "resize_trilinear",
+    "relu", "relu6", "remat", "repeat", "reshape", "resize_bilinear", "resize_linear", "resize_nearest",
+    "resize_trilinear",
     "retinanet_detection_output", "retinanet_target_assign", "reverse", "rnn", "roi_align", "roi_pool", "roll",
     "rotary_position", "round", "row_conv", "rpn_target_assign", "rsqrt", "sampled_softmax_with_cross_entropy",
     "sampling_id", "scale", "scan", "scatter", "scatter_nd", "scatter_nd_add", "selu", "sequence_concat",

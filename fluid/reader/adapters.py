@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from fluid import errors
@@ -71,8 +72,9 @@ def arrays(
             yield dict(zip(names, picked, strict=True)) if by_name else tuple(picked)
 
     plan = {"arrays": count, "batch": size, "shuffle": seed if shuffle else None, "drop_last": bool(drop_last)}
+    first = min(size, count)
     if not on_device:
-        return Reader(iterate, plan)
+        return Reader(iterate, plan, batch_size=first)
     resident = Resident(names, columns, by_name)
 
     def numbers(epoch: int, start: int) -> Rows:
@@ -84,7 +86,7 @@ def arrays(
         for minibatch in numbers(epoch, start):
             yield resident.minibatch(minibatch.rows)
 
-    return Reader(gathered, plan, numbers=numbers)
+    return Reader(gathered, plan, numbers=numbers, batch_size=first)
 
 
 class Minibatches:
@@ -123,6 +125,16 @@ class Minibatches:
     def ready(self) -> bool:
         """Whether the next minibatch can be read now; see `Reader.ready`."""
         return self._reader.ready
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many rows each minibatch has, a shorter last one excepted; None where nobody knows before reading."""
+        return self._reader.batch_size
+
+    def lies(self, device: jax.Device) -> jax.sharding.Sharding | None:
+        """Where the columns of minibatches lie that are given as numbers of rows; None for other minibatches."""
+        by_number = self._by_number and self._reader.numbers is not None
+        return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
     def __call__(self) -> Rows:
         """Start the next pass, or continue the one that `restore` named."""

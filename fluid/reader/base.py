@@ -43,6 +43,10 @@ class Reader:
         `size` rows: ELSEWHERE may stand for them.
       divided: of `wanted`, gives another `iterate` of minibatches, in which any rows may stand for those not wanted.
       numbers: another `iterate`, which gives `resident.Rows` instead of minibatches: where the data is on the device.
+      batch_size: how many rows each minibatch has, a shorter last one excepted; None where that is not known.
+
+    Attributes:
+      batch_size: the same.
 
     Example:
       >>> from fluid.reader import batch
@@ -64,12 +68,14 @@ class Reader:
         in_blocks: Callable[[int, Wanted], Iterate] | None = None,
         divided: Callable[[Wanted], Iterate] | None = None,
         numbers: Iterate | None = None,
+        batch_size: int | None = None,
     ):
         self.iterate = iterate
         self.plan = plan
         self.in_blocks = in_blocks or (lambda size, wanted: iterate)
         self.divided = divided or (lambda wanted: iterate)
         self.numbers = numbers
+        self.batch_size = batch_size
         self._next: Position = (0, 0)
         self._position: Position = (0, 0)
         self._latest: object = None

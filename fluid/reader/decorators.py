@@ -56,7 +56,7 @@ def batch(reader: ReaderLike, batch_size: int, drop_last: bool = False) -> Reade
         return iterate
 
     plan = {"batch": size, "drop_last": bool(drop_last), "of": rows.plan}
-    return Reader(batches(rows.iterate), plan, divided=divided)
+    return Reader(batches(rows.iterate), plan, divided=divided, batch_size=size)
 
 
 def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
@@ -98,7 +98,7 @@ def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
                 yield from (window[i] for i in order[dropped:])
                 dropped = 0
 
-    return Reader(iterate, {"shuffle": size, "seed": seed, "of": rows.plan})
+    return Reader(iterate, {"shuffle": size, "seed": seed, "of": rows.plan}, batch_size=rows.batch_size)
 
 
 def buffered(reader: ReaderLike, size: int) -> Reader:
@@ -129,6 +129,7 @@ def buffered(reader: ReaderLike, size: int) -> Reader:
         rows.plan,
         in_blocks=lambda block, wanted: ahead(rows.in_blocks(block, wanted)),
         divided=lambda wanted: ahead(rows.divided(wanted)),
+        batch_size=rows.batch_size,
     )
 
 
@@ -219,7 +220,7 @@ def firstn(reader: ReaderLike, n: int) -> Reader:
             with contextlib.closing(rows.iterate(epoch, start)) as inner:
                 yield from itertools.islice(inner, n - start)
 
-    return Reader(iterate, {"firstn": n, "of": rows.plan})
+    return Reader(iterate, {"firstn": n, "of": rows.plan}, batch_size=rows.batch_size)
 
 
 def cache(reader: ReaderLike) -> Reader:
@@ -253,7 +254,7 @@ def cache(reader: ReaderLike) -> Reader:
                     yield row
         kept = filling
 
-    return Reader(iterate, {"cache": rows.plan})
+    return Reader(iterate, {"cache": rows.plan}, batch_size=rows.batch_size)
 
 
 def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
@@ -288,7 +289,7 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
             skip(inner, index)
             yield from itertools.islice(inner, 0, None, shards)
 
-    return Reader(iterate, {"shard": [shards, index], "of": rows.plan})
+    return Reader(iterate, {"shard": [shards, index], "of": rows.plan}, batch_size=rows.batch_size)
 
 
 def _filled(minibatch: list[Any]) -> list[Any]:

@@ -81,7 +81,7 @@ def bucket_by_length(
                     return
 
     plan = {"bucket_by_length": size, "boundaries": bounds, "window": per_window, "seed": seed}
-    return Reader(iterate, {**plan, "drop_last": bool(drop_last), "of": rows.plan})
+    return Reader(iterate, {**plan, "drop_last": bool(drop_last), "of": rows.plan}, batch_size=size)
 
 
 def _sorted(rows: list[Any], length: Callable[[Any], Any]) -> list[Any]:

@@ -50,6 +50,9 @@ class Prefetcher(Iterator[Prefetched]):
       state: called right after a minibatch was read, such as `reader.state`.
       first: index of the first minibatch, for a pass that is continued.
 
+    Attributes:
+      seconds: how long reading and converting has taken so far.
+
     Example:
       >>> import numpy as np
       >>> ahead = Prefetcher(iter([[1, 2], [3]]), lambda minibatch, index: {"x": np.array(minibatch)})
@@ -71,6 +74,7 @@ class Prefetcher(Iterator[Prefetched]):
         self._convert = convert
         self._state = state
         self._index = first
+        self.seconds = 0.0
         self._read: tuple[Any, dict[str, Any] | None] | None = None
         self._ready: deque[Prefetched | BaseException] = deque()
         self._ended = False
@@ -109,7 +113,9 @@ class Prefetcher(Iterator[Prefetched]):
                 self._read = (minibatch, None if self._state is None else self._state())
             minibatch, state = self._read
             feed = self._convert(minibatch, self._index)
-            self._ready.append(Prefetched(feed, state, time.perf_counter() - begun))
+            seconds = time.perf_counter() - begun
+            self.seconds += seconds
+            self._ready.append(Prefetched(feed, state, seconds))
         except Exception as error:
             self._ready.append(error)
         self._read = None

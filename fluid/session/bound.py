@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from fluid import errors
-from fluid.compilation import Settled
+from fluid.compilation import Ahead, Settled
 from fluid.core import TRAIN, Program, Scope, stand_in
 from fluid.core.equations import unneeded
 from fluid.place import OneDevice
@@ -114,6 +114,7 @@ class BoundStep:
         self._other_frozen = False
         self._fitted: dict[frozenset[str], Any] = {}
         self._compiling = False
+        self._ahead = False
         self._alone = set(self._step.kept) == set(scope.arrays)
         scope.trained |= self._step.training
         self._train, self._test = self._jitted()
@@ -147,6 +148,35 @@ class BoundStep:
         else:
             lowered = self._test.lower(self._kept(), dict(feeds), *self._rest({}))
         return lowered
+
+    def compile_ahead(self, feeds: Mapping[str, Any]) -> None:
+        """Begin to compile the training step, in a thread, for the first call with feeds of these shapes.
+
+        That call waits for it, and notes the compilation; without such a call none is noted. The program is traced now.
+
+        Args:
+          feeds: arrays, or `jax.ShapeDtypeStruct` in their places, with their sharding where they will have one.
+
+        Raises:
+          Exception: whatever the program raises while it is traced; the step itself will raise it again.
+        """
+        if self._frozen is not self._freezing.names:
+            self._fit()
+        jitted = self._train
+        if isinstance(jitted, Ahead) or not self._step.training:
+            return
+
+        def take(fed: Mapping[str, Any]) -> None:
+            self._train = jitted
+            self._record_compilation(dict(sorted(fed.items())))  # as JAX hands them to what it traces
+
+        self._ahead = True
+        try:
+            with self._scope.lock:
+                lowered = jitted.lower(self._carry(), self._not_carried(), dict(feeds), {})
+        finally:
+            self._ahead = False
+        self._train = Ahead(jitted, lowered, feeds, take)
 
     def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
         """Run one step on the session's arrays and put the new ones in their place."""
@@ -290,6 +320,8 @@ class BoundStep:
         return call
 
     def _record_compilation(self, feeds: Mapping[str, Any], how: str = "") -> None:
+        if self._ahead:
+            return
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
         name = self._program.name
         mode = self._step.request.mode

@@ -99,6 +99,10 @@ class AskableStep:
         others = sum(other.compiled for other in self._others.values()) if self._others else 0
         return self._step.compiled + others
 
+    def compile_ahead(self, feed: Mapping[str, Any]) -> None:
+        """Begin to compile the step of which nothing is asked; see `BoundStep.compile_ahead`."""
+        self._step.compile_ahead(feed)
+
     def ask(self, together: bool = False) -> Asked:
         """What handlers write into what they ask of the next step; nothing, of one that ran together with others."""
         return Asked(self._program, together)

@@ -23,6 +23,10 @@ from fluid.session import Results
 from fluid.session.names import Fetch
 from fluid.trainer.asking import Asked
 
+# It is said that training waits for data from this share of an epoch on, and for so many seconds at least.
+_CONSIDERABLE = 0.1
+_LONG = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class BeginTrainEvent:
@@ -167,6 +171,8 @@ class EndEpochEvent:
       completed: False when `stop()` ended it before the reader did.
       compiled: how many times its steps made XLA compile.
       padding: the share of padding among the sequence steps that were fed, from 0 to 1; None without sequences.
+      seconds: how long it took.
+      data_wait: for how many of them training waited for minibatches, while the device had nothing to do.
       metrics: the scalars that the program returns, by name, over the steps of the epoch: means, weighted by the
         examples of each step; sums, maxima and so on where the program says so, see `layers.metric`. Of several
         programs they are called `generator/loss`, over the steps of each. They are computed when somebody reads one,
@@ -182,16 +188,23 @@ class EndEpochEvent:
     completed: bool = True
     compiled: int = field(default=0, repr=False, compare=False)
     padding: float | None = field(default=None, repr=False, compare=False)
+    seconds: float = field(default=0.0, repr=False, compare=False)
+    data_wait: float = field(default=0.0, repr=False, compare=False)
     metrics: Results = field(default_factory=lambda: Results([], []), repr=False, compare=False)
 
     @property
     def feeding(self) -> str:
-        """Compilations and padding, as in "2 programs compiled, 12% padding"; empty when there were none."""
+        """Compilations, padding and waiting: "2 programs compiled, 12% padding, 40% of the time waiting for data".
+
+        Empty when there were none. Waiting is left out below a tenth of the time, and below a second.
+        """
         parts = []
         if self.compiled:
             parts.append(f"{self.compiled} {'program' if self.compiled == 1 else 'programs'} compiled")
         if self.padding is not None:
             parts.append(f"{self.padding:.0%} padding")
+        if self.data_wait >= max(_LONG, _CONSIDERABLE * self.seconds):
+            parts.append(f"{self.data_wait / max(self.seconds, self.data_wait):.0%} of the time waiting for data")
         return ", ".join(parts)
 
 

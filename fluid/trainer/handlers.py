@@ -10,6 +10,7 @@ from fluid.core import TRAIN, Program, warn
 from fluid.distributed import group
 from fluid.session import Results, check_fetch
 from fluid.session.results import IN_FLIGHT
+from fluid.trainer.dispatch.waits import Waits
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -218,6 +219,7 @@ class Dispatcher:
         self._entered = 0  # how many handlers the beginning has reached
         self.done = 0
         self.in_flight = IN_FLIGHT
+        self.waits = Waits()
         self._silent = any(not isinstance(handler, Handler) for handler in handlers)
         self._told = [handler for handler in self._handlers if not _is_for_another(handler)]
         self.acting = any(h.acts_on_measured and type(h).measured is not Handler.measured for h in self._told)

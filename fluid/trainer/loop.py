@@ -1,16 +1,12 @@
 """The training loop, readable from top to bottom."""
 
 import logging
-import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from fluid.core import TRAIN, warn
+from fluid.core import TRAIN
 from fluid.reader.buckets import padding_of
 from fluid.reader.prefetch import Prefetched, Prefetcher
 from fluid.reader.resident import RowFeed
@@ -18,7 +14,7 @@ from fluid.session import Request, Results, Session
 from fluid.session.results import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
-from fluid.trainer.dispatch import Together
+from fluid.trainer.dispatch import Losses, Together
 from fluid.trainer.dispatch.together import form_of
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -78,6 +74,7 @@ class Run:
       signals: hold back Ctrl-C and SIGTERM until they can do no harm.
       agreement: has all processes take the same steps, where there are several.
       together: how many steps run in one call of the device.
+      compile_ahead: begins to compile the step before the first minibatch is read, where its shapes are known.
       epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
     """
 
@@ -91,6 +88,7 @@ class Run:
     signals: Signals
     agreement: Agreement
     together: Together
+    compile_ahead: Callable[[], None]
     epoch_metrics: Callable[[], Results]
 
 
@@ -119,7 +117,7 @@ def train(run: Run, num_epochs: int) -> None:
     """
     progress = run.progress
     handlers = run.handlers
-    losses = Losses()
+    losses = Losses(handlers.waits)
     error: BaseException | None = None
     try:
         with run.checkpoints:
@@ -144,13 +142,17 @@ def train(run: Run, num_epochs: int) -> None:
         handlers.leave(EndTrainEvent(progress.epoch, stopped=run.stopping(), error=error))
 
 
-def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
+def _epoch(run: Run, losses: Losses) -> EndEpochEvent:
     """Run the steps of one epoch, or of what an interruption has left of it; returns the event of its end."""
     progress = run.progress
-    compiled_before = _compiled(run)
+    waits = run.handlers.waits
+    begun = (time.perf_counter(), waits.data, _compiled(run))
     with run.signals.at_once:
+        run.compile_ahead()
         batches = progress.start_pass(run.convert)
+        waits.begin_pass(batches.seconds)
         batches.advance()
+        waits.look(batches.seconds, losses.idle)
     try:
         ended = run.agreement.before_epoch(progress.epoch, batches)
         for batch in () if ended else batches:
@@ -162,18 +164,17 @@ def _epoch(run: Run, losses: "Losses") -> EndEpochEvent:
             if run.stopping() or (progress.last and not batches.ended):
                 break
             if losses.wait_for_half():
+                waits.look(batches.seconds, losses.idle)
                 run.together.mark(program.member.name, run.handlers.done, time.perf_counter())
     finally:
         if run.pausing():
             progress.keep_pass(batches)
         else:
             batches.close()
-    return _end_of_epoch(run, _compiled(run) - compiled_before)
+    return _end_of_epoch(run, *begun)
 
 
-def _steps(
-    run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher, losses: "Losses"
-) -> Sequence[Results]:
+def _steps(run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher, losses: Losses) -> Sequence[Results]:
     """Run the steps of one call of the device: one, or several whose events follow when all of them are under way.
 
     Args:
@@ -218,6 +219,7 @@ def _steps(
     _tell(run, program, feed, found, results)
     if not quick:  # who waits for the end of this step need not wait for a slow reader as well
         _read_ahead(run, batches, wanted)
+        run.handlers.waits.look(batches.seconds, losses.idle)
     return [metrics for metrics, _ in results]
 
 
@@ -275,13 +277,15 @@ def _more(run: Run, first: Prefetched, batches: Prefetcher, wanted: int) -> list
     return found
 
 
-def _end_of_epoch(run: Run, compiled: int) -> EndEpochEvent:
-    """The event of the end of an epoch in which so many compilations happened."""
+def _end_of_epoch(run: Run, begun: float, waited: float, compiled: int) -> EndEpochEvent:
+    """The event of the end of an epoch, by the time, the seconds waited for data and the compilations before it."""
     return EndEpochEvent(
         run.progress.epoch,
         run.progress.step,
         completed=not run.stopping(),
-        compiled=compiled,
+        compiled=_compiled(run) - compiled,
+        seconds=time.perf_counter() - begun,
+        data_wait=run.handlers.waits.data - waited,
         padding=padding_of([program.step.buckets for program in run.programs]),
         metrics=run.epoch_metrics(),
     )
@@ -304,78 +308,3 @@ def _read_ahead(run: Run, batches: Prefetcher, count: int) -> None:
             batches.advance(number)
             if batches.ahead < number:
                 return
-
-
-class Losses:
-    """The losses of the steps that the device still works on; waits for them, and warns when one is not finite.
-
-    Example:
-      >>> losses = Losses()
-      >>> losses.add(jax.numpy.float32(0.5), epoch=0, step=0)
-      >>> losses.wait_for_all()
-    """
-
-    def __init__(self) -> None:
-        self._under_way: deque[tuple[Any, int, int, int]] = deque()
-        self._steps = 0
-        self._warned = False
-
-    def add(self, loss: Any, epoch: int, step: int, count: int = 1) -> None:
-        """Note the loss of a step that was started, or those of several steps in one call.
-
-        Args:
-          loss: a scalar, or the scalars of all these steps, `[at least count]`.
-          epoch: of these steps.
-          step: the first of them.
-          count: how many there are.
-        """
-        self._under_way.append((loss, epoch, step, count))
-        self._steps += count
-
-    def wait_for_half(self) -> bool:
-        """When too many steps are under way, wait for the older half at once; returns whether it has waited.
-
-        Waking up for each would take CPU time from the device. Only the loss that was waited for is looked at. Of calls
-        with several steps one stays under way, so that the device has something to do meanwhile.
-        """
-        last = None
-        if self._steps > IN_FLIGHT:
-            while len(self._under_way) > 1 and self._steps > IN_FLIGHT // 2:
-                last = self._under_way.popleft()
-                self._steps -= last[-1]
-        if last is not None:
-            self._settle(*last)
-        return last is not None
-
-    def wait_for_all(self) -> None:
-        """Wait for the last step."""
-        if self._under_way:
-            self._settle(*self._under_way[-1])
-            self._under_way.clear()
-            self._steps = 0
-
-    def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
-        loss = np.asarray(loss)  # to reshape it on the device would be a compilation
-        if self._warned or (loss.size == 1 and math.isfinite(loss.item())):
-            return
-        losses = loss.reshape(-1, loss.size) if count == 1 else loss.reshape(len(loss), -1)[:count]
-        if not np.isfinite(losses).all():
-            self._warned = True
-            bad = int(np.argmin(np.isfinite(losses).all(axis=1)))
-            warn(_lost(losses[bad], f"in step {step + bad} of epoch {epoch}"))
-
-
-def _lost(losses: np.ndarray, where: str) -> str:
-    """What to say of a loss that is not finite, or of those of a population, one for each member."""
-    lost = np.flatnonzero(~np.isfinite(losses))
-    if len(losses) > 1:
-        members = ", ".join(map(str, lost))
-        return (
-            f"the loss of member {members} is {losses[lost[0]]} {where}; what is not finite stays with it, and "
-            f"the others go on. population.stop([{members}]) in a handler ends its training"
-        )
-    return (
-        f"the loss is {losses[0]} {where}, so training computes with numbers "
-        f"that are not finite; handlers=[fluid.handlers.TerminateOnNaN(report=True)] ends it at the step that "
-        f"made the first one, and says which layer, line and rows it came from"
-    )

@@ -13,6 +13,7 @@ from fluid.reader.prefetch import Feed, Feeds
 from fluid.session import Request, Results, Session
 from fluid.session.names import check_feed, split_names
 from fluid.trainer.asking import AskableStep
+from fluid.trainer.dispatch import Losses
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.evaluation.history import History, HistoryKeeper
 from fluid.trainer.events import (
@@ -24,7 +25,6 @@ from fluid.trainer.events import (
     EndTrainEvent,
 )
 from fluid.trainer.handlers import Dispatcher, Handlers, listed
-from fluid.trainer.loop import Losses
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, member_called
 from fluid.trainer.progress import ProgressBar
@@ -105,7 +105,7 @@ class Loop(HasParameters):
         self._step = AskableStep(session, self.program, Request(TRAIN, None, tuple(self.program.feeds), also=also))
         rows = [name for name, spec in self.program.feeds.items() if spec.shape[:1] == (None,)]
         self._batch_feed = next(iter(rows), None)
-        self._losses = Losses()
+        self._losses = Losses(self._tell.waits)
         self._shown: contextlib.ExitStack | None = None
         self._passes = 0  # epochs that have ended, unless `feeds` counts them
         self._steps = 0  # steps of this epoch

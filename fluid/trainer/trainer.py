@@ -21,7 +21,7 @@ from fluid.trainer import loop
 from fluid.trainer.calls import Calls, Readers
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpointing import HasCheckpoints
-from fluid.trainer.dispatch import StepsPerDispatch, Together
+from fluid.trainer.dispatch import StepsPerDispatch, Together, compile_ahead
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import Interval
@@ -265,6 +265,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         position, checkpoints = self._calls.begin(readers, source, num_epochs, resume)
         self._freeze_as_before(position)
         programs = loop.runs_of(self._members, self.session, dispatcher)
+        steps = [program.step for program in programs]
         padding = PaddingOfAll([program.step.buckets for program in programs])
         keeps_padding = self._checkpoints is not None and any(member.has_sequences for member in self._members)
         position.begin(source, dispatcher, padding if keeps_padding else None)
@@ -280,6 +281,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             signals=signals,
             agreement=Agreement(group(), signals, lambda: (self._stopping, self._pausing), self.stop, self.pause),
             together=self._together,
+            compile_ahead=lambda: compile_ahead(self._members, steps, source, self._together),
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, readers)

@@ -17,6 +17,7 @@ import pytest
 import fluid
 from fluid import errors
 from fluid import handlers as H
+from fluid.trainer.dispatch import Waits
 
 HANDLERS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "handlers.md"
 
@@ -472,18 +473,23 @@ def test_the_timer_adds_up(monkeypatch):
     now = 0.0
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now)
     timer, announced = H.Timer(every=2), []
-    timer._dispatcher = type("Told", (), {"done": 0, "__call__": lambda self, event: announced.append(event.metrics)})()
+    waits = Waits()
+    told = {"done": 0, "waits": waits, "__call__": lambda self, event: announced.append(event.metrics)}
+    timer._dispatcher = type("Told", (), told)()
     timer.begin_train(fluid.BeginTrainEvent(1))
     timer.begin_epoch(fluid.BeginEpochEvent(0))
     for step in range(6):
         now += 3.0 if step == 0 else 2.0  # the first minibatch is read before its step, the others within one
+        waits.device += 0.0 if step == 0 else 2.0
+        waits.look(3.0 * (step + 1), idle=step % 2 == 1)
         timer.begin_step(fluid.BeginStepEvent(0, step, {}, seconds=3.0))
         now += 5.0
         timer._dispatcher.done += 1
         timer.end_step(fluid.EndStepEvent(0, step, fluid.Results([0.0])))
     assert [dict(zip(m.names, m, strict=True)) for m in announced] == [
-        {"step_ms": 7000.0, "data_ms": 3000.0, "device_ms": 2000.0}
-    ] * 3
+        {"step_ms": 7000.0, "data_ms": 3000.0, "data_wait_ms": wait, "device_ms": 2000.0}
+        for wait in (3000.0, 1500.0, 1500.0)  # the first step is left out
+    ]
 
 
 def test_the_timer_in_training():
@@ -492,6 +498,7 @@ def test_the_timer_in_training():
     assert len(recording.measures_seen) == 2
     for _, _, values in recording.measures_seen:
         assert values["step_ms"] > 0 and values["data_ms"] > 0 and values["device_ms"] >= 0
+        assert 0 <= values["data_wait_ms"]
 
 
 def test_the_profiler_writes_the_chosen_steps(tmp_path):

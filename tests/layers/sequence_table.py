@@ -186,6 +186,7 @@ SEQUENCE_ROWS = [
     Row("while_loop", lambda x: layers.while_loop(
         lambda i, h: i < 2, lambda i, h: [i + 1, layers.fc(h, 2, act="tanh")], [0, x], max_iterations=3)[1], _seq()),
     Row("repeat", lambda x: layers.repeat(lambda h: layers.layer_norm(h + layers.fc(h, 2)), 2, x), _seq()),
+    Row("remat", lambda x: layers.remat(layers.fc, x, 2), _seq()),
     Row("rnn", lambda x: layers.rnn(lambda x, h: (h, recurred(x, h)), x, start_of(x), is_reverse=True), _seq()),
     *[Row("rnn", lambda x, cell=cell: rnn_of(cell(2), x, is_reverse=True), _seq(), label=cell.__name__)
       for cell in (layers.GRUCell, layers.LSTMCell)],

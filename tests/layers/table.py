@@ -524,6 +524,7 @@ ROWS = [
         lambda i, x: i < 2, lambda i, x: [i + 1, x * x], [0, x], max_iterations=3, **k)[1], X),
     Row("scan", lambda x, **k: layers.scan(lambda c, x: (c * x, c), np.ones(3, x.dtype), x, **k)[1], X),
     Row("repeat", lambda x, **k: layers.repeat(lambda h: h * layers.fc(h, 3), 2, x, **k), X),
+    Row("remat", lambda x, **k: layers.remat(layers.scale, x, 2.0, **k), X),
     Row("create_array", lambda x, **k: layers.create_array(x.dtype, 2, [3], **k).data, X, gradient=False),
     Row("array_write", lambda x, **k: layers.array_write(x, 1, max_length=2, **k).data, X),
     Row("array_read", lambda x, **k: layers.array_read(written(x), 1, **k), X),

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiles import counted
 from jax.sharding import PartitionSpec
 from test_pages import check
 
@@ -410,3 +411,23 @@ def test_nan_is_reported():
 def test_the_page_is_true(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     check("parallel.md", capsys, monkeypatch)
+
+
+def test_a_step_compiled_ahead_is_the_one_that_runs_also_where_parts_are_computed_again():
+    def program(call):
+        def function():
+            x, y = layers.data("x", shape=[12]), layers.data("y", shape=[1])
+            hidden = call(lambda: layers.dropout(layers.fc(x, 64, act="tanh"), 0.3))
+            return layers.mean(layers.square_error_cost(layers.fc(hidden, 1), y))
+
+        return function
+
+    found = []
+    for call in (lambda part: part(), layers.remat):
+        trainer = fluid.Trainer(program(call), fluid.optimizer.SGD(0.05), parallel="fsdp")
+        with counted() as compiled:
+            trainer.train(fluid.reader.arrays({"x": X, "y": Y}, 24, drop_last=True), num_epochs=2)
+        assert len(compiled) == len(trainer.session.compilations) == 1
+        found.append({name: np.asarray(value) for name, value in trainer.params.items()})
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -138,4 +138,4 @@ def _bytes_of(program: Program, feed: Mapping[str, Any], examples: int) -> int:
     results = sum(4 * math.prod(examples if size is None else size for size in out.shape) for out in program.outputs)
     if isinstance(feed, RowFeed):
         return results
-    return results + sum(leaf.nbytes for leaf in jax.tree.leaves(dict(feed)))
+    return results + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(dict(feed)))

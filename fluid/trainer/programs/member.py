@@ -3,7 +3,10 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import jax
+
 from fluid.core import FeedSpec, Program
+from fluid.distributed import group
 from fluid.place import OneDevice
 from fluid.reader.adapters import Minibatches
 from fluid.reader.buckets import Buckets
@@ -71,6 +74,24 @@ class Member:
             source.number()
         elif self.is_shared and not isinstance(layout, OneDevice):
             source.divide(layout.rows_here)
+
+    def expected(self, source: Minibatches) -> dict[str, jax.ShapeDtypeStruct] | None:
+        """What a step will be fed with, found out before a minibatch is read; None where that is not known exactly.
+
+        Args:
+          source: what is going to be read.
+        """
+        rows = source.batch_size
+        sizes = [size for spec in self.reads.values() for size in spec.shape[1:]]
+        if rows is None or None in sizes or self.has_sequences or self.chain is not None or group().size > 1:
+            return None
+        layout = self._session.layout
+        expected = {}
+        for name, spec in self.reads.items():
+            shape = tuple(rows if size is None else size for size in spec.shape)
+            lies = source.lies(layout.device) or layout.feed_sharding(name, shape)
+            expected[name] = jax.ShapeDtypeStruct(shape, spec.held, sharding=lies)
+        return expected
 
     def fed(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
         """The feed of a step for a minibatch: with what other programs compute, from the parameters as they are now."""
