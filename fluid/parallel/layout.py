@@ -63,7 +63,7 @@ class OnMesh:
     Example:
       >>> import fluid
       >>> layout = fluid.Session(place="cpu:0", parallel=fluid.Mesh(data=1)).layout
-      >>> tuple(layout.feed_sharding("x", (4, 2)).spec)
+      >>> tuple(layout.sharding_in_step("x", (4, 2)).spec)
       ('data',)
     """
 
@@ -115,7 +115,8 @@ class OnMesh:
         if self._takes_from_host and all(type(array) is np.ndarray for array in jax.tree.leaves(taken)):
             return taken
         places = {
-            n: jax.tree.map(lambda array, n=n: self.feed_sharding(n, array.shape), value) for n, value in taken.items()
+            n: jax.tree.map(lambda array, n=n: self.sharding_in_step(n, array.shape), value)
+            for n, value in taken.items()
         }
         placed: dict[str, Any] = put(
             taken, places
@@ -215,8 +216,12 @@ class OnMesh:
     def _is_single(self, name: str) -> bool:
         return name in self._single or name in self._divided
 
-    def feed_sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
-        """Where an array of a feed lies."""
+    def feed_sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding | None:
+        """Where an array of a feed lies that `take` returned; None for the memory of the host."""
+        return None if self._takes_from_host else self.sharding_in_step(name, shape)
+
+    def sharding_in_step(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
+        """Where an array of a feed lies for a step."""
         return self._everywhere if self._is_single(name) else rows_sharding(shape, self.mesh)
 
     def sharding(self, name: str) -> NamedSharding:

@@ -31,7 +31,7 @@ class ShapesOnMesh(OnMesh):
         return {n: jax.tree.map(lambda array, name=n: self._fed(name, array), value) for n, value in feed.items()}
 
     def _fed(self, name: str, array: Any) -> Shape:
-        return Shape(array.shape, array.dtype, sharding=self.feed_sharding(name, array.shape))
+        return Shape(array.shape, array.dtype, sharding=self.sharding_in_step(name, array.shape))
 
 
 class ShapesOnly(Session):
