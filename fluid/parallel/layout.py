@@ -118,9 +118,8 @@ class OnMesh:
             n: jax.tree.map(lambda array, n=n: self.sharding_in_step(n, array.shape), value)
             for n, value in taken.items()
         }
-        placed: dict[str, Any] = put(
-            taken, places
-        )  # all at once: each call of JAX for it costs as much as a small step
+        # All at once: each call of JAX for it costs as much as a small step.
+        placed: dict[str, Any] = put(taken, places)
         return placed
 
     def rows_here(self, count: int) -> Collection[int]:
