@@ -101,7 +101,7 @@ def windows(text, starts):
     return text[np.asarray(starts)[:, None] + np.arange(WINDOW + 1)]
 
 
-def main(layers=4, size=128, steps=250, length=WINDOW, max_paragraphs=None, path="language.params"):
+def main(layers=3, size=128, steps=200, length=WINDOW, max_paragraphs=None, path="language.params"):
     """Train, test, save, load, write; returns bits per character of the net and by counting, and what was written."""
     paragraphs = load_text()[:max_paragraphs]
     characters = "".join(sorted(set("".join(paragraphs))))
@@ -143,9 +143,9 @@ def main(layers=4, size=128, steps=250, length=WINDOW, max_paragraphs=None, path
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--size", type=int, default=128, help=f"width; there are {HEAD} numbers in a head")
-    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--save", metavar="PATH", help="where to keep the parameters (a temporary place by default)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -184,7 +184,7 @@ def on_gpu_path(monkeypatch, on_path):
     monkeypatch.syspath_prepend(str(BENCHMARKS / "gpu"))
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_peers_for_a_gpu_learn_the_same(on_gpu_path):
     """In single precision, in which ResNet-50 is normalised by hand."""
     gpt, resnet50 = importlib.import_module("gpt"), importlib.import_module("resnet50")

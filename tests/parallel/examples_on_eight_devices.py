@@ -106,7 +106,7 @@ TRAININGS = {
 # Those that take seconds, and on which meshes; the others are left to `make soak`, as they take minutes.
 QUICK = {
     "fit_a_line": list(MESHES),
-    "recognize_digits": list(MESHES),
+    "recognize_digits": ["data", "2x2x2"],
     "online_recommender": ["fsdp"],
     "shared_tower": ["4x2"],
     "policy_gradient": ["2x2x2"],
