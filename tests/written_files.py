@@ -149,3 +149,12 @@ def write(folder, format, counts):
         writer(folder / f"part-{number:03d}{extension}", rows_of(count, first))
         first += count
     return str(folder / f"part-*{extension}")
+
+
+def write_all(folder, counts):
+    """Write such files in each format, in folders of their own; returns the patterns by format."""
+    found = {}
+    for format in FORMATS:
+        (folder / format).mkdir()
+        found[format] = write(folder / format, format, counts)
+    return found

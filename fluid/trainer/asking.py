@@ -96,8 +96,7 @@ class AskableStep:
     @property
     def compiled(self) -> int:
         """How often the step was compiled so far."""
-        others = sum(other.compiled for other in self._others.values()) if self._others else 0
-        return self._step.compiled + others
+        return self._step.compiled + sum(other.compiled for other in self._others.values())
 
     def compile_ahead(self, feed: Mapping[str, Any]) -> None:
         """Begin to compile the step of which nothing is asked; see `BoundStep.compile_ahead`."""

@@ -195,7 +195,8 @@ def _steps(run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher
     compiled = step.compiled if paced else 0
     feed = program.member.fed(first.feed.feed)
     asked = step.ask()
-    room, wanted = _wanted(run, program, feed)
+    room, wanted = _wanted(run, program, feed) if paced else (1, 1)
+    run.handlers.in_flight = IN_FLIGHT if room == 1 else max(IN_FLIGHT, 2 * room)
     if run.handlers.hear(BeginStepEvent):
         run.handlers(BeginStepEvent(epoch, begun, feed, first.seconds, asked, program.member.name))
     found = [first]
@@ -254,13 +255,10 @@ def _tell(
 
 def _wanted(run: Run, program: ProgramRun, feed: Mapping[str, Any]) -> tuple[int, int]:
     """For how many steps one call has room, and how many are wanted in the next one."""
-    together = run.together
-    one_by_one = program.member.name in together.one_by_one
-    room = 1 if one_by_one else together.room(program.member.program, feed, program.examples(feed))
-    run.handlers.in_flight = IN_FLIGHT if room == 1 else max(IN_FLIGHT, 2 * room)
+    room = run.together.room(program.member.program, feed, program.examples(feed))
     if room == 1:
         return 1, 1
-    ahead = together.ahead(*run.handlers.steps_ahead())
+    ahead = run.together.ahead(*run.handlers.steps_ahead())
     return room, int(max(1, min(room, ahead, run.checkpoints.steps_ahead())))
 
 

@@ -4,22 +4,13 @@ import hypothesis
 import hypothesis.strategies as st
 import jax
 import pytest
+from shares import share
 
 import fluid
 from fluid.parallel.placing import rows_here
 from fluid.reader.adapters import minibatches
 
 reader = fluid.reader
-
-
-def share(index, processes):
-    """The rows of one process: a part of what can be divided, all of the rest."""
-
-    def wanted(count):
-        part = count // processes
-        return range(count) if count % processes else range(index * part, (index + 1) * part)
-
-    return wanted
 
 
 def passes(made, wanted, position=None):

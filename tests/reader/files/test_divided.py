@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import written_files
 from hypothesis import given, settings
+from shares import share
 from written_files import id_of
 
 from fluid import errors, reader
@@ -26,12 +27,7 @@ shuffles = st.sampled_from([{}, {"shuffle": True, "buf_size": 1}, {"shuffle": Tr
 @pytest.fixture(scope="module")
 def patterns(tmp_path_factory):
     """A pattern of generated files for each format."""
-    folder = tmp_path_factory.mktemp("files")
-    found = {}
-    for format in written_files.FORMATS:
-        (folder / format).mkdir()
-        found[format] = written_files.write(folder / format, format, COUNTS)
-    return found
+    return written_files.write_all(tmp_path_factory.mktemp("files"), COUNTS)
 
 
 @pytest.fixture
@@ -65,16 +61,6 @@ class _Counting:
 
     def __getattr__(self, name):
         return getattr(self._stream, name)
-
-
-def share(index, processes):
-    """The rows of one process: an even part of what can be divided so, and else all."""
-
-    def wanted(count):
-        part = count // processes
-        return range(count) if count % processes else range(index * part, (index + 1) * part)
-
-    return wanted
 
 
 def of_process(made, wanted, state=None):

@@ -29,12 +29,7 @@ shuffles = st.one_of(st.just({}), st.integers(1, 70).map(lambda n: {"shuffle": T
 @pytest.fixture(scope="module")
 def patterns(tmp_path_factory):
     """A pattern of generated files for each format."""
-    folder = tmp_path_factory.mktemp("files")
-    found = {}
-    for format in written_files.FORMATS:
-        (folder / format).mkdir()
-        found[format] = written_files.write(folder / format, format, COUNTS)
-    return found
+    return written_files.write_all(tmp_path_factory.mktemp("files"), COUNTS)
 
 
 def ids(rows):
