@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers import functional
 from fluid.layers.base import Layer, array_of, dense, describe
+from fluid.layers.looked_up import computed, looked_up, made_of
 from fluid.layers.recurrent.cells import Cell
 
 
@@ -39,7 +40,13 @@ def projected(this: Layer, value: core.Value, size: int) -> core.SequenceBatch:
             f"{this.name} takes a sequence batch [batch, time, {size}], found {found} {describe(value)}; project it "
             f"first: x = fluid.layers.fc(x, size={size})"
         )
-    return value.with_data(dense(value))
+    return made_of(value.with_data(dense(value)), looked_up(value))
+
+
+def with_bias(x: core.SequenceBatch, bias: jax.Array) -> core.SequenceBatch:
+    """The projected input of a recurrence `[batch, time, size]`, plus a bias that has as many numbers."""
+    flat = bias.reshape(-1)
+    return made_of(x.with_data(x.data + flat), computed(x, lambda rows: rows + flat))
 
 
 def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: core.Value | None) -> Any:

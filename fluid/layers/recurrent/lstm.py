@@ -11,7 +11,14 @@ from fluid.layers.checks import dtype_of
 from fluid.layers.fc import fc
 from fluid.layers.functional import Activation
 from fluid.layers.no_effect import Warned, no_effect
-from fluid.layers.recurrent.arguments import array_of_shape, projected, starting_state, to_activation, width_of
+from fluid.layers.recurrent.arguments import (
+    array_of_shape,
+    projected,
+    starting_state,
+    to_activation,
+    width_of,
+    with_bias,
+)
 from fluid.layers.recurrent.cells import LSTM, Cell, LSTMUnit, ProjectedLSTM, StateAsOutput
 from fluid.layers.recurrent.scan import unroll_rows
 from fluid.layers.tensor.concat import concat
@@ -264,7 +271,7 @@ def _add_bias(
     if bias is None:
         return x, None
     flat = bias.reshape(-1)
-    return x.with_data(x.data + flat[:size]), flat[size:].reshape(3, -1) if use_peepholes else None
+    return with_bias(x, flat[:size]), flat[size:].reshape(3, -1) if use_peepholes else None
 
 
 def _states(

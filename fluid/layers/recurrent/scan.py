@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
+from fluid.layers.looked_up import looked_up
 from fluid.layers.recurrent.cells import Cell
 from fluid.layers.recurrent.lstm_scan import lstm_scan, usual_lstm
 
@@ -40,7 +41,8 @@ def unroll(
 
 def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool = False) -> Any:
     """Run a cell over the steps of sequences `[batch, time, ...]`; its outputs of all steps, as such sequences."""
-    inputs = jnp.swapaxes(batch.data, 0, 1)
+    found = looked_up(batch)
+    inputs = jnp.swapaxes(batch.data, 0, 1) if found is None else found.values(time_first=True)
     usual = None if reverse else usual_lstm(cell, inputs, state)
     if usual is not None:
         # What it computes behind the end of a row is finite, and reaches nothing: nobody reads padding.
