@@ -29,18 +29,13 @@ class LookedUp(NamedTuple):
     rows: jax.Array
     ids: jax.Array
 
-    def values(self, time_first: bool = False) -> jax.Array:
-        """The value itself, `[..., width]`, with NaN for ids outside of the table.
-
-        Args:
-          time_first: whether ids `[batch, time]` make `[time, batch, width]`.
-        """
-        ids = self.ids.T if time_first else self.ids
+    def values(self) -> jax.Array:
+        """The value itself, `[..., width]`, with NaN for ids outside of the table."""
         width = self.rows.shape[1]
         # Where the rows keep both dimensions, XLA adds up their gradient without a copy of all that comes back.
         both = jax.lax.GatherDimensionNumbers((1, 2), collapsed_slice_dims=(), start_index_map=(0,))
-        found = jax.lax.gather(self.rows, ids.reshape(-1, 1), both, (1, width), mode="fill", fill_value=np.nan)
-        return found.reshape(*ids.shape, width)
+        found = jax.lax.gather(self.rows, self.ids.reshape(-1, 1), both, (1, width), mode="fill", fill_value=np.nan)
+        return found.reshape(*self.ids.shape, width)
 
 
 def looked_up(value: Any) -> LookedUp | None:

@@ -22,7 +22,7 @@ def usual_lstm(cell: Cell, inputs: Any, state: Any) -> LSTM | None:
 
     Args:
       cell: what each step does.
-      inputs: its inputs, of all steps.
+      inputs: its inputs of all steps, `[batch, time, ...]`.
       state: in which it starts.
     """
     found = cell.cell if isinstance(cell, StateAsOutput) else None
@@ -33,7 +33,7 @@ def usual_lstm(cell: Cell, inputs: Any, state: Any) -> LSTM | None:
     dtypes = {array.dtype for array in jax.tree.leaves((inputs, state, found.weight))}
     training = core.current_frame("layers").mode == core.TRAIN
     plain = not unit.forget_bias and unit.clip is None and len(dtypes) == 1
-    return found if usual and training and plain and inputs.shape[0] else None
+    return found if usual and training and plain and inputs.shape[1] else None
 
 
 def lstm_scan(cell: LSTM, sums: jax.Array, start: LSTMState) -> LSTMState:
@@ -41,11 +41,11 @@ def lstm_scan(cell: LSTM, sums: jax.Array, start: LSTMState) -> LSTMState:
 
     Args:
       cell: with the usual activations, see `usual_lstm`.
-      sums: the projected input, `[time, batch, 4 * width]`.
+      sums: the projected input, `[batch, time, 4 * width]`.
       start: the state before the first step, `[batch, width]` each.
 
     Returns:
-      Hidden states and cell states, `[time, batch, width]` each.
+      Hidden states and cell states, `[batch, time, width]` each.
     """
     unit = cell.unit
     peepholes = jnp.zeros((3, cell.weight.shape[0]), sums.dtype) if unit.peepholes is None else unit.peepholes
@@ -57,13 +57,13 @@ def lstm_scan(cell: LSTM, sums: jax.Array, start: LSTMState) -> LSTMState:
 def _states(order: str, peeps: bool, sums: Any, weight: Any, peepholes: Any, h_0: Any, c_0: Any) -> Any:
     """Hidden and cell states; see `lstm_scan`."""
     hidden, cells, _ = _run(order, peeps, sums, weight, peepholes, h_0, c_0)
-    return hidden[1:], cells[1:]
+    return hidden[:, 1:], cells[:, 1:]
 
 
 def _run(order: str, peeps: bool, sums: Any, weight: Any, peepholes: Any, h_0: Any, c_0: Any) -> Any:
-    """The states before the first step and after each, `[time + 1, batch, width]`, and the gates in place of the sums.
+    """The states before the first step and after each, `[batch, time + 1, width]`, and the gates in place of the sums.
 
-    The gates, `[time, batch, 4 * width]`, have the candidate among them in the order of the sums.
+    The gates, `[batch, time, 4 * width]`, have the candidate among them in the order of the sums.
     """
     p_i, p_f, p_o = peepholes
 
@@ -80,21 +80,23 @@ def _run(order: str, peeps: bool, sums: Any, weight: Any, peepholes: Any, h_0: A
         rows = _put(rows, jnp.concatenate([gates[name] for name in order], axis=1), number)
         return h, c, _put(hidden, h, number + 1), _put(cells, c, number + 1), rows
 
-    time = sums.shape[0]
-    hidden, cells = (jnp.zeros((time + 1, *state.shape), state.dtype).at[0].set(state) for state in (h_0, c_0))
+    batch, time, _ = sums.shape
+    hidden, cells = (
+        jnp.zeros((batch, time + 1, start.shape[1]), start.dtype).at[:, 0].set(start) for start in (h_0, c_0)
+    )
     return jax.lax.fori_loop(0, time, step, (h_0, c_0, hidden, cells, sums))[2:]
 
 
 def _forward(order: str, peeps: bool, *primals: Any) -> Any:
     sums, weight, peepholes, h_0, c_0 = (primal.value for primal in primals)
     hidden, cells, gates = _run(order, peeps, sums, weight, peepholes, h_0, c_0)
-    return (hidden[1:], cells[1:]), (hidden, cells, gates, weight, peepholes)
+    return (hidden[:, 1:], cells[:, 1:]), (hidden, cells, gates, weight, peepholes)
 
 
 def _backward(order: str, peeps: bool, saved: Any, slopes: Any) -> Any:
     hidden, cells, gates, weight, peepholes = saved
     p_i, p_f, p_o = peepholes
-    time = gates.shape[0]
+    time = gates.shape[1]
     given = [None if isinstance(slope, SymbolicZero) else slope for slope in slopes]
 
     def step(done: Any, now: Any) -> Any:
@@ -115,14 +117,14 @@ def _backward(order: str, peeps: bool, saved: Any, slopes: Any) -> Any:
         # Had a step read its own gates from the rows, XLA would copy all rows before it writes into them.
         return d_sums @ weight.T, dc, _at(rows, number - 1), rows
 
-    zeros = jnp.zeros_like(cells[0])
-    dh, dc, _, d_sums = jax.lax.fori_loop(0, time, step, (zeros, zeros, gates[-1], gates))
+    zeros = jnp.zeros_like(cells[:, 0])
+    dh, dc, _, d_sums = jax.lax.fori_loop(0, time, step, (zeros, zeros, gates[:, -1], gates))
     flat = d_sums.reshape(-1, d_sums.shape[-1])
-    d_weight = hidden[:-1].reshape(-1, weight.shape[0]).T @ flat
+    d_weight = hidden[:, :-1].reshape(-1, weight.shape[0]).T @ flat
     if not peeps:
         return d_sums, d_weight, jnp.zeros_like(peepholes), dh, dc
     parts = dict(zip(order, jnp.split(d_sums, 4, axis=2), strict=True))
-    seen = {"i": cells[:-1], "f": cells[:-1], "o": cells[1:]}
+    seen = {"i": cells[:, :-1], "f": cells[:, :-1], "o": cells[:, 1:]}
     d_peepholes = jnp.stack([jnp.sum(parts[name] * seen[name], axis=(0, 1)) for name in "ifo"])
     return d_sums, d_weight, d_peepholes, dh, dc
 
@@ -131,10 +133,10 @@ _states.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _at(steps: jax.Array, number: Any) -> jax.Array:
-    """One step of `[time, ...]`."""
-    return jax.lax.dynamic_index_in_dim(steps, number, keepdims=False)
+    """One step, `[batch, ...]`, of all steps, `[batch, time, ...]`."""
+    return jax.lax.dynamic_index_in_dim(steps, number, axis=1, keepdims=False)
 
 
 def _put(steps: jax.Array, step: jax.Array, number: Any) -> jax.Array:
-    """Write one step of `[time, ...]`."""
-    return jax.lax.dynamic_update_index_in_dim(steps, step, number, 0)
+    """All steps, `[batch, time, ...]`, with one of them replaced."""
+    return jax.lax.dynamic_update_index_in_dim(steps, step, number, axis=1)
