@@ -36,31 +36,37 @@ def usual_lstm(cell: Cell, inputs: Any, state: Any) -> LSTM | None:
     return found if usual and training and plain and inputs.shape[1] else None
 
 
-def lstm_scan(cell: LSTM, sums: jax.Array, start: LSTMState) -> LSTMState:
+def lstm_scan(cell: LSTM, sums: jax.Array, lengths: jax.Array, start: LSTMState) -> LSTMState:
     """The states of an LSTM after each step.
 
     Args:
       cell: with the usual activations, see `usual_lstm`.
-      sums: the projected input, `[batch, time, 4 * width]`.
+      sums: the projected input, `[batch, time, 4 * width]`, with anything in its padding.
+      lengths: integers `[batch]`.
       start: the state before the first step, `[batch, width]` each.
 
     Returns:
-      Hidden states and cell states, `[batch, time, width]` each.
+      Hidden states and cell states, `[batch, time, width]` each. Those behind the end of a row are finite, and nobody
+      reads them, so that the slope of each is 0.
     """
     unit = cell.unit
-    peepholes = jnp.zeros((3, cell.weight.shape[0]), sums.dtype) if unit.peepholes is None else unit.peepholes
+    width = cell.weight.shape[0]
+    bias = jnp.zeros(4 * width, sums.dtype) if unit.bias is None else unit.bias
+    peepholes = jnp.zeros((3, width), sums.dtype) if unit.peepholes is None else unit.peepholes
     steps = functools.partial(_states, unit.order, unit.peepholes is not None)
-    return LSTMState(*steps(sums, cell.weight, peepholes, *start))
+    return LSTMState(*steps(sums, lengths, cell.weight, bias, peepholes, *start))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _states(order: str, peeps: bool, sums: Any, weight: Any, peepholes: Any, h_0: Any, c_0: Any) -> Any:
-    """Hidden and cell states; see `lstm_scan`."""
-    hidden, cells, _ = _run(order, peeps, sums, weight, peepholes, h_0, c_0)
+def _states(order: str, peeps: bool, *given: Any) -> Any:
+    """Hidden and cell states; see `lstm_scan`, and `_run` for what is given."""
+    hidden, cells, _ = _run(order, peeps, *given)
     return hidden[:, 1:], cells[:, 1:]
 
 
-def _run(order: str, peeps: bool, sums: Any, weight: Any, peepholes: Any, h_0: Any, c_0: Any) -> Any:
+def _run(
+    order: str, peeps: bool, sums: Any, lengths: Any, weight: Any, bias: Any, peepholes: Any, h_0: Any, c_0: Any
+) -> Any:
     """The states before the first step and after each, `[batch, time + 1, width]`, and the gates in place of the sums.
 
     The gates, `[batch, time, 4 * width]`, have the candidate among them in the order of the sums.
@@ -69,7 +75,8 @@ def _run(order: str, peeps: bool, sums: Any, weight: Any, peepholes: Any, h_0: A
 
     def step(number: Any, now: Any) -> Any:
         h, c, hidden, cells, rows = now
-        a = dict(zip(order, jnp.split(_at(rows, number) + h @ weight, 4, axis=1), strict=True))
+        given = jnp.where((number < lengths)[:, None], _at(rows, number), 0)
+        a = dict(zip(order, jnp.split(given + h @ weight + bias, 4, axis=1), strict=True))
         i = jax.nn.sigmoid(a["i"] + p_i * c if peeps else a["i"])
         f = jax.nn.sigmoid(a["f"] + p_f * c if peeps else a["f"])
         g = jnp.tanh(a["g"])
@@ -88,8 +95,9 @@ def _run(order: str, peeps: bool, sums: Any, weight: Any, peepholes: Any, h_0: A
 
 
 def _forward(order: str, peeps: bool, *primals: Any) -> Any:
-    sums, weight, peepholes, h_0, c_0 = (primal.value for primal in primals)
-    hidden, cells, gates = _run(order, peeps, sums, weight, peepholes, h_0, c_0)
+    given = [primal.value for primal in primals]
+    hidden, cells, gates = _run(order, peeps, *given)
+    _, _, weight, _, peepholes, _, _ = given
     return (hidden[:, 1:], cells[:, 1:]), (hidden, cells, gates, weight, peepholes)
 
 
@@ -121,12 +129,13 @@ def _backward(order: str, peeps: bool, saved: Any, slopes: Any) -> Any:
     dh, dc, _, d_sums = jax.lax.fori_loop(0, time, step, (zeros, zeros, gates[:, -1], gates))
     flat = d_sums.reshape(-1, d_sums.shape[-1])
     d_weight = hidden[:, :-1].reshape(-1, weight.shape[0]).T @ flat
+    d_bias = jnp.sum(d_sums, axis=(0, 1))
     if not peeps:
-        return d_sums, d_weight, jnp.zeros_like(peepholes), dh, dc
+        return d_sums, None, d_weight, d_bias, jnp.zeros_like(peepholes), dh, dc
     parts = dict(zip(order, jnp.split(d_sums, 4, axis=2), strict=True))
     seen = {"i": cells[:, :-1], "f": cells[:, :-1], "o": cells[:, 1:]}
     d_peepholes = jnp.stack([jnp.sum(parts[name] * seen[name], axis=(0, 1)) for name in "ifo"])
-    return d_sums, d_weight, d_peepholes, dh, dc
+    return d_sums, None, d_weight, d_bias, d_peepholes, dh, dc
 
 
 _states.defvjp(_forward, _backward, symbolic_zeros=True)
