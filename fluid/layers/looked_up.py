@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fluid import core
-from fluid.layers.base import Layer, is_sequence, valid_steps, wide_dtype
+from fluid.layers.base import Layer, is_sequence, wide_dtype
 
 V = TypeVar("V")
 
@@ -44,13 +43,12 @@ def looked_up(value: Any) -> LookedUp | None:
     return None if frame is None else frame.fact(_data(value), "looked_up")
 
 
-def few_rows(value: Any, table: jax.Array, ids: jax.Array, padding: int | None) -> LookedUp | None:
-    """The rows of a table that make up a value, if they are few beside the ids, in training on a CPU; else None.
+def few_rows(table: jax.Array, ids: jax.Array, padding: int | None) -> LookedUp | None:
+    """The rows of a table that some ids look up, if they are few beside these, in training on a CPU; else None.
 
     Args:
-      value: an array, or a sequence batch whose padding is not read.
       table: `[rows, width]`.
-      ids: integers `[...]`.
+      ids: integers `[...]`; of a sequence batch with 0 for its padding, so that no NaN is looked up for it.
       padding: an id whose row is read as zeros; None for no such id.
     """
     training = core.current_frame("layers").mode == core.TRAIN
@@ -60,7 +58,7 @@ def few_rows(value: Any, table: jax.Array, ids: jax.Array, padding: int | None) 
     if not (training and here and exact and 2 * table.shape[0] <= math.prod(ids.shape)):
         return None
     rows = table if padding is None else table.at[padding].set(0)
-    return LookedUp(rows, jnp.where(valid_steps(value, ids.ndim), ids, 0))
+    return LookedUp(rows, ids)
 
 
 def computed(value: Any, function: Callable[[jax.Array], jax.Array]) -> LookedUp | None:
