@@ -38,8 +38,11 @@ def program() -> Any:
 
 
 def loss_of(p: dict[str, Any], words: Any, lengths: Any, labels: Any) -> Any:
-    """The same by hand: a scan over dense `[time, batch, ...]`, which needs no mask, and one product for all gates."""
-    x = p["embedding_0.w_0"][words.T].reshape(-1, WIDTH) @ p["fc_0.w_0"] + p["lstm_0.b_0"]
+    """The same by hand: a scan over dense `[time, batch, ...]`, which needs no mask, and one product for all gates.
+
+    There are fewer words than steps, so that their rows are multiplied before they are looked up.
+    """
+    x = (p["embedding_0.w_0"] @ p["fc_0.w_0"] + p["lstm_0.b_0"])[words.T]
 
     def step(state: Any, x: Any) -> Any:
         h, c = state
@@ -49,7 +52,7 @@ def loss_of(p: dict[str, Any], words: Any, lengths: Any, labels: Any) -> Any:
         return (h, c), h
 
     zeros = jnp.zeros((words.shape[0], WIDTH))
-    _, hidden = jax.lax.scan(step, (zeros, zeros), x.reshape(words.shape[1], words.shape[0], -1))
+    _, hidden = jax.lax.scan(step, (zeros, zeros), x)
     mask = (jnp.arange(words.shape[1])[:, None] < lengths)[..., None]
     pooled = jnp.max(jnp.where(mask, hidden, -jnp.inf), axis=0)
     logits = pooled @ p["fc_1.w_0"] + p["fc_1.b_0"]
