@@ -1,6 +1,7 @@
 """Pooling: the largest, or the mean, of the pixels under a window."""
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -288,8 +289,9 @@ def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _largest(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
     """The largest element of each tile of an array, whose sizes are multiples of those of a tile."""
-    split = [part for size, k in zip(array.shape, tile, strict=True) for part in (size // k, k)]
-    return array.reshape(split).max(tuple(range(1, len(split), 2)))
+    # Not a reduction over axes of the tiles: XLA for a CPU loses NaN in large ones, and takes small ones into the
+    # convolution behind, which is slower.
+    return functools.reduce(jnp.maximum, [array[place] for place in _places(tile)])
 
 
 @_largest.defjvp
@@ -300,9 +302,14 @@ def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array])
         before = (first[0] >= second[0]) | jnp.isnan(first[0])
         return jnp.where(before, first[0], second[0]), jnp.where(before, first[1], second[1])
 
-    places = [tuple(slice(o, None, k) for o, k in zip(place, tile, strict=True)) for place in np.ndindex(*tile)]
-    cells = [(arrays[0][place], slopes[0][place]) for place in places]
+    cells = [(arrays[0][place], slopes[0][place]) for place in _places(tile)]
     return _largest(tile, arrays[0]), functools.reduce(larger, cells)[1]
+
+
+def _places(tile: tuple[int, ...]) -> list[tuple[slice, ...]]:
+    """For each cell of a tile, the slices of an array that take the cell at its place from every tile."""
+    strided = [[slice(None)] if k == 1 else [slice(i, None, k) for i in range(k)] for k in tile]
+    return list(itertools.product(*strided))
 
 
 def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
