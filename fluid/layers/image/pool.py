@@ -25,6 +25,7 @@ from fluid.layers.image.spatial import (
 from fluid.layers.no_effect import no_effect
 
 _MOST_PARTS = 16  # cells of a window up to which they are compared one by one
+_FEW = 1 << 16  # elements up to which no reduction is left to XLA
 
 
 @layer
@@ -289,9 +290,12 @@ def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _largest(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
     """The largest element of each tile of an array, whose sizes are multiples of those of a tile."""
-    # Not a reduction over axes of the tiles: XLA for a CPU loses NaN in large ones, and takes small ones into the
-    # convolution behind, which is slower.
-    return functools.reduce(jnp.maximum, [array[place] for place in _places(tile)])
+    # XLA for a CPU computes a reduction inside the convolution behind it, on all cores, for which a few images are too
+    # small: they are answered sooner without. Sizes may be symbolic.
+    if all(isinstance(size, int) for size in array.shape) and array.size <= _FEW:
+        return functools.reduce(jnp.maximum, [array[place] for place in _places(tile)])
+    split = [part for size, k in zip(array.shape, tile, strict=True) for part in (size // k, k)]
+    return array.reshape(split).max(tuple(range(1, len(split), 2)))
 
 
 @_largest.defjvp
