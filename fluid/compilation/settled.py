@@ -113,7 +113,7 @@ class Settled:
             start = 0
             for name in names:
                 stop = start + math.prod(self._shapes[name])
-                named[name] = vector[start:stop].reshape(self._shapes[name])
+                named[name] = jax.lax.slice(vector, (start,), (stop,)).reshape(self._shapes[name])
                 start = stop
         return named
 
