@@ -1,7 +1,6 @@
 """Pooling: the largest, or the mean, of the pixels under a window."""
 
 import functools
-import itertools
 import math
 from typing import Any
 
@@ -25,7 +24,6 @@ from fluid.layers.image.spatial import (
 from fluid.layers.no_effect import no_effect
 
 _MOST_PARTS = 16  # cells of a window up to which they are compared one by one
-_FEW = 1 << 16  # elements up to which no reduction is left to XLA
 
 
 @layer
@@ -290,10 +288,6 @@ def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _largest(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
     """The largest element of each tile of an array, whose sizes are multiples of those of a tile."""
-    # XLA for a CPU computes a reduction inside the convolution behind it, on all cores, for which a few images are too
-    # small: they are answered sooner without. Sizes may be symbolic.
-    if all(isinstance(size, int) for size in array.shape) and array.size <= _FEW:
-        return functools.reduce(jnp.maximum, [array[place] for place in _places(tile)])
     split = [part for size, k in zip(array.shape, tile, strict=True) for part in (size // k, k)]
     return array.reshape(split).max(tuple(range(1, len(split), 2)))
 
@@ -306,14 +300,9 @@ def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array])
         before = (first[0] >= second[0]) | jnp.isnan(first[0])
         return jnp.where(before, first[0], second[0]), jnp.where(before, first[1], second[1])
 
-    cells = [(arrays[0][place], slopes[0][place]) for place in _places(tile)]
+    places = [tuple(slice(o, None, k) for o, k in zip(place, tile, strict=True)) for place in np.ndindex(*tile)]
+    cells = [(arrays[0][place], slopes[0][place]) for place in places]
     return _largest(tile, arrays[0]), functools.reduce(larger, cells)[1]
-
-
-def _places(tile: tuple[int, ...]) -> list[tuple[slice, ...]]:
-    """For each cell of a tile, the slices of an array that take the cell at its place from every tile."""
-    strided = [[slice(None)] if k == 1 else [slice(i, None, k) for i in range(k)] for k in tile]
-    return list(itertools.product(*strided))
 
 
 def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
