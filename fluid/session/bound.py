@@ -210,6 +210,14 @@ class BoundStep:
             self._check_replaced()
         return self._update(self._train, feeds, overrides)
 
+    def direct(self) -> Callable[[Mapping[str, Any]], Any]:
+        """`raw` for feeds with the names of a call before; with less Python, where a call only reads the arrays."""
+        scope = self._scope
+        if not isinstance(self._test, Settled) or self._rest({}):
+            return self.raw
+        call = self._test.over(scope.arrays)
+        return lambda feeds: self.raw(feeds) if scope.trained or self._compiling else call(feeds)
+
     def several(self, fed: Fed, count: int) -> SeveralResults:
         """Run several training steps in one call, as if each were called by itself.
 
@@ -259,9 +267,10 @@ class BoundStep:
     def _settled(self, test: Callable[..., Any]) -> Settled:
         """The run that changes nothing, over arrays that are the same in most calls."""
         arrays = self._scope.arrays
+        kept = {name: arrays[name] for name in self._step.kept}
         # The arrays of a population have an axis more.
         filters = [n for n in self._program.filters if arrays[n].ndim == 4] if self._on_cpu else []
-        return Settled(test, self._step.kept, self._step.request.feeds, filters)
+        return Settled(test, kept, self._step.request.feeds, filters, kept if self._on_cpu else ())
 
     def _functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """A step that trains, and one that changes nothing, as pure functions of what `raw` hands over."""

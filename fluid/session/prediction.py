@@ -165,21 +165,32 @@ class Plan:
         self.ragged = any(spec.lod_level for _, spec in feeds)
         self._proven = False  # whether padding was shown to leave the results as they are
 
-    def takes(self, feeds: Mapping[str, Any]) -> bool:
+    def takes(self, feeds: Mapping[str, Any], values: Sequence[Any]) -> bool:
         """Whether checked feeds run as they are, and so do all others with their shapes and dtypes.
 
         Args:
           feeds: arrays by name.
-
-        Raises:
-          FeedError: they have different numbers of rows.
+          values: what they gave.
         """
         if self.ragged or any(spec.limits is not None for _, spec in self.feeds):
             return False  # lengths and numbers are checked in each call
+        if any(isinstance(value, _SEQUENCES) for value in values):
+            return False
         if not self.padded:
             return True
         size = batch_size(feeds)
         return self._room(size) == size
+
+    def answering(self) -> Callable[[Mapping[str, Any]], Results]:
+        """A function of arrays with the names, shapes and dtypes of some that `takes` is true of; gives their results.
+
+        All that it needs is at hand in it, since each attribute that is looked up counts: behind the arithmetic of a
+        net, little of what Python reads is left in the caches of the CPU.
+        """
+        run = self.step.direct()
+        names = self.names
+        as_numpy = np.asarray
+        return lambda feeds: Results(list(map(as_numpy, run(feeds))), names)
 
     def begin(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Callable[[], Sequence[Any]]:
         """Start a batch, padded to the next power of two unless padding changes the results.
@@ -230,12 +241,12 @@ def form_of(feed: Mapping[str, Any]) -> tuple[Any, ...] | None:
       >>> form_of({"x": [1, 2]}) is None
       True
     """
-    form: list[Any] = []
+    form: tuple[Any, ...] = ()
     for name, value in feed.items():
         if type(value) is not np.ndarray:
             return None
-        form += name, value.shape, value.dtype
-    return tuple(form)
+        form += (name, value.shape, value.dtype)
+    return form
 
 
 def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,17 +1,21 @@
 """Runs over arrays that seldom change: filters in the order of the CPU, and feeds that have passed every check."""
 
+import sys
 import threading
 
+import jax
 import numpy as np
 import pytest
 from compiles import counted
 
 import fluid
 from fluid import errors
+from fluid.compilation import Settled
 from fluid.session import Request
 
 IMAGES = np.random.default_rng(0).normal(size=(4, 3, 6, 6)).astype("float32")
 FILTERS = "conv2d_0.w_0"
+BIAS = "conv2d_0.b_0"
 
 
 def program():
@@ -47,15 +51,57 @@ def test_a_cpu_is_given_filters_in_its_own_order(inferencer):
     assert "tensor<5x3x3x3xf32>" not in main
 
 
-def test_a_parameter_that_is_replaced_counts_from_the_next_call_on():
+def test_small_vectors_are_one_argument(inferencer):
+    step = inferencer.session.bind(inferencer.program, Request("test", None, ("image",), settled=True))
+    shapes = sorted(aval.shape for aval in jax.tree.leaves(step.lowered({"image": IMAGES}).in_avals))
+    assert shapes == sorted([(3, 3, 3, 5), (3, 3, 5, 6), (24, 2), (5 + 6 + 2,), IMAGES.shape])
+
+
+def test_vectors_are_taken_apart_again():
+    """Of several dtypes, with scalars, one that is too large and one that is alone in its dtype."""
+    shapes = {"a": (4,), "large": (5000,), "b": (), "i": (3,), "matrix": (2, 2), "c": (7,), "k": (1,), "lone": (2,)}
+    dtypes = {"i": "int32", "k": "int32", "lone": "float16"}
+    random = np.random.default_rng(0)
+    drawn = {n: random.integers(-9, 9, shape).astype(dtypes.get(n, "float32")) for n, shape in shapes.items()}
+    arrays = {name: jax.device_put(array) for name, array in drawn.items()}
+    settled = Settled(lambda arrays, feeds: dict(arrays), arrays, [], [], arrays)
+    for found in (settled(arrays, {}), settled.over(arrays)({})):
+        assert {name: (array.shape, array.dtype) for name, array in found.items()} == {
+            name: (array.shape, array.dtype) for name, array in drawn.items()
+        }
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, drawn[name], err_msg=name)
+    assert len(jax.tree.leaves(settled.lower(arrays, {}).in_avals)) == 5
+
+
+def test_a_call_like_one_before_runs_few_functions_of_python(inferencer):
+    feed = {"image": IMAGES}
+    for _ in range(2):
+        inferencer.infer(feed)
+    called = []
+
+    def note(frame, event, argument):
+        if event == "call":
+            called.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        inferencer.infer(feed)
+    finally:
+        sys.setprofile(None)
+    assert len(called) <= 7, called
+
+
+@pytest.mark.parametrize("name", [FILTERS, BIAS])
+def test_a_parameter_that_is_replaced_counts_from_the_next_call_on(name):
     params = dict(fluid.Session(program).scope)
     inferencer = fluid.Inferencer(program, params=params)
     before = inferencer.infer({"image": IMAGES})[0]
-    inferencer.session.scope[FILTERS] = -np.asarray(params[FILTERS])
+    inferencer.session.scope[name] = 1 - np.asarray(params[name])
     with counted() as compiled:
         after = inferencer.infer({"image": IMAGES})[0]
     assert not compiled
-    other = fluid.Inferencer(program, params={**params, FILTERS: -np.asarray(params[FILTERS])})
+    other = fluid.Inferencer(program, params={**params, name: 1 - np.asarray(params[name])})
     np.testing.assert_array_equal(after, other.infer({"image": IMAGES})[0])
     assert not np.array_equal(before, after)
 
