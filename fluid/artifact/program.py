@@ -62,7 +62,7 @@ class ExportedProgram(Program):
         self.buckets = _buckets(entry)
         self._entry, self._arrays, self._functions = entry, arrays, functions
 
-    def init(self, key: jax.Array, names: Collection[str] | None = None) -> dict[str, Any]:
+    def init(self, key: jax.Array | None, names: Collection[str] | None = None) -> dict[str, Any]:
         """The parameters and states of the artifact, by name; all of them, or some."""
         del key
         return {name: value for name, value in self._arrays.items() if names is None or name in names}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import errors
 from fluid.core.discovery import (
@@ -230,17 +231,21 @@ class Program:
         first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
         return {line: _merge(_array(v.aval), _array(second.get(line, v).aval)) for line, v in first.items()}
 
-    def init(self, key: jax.Array, names: Collection[str] | None = None) -> dict[str, Any]:
+    def init(self, key: jax.Array | None, names: Collection[str] | None = None) -> dict[str, Any]:
         """Initial values of all parameters and states, by name.
 
         Args:
           key: random root; each array depends on it and on its own name only, or that of the module it belongs to.
+            None for zeros instead, which take no memory.
           names: of some of them, and no others.
         """
+        every = self.parameters | self.states
+        specs = {name: spec for name, spec in every.items() if names is None or name in names}
+        if key is None:
+            return {n: np.broadcast_to(np.zeros((), jnp.dtype(s.dtype)), s.shape) for n, s in specs.items()}
         return {
             name: spec.initializer(fold_name(key, _key_name(spec)), spec.shape, jnp.dtype(spec.dtype))
-            for name, spec in (self.parameters | self.states).items()
-            if names is None or name in names
+            for name, spec in specs.items()
         }
 
     def apply(
