@@ -55,6 +55,18 @@ def test_a_convolutional_net(compiled):
     assert len(compiled) == count + 1
 
 
+def test_a_program_runs_once_to_be_known_and_once_for_its_step():
+    runs = []
+
+    def program():
+        runs.append(None)
+        return train_program()
+
+    batch = {"image": np.zeros((8, 1, 8, 8), "float32"), "label": np.zeros((8, 1), "int64")}
+    fluid.Trainer(program, fluid.optimizer.Adam(1e-3)).train(lambda: [batch, batch])
+    assert len(runs) == 2
+
+
 def test_an_answer(compiled):
     """Given parameters are taken as they are: nothing is drawn in their place before."""
     params = dict(fluid.Session(digits_program).params())
