@@ -4,7 +4,7 @@ import functools
 
 from models import MLP
 from timing import Row, interleave, rate
-from training import fluid_peer, fused_peer, hand_peer, scan_peer
+from training import fluid_peer, fused_peer, hand_peer, products_peer, scan_peer
 
 STEPS = 500  # of an epoch
 EPOCHS = 8
@@ -19,6 +19,7 @@ def run(rounds: int) -> list[Row]:
         "hand": hand_peer(MLP, x, labels, params),
         "fused": fused_peer(MLP, x, labels)[1],
         "scan": scan_peer(MLP, x, labels, params),
+        "products": products_peer(MLP, x, params),
     }
     turns = {name: functools.partial(rate, STEPS * EPOCHS, functools.partial(f, EPOCHS)) for name, f in peers.items()}
     numbers = interleave(turns, rounds)
@@ -28,5 +29,6 @@ def run(rounds: int) -> list[Row]:
         (what, "fluid", "hand"),
         (f"{fused} / hand-written loop", "fused", "hand"),
         (f"{fused} / hand-written scan of 50", "fused", "scan"),
+        (f"{what}, matrix products alone / hand-written loop", "products", "hand"),
     ]
     return [Row(name, "steps/s", {"fluid": numbers[a], "hand": numbers[b]}, True) for name, a, b in compared]

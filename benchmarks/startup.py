@@ -29,11 +29,12 @@ def environment(folder: str) -> dict[str, str]:
     return own | ({} if folder.endswith("fluid") else kept) | {"FLUID_COMPILATION_CACHE": folder}
 
 
-def process(script: str, *arguments: str, folder: str) -> tuple[float, str]:
-    """Seconds that a script takes, and what it prints."""
+def process(script: str, *arguments: str, folder: str, source: str | None = None) -> tuple[float, str]:
+    """Seconds that a script takes, and what it prints; with the fluid of a folder, where one is given."""
+    path = {"PYTHONPATH": source} if source else {}
     start = time.perf_counter()
     command = [sys.executable, str(HERE / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(folder))
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(folder) | path)
     return time.perf_counter() - start, done.stdout
 
 

@@ -1,19 +1,13 @@
 """Tests that need eight devices; `test_eight_devices.py` runs them, in a process that has as many."""
 
-import re
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiles import counted
-from jax.sharding import PartitionSpec
 from test_pages import check
 
 import fluid
 from fluid import errors, layers
-from fluid.parallel import layout
-from fluid.session.step import Request
 
 MESHES = {
     "data": {"parallel": True},
@@ -82,122 +76,6 @@ def test_dropout_masks_are_bit_equal(mesh):
     masks = [fluid.Session(program, **s).run(feed=feed, mode="train")[0] for s in ({}, settings)]
     assert np.asarray(masks[0]).tobytes() == np.asarray(masks[1]).tobytes()
     assert 0.2 < np.mean(np.asarray(masks[0]) == 0) < 0.6
-
-
-def compiled(session, feed):
-    """The training step as XLA has compiled it."""
-    program = next(iter(session.programs.values()))
-    step = session.bind(program, Request("train", None, tuple(feed)))
-    return step._train.lower(step._carry(), step._not_carried(), session.take(feed), {}).compile()
-
-
-def collectives(executable):
-    """How many of each operation in which devices talk to each other."""
-    kinds = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
-    text = executable.as_text()
-    return {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}
-
-
-def deep():
-    hidden = layers.data("x", shape=[96])
-    for _ in range(4):
-        hidden = layers.fc(hidden, 96, act="tanh")
-    loss = layers.mean(hidden)
-    fluid.optimizer.SGD(0.1).minimize(loss)
-    return loss
-
-
-WIDE = {"x": RANDOM.normal(size=(64, 96)).astype("float32")}
-
-
-def by_hand(mesh):
-    """The step of `deep` by `jax.shard_map`: each device has its rows, and gradients are added up."""
-
-    def loss(parameters, x):
-        for weight, bias in parameters:
-            x = jnp.tanh(x @ weight + bias)
-        return x.mean()
-
-    def step(parameters, x):
-        value, gradients = jax.value_and_grad(loss)(parameters, x)
-        gradients, value = jax.lax.pmean((gradients, value), "data")
-        return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, gradients), value
-
-    split = PartitionSpec("data")
-    whole = PartitionSpec()
-    mapped = jax.shard_map(step, mesh=mesh, in_specs=(whole, split), out_specs=(whole, whole), check_vma=False)
-    parameters = [(jnp.zeros((96, 96)), jnp.zeros(96)) for _ in range(4)]
-    return jax.jit(mapped).lower(parameters, jnp.zeros((64, 96))).compile()
-
-
-def test_collectives_of_data_parallelism_are_those_of_a_step_by_hand():
-    session = fluid.Session(deep, parallel=True)
-    found = collectives(compiled(session, WIDE))
-    assert found == collectives(by_hand(session.layout.mesh))
-    assert found["all-reduce"] == 1 and sum(found.values()) == 1
-
-
-def test_fsdp_holds_an_eighth_and_gathers_each_layer_twice():
-    def program():
-        return layers.mean(deep_hidden())
-
-    def deep_hidden():
-        hidden = layers.data("x", shape=[96])
-        for _ in range(4):
-            hidden = layers.fc(hidden, 96, act="tanh", bias_attr=False)
-        return hidden
-
-    def training():
-        loss = program()
-        fluid.optimizer.Adam(0.01).minimize(loss)
-        return loss
-
-    session = fluid.Session(training, parallel="fsdp")
-    executable = compiled(session, WIDE)
-    memory = executable.memory_analysis()
-    state = 3 * sum(v.nbytes for v in session.scope.arrays.values())  # parameters, and two slots of Adam
-    feeds_and_counters = 64 * 96 * 4 // 8 + 64
-    assert memory.argument_size_in_bytes <= state // 8 + feeds_and_counters
-    assert memory.output_size_in_bytes <= state // 8 + feeds_and_counters
-    # Once on the way there; on the way back all but the first, whose input needs no gradient.
-    assert collectives(executable)["all-gather"] == 4 + 3
-
-
-def table():
-    ids = layers.data("ids", shape=[1], dtype="int64")
-    y = layers.data("y", shape=[1])
-    rows = layers.embedding(ids, [8000, 16], is_sparse=True)
-    loss = layers.mean(layers.square_error_cost(layers.fc(rows, 1), y))
-    fluid.optimizer.Adagrad(0.1).minimize(loss)
-    return loss
-
-
-def sizes_in(text):
-    """How many numbers each array has that a compiled program names."""
-    return [np.prod([int(d) for d in found.split(",")]) for found in re.findall(r"\w+\[([\d,]+)\]", text)]
-
-
-IDS = {"ids": (np.arange(64)[:, None] * 137) % 8000, "y": np.ones((64, 1), "float32")}
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"parallel": "fsdp"},
-        {"parallel": fluid.Mesh(data=4, model=2), "shardings": {"embedding_*": (("data", "model"),)}},
-    ],
-    ids=["fsdp", "both axes"],
-)
-def test_no_device_has_more_of_a_table_than_its_part(settings, monkeypatch):
-    wanted = trained(table, [IDS], steps=3)
-    monkeypatch.setattr(layout, "LARGE", 8000)  # made where it lies
-    session = fluid.Session(table, **settings)
-    text = compiled(session, IDS).as_text()
-    assert max(sizes_in(text)) == 8000 * 16 // 8
-    # What devices tell each other are the rows that were looked up and their gradients, once each, and little more.
-    sums = [line.partition(" all-reduce(")[0] for line in text.splitlines() if " all-reduce(" in line]
-    assert 2 * 64 * 16 <= sum(map(sum, map(sizes_in, sums))) < 2 * 64 * 16 + 100
-    assert_equal(trained(table, [IDS], steps=3, **settings), wanted)
 
 
 def test_checkpoints_fit_other_meshes(tmp_path):

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from collectives_on_eight_devices import collectives, compiled
 from jax.sharding import NamedSharding, PartitionSpec
-from on_eight_devices import collectives, compiled
 
 import fluid
 from fluid import layers

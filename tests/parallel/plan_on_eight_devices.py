@@ -1,5 +1,9 @@
 """What a plan says beside what is allocated; `test_eight_devices.py` runs this, in a process with eight devices."""
 
+import ctypes
+import pathlib
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -43,6 +47,55 @@ def test_the_bytes_of_a_plan_are_those_that_a_device_holds(mesh):
     feed = trainer.session.take({"words": fluid.SequenceBatch.from_rows([row for (row,) in batch])})
     assert held(feed, device) == pytest.approx(found.feed, rel=0.05)
     assert found.peak >= found.parameters + found.slots + found.feed + found.activations
+
+
+# Which meshes are left to `make soak`.
+MARKS = [pytest.mark.full, pytest.mark.soak, pytest.mark.soak, pytest.mark.full]
+
+
+def resident(what):
+    """Bytes of memory that this process has (`VmRSS`), or had at most since that was cleared (`VmHWM`)."""
+    return 1024 * int(re.search(rf"{what}:\s+(\d+)", pathlib.Path("/proc/self/status").read_text())[1])
+
+
+@pytest.fixture
+def returned():
+    """The allocator gives each piece of 4 MiB or more back as soon as it is free."""
+    libc = ctypes.CDLL(None)
+    m_mmap_threshold = -3
+    assert libc.mallopt(m_mmap_threshold, 1 << 22) == 1
+    libc.malloc_trim(0)
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/clear_refs").exists(), reason="only Linux tells what a process has")
+@pytest.mark.parametrize(
+    "mesh", [pytest.param(mesh, marks=mark) for mesh, mark in zip(MESHES, MARKS, strict=True)], ids=repr
+)
+def test_the_activations_of_a_plan_are_what_a_step_allocates(mesh, returned):
+    rows, width = 131072, 128
+
+    def program():
+        x = layers.data("x", shape=[width])
+        for _ in range(6):
+            x = layers.fc(x, width, act="tanh", param_attr=fluid.ParamAttr(sharding=(None, "model")))
+        return layers.mean(layers.square(x))
+
+    found = fluid.plan(program, fluid.optimizer.SGD(0.1), rows, mesh).candidates[0]
+    session = fluid.Trainer(program, fluid.optimizer.SGD(0.1), parallel=mesh).session
+    feed = session.take({"x": np.random.default_rng(0).normal(size=(rows, width)).astype("float32")})
+
+    def step():
+        jax.block_until_ready((session.step(feed), session.scope.arrays))
+
+    def risen():
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the most that it had begins anew
+        before = resident("VmRSS")
+        step()
+        return resident("VmHWM") - before
+
+    step()
+    # One device may give its memory back before another one needs all of its own, so the most of some steps counts.
+    assert max(risen() for _ in range(3)) == pytest.approx(8 * found.activations, rel=0.05)
 
 
 BLOCKS, WIDTH = 12, 256

@@ -10,10 +10,16 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
+# Eight devices that share a few cores wait long for each other, and XLA ends a process that waits for more than 40 s.
+FLAGS = (
+    "--xla_force_host_platform_device_count=8 --xla_cpu_collective_timeout_seconds=600 "
+    "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+)
+
 
 def run(mark, folder):
     """Run those tests in a process with eight devices; what it prints is shown where one fails."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
     paths = os.pathsep.join([str(ROOT), str(HERE), str(ROOT / "tests")])
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-x", "-m", mark]

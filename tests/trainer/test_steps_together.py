@@ -330,7 +330,8 @@ def test_what_is_measured_is_acted_on_after_its_step(calls):
 
 
 @pytest.mark.parametrize(
-    "seconds, together", [(0.0001, MOST), (0.0003, MOST), (0.0006, 32), (0.002, 8), (0.0026, 1), (1.0, 1)]
+    "seconds, together",
+    [(0.0001, MOST), (0.0003, MOST), (0.001, MOST), (0.0015, 32), (0.0024, 32), (0.0026, 1), (1.0, 1)],
 )
 def test_the_number_of_steps_follows_from_how_long_they_take(seconds, together):
     pace = Pace()

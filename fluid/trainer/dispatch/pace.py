@@ -3,9 +3,9 @@
 import math
 
 # A call costs the host some tenths of a millisecond; in calls of about this many seconds that does not count any more.
-_CALL = 0.01
+_CALL = 0.04
 # Steps that take longer than this gain nothing from company.
-_LONG = _CALL / 4
+_LONG = 0.0025
 MOST = 64
 # So many spans between two waits are measured; the quickest of them has no test, and no other process, in it.
 _SPANS = 3
