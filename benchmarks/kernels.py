@@ -147,6 +147,39 @@ def lstm_by_fluid(x: Any, weight: Any) -> Any:
     return in_program(layer, ("lstm_0.w_0",))(rows, weight).data
 
 
+def rows_projected(ids: Any, table: Any, weight: Any) -> Any:
+    """The rows of a table, looked up and then multiplied."""
+    return (table[ids].reshape(-1, table.shape[1]) @ weight).reshape(*ids.shape, -1)
+
+
+def table_projected(ids: Any, table: Any, weight: Any) -> Any:
+    """The same, multiplied and then looked up."""
+    return (table @ weight)[ids]
+
+
+def projected_by_fluid(rows: int, width: int, size: int) -> Callable[..., Any]:
+    def layer() -> Any:
+        words = fluid.layers.embedding(fluid.layers.data("x", [100, 1], "int64"), [rows, width])
+        return fluid.layers.fc(words, size, num_flatten_dims=2, bias_attr=False)
+
+    found = in_program(layer, ("embedding_0.w_0", "fc_0.w_0"))
+    return lambda ids, table, weight: found(ids[..., None], table, weight)
+
+
+def lookups() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
+    cases: dict[str, tuple[Variants, tuple[Any, ...]]] = {}
+    for rows, width, size in ((1000, 128, 512), (3000, 128, 512), (6000, 128, 512), (3000, 16, 64)):
+        variants: Variants = {
+            "rows, then product": rows_projected,
+            "product, then rows": table_projected,
+            "fluid": projected_by_fluid(rows, width, size),
+        }
+        ids = jnp.asarray(np.random.default_rng(0).integers(0, rows, (64, 100), "int32"))
+        what = f"6400 rows of {rows} x {width}, times {width} x {size}"
+        cases[what] = (variants, (ids, random(rows, width), random(width, size)))
+    return cases
+
+
 def every_case() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
     cases = convolutions()
     blocks: Variants = {
@@ -164,6 +197,7 @@ def every_case() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
         "scan, four steps unrolled": functools.partial(lstm_by_jax, 4, False),
         "fluid": lstm_by_fluid,
     }
+    cases |= lookups()
     cases["LSTM of 128, 100 steps, batch 64"] = (loops, (random(64, 100, 512), random(128, 512) / 10))
     return cases
 

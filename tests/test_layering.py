@@ -35,7 +35,7 @@ TIERS = [
 LAYERS = [
     ["adapters", "assigning", "functional", "no_effect", "weight_norm"],
     ["base"],
-    ["checks"],
+    ["checks", "looked_up"],
     ["data", "embedding", "fc", "module", "own", "py_func"],
     ["tensor", "activation"],
     ["sequence"],

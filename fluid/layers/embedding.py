@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer, like, row_dims, valid_steps
 from fluid.layers.checks import check_ids
+from fluid.layers.looked_up import few_rows, output_looked_up
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.param_attr import ParamSetting
 
@@ -105,7 +106,7 @@ def embed(
     padding = padding_row(this.name, padding_idx, rows)
     table = this.weight(attr, [rows, width], dtype, rows_only=is_sparse)
     if not is_sparse:
-        return this.output(like(input, look_up(table, ids, padding)))
+        return output_looked_up(this, like(input, look_up(table, ids, padding)), few_rows(table, ids, padding))
     touched = valid_steps(input, ids.ndim) & (ids != (-1 if padding is None else padding))
     result = core.look_up(table, ids, touched)
     return this.output(like(input, result if padding is None else jnp.where((ids == padding)[..., None], 0, result)))

@@ -7,6 +7,7 @@ from typing import Any
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, is_sequence, layer, like, row_dims, times_matrix
 from fluid.layers.functional import Activation
+from fluid.layers.looked_up import computed, output_looked_up
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 
@@ -60,16 +61,16 @@ def fc(
     attrs: list[Any] = list(param_attr) if isinstance(param_attr, list | tuple) else [param_attr] * len(inputs)
     if len(attrs) != len(inputs) or not inputs:
         raise errors.ArgumentError(f"fc has {len(inputs)} inputs and {len(attrs)} param_attr; give one for each input")
-    products = [this.output(_project(this, x, size, num_flatten_dims, a)) for x, a in zip(inputs, attrs, strict=True)]
+    products = [_project(this, x, size, num_flatten_dims, a) for x, a in zip(inputs, attrs, strict=True)]
     total = products[0] if len(products) == 1 else this.output(_sum(products))
     bias = this.bias(bias_attr, [size], dense(total).dtype)
     if bias is not None:
-        total = this.output(_sum([total, bias]))
+        total = output_looked_up(this, _sum([total, bias]), computed(total, lambda rows: rows + bias))
     return this.activate(total, act)
 
 
 def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: ParamSetting) -> Any:
-    """The product `[*leading, size]` of an input `[*leading, ...]` and a weight of its own."""
+    """Record the product `[*leading, size]` of an input `[*leading, ...]` and a weight of its own."""
     x = dense(value)
     # The steps of a sequence are rows: batch and time count as one leading dimension.
     keep = num_flatten_dims + row_dims(value) - 1 if num_flatten_dims > 0 else x.ndim + num_flatten_dims
@@ -84,7 +85,9 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
             f"rest; expected at least two dimensions, [batch, features]"
         )
     weight = this.weight(attr, [math.prod(x.shape[keep:]), size], x.dtype)
-    return like(value, times_matrix(x.reshape(*x.shape[:keep], -1), weight))
+    found = computed(value, lambda rows: times_matrix(rows, weight)) if keep == x.ndim - 1 else None
+    product = times_matrix(x.reshape(*x.shape[:keep], -1), weight) if found is None else found.values()
+    return output_looked_up(this, like(value, product), found)
 
 
 def _sum(values: Sequence[Any]) -> Any:

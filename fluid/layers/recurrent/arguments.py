@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers import functional
-from fluid.layers.base import Layer, array_of, dense, describe
+from fluid.layers.base import Layer, array_of, describe
+from fluid.layers.looked_up import computed, made_of
 from fluid.layers.recurrent.cells import Cell
 
 
@@ -28,7 +29,7 @@ def width_of(this: Layer, size: Any, gates: int) -> int:
 
 
 def projected(this: Layer, value: core.Value, size: int) -> core.SequenceBatch:
-    """The input of a recurrence over sequences `[batch, time, size]`, with zeros for its padding.
+    """The input of a recurrence over sequences `[batch, time, size]`, whose padding `unroll_rows` replaces.
 
     Raises:
       ShapeError: it is no such sequence batch.
@@ -39,7 +40,14 @@ def projected(this: Layer, value: core.Value, size: int) -> core.SequenceBatch:
             f"{this.name} takes a sequence batch [batch, time, {size}], found {found} {describe(value)}; project it "
             f"first: x = fluid.layers.fc(x, size={size})"
         )
-    return value.with_data(dense(value))
+    core.check_not_changed(this.frame, value)
+    return value
+
+
+def with_bias(x: core.SequenceBatch, bias: jax.Array) -> core.SequenceBatch:
+    """The projected input of a recurrence `[batch, time, size]`, plus a bias that has as many numbers."""
+    flat = bias.reshape(-1)
+    return made_of(x.with_data(x.data + flat), computed(x, lambda rows: rows + flat))
 
 
 def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: core.Value | None) -> Any:

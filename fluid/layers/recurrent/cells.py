@@ -88,6 +88,7 @@ class LSTMUnit:
       gate: the activation of the three gates.
       candidate: the activation of the candidate.
       output: the activation of the cell state in the hidden state.
+      bias: is added to the sums, `[4 * width]`; None for no bias.
       peepholes: `p_i`, `p_f` and `p_o`, `[3, width]`; None for an LSTM without peepholes.
       forget_bias: a number.
       clip: the cell state is held between `-clip` and `clip`; None for no limit.
@@ -97,6 +98,7 @@ class LSTMUnit:
     gate: ArrayFunction = jax.nn.sigmoid
     candidate: ArrayFunction = jnp.tanh
     output: ArrayFunction = jnp.tanh
+    bias: jax.Array | None = None
     peepholes: jax.Array | None = None
     forget_bias: float = 0.0
     clip: float | None = None
@@ -108,6 +110,7 @@ class LSTMUnit:
           sums: `[batch, 4 * width]`.
           c: the cell state before the step, `[batch, width]`.
         """
+        sums = sums if self.bias is None else sums + self.bias
         a = dict(zip(self.order, jnp.split(sums, 4, axis=1), strict=True))
         p_i, p_f, p_o = (None, None, None) if self.peepholes is None else self.peepholes
         if self.forget_bias:

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 from fluid import core
 from fluid.layers.base import Layer, layer
 from fluid.layers.functional import Activation
-from fluid.layers.recurrent.arguments import array_of_shape, projected, starting_state, to_activation, width_of
+from fluid.layers.recurrent.arguments import (
+    array_of_shape,
+    projected,
+    starting_state,
+    to_activation,
+    width_of,
+    with_bias,
+)
 from fluid.layers.recurrent.cells import GRU, GRUUnit
 from fluid.layers.recurrent.scan import unroll_rows
 from fluid.param_attr import ParamSetting
@@ -67,7 +74,7 @@ def dynamic_gru(
     bias = this.bias(bias_attr, [1, 3 * width], x.dtype)
     start = starting_state(this, cell, x, h_0=h_0)
     if bias is not None:
-        x = x.with_data(x.data + bias)
+        x = with_bias(x, bias)
     return this.output(unroll_rows(cell, x, start, is_reverse))
 
 

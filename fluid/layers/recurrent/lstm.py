@@ -87,8 +87,8 @@ def dynamic_lstm(
     width = width_of(this, size, gates=4)
     x = projected(this, input, size)
     weight = this.weight(param_attr, [width, size], x.dtype)
-    x, peepholes = _add_bias(this, x, bias_attr, use_peepholes)
-    unit = _unit(gate_activation, candidate_activation, cell_activation, peepholes)
+    biases = _biases(this, x, bias_attr, use_peepholes)
+    unit = _unit(gate_activation, candidate_activation, cell_activation, *biases)
     return _states(this, LSTM(unit, weight), x, h_0, c_0, is_reverse)
 
 
@@ -162,8 +162,8 @@ def dynamic_lstmp(
     weight_attr, projection_attr = _two_settings(this, param_attr)
     weight = this.weight(weight_attr, [proj_size, size], x.dtype)
     projection = this.weight(projection_attr, [width, proj_size], x.dtype)
-    x, peepholes = _add_bias(this, x, bias_attr, use_peepholes)
-    unit = _unit(gate_activation, candidate_activation, cell_activation, peepholes, cell_clip)
+    biases = _biases(this, x, bias_attr, use_peepholes)
+    unit = _unit(gate_activation, candidate_activation, cell_activation, *biases, cell_clip)
     cell = ProjectedLSTM(unit, weight, projection, to_activation(proj_activation), proj_clip)
     return _states(this, cell, x, h_0, c_0, is_reverse)
 
@@ -224,11 +224,14 @@ def _unit(
     gate: Activation,
     candidate: Activation,
     output: Activation,
+    bias: jax.Array | None,
     peepholes: jax.Array | None,
     clip: float | None = None,
 ) -> LSTMUnit:
     """The equations of `dynamic_lstm`, whose sums come in the order candidate, input, forget, output."""
-    return LSTMUnit("gifo", to_activation(gate), to_activation(candidate), to_activation(output), peepholes, clip=clip)
+    return LSTMUnit(
+        "gifo", to_activation(gate), to_activation(candidate), to_activation(output), bias, peepholes, clip=clip
+    )
 
 
 def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> tuple[Any, Any]:
@@ -241,9 +244,9 @@ def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> 
     return settings[0], settings[1]
 
 
-def _add_bias(
+def _biases(
     this: Layer, x: core.SequenceBatch, attr: ParamSetting, use_peepholes: bool
-) -> tuple[core.SequenceBatch, jax.Array | None]:
+) -> tuple[jax.Array | None, jax.Array | None]:
     """Create the bias of an LSTM, which holds its peepholes too.
 
     Args:
@@ -253,7 +256,8 @@ def _add_bias(
       use_peepholes: whether the bias is `[1, 7 * width]` or `[1, 4 * width]`.
 
     Returns:
-      The projected input plus its bias, and the peepholes of the input, forget and output gate, `[3, width]`, or None.
+      The bias of the sums, `[4 * width]`, or None; and the peepholes of the input, forget and output gate,
+      `[3, width]`, or None.
     """
     size = x.shape[2]
     if attr is False and use_peepholes:
@@ -262,9 +266,9 @@ def _add_bias(
         )
     bias = this.bias(attr, [1, size // 4 * 7 if use_peepholes else size], x.dtype)
     if bias is None:
-        return x, None
+        return None, None
     flat = bias.reshape(-1)
-    return x.with_data(x.data + flat[:size]), flat[size:].reshape(3, -1) if use_peepholes else None
+    return flat[:size], flat[size:].reshape(3, -1) if use_peepholes else None
 
 
 def _states(

@@ -1,7 +1,9 @@
 """The loop over time of an LSTM with the usual activations, whose gradient is written out: for training on a CPU.
 
 JAX's gradient of a loop adds to that of the weight in every step, and keeps many arrays of every step. This one keeps
-the gates and the states, and gets the gradient of the weight from one matrix product behind the loop.
+the gates and the states, and gets the gradient of the weight from one matrix product behind the loop. One buffer of the
+size of the input holds the sums of all steps, then their gates, then the slopes of the sums: memory that was not used
+just before is what a CPU waits for most.
 """
 
 import functools
@@ -20,7 +22,7 @@ def usual_lstm(cell: Cell, inputs: Any, state: Any) -> LSTM | None:
 
     Args:
       cell: what each step does.
-      inputs: its inputs, of all steps.
+      inputs: its inputs of all steps, `[batch, time, ...]`.
       state: in which it starts.
     """
     found = cell.cell if isinstance(cell, StateAsOutput) else None
@@ -30,39 +32,51 @@ def usual_lstm(cell: Cell, inputs: Any, state: Any) -> LSTM | None:
     usual = unit.gate is jax.nn.sigmoid and unit.candidate is jnp.tanh and unit.output is jnp.tanh
     dtypes = {array.dtype for array in jax.tree.leaves((inputs, state, found.weight))}
     training = core.current_frame("layers").mode == core.TRAIN
-    return found if usual and training and not unit.forget_bias and unit.clip is None and len(dtypes) == 1 else None
+    plain = not unit.forget_bias and unit.clip is None and len(dtypes) == 1
+    return found if usual and training and plain and inputs.shape[1] else None
 
 
-def lstm_scan(cell: LSTM, sums: jax.Array, start: LSTMState) -> LSTMState:
+def lstm_scan(cell: LSTM, sums: jax.Array, lengths: jax.Array, start: LSTMState) -> LSTMState:
     """The states of an LSTM after each step.
 
     Args:
       cell: with the usual activations, see `usual_lstm`.
-      sums: the projected input, `[time, batch, 4 * width]`.
+      sums: the projected input, `[batch, time, 4 * width]`, with anything in its padding.
+      lengths: integers `[batch]`.
       start: the state before the first step, `[batch, width]` each.
 
     Returns:
-      Hidden states and cell states, `[time, batch, width]` each.
+      Hidden states and cell states, `[batch, time, width]` each. Those behind the end of a row are finite, and nobody
+      reads them, so that the slope of each is 0.
     """
     unit = cell.unit
-    peepholes = jnp.zeros((3, cell.weight.shape[0]), sums.dtype) if unit.peepholes is None else unit.peepholes
+    width = cell.weight.shape[0]
+    bias = jnp.zeros(4 * width, sums.dtype) if unit.bias is None else unit.bias
+    peepholes = jnp.zeros((3, width), sums.dtype) if unit.peepholes is None else unit.peepholes
     steps = functools.partial(_states, unit.order, unit.peepholes is not None)
-    return LSTMState(*steps(sums, cell.weight, peepholes, *start))
+    return LSTMState(*steps(sums, lengths, cell.weight, bias, peepholes, *start))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _states(order: str, peeps: bool, sums: Any, weight: Any, peepholes: Any, h_0: Any, c_0: Any) -> Any:
-    """Hidden and cell states; see `lstm_scan`."""
-    return _run(order, peeps, sums, weight, peepholes, h_0, c_0)[:2]
+def _states(order: str, peeps: bool, *given: Any) -> Any:
+    """Hidden and cell states; see `lstm_scan`, and `_run` for what is given."""
+    hidden, cells, _ = _run(order, peeps, *given)
+    return hidden[:, 1:], cells[:, 1:]
 
 
-def _run(order: str, peeps: bool, sums: Any, weight: Any, peepholes: Any, h_0: Any, c_0: Any) -> Any:
-    """Hidden states, cell states, and gates `[time, batch, 4 * width]` with the candidate in the order of the sums."""
+def _run(
+    order: str, peeps: bool, sums: Any, lengths: Any, weight: Any, bias: Any, peepholes: Any, h_0: Any, c_0: Any
+) -> Any:
+    """The states before the first step and after each, `[batch, time + 1, width]`, and the gates in place of the sums.
+
+    The gates, `[batch, time, 4 * width]`, have the candidate among them in the order of the sums.
+    """
     p_i, p_f, p_o = peepholes
 
-    def step(state: Any, now: Any) -> Any:
-        h, c = state
-        a = dict(zip(order, jnp.split(now + h @ weight, 4, axis=1), strict=True))
+    def step(number: Any, now: Any) -> Any:
+        h, c, hidden, cells, rows = now
+        given = jnp.where((number < lengths)[:, None], _at(rows, number), 0)
+        a = dict(zip(order, jnp.split(given + h @ weight + bias, 4, axis=1), strict=True))
         i = jax.nn.sigmoid(a["i"] + p_i * c if peeps else a["i"])
         f = jax.nn.sigmoid(a["f"] + p_f * c if peeps else a["f"])
         g = jnp.tanh(a["g"])
@@ -70,27 +84,35 @@ def _run(order: str, peeps: bool, sums: Any, weight: Any, peepholes: Any, h_0: A
         o = jax.nn.sigmoid(a["o"] + p_o * c if peeps else a["o"])
         h = o * jnp.tanh(c)
         gates = {"i": i, "f": f, "g": g, "o": o}
-        return (h, c), (h, c, jnp.concatenate([gates[name] for name in order], axis=1))
+        rows = _put(rows, jnp.concatenate([gates[name] for name in order], axis=1), number)
+        return h, c, _put(hidden, h, number + 1), _put(cells, c, number + 1), rows
 
-    return jax.lax.scan(step, (h_0, c_0), sums)[1]
+    batch, time, _ = sums.shape
+    hidden, cells = (
+        jnp.zeros((batch, time + 1, start.shape[1]), start.dtype).at[:, 0].set(start) for start in (h_0, c_0)
+    )
+    return jax.lax.fori_loop(0, time, step, (h_0, c_0, hidden, cells, sums))[2:]
 
 
 def _forward(order: str, peeps: bool, *primals: Any) -> Any:
-    sums, weight, peepholes, h_0, c_0 = (primal.value for primal in primals)
-    hidden, cells, gates = _run(order, peeps, sums, weight, peepholes, h_0, c_0)
-    return (hidden, cells), (hidden, cells, gates, weight, peepholes, h_0, c_0)
+    given = [primal.value for primal in primals]
+    hidden, cells, gates = _run(order, peeps, *given)
+    _, _, weight, _, peepholes, _, _ = given
+    return (hidden[:, 1:], cells[:, 1:]), (hidden, cells, gates, weight, peepholes)
 
 
 def _backward(order: str, peeps: bool, saved: Any, slopes: Any) -> Any:
-    hidden, cells, gates, weight, peepholes, h_0, c_0 = saved
+    hidden, cells, gates, weight, peepholes = saved
     p_i, p_f, p_o = peepholes
-    previous = _before(cells, c_0)
+    time = gates.shape[1]
     given = [None if isinstance(slope, SymbolicZero) else slope for slope in slopes]
 
-    def step(state: Any, now: Any) -> Any:
-        dh, dc = state
-        (dh_here, dc_here), gates, c, c_before = now
-        i, f, g, o = (dict(zip(order, jnp.split(gates, 4, axis=1), strict=True))[name] for name in "ifgo")
+    def step(done: Any, now: Any) -> Any:
+        dh, dc, gates_here, rows = now
+        number = time - 1 - done
+        c_before, c = _at(cells, number), _at(cells, number + 1)
+        dh_here, dc_here = (None if slope is None else _at(slope, number) for slope in given)
+        i, f, g, o = (dict(zip(order, jnp.split(gates_here, 4, axis=1), strict=True))[name] for name in "ifgo")
         squashed = jnp.tanh(c)
         dh = dh if dh_here is None else dh + dh_here
         dc = dc if dc_here is None else dc + dc_here
@@ -99,23 +121,31 @@ def _backward(order: str, peeps: bool, saved: Any, slopes: Any) -> Any:
         d = {"i": dc * g * i * (1 - i), "f": dc * c_before * f * (1 - f), "g": dc * i * (1 - g * g), "o": d_o}
         d_sums = jnp.concatenate([d[name] for name in order], axis=1)
         dc = dc * f + (d["i"] * p_i + d["f"] * p_f if peeps else 0)
-        return (d_sums @ weight.T, dc), d_sums
+        rows = _put(rows, d_sums, number)
+        # Had a step read its own gates from the rows, XLA would copy all rows before it writes into them.
+        return d_sums @ weight.T, dc, _at(rows, number - 1), rows
 
-    zeros = (jnp.zeros_like(h_0), jnp.zeros_like(c_0))
-    (dh, dc), d_sums = jax.lax.scan(step, zeros, (given, gates, cells, previous), reverse=True)
+    zeros = jnp.zeros_like(cells[:, 0])
+    dh, dc, _, d_sums = jax.lax.fori_loop(0, time, step, (zeros, zeros, gates[:, -1], gates))
     flat = d_sums.reshape(-1, d_sums.shape[-1])
-    d_weight = _before(hidden, h_0).reshape(-1, weight.shape[0]).T @ flat
+    d_weight = hidden[:, :-1].reshape(-1, weight.shape[0]).T @ flat
+    d_bias = jnp.sum(d_sums, axis=(0, 1))
     if not peeps:
-        return d_sums, d_weight, jnp.zeros_like(peepholes), dh, dc
+        return d_sums, None, d_weight, d_bias, jnp.zeros_like(peepholes), dh, dc
     parts = dict(zip(order, jnp.split(d_sums, 4, axis=2), strict=True))
-    seen = {"i": previous, "f": previous, "o": cells}
+    seen = {"i": cells[:, :-1], "f": cells[:, :-1], "o": cells[:, 1:]}
     d_peepholes = jnp.stack([jnp.sum(parts[name] * seen[name], axis=(0, 1)) for name in "ifo"])
-    return d_sums, d_weight, d_peepholes, dh, dc
+    return d_sums, None, d_weight, d_bias, d_peepholes, dh, dc
 
 
 _states.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _before(states: jax.Array, start: jax.Array) -> jax.Array:
-    """The state before each step, of the states after each step `[time, batch, width]`."""
-    return jnp.concatenate([start[None], states[:-1]])
+def _at(steps: jax.Array, number: Any) -> jax.Array:
+    """One step, `[batch, ...]`, of all steps, `[batch, time, ...]`."""
+    return jax.lax.dynamic_index_in_dim(steps, number, axis=1, keepdims=False)
+
+
+def _put(steps: jax.Array, step: jax.Array, number: Any) -> jax.Array:
+    """All steps, `[batch, time, ...]`, with one of them replaced."""
+    return jax.lax.dynamic_update_index_in_dim(steps, step, number, axis=1)

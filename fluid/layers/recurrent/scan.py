@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
+from fluid.layers.looked_up import looked_up
 from fluid.layers.recurrent.cells import Cell
 from fluid.layers.recurrent.lstm_scan import lstm_scan, usual_lstm
 
@@ -39,14 +40,18 @@ def unroll(
 
 
 def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool = False) -> Any:
-    """Run a cell over the steps of sequences `[batch, time, ...]`; its outputs of all steps, as such sequences."""
-    inputs = jnp.swapaxes(batch.data, 0, 1)
+    """Run a cell over the steps of sequences `[batch, time, ...]`, whatever lies in their padding.
+
+    Returns:
+      The outputs of all steps, as such sequences.
+    """
+    found = looked_up(batch)
+    inputs = batch.data if found is None else found.values()
     usual = None if reverse else usual_lstm(cell, inputs, state)
     if usual is not None:
-        # What it computes behind the end of a row is finite, and reaches nothing: nobody reads padding.
-        outputs: Any = lstm_scan(usual, inputs, state)
-    else:
-        outputs, _ = unroll(cell, inputs, state, batch.lengths, reverse)
+        return jax.tree.map(batch.with_data, lstm_scan(usual, inputs, batch.lengths, state))
+    inputs = core.filled(batch, 0) if found is None else inputs
+    outputs, _ = unroll(cell, jnp.swapaxes(inputs, 0, 1), state, batch.lengths, reverse)
     return jax.tree.map(lambda steps: batch.with_data(jnp.swapaxes(steps, 0, 1)), outputs)
 
 

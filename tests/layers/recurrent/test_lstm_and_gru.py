@@ -1,5 +1,7 @@
 """LSTM and GRU beside loops in NumPy, one row at a time; the goldens have the plain cases."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,6 +103,23 @@ def test_gradients_of_an_lstm_in_training(peepholes):
         found, expected = (jax.grad(f, argnums=range(5))(*given, both) for f in (by_layer, by_loops))
         for got, want in zip(found, expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
+
+
+def test_no_step_of_an_lstm_copies_what_is_kept_of_all_steps():
+    def program():
+        x = layers.data("x", [4 * WIDTH], lod_level=1)
+        return layers.reduce_sum(layers.dynamic_lstm(x, 4 * WIDTH)[0])
+
+    traced = fluid.Program(program)
+    arrays = traced.init(jax.random.key(0))
+    feed = {"x": fluid.SequenceBatch(jnp.ones((4, 21, 4 * WIDTH)), jnp.full(4, 21))}
+    gradient = jax.jit(jax.grad(lambda arrays: traced.apply(arrays, feed, key=None, mode="train").outputs[0]))
+    text = gradient.lower(arrays).compile({"xla_backend_optimization_level": 3}).as_text()  # as for users
+    steps = [re.search(rf"^{name} .*?^}}", text, re.M | re.S).group() for name in re.findall(r"body=(%[\w.-]+)", text)]
+    assert len(steps) == 2
+    for step in steps:
+        made = re.findall(r"= f32\[4,2[12],\d+\]\S* ([\w-]+)\(", step)
+        assert set(made) <= {"get-tuple-element", "dynamic-update-slice", "fusion"}, made
 
 
 def test_dynamic_lstmp_clips_and_projects():
