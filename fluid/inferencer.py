@@ -147,7 +147,9 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         ) is not None:
             self.session = found
         else:
-            self.session = Session(infer_func, place=place, precision=precision, parallel=parallel, shardings=shardings)
+            self.session = Session(
+                infer_func, place=place, precision=precision, parallel=parallel, shardings=shardings, initial=False
+            )
             given: Any = param_path if params is None else params
             source = source_of(given) if checkpoint is None else newest_checkpoint(checkpoint)
             report = self.session.take_params(source.renamed(rename), allow_extra=True, strict=strict)

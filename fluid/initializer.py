@@ -13,12 +13,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fluid import errors, host_random
 from fluid.core import whole_number
 
 # How many elements are drawn at a time.
 _BLOCK = 1 << 20
+# Where a truncated normal distribution ends, in standard deviations.
+_CUT = 2.0
 
 
 @dataclass(frozen=True)
@@ -296,16 +299,37 @@ def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first:
     # XLA computes a number by itself in other instructions than one among many, which may round in another way.
     if words is None or dtype.itemsize > 4 or count == 1 or (shape and shape[0] > _rows(shape)):
         return _draw(kind, key, shape, dtype, first, second)
-    blocks = host_random.blocks_of_bits(words, count)
-    drawn = [np.asarray(_from_bits(kind, bits, dtype, first, second)) for bits in blocks]
+    blocks = host_random.blocks_of_fractions(words, count, dtype)
+    drawn = [np.asarray(_from_fractions(kind, fractions, first, second)) for fractions in blocks]
     return np.concatenate([np.empty(0, dtype), *drawn])[:count].reshape(shape)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _from_bits(kind: str, bits: jax.Array, dtype: Any, first: Any, second: Any) -> jax.Array:
-    """Make numbers of random bits `[count]`; arguments as for `_drawn`."""
-    key = host_random.key_of_bits(bits)
-    return _draw_block(kind, key, bits.shape, dtype, jnp.asarray(first, dtype), jnp.asarray(second, dtype))
+@functools.partial(jax.jit, static_argnums=0)
+def _from_fractions(kind: str, fractions: jax.Array, first: Any, second: Any) -> jax.Array:
+    """Make numbers of random fractions `[count]` in the operations of `jax.random`; arguments as for `_drawn`.
+
+    Those of `jax.numpy` would each be traced as a function of its own, in every process that begins to train.
+    """
+    dtype = fractions.dtype
+    first = lax.convert_element_type(first, dtype)
+    second = lax.convert_element_type(second, dtype)
+    if kind == "uniform":
+        return _between(fractions, first, second)
+    root = np.array(math.sqrt(2), dtype)
+    if kind == "normal":
+        least = np.nextafter(np.array(-1.0, dtype), np.array(0.0, dtype), dtype=dtype)
+        drawn = lax.mul(lax.erf_inv(_between(fractions, least, np.array(1.0, dtype))), root)
+    else:
+        lowest, highest = np.array(-_CUT, dtype), np.array(_CUT, dtype)
+        ends = (lax.erf(lax.div(end, root)) for end in (lowest, highest))
+        whole = lax.mul(lax.erf_inv(_between(fractions, *ends)), root)
+        drawn = lax.clamp(np.nextafter(lowest, highest), whole, np.nextafter(highest, lowest))
+    return lax.add(lax.mul(drawn, second), first)
+
+
+def _between(fractions: jax.Array, low: Any, high: Any) -> jax.Array:
+    """Numbers from `low` on and below `high`, scalars of the dtype of the fractions, of which rounding may make it."""
+    return lax.max(lax.add(lax.mul(fractions, lax.sub(high, low)), low), low)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
@@ -323,9 +347,9 @@ def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: 
     def fill(number: Any, table: Any) -> Any:
         part = (rows, *shape[1:])
         block = _draw_block(kind, jax.random.fold_in(key, number), part, dtype, first, second)
-        return jax.lax.dynamic_update_slice_in_dim(table, block, number * rows, axis=0)
+        return lax.dynamic_update_slice_in_dim(table, block, number * rows, axis=0)
 
-    return jax.lax.fori_loop(0, -(-shape[0] // rows), fill, jnp.zeros(shape, dtype))
+    return lax.fori_loop(0, -(-shape[0] // rows), fill, jnp.zeros(shape, dtype))
 
 
 def _rows(shape: tuple[int, ...]) -> int:
@@ -338,7 +362,7 @@ def _draw_block(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, f
         return jax.random.uniform(key, shape, dtype, first, second)
     if kind == "normal":
         return first + second * jax.random.normal(key, shape, dtype)
-    return first + second * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+    return first + second * jax.random.truncated_normal(key, -_CUT, _CUT, shape, dtype)
 
 
 ConstantInitializer = Constant

@@ -230,8 +230,8 @@ class OneDevice:
         """Where an array of a feed lies that `take` returned; None for the memory of the host."""
         return None if self.device.platform == "cpu" else self._sharding
 
-    def initial(self, program: Any, root: jax.Array) -> dict[str, Any]:
-        """The initial values of a program's parameters and states, by name, where they are to lie."""
+    def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
+        """The initial values of a program's parameters and states, by name, where they are to lie; zeros for None."""
         values: dict[str, Any] = self.place(program.init(root))
         return values
 

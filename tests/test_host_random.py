@@ -39,6 +39,16 @@ def test_bits(seed, count):
     np.testing.assert_array_equal(host_random.bits_of(host_random.key_data(key), count), jax.random.bits(key, (count,)))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("seed", [0, 5, 2**31])
+def test_fractions(seed, dtype):
+    key = jax.random.key(seed)
+    found = host_random.fractions_of(host_random.key_data(key), 4097, dtype)
+    wanted = np.asarray(jax.random.uniform(key, (4097,), dtype))
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found.astype("float32"), wanted.astype("float32"))
+
+
 DRAWN = {
     "uniform": initializer.Uniform(-0.3, 0.31),
     "normal": initializer.Normal(0.1, 0.7),
@@ -82,6 +92,6 @@ def test_a_trainer_compiles_no_program_for_each_shape():
         return fluid.layers.mean(x)
 
     fluid.Session(lambda: program([4]))
-    before = initializer._from_bits._cache_size()
+    before = initializer._from_fractions._cache_size()
     fluid.Session(lambda: program(range(5, 15)))
-    assert initializer._from_bits._cache_size() == before
+    assert initializer._from_fractions._cache_size() == before

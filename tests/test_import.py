@@ -89,3 +89,33 @@ def test_stubs_are_read_as_python_reads_them(stub):
     )
     sources = {alias.name: node.module for node in body for alias in node.names}
     assert lazy._stub(stub) == (sources, ast.literal_eval(public.value))
+
+
+@pytest.fixture(scope="module")
+def used():
+    """Names of the modules that a process has loaded when it has trained a step and answered a question."""
+    return set(
+        python(
+            "import sys, numpy as np, fluid\n"
+            "def program(): return fluid.layers.fc(fluid.layers.data('x', shape=[2]), size=1)\n"
+            "def loss(): return fluid.layers.mean(program())\n"
+            "data = fluid.reader.arrays({'x': np.ones((4, 2), 'float32')}, batch_size=4)\n"
+            "trainer = fluid.Trainer(loss, fluid.optimizer.Adam(1e-3))\n"
+            "trainer.train(data, num_epochs=1)\n"
+            "fluid.Inferencer(program, params=trainer.params).infer({'x': np.ones((1, 2), 'float32')})\n"
+            "print(*sys.modules)"
+        ).split()
+    )
+
+
+# JAX itself loads flatbuffers, with its random keys.
+@pytest.mark.parametrize("library", sorted({*LAZY, "jax.extend", "jax._src.pallas"} - {"flatbuffers"}))
+def test_training_and_answering_load_no_library_that_they_do_not_need(used, library):
+    assert "fluid.trainer.loop" in used and library not in used
+
+
+@pytest.mark.parametrize(
+    "room", "artifact contrib handlers looking online parallel planning population remote serving static".split()
+)
+def test_training_and_answering_load_no_room_that_they_do_not_need(used, room):
+    assert f"fluid.{room}" not in used

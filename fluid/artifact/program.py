@@ -7,7 +7,7 @@ import jax
 
 from fluid import errors
 from fluid.artifact.signature import BATCH, Entry, leaves_of, value_of
-from fluid.core import TEST, Applied, ParameterSpec, Program
+from fluid.core import TEST, Applied, ParameterSpec, Program, Shapes
 
 Functions = list[tuple[Mapping[str, int], Callable[..., Any]]]
 
@@ -45,12 +45,12 @@ class ExportedProgram(Program):
         specs = {n: _spec(n, array, None if n in states else True, site) for n, array in arrays.items()}
         self.parameters = {n: spec for n, spec in specs.items() if n not in states}
         self.states = {n: spec for n, spec in specs.items() if n in states}
-        self.outputs = [output.array for output in entry.outputs]
         names = [output.name for output in entry.outputs]
         self.output_names = None if None in names else tuple(map(str, names))
-        self.values = {o.value: o.array for o in entry.outputs if o.value is not None}
-        self.sites = dict.fromkeys(self.values, site)
-        self.kinds = dict.fromkeys(self.values, "exported")
+        values = {o.value: o.array for o in entry.outputs if o.value is not None}
+        self._shapes = self._marked = Shapes([output.array for output in entry.outputs], values)
+        self.sites = dict.fromkeys(values, site)
+        self.kinds = dict.fromkeys(values, "exported")
         self.sample_shapes = {}
         self.aliases = {o.name: o.value for o in entry.outputs if o.name is not None and o.value is not None}
         self.lines = {}
@@ -62,7 +62,7 @@ class ExportedProgram(Program):
         self.buckets = _buckets(entry)
         self._entry, self._arrays, self._functions = entry, arrays, functions
 
-    def init(self, key: jax.Array, names: Collection[str] | None = None) -> dict[str, Any]:
+    def init(self, key: jax.Array | None, names: Collection[str] | None = None) -> dict[str, Any]:
         """The parameters and states of the artifact, by name; all of them, or some."""
         del key
         return {name: value for name, value in self._arrays.items() if names is None or name in names}

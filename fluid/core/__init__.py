@@ -22,6 +22,7 @@ from fluid.core.axes import (
     refuse_mesh,
 )
 from fluid.core.body import Body, inner_frame, leave
+from fluid.core.discovery import Shapes
 from fluid.core.frame import (
     TEST,
     TRAIN,
@@ -102,6 +103,7 @@ __all__ = [
     "Reduction",
     "Scope",
     "SequenceBatch",
+    "Shapes",
     "Stack",
     "Staged",
     "Stages",

@@ -201,3 +201,31 @@ def is_compiled_with_cuda() -> bool:
         return bool(jax.local_devices(backend="cuda"))
     except RuntimeError:  # JAX knows no such backend
         return False
+
+
+def check_takes_nothing(function: Callable[..., Any]) -> None:
+    """Refuse a function that waits for arguments: nobody gives it any."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in callables have none
+        return
+    waiting = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if waiting:
+        raise errors.ProgramError(
+            f"the program function {name_of(function)} takes {', '.join(waiting)}; fluid calls it without arguments. "
+            f"Data is declared inside, {waiting[0]} = fluid.layers.data({waiting[0]!r}, shape=[...]); settings are "
+            f"given by functools.partial(program, {waiting[0]}=...)"
+        )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a program function is called, where it has a name that can be one of Python's."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else "program"

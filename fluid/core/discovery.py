@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fluid import errors
 from fluid.core.equations import ends_in_a_product, squared_batches, unsteady, with_slope
 from fluid.core.explain import in_own_words, shape_text
-from fluid.core.frame import TRAIN, Frame, running, warn
+from fluid.core.frame import TRAIN, Array, Frame, running, warn
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import SequenceBatch
@@ -48,6 +48,37 @@ class Discovery:
     parameters: dict[str, Any]
     probabilities: list[Any]
     reductions: list[Reduction | None]
+
+
+class Shapes(NamedTuple):
+    """Shape and dtype of each output of a program, and of every named value in the order in which they are made."""
+
+    outputs: list[Array]
+    values: dict[str, Array]
+
+    def marked(self, other: "Shapes") -> "Shapes":
+        """The same with None for what differs in another run; without named values that this one does not make."""
+        outputs = [marked(mine, its) for mine, its in zip(self.outputs, other.outputs, strict=True)]
+        return Shapes(outputs, {n: marked(a, other.values[n]) for n, a in self.values.items() if n in other.values})
+
+
+def shapes_of(found: Discovery) -> Shapes:
+    """The shapes that one run shows."""
+    values = {name: array_of(value) for name, value in found.frame.made.values.items()}
+    return Shapes([array_of(value) for value in found.outputs], values)
+
+
+def array_of(value: Any) -> Array:
+    """Shape and dtype of an array, or of the data of a sequence batch."""
+    value = value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
+    return Array(tuple(value.shape), str(value.dtype))
+
+
+def marked(first: Array, second: Array) -> Array:
+    """The first with None for dimensions in which the second differs."""
+    if len(first.shape) != len(second.shape):
+        return first
+    return Array(tuple(a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)), first.dtype)
 
 
 def discover(

@@ -114,6 +114,11 @@ def unsteady(jaxpr: Any, constants: Sequence[Any], others: Sequence[Any]) -> lis
     return list(dict.fromkeys(user_line(equation) for equation in used))
 
 
+def has_arrays(constants: Sequence[Any]) -> bool:
+    """Whether one of the arrays that a trace took from outside has several numbers, and so may be `unsteady`."""
+    return any(map(_is_array, constants))
+
+
 def _is_array(value: Any) -> bool:
     """Whether a constant is an array of several numbers; single ones may stand for the batch size."""
     return not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.size > 1

@@ -1,7 +1,6 @@
 """Program: a program function, discovered once, and the two pure functions that it is: `init` and `apply`."""
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,17 +8,23 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import errors
+from fluid.core.arguments import check_takes_nothing, name_of
 from fluid.core.discovery import (
     Discovery,
+    Shapes,
+    array_of,
     check_losses,
     discover,
     flatten_outputs,
+    marked,
+    shapes_of,
     warn_of_likely_mistakes,
     warn_of_random_constants,
 )
-from fluid.core.equations import count, last_values, uses
+from fluid.core.equations import count, has_arrays, last_values, uses
 from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch, stand_in
 from fluid.core.origins import Origin, origins_of
@@ -135,12 +140,12 @@ class Program:
                 f"a program is a function that calls layers and returns a value, found {type(function).__name__}; "
                 f"hand over the function itself, not its result: fluid.Session(program), with def program(): ..."
             )
-        _check_takes_nothing(function)
+        check_takes_nothing(function)
         if precision not in (None, "float32", "bfloat16", "float16"):
             raise errors.ArgumentError(f'precision={precision!r}: expected None, "float32", "bfloat16" or "float16"')
         self.function = function
         self.precision = None if precision == "float32" else precision
-        self.name = name or _name_of(function)
+        self.name = name or name_of(function)
         self.sample_shapes = {key: jnp.shape(_dense(value)) for key, value in (sample_feed or {}).items()}
         found = self._discover(_BATCHES[0])
         frame = found.frame
@@ -159,18 +164,17 @@ class Program:
         self.lookups = tuple(frame.made.lookups)
         self.dense_uses = frozenset(frame.declared.used_whole)
         self.filters = frozenset(frame.declared.filters)
-        self.outputs = [_array(v) for v in found.outputs]
-        self.values = {n: _array(v) for n, v in frame.made.values.items()}
+        self._shapes = shapes_of(found)
+        self._marked: Shapes | None = None
         self.sites = frame.declared.sites
         self.kinds = frame.declared.kinds
         self.aliases = found.aliases
         check_losses(self.name, found, [m.parameters for m in self.minimizes])
         warn_of_likely_mistakes(self.name, found, _BATCHES[0])
-        self._mark_batch_dimensions(found)
-        self._noted = [
-            rule or (Reduction("rows") if _has_rows(value, array) else None)
-            for rule, value, array in zip(found.reductions, found.outputs, self.outputs, strict=True)
-        ]
+        self._said = [r or _rows_of(v) for r, v in zip(found.reductions, found.outputs, strict=True)]
+        if has_arrays(found.constants) and (other := self._other_run()) is not None:
+            self._marked = self._shapes.marked(shapes_of(other))
+            warn_of_random_constants(self.name, found, other, lambda: self._discover(_BATCHES[0]))
 
     def __repr__(self) -> str:
         feeds, outputs = self._shown()
@@ -201,14 +205,39 @@ class Program:
         """How many numbers all parameters hold together."""
         return sum(math.prod(spec.shape) for spec in self.parameters.values())
 
+    @property
+    def outputs(self) -> list[Array]:
+        """Shape and dtype of each output; None stands for the batch."""
+        # Scalars follow no batch. Those of a loss and its metrics are known without the time of another run.
+        are_scalars = all(array.shape in ((), (1,)) for array in self._shapes.outputs)
+        return (self._shapes if are_scalars else self._known_shapes()).outputs
+
+    @property
+    def values(self) -> dict[str, Array]:
+        """Shape and dtype of every named value, in the order in which they are made; None stands for the batch."""
+        return self._known_shapes().values
+
+    def _known_shapes(self) -> Shapes:
+        """Shapes with None for what follows the batch, as another run of the function shows the first who asks."""
+        # A cached property would hold a lock of all programs while the function runs, up to Python 3.11.
+        if self._marked is None:
+            other = self._other_run()
+            self._marked = self._shapes if other is None else self._shapes.marked(shapes_of(other))
+        return self._marked
+
     @functools.cached_property
     def reductions(self) -> list[Reduction]:
         """For each output, how its values for the minibatches of a data set become its value for the data set.
 
         What layers have not noted is found in the equations of two more runs of the function.
         """
-        if None not in self._noted:
-            return [rule for rule in self._noted if rule is not None]
+        rows = Reduction("rows")
+        noted = [
+            rule or (rows if array.shape[:1] == (None,) else None)
+            for rule, array in zip(self._said, self.outputs, strict=True)
+        ]
+        if None not in noted:
+            return [rule for rule in noted if rule is not None]
         key = jax.random.key(0)
 
         def run(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> tuple[Frame, list[Any]]:
@@ -220,27 +249,31 @@ class Program:
         specs = (self.parameters | self.states).items()
         arrays = {name: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for name, spec in specs}
         try:
-            return find_reductions(run, arrays, {batch: self._stand_ins(batch) for batch in _BATCHES}, self._noted)
+            return find_reductions(run, arrays, {batch: self._stand_ins(batch) for batch in _BATCHES}, noted)
         except Exception:  # what is wrong with the function in test mode, whoever runs it there will see
-            return [rule or guess(output.shape) for rule, output in zip(self._noted, self.outputs, strict=True)]
+            return [rule or guess(output.shape) for rule, output in zip(noted, self.outputs, strict=True)]
 
     @functools.cached_property
     def lines(self) -> dict[str, Array]:
         """Shape and dtype of the last value that each line of the program makes, by `file:line`."""
         first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
-        return {line: _merge(_array(v.aval), _array(second.get(line, v).aval)) for line, v in first.items()}
+        return {line: marked(array_of(v.aval), array_of(second.get(line, v).aval)) for line, v in first.items()}
 
-    def init(self, key: jax.Array, names: Collection[str] | None = None) -> dict[str, Any]:
+    def init(self, key: jax.Array | None, names: Collection[str] | None = None) -> dict[str, Any]:
         """Initial values of all parameters and states, by name.
 
         Args:
           key: random root; each array depends on it and on its own name only, or that of the module it belongs to.
+            None for zeros instead, which take no memory.
           names: of some of them, and no others.
         """
+        every = self.parameters | self.states
+        specs = {name: spec for name, spec in every.items() if names is None or name in names}
+        if key is None:
+            return {n: np.broadcast_to(np.zeros((), jnp.dtype(s.dtype)), s.shape) for n, s in specs.items()}
         return {
             name: spec.initializer(fold_name(key, _key_name(spec)), spec.shape, jnp.dtype(spec.dtype))
-            for name, spec in (self.parameters | self.states).items()
-            if names is None or name in names
+            for name, spec in specs.items()
         }
 
     def apply(
@@ -318,42 +351,18 @@ class Program:
         self.equations = count(found.jaxpr)
         self.convolves = uses(found.jaxpr, "conv_general_dilated")
 
-    def _mark_batch_dimensions(self, found: Discovery) -> None:
-        # A function that works for one batch size only is legal; its dimensions stay as they are.
+    def _other_run(self) -> Discovery | None:
+        """A run with another batch size; None where there is none, or where the function works for one size only."""
         if self.sample_shapes or all(None not in spec.shape for spec in self.feeds.values()):
-            return
+            return None
         try:
-            other = self._discover(_BATCHES[1])
-        except Exception:
-            return
-        warn_of_random_constants(self.name, found, other, lambda: self._discover(_BATCHES[0]))
-        values = other.frame.made.values
-        self.outputs = [_merge(a, _array(b)) for a, b in zip(self.outputs, other.outputs, strict=True)]
-        self.values = {n: _merge(a, _array(values[n])) for n, a in self.values.items() if n in values}
+            return self._discover(_BATCHES[1])
+        except Exception:  # which is legal; dimensions stay as they are
+            return None
 
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
         wanted = self.parameters if names is None else names
         return tuple(n for n in wanted if self.parameters[n].trainable and n not in excluded)
-
-
-def _check_takes_nothing(function: Callable[..., Any]) -> None:
-    """Refuse a function that waits for arguments: nobody gives it any."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in callables have none
-        return
-    waiting = [
-        name
-        for name, parameter in signature.parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if waiting:
-        raise errors.ProgramError(
-            f"the program function {_name_of(function)} takes {', '.join(waiting)}; fluid calls it without arguments. "
-            f"Data is declared inside, {waiting[0]} = fluid.layers.data({waiting[0]!r}, shape=[...]); settings are "
-            f"given by functools.partial(program, {waiting[0]}=...)"
-        )
 
 
 def _key_name(spec: ParameterSpec) -> str:
@@ -361,26 +370,8 @@ def _key_name(spec: ParameterSpec) -> str:
     return getattr(spec.initializer, "key_name", spec.name)
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    name = getattr(function, "__name__", type(function).__name__)
-    return name if name.isidentifier() else "program"
-
-
 def _dense(value: Any) -> Any:
     return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
-
-
-def _array(value: Any) -> Array:
-    value = _dense(value)
-    return Array(tuple(value.shape), str(value.dtype))
-
-
-def _merge(first: Array, second: Array) -> Array:
-    if len(first.shape) != len(second.shape):
-        return first
-    return Array(tuple(a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)), first.dtype)
 
 
 def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
@@ -390,6 +381,6 @@ def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
     return max(set(following or sizes.values()), default=1)
 
 
-def _has_rows(value: Any, array: Array) -> bool:
-    """Whether an output has one row for each example."""
-    return isinstance(value, SequenceBatch | NestedSequenceBatch) or array.shape[:1] == (None,)
+def _rows_of(value: Any) -> Reduction | None:
+    """How sequences of several minibatches become one, which have a row for each example; None for other values."""
+    return Reduction("rows") if isinstance(value, SequenceBatch | NestedSequenceBatch) else None

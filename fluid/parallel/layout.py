@@ -126,13 +126,13 @@ class OnMesh:
         """Which rows of a minibatch of so many are put on devices of this process."""
         return rows_here(count, self.mesh)
 
-    def initial(self, program: Program, root: jax.Array) -> dict[str, Any]:
-        """The initial values of a program's parameters and states, by name.
+    def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
+        """The initial values of a program's parameters and states, by name; zeros for None.
 
         What is large and divided is computed where it lies, so that no device ever holds all of it.
         """
         large = [n for n, (shape, spec) in self._divided.items() if any(spec) and math.prod(shape) >= LARGE]
-        there = [n for n in large if n in program.parameters or n in program.states]
+        there = [n for n in large if root is not None and (n in program.parameters or n in program.states)]
         small = program.init(root, [n for n in (*program.parameters, *program.states) if n not in there])
         values = {n: put(v, self.sharding(n)) for n, v in small.items()}
         if there:

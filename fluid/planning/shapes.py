@@ -17,7 +17,7 @@ Shape = jax.ShapeDtypeStruct
 class ShapesOnMesh(OnMesh):
     """Where arrays would lie."""
 
-    def initial(self, program: Program, root: jax.Array) -> dict[str, Any]:
+    def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
         """The shapes of a program's parameters and states, by name."""
         specs = program.parameters | program.states
         return {n: Shape(spec.shape, spec.dtype, sharding=self.sharding(n)) for n, spec in specs.items()}

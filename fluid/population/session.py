@@ -40,10 +40,12 @@ class StackedOnDevice(OneDevice):
         super().__init__(device)
         self._size = size
 
-    def initial(self, program: Any, root: jax.Array) -> dict[str, Any]:
-        """The initial values of each member, stacked, by name; `root` has a key for each."""
-        roots = np.asarray(jax.random.key_data(root))
-        each = [program.init(jax.random.wrap_key_data(one)) for one in roots]
+    def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
+        """The initial values of each member, stacked, by name; `root` has a key for each. Zeros for None."""
+        keys: list[Any] = [None] * self._size
+        if root is not None:
+            keys = [jax.random.wrap_key_data(one) for one in np.asarray(jax.random.key_data(root))]
+        each = [program.init(key) for key in keys]
         stacked: dict[str, Any] = self.place({n: np.stack([np.asarray(found[n]) for found in each]) for n in each[0]})
         return stacked
 
@@ -81,9 +83,9 @@ class PopulationSession(Session):
         self.scope.root = self.place(np.stack([jax.random.key_data(root_key(seed)) for seed in members.seeds]))
         self.add(program)
 
-    def add(self, function: Any) -> Program:
+    def add(self, function: Any, initial: bool = True) -> Program:
         """Add the program; what is known of its arrays counts the members too."""
-        program = super().add(function)
+        program = super().add(function, initial)
         stacked = {n: replace(spec, shape=(self.members, *spec.shape)) for n, spec in self.scope.specs.items()}
         self.scope.specs |= stacked
         return program

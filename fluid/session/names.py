@@ -52,9 +52,10 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
     Raises:
       UnknownNameError: the program has no such value, or `NAME@GRAD` asks for the gradient of what has none.
     """
-    known = _fetchable(program, mode)
+    names = [fetch] if isinstance(fetch, str) else list(fetch)
+    known = _fetchable(program, mode) if names else {}
     found: list[str] = []
-    for name in [fetch] if isinstance(fetch, str) else fetch:
+    for name in names:
         if not isinstance(name, str):
             raise errors.ArgumentTypeError(
                 f'fetch is a list of names such as ["fc_0.tmp_0"], found {type(name).__name__}; '

@@ -44,8 +44,7 @@ class Session(SavesArrays, ValuesOnDemand):
         `fluid.place.devices_of`, None for all.
       seed: of initial values and of random layers.
       precision: "bfloat16" or "float16" to compute in it, see Program.
-      buckets: to which sizes sequences are padded: a list for all of them, or a dict of lists by feed; None chooses by
-        what is fed.
+      buckets: sizes to pad sequences to: a list for all, or a dict of lists by feed; None chooses by what is fed.
       max_compilations: how many compilations of a step that choice may lead to.
       mode: of runs that do not name one; None for "train" when the program minimises, else "test". "test" in Trainers.
       step: a function of a `fluid.TrainingStep` that computes a training step, instead of one gradient and one update.
@@ -53,6 +52,7 @@ class Session(SavesArrays, ValuesOnDemand):
         among them as well; or a `fluid.Mesh`. The numbers stay those of one device, see `docs/parallel.md`.
       shardings: by names and globs of parameters, the axis of the mesh that divides each of their dimensions, or None:
         `{"*/fc_*.w_0": (None, "model")}`. The first that matches counts, before `ParamAttr(sharding=)`.
+      initial: False leaves zeros in the place of initial values, for who sets every array next, as `load_params` does.
 
     Attributes:
       programs: Program by name.
@@ -95,6 +95,7 @@ class Session(SavesArrays, ValuesOnDemand):
         step: StepFunction | None = None,
         parallel: Parallel = None,
         shardings: Shardings | None = None,
+        initial: bool = True,
     ):
         check_function(step)
         keep_compilations()
@@ -117,7 +118,7 @@ class Session(SavesArrays, ValuesOnDemand):
         self._ladders = buckets
         self._max_compilations = max_compilations
         for function in program_functions:
-            self.add(function)
+            self.add(function, initial)
         if program_functions:
             check_names(buckets, (n for p in self.programs.values() for n, spec in p.feeds.items() if spec.lod_level))
             self.layout.check(self.scope.specs)
@@ -150,8 +151,8 @@ class Session(SavesArrays, ValuesOnDemand):
         ]
         return repr(self) + html_table(programs, ("program", "feeds", "outputs", "parameters"), right=[3])
 
-    def add(self, function: Callable[[], Any] | Program) -> Program:
-        """Add a program: discover it, create the parameters and slots that are not there yet.
+    def add(self, function: Callable[[], Any] | Program, initial: bool = True) -> Program:
+        """Add a program: discover it, create the parameters and slots that are not there yet; `initial` as for Session.
 
         Returns:
           The Program; its name is the function's, numbered when that is taken.
@@ -167,7 +168,7 @@ class Session(SavesArrays, ValuesOnDemand):
         if self.step_function is not None:
             check_tables(rules)
         self.layout.add(program)
-        root = jax.random.wrap_key_data(self.scope.root)
+        root = jax.random.wrap_key_data(self.scope.root) if initial else None
         self.scope.declare(program.parameters | program.states, functools.partial(self.layout.initial, program, root))
         self.scope.slots[program.name] = [
             self.layout.slots(rule, {n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules
@@ -328,9 +329,8 @@ class Session(SavesArrays, ValuesOnDemand):
           ArgumentError: a rate is no number from 0 on, or there are more or fewer than `minimize` calls.
           UnknownNameError: there is no such program, or an optimizer does not tell its rate.
         """
-        found = self.find(program)
         values = list(rates) if isinstance(rates, Sequence) and not isinstance(rates, str) else [rates]
-        self.rates.set(found.name, values)
+        self.rates.set(self.find(program).name, values)
 
     def rate_arrays(self, program: Program) -> list[jax.Array]:
         """The learning rates of the next training step of a program, as scalars on the device."""

@@ -81,7 +81,7 @@ def test_what_is_made_up_after_discovery_works_as_well():
     def program():
         x = layers.data("x", [3])
         seen.append(x)
-        return x if len(seen) <= 2 else once(lambda v: v * 2, x)
+        return x if len(seen) == 1 else once(lambda v: v * 2, x)
 
     np.testing.assert_array_equal(run(program, {"x": X}).outputs[0], 2 * X)
 

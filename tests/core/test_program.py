@@ -249,6 +249,19 @@ def test_sample_feeds_serve_programs_whose_batches_depend_on_each_other():
     assert fluid.Program(program, sample_feed=sample).outputs[0].shape == (3, 2)
 
 
+def test_a_loss_is_known_after_one_run_and_what_follows_the_batch_after_two():
+    runs = []
+
+    def program():
+        runs.append(None)
+        return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=3))
+
+    found = fluid.Program(program)
+    assert found.outputs == [((), "float32")] and len(runs) == 1
+    assert found.values["fc_0.tmp_0"] == ((None, 3), "float32") and len(runs) == 2
+    assert found.values["mean_0.tmp_0"] == ((), "float32") and len(runs) == 2
+
+
 def test_two_threads_may_trace_at_once():
     found, gate = {}, threading.Barrier(2)
 
@@ -260,6 +273,7 @@ def test_two_threads_may_trace_at_once():
             return fluid.layers.fc(x, size=size)
 
         found[size] = fluid.Program(program)
+        assert found[size].outputs  # which another run shows
 
     threads = [threading.Thread(target=trace, args=(size,)) for size in (2, 3)]
     for thread in threads:

@@ -123,6 +123,7 @@ def test_nothing_is_run_again_where_layers_note_everything():
         return layers.mean(layers.cross_entropy(p, label)), layers.accuracy(p, label), area, p
 
     found = fluid.Program(program)
+    assert found.outputs[-1].shape == (None, 2)
     before = len(runs)
     assert [rule.kind for rule in found.reductions] == ["mean", "mean", "function", "rows"]
     assert len(runs) == before

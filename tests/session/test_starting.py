@@ -55,6 +55,37 @@ def test_a_convolutional_net(compiled):
     assert len(compiled) == count + 1
 
 
+def test_a_program_runs_once_to_be_known_and_once_for_its_step():
+    runs = []
+
+    def program():
+        runs.append(None)
+        return train_program()
+
+    batch = {"image": np.zeros((8, 1, 8, 8), "float32"), "label": np.zeros((8, 1), "int64")}
+    fluid.Trainer(program, fluid.optimizer.Adam(1e-3)).train(lambda: [batch, batch])
+    assert len(runs) == 2
+
+
+def test_an_answer(compiled):
+    """Given parameters are taken as they are: nothing is drawn in their place before."""
+    params = dict(fluid.Session(digits_program).params())
+    jax.clear_caches()
+    compiled.clear()
+    inferencer = fluid.Inferencer(digits_program, params=params)
+    assert len(compiled) == 0
+    inferencer.infer({"image": np.zeros((1, 1, 8, 8), "float32")})
+    assert len(compiled) == 1
+
+
+def test_no_initial_values():
+    session = fluid.Session(widths_program, initial=False)
+    assert all(not np.any(array) and array.dtype == "float32" for array in session.params().values())
+    assert {n: a.shape for n, a in session.params().items()} == {n: s.shape for n, s in session.scope.specs.items()}
+    added = session.add(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[3]), size=2, name="later"))
+    assert all(np.any(session.params()[name]) for name in added.parameters if name.endswith("w_0"))
+
+
 def test_twenty_widths(compiled):
     trainer = fluid.Trainer(widths_program, fluid.optimizer.Momentum(0.1, 0.9))
     assert len(compiled) == 1
