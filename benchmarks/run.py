@@ -18,6 +18,7 @@ BENCHMARKS = [
     "repeat",
     "startup",
     "parallel",
+    "memory",
     "import_time",
 ]
 

@@ -1,0 +1,71 @@
+"""What a training step needs beside parameters, slots and data, as the compiler says: fluid and by hand."""
+
+from typing import Any
+
+import jax
+import lstm
+import numpy as np
+import optax
+import resnet32
+from by_hand import plain_step
+from models import LENET, LENET_NHWC, MLP, RESNET, Model
+from timing import Row
+from training import ADAM, Setup, make_step, split
+
+import fluid
+from fluid.session import Request
+
+
+def needed(lowered: Any) -> float:
+    """MiB of temporary memory of a step."""
+    return float(lowered.compile().memory_analysis().temp_size_in_bytes) / 2**20
+
+
+def by_fluid(trainer: fluid.Trainer, feed: dict[str, Any]) -> float:
+    """That of a trainer's step."""
+    session = trainer.session
+    (program,) = session.programs.values()
+    return needed(session.bind(program, Request("train", None, tuple(feed))).lowered(session.take(feed)))
+
+
+def of_images(what: str, model: Model, setup: Setup = ADAM) -> Row:
+    """A net of `models.py`."""
+    trainer = fluid.Trainer(model.train_program, setup.by_fluid)
+    x, labels = model.data(setup.batch)
+    optimizer, step = make_step(model, setup.by_hand)
+    trainable = set(fluid.Program(model.train_program).parameters)
+    parameters, states = split(model.arrays_by_hand(dict(trainer.params)), trainable)
+    state = (parameters, states, optimizer.init(parameters))
+    return row(
+        what,
+        by_fluid(trainer, {"x": x, "label": labels[:, None]}),
+        needed(step.lower(state, model.images_by_hand(x), labels)),
+    )
+
+
+def of_sentences() -> Row:
+    """The LSTM of `lstm.py`."""
+    trainer, _ = lstm.fluid_peer()
+    words, lengths, labels = lstm.data()[0]
+    feed = {"words": fluid.SequenceBatch(words[..., None], lengths), "label": labels[:, None]}
+    optimizer = optax.adam(1e-3)
+    parameters = {name: jax.device_put(np.array(value)) for name, value in trainer.params.items()}
+    step = plain_step(lstm.loss_of, optimizer)
+    lowered = step.lower((parameters, optimizer.init(parameters)), words, lengths, labels)
+    return row("LSTM of 128, 100 steps", by_fluid(trainer, feed), needed(lowered))
+
+
+def row(what: str, fluid_peer: float, hand: float) -> Row:
+    numbers = {"fluid": [fluid_peer], "hand": [hand]}
+    return Row(f"memory of a training step, {what}", "MiB", numbers, higher_is_better=False)
+
+
+def run(rounds: int) -> list[Row]:
+    """The compiler says the same in each round."""
+    return [
+        of_images("MLP 64-200-200-10", MLP),
+        of_images("LeNet, NCHW", LENET),
+        of_images("LeNet, NHWC", LENET_NHWC),
+        of_images("ResNet-32, NCHW", RESNET, resnet32.SETUP),
+        of_sentences(),
+    ]
