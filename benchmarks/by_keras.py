@@ -4,14 +4,16 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
 import keras
-from keras import layers
+from keras import layers, ops
 
 Train = Callable[[int], list[float]]
+Answer = Callable[[np.ndarray], np.ndarray]
 
 
 def mlp() -> keras.Model:
@@ -45,10 +47,19 @@ def resnet(blocks: list[tuple[int, int]]) -> keras.Model:
     return keras.Model(images, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
+def lstm(vocabulary: int, width: int, longest: int) -> keras.Model:
+    """An embedding, an LSTM, its maximum over the words that each sentence has, two classes."""
+    words, lengths = layers.Input((longest,), dtype="int32"), layers.Input((), dtype="int32")
+    hidden = layers.LSTM(width, return_sequences=True)(layers.Embedding(vocabulary, width)(words))
+    there = ops.less(ops.arange(longest), ops.expand_dims(lengths, 1))
+    pooled = ops.max(ops.where(ops.expand_dims(there, 2), hidden, -np.inf), axis=1)
+    return keras.Model([words, lengths], layers.Dense(2)(pooled))
+
+
 def trained(
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,
-    x: np.ndarray,
+    inputs: tuple[np.ndarray, ...],
     labels: np.ndarray,
     batch: int,
     read_every: int,
@@ -57,6 +68,7 @@ def trained(
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer, loss=loss, jit_compile=True)
     losses: list[float] = []
+    fed = list(inputs) if len(inputs) > 1 else inputs[0]
 
     class Read(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -65,7 +77,24 @@ def trained(
 
     def train(epochs: int) -> list[float]:
         losses.clear()
-        model.fit(x, labels, batch_size=batch, epochs=epochs, shuffle=True, verbose=0, callbacks=[Read()])
+        model.fit(fed, labels, batch_size=batch, epochs=epochs, shuffle=True, verbose=0, callbacks=[Read()])
         return list(losses)
 
     return train
+
+
+def answering(model: keras.Model) -> Answer:
+    """A function from images `[batch, height, width, channel]` to probabilities `[batch, classes]`."""
+    learnt, states = ([v.value for v in some] for some in (model.trainable_variables, model.non_trainable_variables))
+
+    @jax.jit
+    def predict(learnt: Any, states: Any, x: Any) -> Any:
+        logits, _ = model.stateless_call(learnt, states, x, training=False)
+        return jax.nn.softmax(logits)
+
+    return lambda x: np.asarray(predict(learnt, states, x))
+
+
+def size_of(model: keras.Model) -> int:
+    """How many numbers the model learns."""
+    return sum(variable.value.size for variable in model.trainable_variables)

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
 
 Train = Callable[[int], list[float]]
+Answer = Callable[[np.ndarray], np.ndarray]
 
 
 class Mlp(nnx.Module):
@@ -82,10 +84,24 @@ class Resnet(nnx.Module):
         return self.last(x.mean((1, 2)))
 
 
+class Lstm(nnx.Module):
+    """An embedding, an LSTM, its maximum over the words that each sentence has, two classes."""
+
+    def __init__(self, vocabulary: int, width: int, rngs: nnx.Rngs):
+        self.table = nnx.Embed(vocabulary, width, rngs=rngs)
+        self.lstm = nnx.RNN(nnx.OptimizedLSTMCell(width, width, rngs=rngs), time_major=True)
+        self.last = nnx.Linear(width, 2, rngs=rngs)
+
+    def __call__(self, words: Any, lengths: Any) -> Any:
+        hidden = self.lstm(self.table(words.T), seq_lengths=lengths)
+        there = jnp.arange(len(hidden))[:, None] < lengths
+        return self.last(jnp.max(hidden, axis=0, where=there[..., None], initial=-jnp.inf))
+
+
 def trained(
     model: nnx.Module,
     optimizer: optax.GradientTransformation,
-    x: np.ndarray,
+    inputs: tuple[np.ndarray, ...],
     labels: np.ndarray,
     batch: int,
     read_every: int,
@@ -94,9 +110,9 @@ def trained(
     rule = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
 
     @nnx.jit
-    def step(model: Any, rule: Any, x: Any, labels: Any) -> Any:
+    def step(model: Any, rule: Any, labels: Any, *inputs: Any) -> Any:
         def loss_function(model: Any) -> Any:
-            return optax.softmax_cross_entropy_with_integer_labels(model(x), labels).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(model(*inputs), labels).mean()
 
         loss, gradients = nnx.value_and_grad(loss_function)(model)
         rule.update(model, gradients)
@@ -113,10 +129,27 @@ def trained(
             order = random.permutation(len(labels))
             for number in range(len(labels) // batch):
                 chosen = order[number * batch : (number + 1) * batch]
-                loss = quick(x[chosen], labels[chosen])
+                loss = quick(labels[chosen], *(x[chosen] for x in inputs))
                 if number % read_every == read_every - 1:
                     losses.append(float(loss))
         jax.block_until_ready(loss)
         return losses
 
     return train
+
+
+def answering(model: nnx.Module) -> Answer:
+    """A function from images `[batch, height, width, channel]` to probabilities `[batch, classes]`."""
+    # By Flax's functional API, whose calls walk through no modules.
+    graph, state = nnx.split(nnx.view(model, use_running_average=True))
+
+    @jax.jit
+    def predict(state: Any, x: Any) -> Any:
+        return nnx.softmax(nnx.merge(graph, state)(x))
+
+    return lambda x: np.asarray(predict(state, x))
+
+
+def size_of(model: nnx.Module) -> int:
+    """How many numbers the model learns."""
+    return sum(value.size for value in jax.tree.leaves(nnx.state(model, nnx.Param)))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 Train = Callable[[int], list[float]]
+Answer = Callable[[np.ndarray], np.ndarray]
 
 
 def mlp() -> nn.Module:
@@ -65,20 +66,34 @@ class Lookups(nn.Module):
         return self.rest(self.table(ids))
 
 
+class Lstm(nn.Module):
+    """An embedding, an LSTM, its maximum over the words that each sentence has, two classes."""
+
+    def __init__(self, vocabulary: int, width: int):
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, width)
+        self.last = nn.Linear(width, 2)
+
+    def forward(self, words: Any, lengths: Any) -> Any:
+        hidden, _ = self.lstm(self.table(words.T))
+        padding = torch.arange(len(hidden))[:, None] >= lengths
+        return self.last(hidden.masked_fill(padding[..., None], -torch.inf).amax(0))
+
+
 def trained(
     model: nn.Module,
     optimizer: Callable[[Any], torch.optim.Optimizer],
-    x: np.ndarray,
+    inputs: tuple[np.ndarray, ...],
     labels: np.ndarray,
     batch: int,
     read_every: int,
 ) -> Train:
     """A function that trains some epochs, and returns the losses that were read on the way."""
     rule = optimizer(model.parameters())
-    images = x.ndim == 4
-    if images:  # what PyTorch's own guide recommends for convolutions on CPUs
+    if inputs[0].ndim == 4:
         model.to(memory_format=torch.channels_last)
-    inputs, targets = torch.from_numpy(x), torch.from_numpy(labels.astype("int64"))
+    columns, targets = [torch.from_numpy(x) for x in inputs], torch.from_numpy(labels.astype("int64"))
     random = np.random.default_rng(0)
 
     def train(epochs: int) -> list[float]:
@@ -87,10 +102,8 @@ def trained(
             order = torch.from_numpy(random.permutation(len(labels)))
             for number in range(len(labels) // batch):
                 chosen = order[number * batch : (number + 1) * batch]
-                fed = inputs[chosen]
-                fed = fed.to(memory_format=torch.channels_last) if images else fed
                 rule.zero_grad()
-                loss = nn.functional.cross_entropy(model(fed), targets[chosen])
+                loss = nn.functional.cross_entropy(model(*(laid_out(x[chosen]) for x in columns)), targets[chosen])
                 loss.backward()
                 rule.step()
                 if number % read_every == read_every - 1:
@@ -98,3 +111,24 @@ def trained(
         return losses
 
     return train
+
+
+def answering(model: nn.Module) -> Answer:
+    """A function from images `[batch, channel, height, width]` to probabilities `[batch, classes]`."""
+    model.to(memory_format=torch.channels_last).eval()
+
+    def answer(x: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return model(laid_out(torch.from_numpy(x))).softmax(1).numpy()
+
+    return answer
+
+
+def laid_out(x: Any) -> Any:
+    """Images with their channels last in memory, what PyTorch's own guide recommends for convolutions on CPUs."""
+    return x.to(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+def size_of(model: nn.Module) -> int:
+    """How many numbers the model learns."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,6 +1,8 @@
 """The benchmarks compare equals: both peers of each model compute the same."""
 
 import importlib
+import importlib.util
+import math
 import os
 import pathlib
 import subprocess
@@ -107,6 +109,85 @@ def test_both_train_an_lstm_alike():
     trainer, by_fluid = lstm.fluid_peer()
     by_hand = lstm.hand_peer(dict(trainer.params))
     np.testing.assert_allclose([by_fluid(), by_fluid()], [by_hand(), by_hand()], rtol=1e-3)
+
+
+# Those of the libraries in benchmarks/libraries.py that are installed; Flax is, for the tests.
+INSTALLED = [name for name in ("flax", "keras", "torch") if importlib.util.find_spec(name)]
+
+
+@pytest.fixture
+def library(request, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    libraries = importlib.import_module("libraries")
+    return next(each for each in libraries.installed() if each.package == request.param)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("library", INSTALLED, indirect=True)
+def test_libraries_learn_as_many_numbers_as_fluid(library, monkeypatch):
+    """With one block where ResNet-32 has five alike; PyTorch's LSTM adds a second bias to the sum of each gate."""
+    models, lstm = importlib.import_module("models"), importlib.import_module("lstm")
+    monkeypatch.setattr(models, "RESNET_BLOCKS", [(16, 1), (32, 2), (64, 2)])
+    programs = {
+        "mlp": models.MLP.train_program,
+        "lenet": models.LENET.train_program,
+        "resnet32": models.RESNET.train_program,
+        "lstm": lstm.program,
+    }
+    for net, program in programs.items():
+        wanted = sum(math.prod(spec.shape) for spec in fluid.Program(program).parameters.values())
+        wanted += 4 * lstm.WIDTH if (library.package, net) == ("torch", "lstm") else 0
+        assert library.module().size_of(library.model(net)) == wanted, net
+
+
+def test_flax_computes_the_loss_of_the_lstm():
+    """That of the step by hand, from the same values; Flax's gates are in another order."""
+    from flax import nnx
+
+    by_nnx, lstm = importlib.import_module("by_nnx"), importlib.import_module("lstm")
+    model = by_nnx.Lstm(lstm.WORDS, lstm.WIDTH, nnx.Rngs(0))
+    cell = model.lstm.cell
+    words, lengths, labels = (column[:8] for column in lstm.data()[1])
+
+    def by_hand(kernel):
+        into, forget, candidate, out = np.split(np.asarray(kernel), 4, axis=-1)
+        return np.concatenate([candidate, into, forget, out], axis=-1)
+
+    parameters = {
+        "embedding_0.w_0": np.asarray(model.table.embedding),
+        "fc_0.w_0": by_hand(cell.dense_i.kernel),
+        "lstm_0.w_0": by_hand(cell.dense_h.kernel),
+        "lstm_0.b_0": by_hand(cell.dense_h.bias),
+        "fc_1.w_0": np.asarray(model.last.kernel),
+        "fc_1.b_0": np.asarray(model.last.bias),
+    }
+    logits = nnx.jit(lambda model, *inputs: model(*inputs))(model, words, lengths)
+    log_likelihoods = jax.nn.log_softmax(logits)[np.arange(8), labels]
+    np.testing.assert_allclose(-log_likelihoods.mean(), lstm.loss_of(parameters, words, lengths, labels), rtol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("library", INSTALLED, indirect=True)
+def test_libraries_learn_labels_of_sentences_by_heart(library):
+    """From the loss of one who does not know which of two classes it is."""
+    lstm, training = importlib.import_module("lstm"), importlib.import_module("training")
+    words, lengths, labels = (column[:16] for column in lstm.data()[1])
+    setup = training.ADAM._replace(batch=16, read_every=1)
+    losses = library.trained("lstm", (words, lengths), labels, setup)(8)
+    np.testing.assert_allclose(losses[0], math.log(2), atol=0.1)
+    assert losses[-1] < 0.95 * losses[0]
+
+
+@pytest.mark.parametrize("library", INSTALLED, indirect=True)
+def test_libraries_answer_with_probabilities(library):
+    models = importlib.import_module("models")
+    answer = library.module().answering(library.model("lenet"))
+    images = library.images(models.LENET.data(3)[0])
+    found = answer(images)
+    assert isinstance(found, np.ndarray)
+    assert found.shape == (3, 10)
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(answer(images[:1]), found[:1], rtol=1e-4)  # no mean of the batch is taken
 
 
 @pytest.mark.parametrize(("net", "model"), [("digits", "DIGITS"), ("lenet", "LENET")])
