@@ -122,7 +122,7 @@ def library(request, monkeypatch):
     return next(each for each in libraries.installed() if each.package == request.param)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.parametrize("library", INSTALLED, indirect=True)
 def test_libraries_learn_as_many_numbers_as_fluid(library, monkeypatch):
     """With one block where ResNet-32 has five alike; PyTorch's LSTM adds a second bias to the sum of each gate."""
@@ -140,6 +140,7 @@ def test_libraries_learn_as_many_numbers_as_fluid(library, monkeypatch):
         assert library.module().size_of(library.model(net)) == wanted, net
 
 
+@pytest.mark.full
 def test_flax_computes_the_loss_of_the_lstm():
     """That of the step by hand, from the same values; Flax's gates are in another order."""
     from flax import nnx
@@ -166,7 +167,7 @@ def test_flax_computes_the_loss_of_the_lstm():
     np.testing.assert_allclose(-log_likelihoods.mean(), lstm.loss_of(parameters, words, lengths, labels), rtol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 @pytest.mark.parametrize("library", INSTALLED, indirect=True)
 def test_libraries_learn_labels_of_sentences_by_heart(library):
     """From the loss of one who does not know which of two classes it is."""
@@ -178,6 +179,7 @@ def test_libraries_learn_labels_of_sentences_by_heart(library):
     assert losses[-1] < 0.95 * losses[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("library", INSTALLED, indirect=True)
 def test_libraries_answer_with_probabilities(library):
     models = importlib.import_module("models")

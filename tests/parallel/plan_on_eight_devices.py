@@ -50,7 +50,7 @@ def test_the_bytes_of_a_plan_are_those_that_a_device_holds(mesh):
 
 
 # Which meshes are left to `make soak`.
-MARKS = [pytest.mark.full, pytest.mark.soak, pytest.mark.soak, pytest.mark.full]
+MARKS = [pytest.mark.soak, pytest.mark.soak, pytest.mark.soak, pytest.mark.full]
 
 
 def resident(what):
