@@ -264,8 +264,7 @@ def _pooled(
     if kind == "max" and window == strides and not any(map(any, pads)) and math.prod(window) <= _MOST_PARTS:
         return _largest_of_tiles(image, window)
     if kind == "max":
-        lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
-        return jax.lax.reduce_window(x, np.array(lowest, x.dtype), jax.lax.max, *geometry)
+        return jax.lax.reduce_window(x, _lowest(x), jax.lax.max, *geometry)
     cells = wide(x)
     zero = np.array(0, cells.dtype)
     total = jax.lax.reduce_window(cells, zero, jax.lax.add, *geometry)
@@ -278,8 +277,7 @@ def _pooled(
 def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:
     """The largest cell under each of the windows that lie side by side, in the layout of the image.
 
-    It equals `lax.reduce_window`, with its gradient. But XLA fuses it with what is before and behind, which it does
-    neither with windows nor with the scatter that is their gradient.
+    It is `lax.reduce_window`, with another gradient than that of JAX, a scatter of which XLA makes a slow loop.
     """
     stop = [slice(size // k * k) for size, k in zip(image.pixels, window, strict=True)]
     return _largest(by_layout(image, window, 1, 1), image.array[by_layout(image, stop, slice(None), slice(None))])
@@ -288,6 +286,11 @@ def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _largest(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
     """The largest element of each tile of an array, whose sizes are multiples of those of a tile."""
+    return jax.lax.reduce_window(array, _lowest(array), jax.lax.max, tile, tile, "VALID")
+
+
+def _largest_of_cells(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
+    """The same as a reshape and a maximum, which XLA fuses with what is before and behind in training."""
     split = [part for size, k in zip(array.shape, tile, strict=True) for part in (size // k, k)]
     return array.reshape(split).max(tuple(range(1, len(split), 2)))
 
@@ -302,7 +305,13 @@ def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array])
 
     places = [tuple(slice(o, None, k) for o, k in zip(place, tile, strict=True)) for place in np.ndindex(*tile)]
     cells = [(arrays[0][place], slopes[0][place]) for place in places]
-    return _largest(tile, arrays[0]), functools.reduce(larger, cells)[1]
+    return _largest_of_cells(tile, arrays[0]), functools.reduce(larger, cells)[1]
+
+
+def _lowest(array: jax.Array) -> np.ndarray:
+    """What no element of an array is below."""
+    lowest = -np.inf if jnp.issubdtype(array.dtype, jnp.floating) else jnp.iinfo(array.dtype).min
+    return np.array(lowest, array.dtype)
 
 
 def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
