@@ -94,8 +94,13 @@ def test_the_activations_of_a_plan_are_what_a_step_allocates(mesh, returned):
         return resident("VmHWM") - before
 
     step()
-    # One device may give its memory back before another one needs all of its own, so the most of some steps counts.
-    assert max(risen() for _ in range(3)) == pytest.approx(8 * found.activations, rel=0.05)
+    most = 0
+    tries = 0
+    # Where devices wait for a core, some give their memory back before others need theirs: in such a step it is less.
+    while most < 0.95 * 8 * found.activations and tries < 30:
+        most = max(most, risen())
+        tries += 1
+    assert most == pytest.approx(8 * found.activations, rel=0.05)
 
 
 BLOCKS, WIDTH = 12, 256
