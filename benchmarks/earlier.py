@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 import tempfile
 
-from startup import process
+from startup import encoder, process
 from timing import Row, interleave, table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -27,17 +27,11 @@ def first_step(source: str) -> float:
         return float(json.loads(process("first_step.py", *arguments, folder=f"{place}/fluid", source=source)[1]))
 
 
-def encoder(source: str) -> float:
-    """Seconds that the ragged encoder takes with the fluid of a folder."""
-    with tempfile.TemporaryDirectory() as place:
-        return process("ragged_encoder.py", "default", folder=f"{place}/fluid", source=source)[0]
-
-
 def measure(earlier: str, rounds: int) -> list[Row]:
     rows = []
     for what, work in (
         ("README's net to the first step, CPU", first_step),
-        ("ragged encoder, 8 epochs, wall", encoder),
+        ("ragged encoder, 8 epochs, wall", functools.partial(encoder, "default")),
     ):
         peers = {"fluid": functools.partial(work, str(ROOT)), "hand": functools.partial(work, earlier)}
         rows.append(Row(f"{what} / at the commit", "s", interleave(peers, rounds), higher_is_better=False))

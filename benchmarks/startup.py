@@ -52,10 +52,10 @@ def starts(peer: str, net: str) -> Figures:
     return found
 
 
-def encoder(buckets: str) -> float:
-    """Seconds of the ragged encoder in a process that finds nothing compiled."""
+def encoder(buckets: str, source: str | None = None) -> float:
+    """Seconds of the ragged encoder in a process that finds nothing compiled; `source` as for `process`."""
     with tempfile.TemporaryDirectory() as place:
-        return process("ragged_encoder.py", buckets, folder=f"{place}/fluid")[0]
+        return process("ragged_encoder.py", buckets, folder=f"{place}/fluid", source=source)[0]
 
 
 def run(rounds: int) -> list[Row]:

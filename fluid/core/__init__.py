@@ -37,7 +37,7 @@ from fluid.core.frame import (
     warn,
 )
 from fluid.core.lod import LoDTensor
-from fluid.core.nested import NestedSequenceBatch, Value, stand_in
+from fluid.core.nested import NestedSequenceBatch, Value, data_of, stand_in
 from fluid.core.origins import Origin
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.reduction import Part, Reduced, Reduction
@@ -115,6 +115,7 @@ __all__ = [
     "create_parameter",
     "create_state",
     "current_frame",
+    "data_of",
     "described",
     "doubt",
     "expect_probabilities",

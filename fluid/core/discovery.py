@@ -11,7 +11,7 @@ from fluid import errors
 from fluid.core.equations import ends_in_a_product, squared_batches, unsteady, with_slope
 from fluid.core.explain import in_own_words, shape_text
 from fluid.core.frame import TRAIN, Array, Frame, running, warn
-from fluid.core.nested import NestedSequenceBatch
+from fluid.core.nested import NestedSequenceBatch, data_of
 from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import SequenceBatch
 from fluid.core.updates import check_not_changed
@@ -70,8 +70,8 @@ def shapes_of(found: Discovery) -> Shapes:
 
 def array_of(value: Any) -> Array:
     """Shape and dtype of an array, or of the data of a sequence batch."""
-    value = value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
-    return Array(tuple(value.shape), str(value.dtype))
+    data = data_of(value)
+    return Array(tuple(data.shape), str(data.dtype))
 
 
 def marked(first: Array, second: Array) -> Array:

@@ -130,6 +130,11 @@ class NestedSequenceBatch:
 Value = jax.Array | np.ndarray | SequenceBatch | NestedSequenceBatch
 
 
+def data_of(value: Any) -> Any:
+    """The padded data of a sequence batch; other values as they are."""
+    return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
+
+
 def stand_in(spec: FeedSpec, batch: int, steps: Sequence[int]) -> Any:
     """Zeros of the kind that a feed is, for when nobody looks at their values; sequences have length 1.
 

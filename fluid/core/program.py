@@ -26,7 +26,7 @@ from fluid.core.discovery import (
 )
 from fluid.core.equations import count, has_arrays, last_values, uses
 from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
-from fluid.core.nested import NestedSequenceBatch, stand_in
+from fluid.core.nested import NestedSequenceBatch, data_of, stand_in
 from fluid.core.origins import Origin, origins_of
 from fluid.core.printing import explained_prints
 from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_of
@@ -146,7 +146,7 @@ class Program:
         self.function = function
         self.precision = None if precision == "float32" else precision
         self.name = name or name_of(function)
-        self.sample_shapes = {key: jnp.shape(_dense(value)) for key, value in (sample_feed or {}).items()}
+        self.sample_shapes = {key: jnp.shape(data_of(value)) for key, value in (sample_feed or {}).items()}
         found = self._discover(_BATCHES[0])
         frame = found.frame
         self.output_names = found.output_names
@@ -370,13 +370,9 @@ def _key_name(spec: ParameterSpec) -> str:
     return getattr(spec.initializer, "key_name", spec.name)
 
 
-def _dense(value: Any) -> Any:
-    return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
-
-
 def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
     """The first size of the feeds that follow the batch; of all feeds where none does."""
-    sizes = {name: jnp.shape(_dense(value))[0] for name, value in feeds.items() if jnp.ndim(_dense(value))}
+    sizes = {name: jnp.shape(data_of(value))[0] for name, value in feeds.items() if jnp.ndim(data_of(value))}
     following = [size for name, size in sizes.items() if name in specs and specs[name].shape[:1] == (None,)]
     return max(set(following or sizes.values()), default=1)
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from fluid import core
-from fluid.layers.base import Layer, is_sequence, wide_dtype
+from fluid.layers.base import Layer, wide_dtype
 
 V = TypeVar("V")
 
@@ -40,7 +40,7 @@ class LookedUp(NamedTuple):
 def looked_up(value: Any) -> LookedUp | None:
     """The rows that make up a value, where it is worth while to compute with them; else None."""
     frame = core.present_frame()
-    return None if frame is None else frame.fact(_data(value), "looked_up")
+    return None if frame is None else frame.fact(core.data_of(value), "looked_up")
 
 
 def few_rows(table: jax.Array, ids: jax.Array, padding: int | None) -> LookedUp | None:
@@ -70,7 +70,7 @@ def computed(value: Any, function: Callable[[jax.Array], jax.Array]) -> LookedUp
 def made_of(value: V, found: LookedUp | None) -> V:
     """The same value, of which it is remembered that it is made of these rows."""
     if found is not None:
-        core.current_frame("layers").note(_data(value), looked_up=found)
+        core.current_frame("layers").note(core.data_of(value), looked_up=found)
     return value
 
 
@@ -79,8 +79,3 @@ def output_looked_up(this: Layer, value: Any, found: LookedUp | None) -> Any:
     result = this.output(value)
     # An overridden value was not looked up.
     return made_of(result, found if result is value else None)
-
-
-def _data(value: Any) -> Any:
-    """The array that the facts about a value belong to."""
-    return value.data if is_sequence(value) else value

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fluid import errors
-from fluid.core import NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import NestedSequenceBatch, Program, SequenceBatch, data_of
 from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, live_equations, user_line
 from fluid.core.frame import is_library
 from fluid.looking.cost import Cost, Counter
@@ -313,11 +313,6 @@ def _operation(equation: Any) -> str:
     """The name of an operation, or of the function that is called."""
     kind = equation.primitive.name
     return str(equation.params.get("name", kind)).strip("_") if kind in ("jit", "pjit") else kind
-
-
-def data_of(value: Any) -> Any:
-    """The variable of an array, or of the data of a sequence batch."""
-    return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
 
 
 def _lengths(value: Any) -> list[Any]:

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core import TRAIN, Program
+from fluid.core import TRAIN, Program, data_of
 from fluid.core.equations import live_equations
 from fluid.looking.cost import Cost, Counter
 from fluid.looking.dimensions import Shape, shapes_of
-from fluid.looking.parts import Partition, data_of, partition
+from fluid.looking.parts import Partition, partition
 from fluid.looking.trace import Sizes, stand_ins, trace
 from fluid.session import Request, Session
 from fluid.session.rules import Rule, rules_of

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core import TEST, TRAIN, Applied, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TEST, TRAIN, Applied, Program, data_of
 from fluid.core.equations import last_values
 from fluid.optimizer.loss_scale import scale_of, was_skipped
 from fluid.optimizer.norms import norm, ratio
@@ -242,7 +242,7 @@ class Step:
 
         def losses(variables: Mapping[str, Any]) -> tuple[list[Any], Any]:
             applied = forward(variables)
-            first = _data(applied.outputs[self.program.loss_output])
+            first = data_of(applied.outputs[self.program.loss_output])
             return applied.losses or [jnp.reshape(first, ())], applied
 
         function = losses if self._mesh is None else self._mesh.gathering_again(losses)
@@ -347,7 +347,7 @@ class Step:
         gradient = found["nudges"][name]
         value = values[name]
         # Lengths have no gradient; those of the value say which steps of it are real.
-        return gradient if gradient is _data(gradient) else value.with_data(gradient.data)
+        return gradient if gradient is data_of(gradient) else value.with_data(gradient.data)
 
 
 def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[str]) -> Applied:
@@ -393,7 +393,3 @@ def _memoized(function: Callable[[int], Any]) -> Callable[[int], Any]:
         return known[i]
 
     return call
-
-
-def _data(value: Any) -> Any:
-    return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
