@@ -20,6 +20,8 @@ from fluid.core.equations import unneeded
 # What a product computes with instead: takes a name, the folded weight and the shift, and returns those to use.
 Take = Callable[[str, np.ndarray, np.ndarray], tuple[Any, Any]]
 
+# What a parameter goes through to the product, after which it still has its name.
+_KEEP_A_NAME = ("convert_element_type", "reshape", "transpose")
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -139,7 +141,7 @@ class _Folder:
     ):
         self._jaxpr = jaxpr
         self._values = dict(values)
-        self._names = dict(names)  # of parameters in other dtypes as well
+        self._names = dict(names)  # of parameters in other dtypes and orders as well
         self._numbers = {v: arrays[name].astype(v.aval.dtype) for v, name in names.items()}
         self._affine: dict[Any, _Affine] = {}
         self._take = take
@@ -176,7 +178,7 @@ class _Folder:
         with jax.ensure_compile_time_eval():
             results = _evaluated(self._jaxpr, equation, self._numbers)
         self._numbers |= {v: np.asarray(r) for v, r in zip(equation.outvars, results, strict=True)}
-        if equation.primitive.name == "convert_element_type" and variables[0] in self._names:
+        if equation.primitive.name in _KEEP_A_NAME and variables[0] in self._names:
             self._names[equation.outvars[0]] = self._names[variables[0]]
 
     def _held_back(self, equation: Any) -> bool:

@@ -56,6 +56,7 @@ class ExportedProgram(Program):
         self.lines = {}
         self.minimizes = []
         self.random = entry.random
+        self.orders = entry.orders
         self.lookups = ()
         self.dense_uses = frozenset()
         self.batch_sizes = _ladder(entry, BATCH)

@@ -1,13 +1,13 @@
 """What the manifest of an artifact says of each entry point: feeds, outputs, sizes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
-from fluid.core import Array, FeedSpec, NestedSequenceBatch, SequenceBatch
+from fluid.core import Array, FeedSpec, NestedSequenceBatch, Order, SequenceBatch
 
 BATCH = "batch"
 Dims = tuple[int | str, ...]
@@ -107,6 +107,7 @@ class Entry:
       random: whether it takes a random key.
       least: the smallest number of steps that a sequence may be padded to.
       note: why there is more than one function, or None.
+      orders: in which order of its elements a CPU computes with an array, by name, where it is another one.
     """
 
     feeds: tuple[Feed, ...]
@@ -116,10 +117,11 @@ class Entry:
     random: bool = False
     least: int = 1
     note: str | None = None
+    orders: Mapping[str, Order] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the manifest."""
-        return asdict(self)
+        return {**asdict(self), "orders": {name: order._asdict() for name, order in self.orders.items()}}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Entry":
@@ -135,6 +137,10 @@ class Entry:
             random=bool(found["random"]),
             least=int(found["least"]),
             note=found["note"],
+            orders={
+                name: Order(tuple(map(int, order["split"])), tuple(map(int, order["axes"])))
+                for name, order in found.get("orders", {}).items()
+            },
         )
 
     def sizes_of(self, feeds: Mapping[str, Any]) -> dict[str, int]:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-# From the filters of a program, `[filters, channels, height, width]`, to those that a CPU computes with, and back.
-_LAST = (2, 3, 1, 0)
-_FIRST = (3, 2, 0, 1)
+from fluid.core import Order
+
 _SMALL = 4096  # elements up to which vectors are laid end to end
 
 _Pick = Callable[[Mapping[str, Any]], tuple[Any, ...]]
@@ -22,9 +20,10 @@ class Settled:
 
     A small net answers in microseconds, of which each argument takes its share. JAX takes a tuple of arrays faster than
     a dict, and one array faster than many: small vectors, such as biases, are laid end to end. And a CPU computes
-    convolutions with filters `[height, width, channels, filters]`: in the order of the program it would copy them in
-    each call. Copies in the other order are kept here; the function that is compiled takes the vectors apart and puts
-    the filters back in the order of the program, which XLA takes for no work. No number differs by any of this.
+    with some arrays in another order of their elements, such as filters `[height, width, channels, filters]`: in that
+    of the program it would copy them in each call. Copies in the other order are kept here; the function that is
+    compiled takes the vectors apart and puts the others back in the order of the program, which XLA takes for no work.
+    No number differs by any of this.
 
     An array that was replaced, by an assignment or a training step, is another object, and is taken over with the next
     call. Several threads may call at once.
@@ -33,12 +32,13 @@ class Settled:
       function: called with arrays and feeds by name, and the rest; traced.
       arrays: arrays by name, with the shapes and dtypes of all that will be given.
       feeds: the names of the feeds.
-      filters: the names of the arrays that are filters of convolutions, and wanted in the order of a CPU.
+      orders: the order in which an array is computed with, by name, where it is another one.
       vectors: the names of the arrays that are laid end to end where they are small and have a dtype in common.
 
     Example:
+      >>> import jax.numpy as jnp
       >>> arrays = {"factor": jnp.float32(2), "shift": jnp.ones(2)}
-      >>> double = Settled(lambda a, feeds: a["factor"] * feeds["x"] + a["shift"], arrays, ["x"], [], arrays)
+      >>> double = Settled(lambda a, feeds: a["factor"] * feeds["x"] + a["shift"], arrays, ["x"], {}, arrays)
       >>> double(arrays, {"x": np.float32([1, 2])}).tolist()
       [3.0, 5.0]
     """
@@ -48,11 +48,11 @@ class Settled:
         function: Callable[..., Any],
         arrays: Mapping[str, Any],
         feeds: Sequence[str],
-        filters: Collection[str],
+        orders: Mapping[str, Order],
         vectors: Collection[str],
     ):
         self._shapes = {name: array.shape for name, array in arrays.items()}
-        self._filters = frozenset(filters)
+        self._orders = {name: order for name, order in orders.items() if name in arrays}
         self._joined = _joined({n: array for n, array in arrays.items() if n in vectors})
         together = {name for names in self._joined for name in names}
         self._alone = [name for name in arrays if name not in together]
@@ -108,7 +108,7 @@ class Settled:
     def _named(self, taken: Sequence[Any]) -> dict[str, Any]:
         """The arrays of the program, by name, of what the compiled function is given."""
         count = len(self._alone)
-        named = {n: self._as_in_program(n, array) for n, array in zip(self._alone, taken[:count], strict=True)}
+        named = {n: self._turned_back(n, array) for n, array in zip(self._alone, taken[:count], strict=True)}
         for names, vector in zip(self._joined, taken[count:], strict=True):
             start = 0
             for name in names:
@@ -119,13 +119,16 @@ class Settled:
 
     def _turned(self, name: str, array: Any) -> Any:
         """An array in the order in which it is computed with."""
-        if name not in self._filters:
+        order = self._orders.get(name)
+        if order is None:
             return array
         # By NumPy: for XLA each shape would be a program to compile.
-        return jax.device_put(np.ascontiguousarray(np.asarray(array).transpose(_LAST)), array.sharding)
+        return jax.device_put(np.ascontiguousarray(order.applied(np.asarray(array))), array.sharding)
 
-    def _as_in_program(self, name: str, array: Any) -> Any:
-        return jnp.transpose(array, _FIRST) if name in self._filters else array
+    def _turned_back(self, name: str, array: Any) -> Any:
+        """An array as the program has it."""
+        order = self._orders.get(name)
+        return array if order is None else order.undone(array, self._shapes[name])
 
 
 def _joined(arrays: Mapping[str, Any]) -> list[list[str]]:

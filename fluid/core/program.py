@@ -25,7 +25,7 @@ from fluid.core.discovery import (
     warn_of_random_constants,
 )
 from fluid.core.equations import count, has_arrays, last_values, uses
-from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, ParameterSpec, running
+from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, Order, ParameterSpec, running
 from fluid.core.nested import NestedSequenceBatch, data_of, stand_in
 from fluid.core.origins import Origin, origins_of
 from fluid.core.printing import explained_prints
@@ -100,7 +100,7 @@ class Program:
       convolves: whether one of them is a convolution.
       random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
-      filters: parameters that convolutions of images have for filters, `[filters, channels, height, width]`.
+      orders: in which order of its elements a CPU computes with a parameter, by name, where it is another one.
       minimizes: what `optimizer.minimize` recorded.
       exported: whether it was read from a file, and holds nothing but what was exported.
       batch_sizes: those that it can be run with; None for any.
@@ -123,7 +123,7 @@ class Program:
     origins: Mapping[str, Origin] = {}
     equations = 0
     convolves = False
-    filters: frozenset[str] = frozenset()
+    orders: Mapping[str, Order] = {}
     exported = False
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
@@ -163,7 +163,7 @@ class Program:
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)
         self.dense_uses = frozenset(frame.declared.used_whole)
-        self.filters = frozenset(frame.declared.filters)
+        self.orders = frame.declared.orders
         self._shapes = shapes_of(found)
         self._marked: Shapes | None = None
         self.sites = frame.declared.sites

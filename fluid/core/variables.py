@@ -12,7 +12,7 @@ import numpy as np
 
 from fluid import errors, host_random
 from fluid.core.equations import label
-from fluid.core.frame import TRAIN, Frame, Naming, ParameterSpec, Probabilities, current_frame, user_site
+from fluid.core.frame import TRAIN, Frame, Naming, Order, ParameterSpec, Probabilities, current_frame, user_site
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.origins import user_lines
 from fluid.core.sequence import SequenceBatch, filled
@@ -73,16 +73,17 @@ def named_array(name: str) -> jax.Array:
     return _named_array(frame.declared.arrays[name])
 
 
-def note_filters(filters: jax.Array) -> None:
-    """Note that a convolution of images has a parameter for its filters, which a CPU wants in another order.
+def note_order(parameter: jax.Array, order: Order) -> None:
+    """Note in which order of its elements a CPU computes with a parameter.
 
     Args:
-      filters: `[filters, channels, height, width]`, from `create_parameter`.
+      parameter: an array from `create_parameter`.
+      order: that which the layer computes with; of several layers that of the first.
     """
-    frame = current_frame("layers.conv2d")
-    name = frame.fact(filters, "parameter")
+    frame = current_frame("layers.create_parameter")
+    name = frame.fact(parameter, "parameter")
     if name is not None and not frame.inside_loop:
-        frame.declared.filters.add(name)
+        frame.declared.orders.setdefault(name, order)
 
 
 def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) -> jax.Array:

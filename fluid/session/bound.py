@@ -1,6 +1,7 @@
 """BoundStep: the jitted step of one program over the arrays of a Session."""
 
 import functools
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -268,9 +269,11 @@ class BoundStep:
         """The run that changes nothing, over arrays that are the same in most calls."""
         arrays = self._scope.arrays
         kept = {name: arrays[name] for name in self._step.kept}
+        if not self._on_cpu:
+            return Settled(test, kept, self._step.request.feeds, {}, ())
         # The arrays of a population have an axis more.
-        filters = [n for n in self._program.filters if arrays[n].ndim == 4] if self._on_cpu else []
-        return Settled(test, kept, self._step.request.feeds, filters, kept if self._on_cpu else ())
+        orders = {n: o for n, o in self._program.orders.items() if arrays[n].size == math.prod(o.split)}
+        return Settled(test, kept, self._step.request.feeds, orders, kept)
 
     def _functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """A step that trains, and one that changes nothing, as pure functions of what `raw` hands over."""
