@@ -9,6 +9,7 @@ from fluid import core
 from fluid.layers.image.spatial import Image, Pairs
 
 _MANY_ROWS = 5  # of a filter, from which on its gradients are computed row by row
+_FEW_CHANNELS = 4  # of images, up to which the gradient of the filters is not: rows of so few numbers make slow products
 
 
 def convolve(
@@ -90,6 +91,10 @@ def _convolved(x: jax.Array, filters: jax.Array) -> jax.Array:
     With `r` the rows of a filter, the gradient of the images is a convolution of what comes back with `r` filters of
     one row at once, whose results are added in `r` places; and that of the filters are `r` matrix products.
     """
+    return _plain(x, filters)
+
+
+def _plain(x: jax.Array, filters: jax.Array) -> jax.Array:
     return jax.lax.conv_general_dilated(x, filters, (1, 1), "VALID", dimension_numbers=("NHWC", "OIHW", "NHWC"))
 
 
@@ -100,7 +105,11 @@ def _forward(x: jax.Array, filters: jax.Array) -> tuple[jax.Array, tuple[jax.Arr
 def _backward(saved: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, filters = saved
     slope = computed_once(slope)
-    return _image_gradient(filters, slope), _filter_gradient(x, filters.shape, slope)
+    if x.shape[-1] <= _FEW_CHANNELS:
+        (filter_gradient,) = jax.linear_transpose(lambda filters: _plain(x, filters), filters)(slope)
+    else:
+        filter_gradient = _filter_gradient(x, filters.shape, slope)
+    return _image_gradient(filters, slope), filter_gradient
 
 
 _convolved.defvjp(_forward, _backward)

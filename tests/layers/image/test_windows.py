@@ -244,12 +244,13 @@ def test_windows_side_by_side_are_those_of_reduce_window(layout, dtype):
     ],
     ids=str,
 )
-def test_training_has_the_gradients_of_convolutions(settings, layout):
+@pytest.mark.parametrize("channels", [4, 6])
+def test_training_has_the_gradients_of_convolutions(channels, settings, layout):
     """Whichever way is taken: those of `lax.conv_general_dilated`, computed with the channels first."""
-    x = RNG.normal(size=(2, 4, 9, 11)).astype("float32")
+    x = RNG.normal(size=(2, channels, 9, 11)).astype("float32")
     size, stride, dilation, pads = geometry(settings, x.shape[2:])
     groups = settings.get("groups", 1)
-    w = RNG.normal(size=(6, 4 // groups, *size)).astype("float32")
+    w = RNG.normal(size=(6, channels // groups, *size)).astype("float32")
     order = (0, 1, 2, 3) if layout == "NCHW" else (0, 2, 3, 1)
 
     def program():
