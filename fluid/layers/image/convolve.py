@@ -9,7 +9,7 @@ from fluid import core
 from fluid.layers.image.spatial import Image, Pairs
 
 _MANY_ROWS = 5  # of a filter, from which on its gradients are computed row by row
-_FEW_CHANNELS = 4  # of images, up to which the gradient of the filters is not: rows of so few numbers make slow products
+_FEW_CHANNELS = 4  # up to which the gradient of the filters is not: rows of so few numbers make slow products
 
 
 def convolve(
