@@ -4,7 +4,8 @@ Compiled shapes are kept in a list, and a minibatch is padded to the cheapest of
 larger one is added that holds everything seen so far; its sizes are powers of two, so that this happens rarely. A finer
 shape is added once it would have saved as much padding as a compilation is taken to cost, as long as the budget allows.
 So data whose lengths vary little has one shape, and data that is grouped by length gets a shape for each group. Where a
-compilation costs as much as many minibatches, shapes are made with room for longer rows, and finer ones hardly ever.
+compilation costs as much as many minibatches, shapes are made with room for longer rows, and finer ones hardly ever;
+and where it is known which rows come next, the first shape holds all of them.
 """
 
 import operator
@@ -58,6 +59,8 @@ class _Seen:
       longest: the largest need of all minibatches, by feed and level.
       grown: number of the minibatch for which the largest shape was made.
       growths: how often a shape was made because none held the minibatch.
+      coming: sizes that are needed soon, by feed and level.
+      together: among so many minibatches.
       savings: what finer shapes would have saved since the last choice, in minibatches of the largest shape.
       real: steps of data since the last `take_steps`.
       fed: steps of data and padding since then.
@@ -68,6 +71,8 @@ class _Seen:
     longest: dict[str, int] = field(default_factory=dict)
     grown: int = 0
     growths: int = 0
+    coming: dict[str, int] = field(default_factory=dict)
+    together: int = 0
     savings: dict[Sizes, float] = field(default_factory=dict)
     real: int = 0
     fed: int = 0
@@ -138,6 +143,18 @@ class Buckets:
             self._seen.fed += fed
         return filled
 
+    def expect(self, values: Mapping[str, Any], together: int) -> None:
+        """Hear of rows that will come, so that the first shape may hold them.
+
+        Args:
+          values: what `read_feed` returned of the longest of them, by name.
+          together: how many minibatches come of which none is longer.
+        """
+        seen = self._seen
+        needs = {name: sizes_of(value) for name, value in values.items() if name in self._specs}
+        seen.coming = {str((n, i)): size for n, sizes in needs.items() for i, size in enumerate(sizes or ())}
+        seen.together = together
+
     def take_padding(self) -> float | None:
         """The share of padding among the steps fed since the last call; None when there were none."""
         return padding_of([self])
@@ -163,7 +180,7 @@ class Buckets:
         try:
             shapes = [(str(key), tuple(sizes)) for key, sizes in state["shapes"]]
             savings = {tuple(sizes): float(x) for sizes, x in state["savings"]}
-            dicts = {"counts": dict(state["counts"]), "longest": dict(state["longest"])}
+            dicts = {name: dict(state.get(name, {})) for name in ("counts", "longest", "coming")}
             self._seen = _Seen(**{**state, **dicts, "shapes": shapes, "savings": savings})
         except (TypeError, KeyError, ValueError) as error:
             raise errors.ArgumentError(f"restore needs what buckets.state() returned, found {state!r}") from error
@@ -217,12 +234,30 @@ class Buckets:
         whole = _cost(tuple(map(padded_time, longest)), places)
         price = max(self._price / max(rows * whole, 1), _PRICE)
         if not holding:
-            return self._grow(key, need, longest, places, usual, price >= _DEAR)
+            return self._grow(key, need, longest, places, rows, usual, price >= _DEAR)
         best = min(holding, key=lambda sizes: _cost(sizes, places))
         return self._refine(key, need, best, places, whole, price) if usual else best
 
-    def _grow(self, key: str, need: Sizes, longest: Sizes, places: Places, usual: bool, dear: bool) -> Sizes:
-        """A new shape, which holds everything seen so far; longer rows too if compilations are dear."""
+    def _soon_needed(self, need: Sizes, places: Places, rows: int) -> Sizes | None:
+        """Sizes that hold what is known to come, if to pad all of it to them costs less than to compile once more."""
+        seen = self._seen
+        coming = tuple(seen.coming.get(str(place), 0) for place in places)
+        sizes = _fine(coming)
+        worth_it = seen.together * rows * _cost(sizes, places) <= self._price
+        return sizes if worth_it and _holds(coming, need) else None
+
+    def _grow(self, key: str, need: Sizes, longest: Sizes, places: Places, rows: int, usual: bool, dear: bool) -> Sizes:
+        """A new shape, which holds everything seen so far; longer rows too if compilations are dear.
+
+        Args:
+          key: as for `_choose`, and so are need and places.
+          need: see there.
+          longest: the largest need of all minibatches so far.
+          places: see there.
+          rows: the batch size.
+          usual: whether most minibatches have this key.
+          dear: whether a compilation costs as much as many minibatches.
+        """
         seen = self._seen
         budget = self._budget or 0
         sizes = tuple(map(padded_time, longest))
@@ -231,6 +266,7 @@ class Buckets:
             sizes = min(large, key=lambda known: _cost(known, places), default=sizes)
         elif not seen.shapes and budget > 2:
             sizes = tuple(padded_time(n + n // 2) for n in need) if dear else _fine(need)
+            sizes = self._soon_needed(need, places, rows) or sizes
         elif seen.growths >= (1 if dear else budget // 2):
             sizes = tuple(padded_time(2 * n) for n in longest)
         if usual:

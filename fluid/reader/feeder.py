@@ -1,5 +1,6 @@
 """Makes feeds of minibatches: rows or columns, in any order, become checked arrays by name."""
 
+import contextlib
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from fluid.core import FeedSpec, Program
 from fluid.reader import data_sets
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import is_sample, read_feed
+from fluid.reader.grouping import Grouped
 from fluid.reader.values import complaint
 
 FeedOrder = Sequence[str] | Mapping[str, int] | None
@@ -59,6 +61,7 @@ class Feeder:
         )
         self._least = max((self.positions[name] for name in self._read), default=-1) + 1
         self._most = max(self.positions.values(), default=-1) + 1
+        self._longest: Any = None  # of the rows that were grouped last
         self._batched = [name for name, spec in self._read.items() if spec.shape[:1] == (None,)]
 
     def feed(self, minibatch: Any, batch_index: int | None = None) -> dict[str, Any]:
@@ -87,7 +90,17 @@ class Feeder:
             raise
         if self._aligned:
             self._check_aligned(fed, where)
+        if isinstance(minibatch, Grouped) and minibatch.longest is not self._longest:
+            self._longest = minibatch.longest
+            self._expect(minibatch)
         return self.buckets.pad(fed, where)
+
+    def _expect(self, minibatch: Grouped) -> None:
+        """Tell which sizes the longest row needs that was grouped together with a minibatch."""
+        with contextlib.suppress(errors.FluidError):  # a row that does not fit is refused in its own minibatch
+            columns = self._columns([minibatch.longest], "")
+            fed = {name: read_feed(spec, columns[name]) for name, spec in self._read.items() if spec.lod_level}
+            self.buckets.expect(fed, minibatch.together)
 
     def _columns(self, minibatch: Any, where: str) -> Mapping[str, Any]:
         if isinstance(minibatch, tuple):

@@ -17,6 +17,21 @@ _NAME = "reader.bucket_by_length"
 _MINIBATCHES = 100
 
 
+class Grouped(list[Any]):
+    """The rows of one minibatch, which also tells of those that were grouped together with it.
+
+    Args:
+      rows: of the minibatch.
+      longest: the longest row of all of them.
+      together: how many minibatches they are.
+    """
+
+    def __init__(self, rows: Sequence[Any], longest: Any, together: int):
+        super().__init__(rows)
+        self.longest = longest
+        self.together = together
+
+
 def bucket_by_length(
     reader: ReaderLike,
     batch_size: int,
@@ -70,7 +85,9 @@ def bucket_by_length(
             for number in itertools.count(first):
                 held = list(itertools.islice(inner, per_window * size))
                 grouped = _sorted(held, length) if bounds is None else _grouped(held, length, bounds, size)
-                cut = [grouped[i : i + size] for i in range(0, len(grouped), size)]
+                longest = None if not held else grouped[-1] if bounds is None else max(held, key=length)
+                together = -(-len(held) // size)
+                cut = [Grouped(grouped[i : i + size], longest, together) for i in range(0, len(grouped), size)]
                 # The short minibatch is not shuffled: it comes last.
                 short = cut[len(held) // size :]
                 order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(held) // size)

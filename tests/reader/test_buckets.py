@@ -162,6 +162,29 @@ def test_where_compilations_are_dear_there_are_few(longest, rows):
     assert max(sizes) <= 4 * max(4, *longest)
 
 
+def test_what_is_known_to_come_is_held_by_the_first_shape():
+    """Where that pads less than a compilation costs: all of 50 minibatches of 8 rows, each to at most 40 steps."""
+    fed = [minibatch(ONE, [(n,)] * 8) for n in (5, 37, 20)]
+    for price, together, want in [(16000, 50, [40, 40, 40]), (15999, 50, [8, 64, 64]), (16000, 51, [8, 64, 64])]:
+        buckets = Buckets(ONE, price=price)
+        buckets.expect(minibatch(ONE, [(37,)]), together)
+        resumed = Buckets(ONE, price=price)
+        resumed.restore(json.loads(json.dumps(buckets.state())))
+        for each in (buckets, resumed):
+            assert [size[0][1] for size in shapes(each, fed)] == want
+    # What is needed all the same is held.
+    buckets.expect(minibatch(ONE, [(3,)]), 1)
+    assert shapes(buckets, [minibatch(ONE, [(100,)] * 8)])[0][0][1] >= 100
+
+
+def test_a_state_from_before_anything_was_known_to_come_is_taken():
+    state = Buckets(ONE).state()
+    del state["coming"], state["together"]
+    buckets = Buckets(ONE)
+    buckets.restore(state)
+    assert buckets.state() == Buckets(ONE).state()
+
+
 def test_the_share_of_padding():
     buckets = Buckets(ONE, buckets=[8])
     assert buckets.take_padding() is None

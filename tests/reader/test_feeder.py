@@ -7,12 +7,23 @@ import fluid
 from fluid import errors
 from fluid.core import FeedSpec, SequenceBatch
 from fluid.reader import DataFeeder
+from fluid.reader.buckets import Buckets
 from fluid.reader.feeder import Feeder
+from fluid.reader.grouping import Grouped
 
 SPECS = {"x": FeedSpec("x", (None, 2), "float32"), "y": FeedSpec("y", (None, 1), "int64", limits=(0, 10, None))}
 ONE = {"x": SPECS["x"]}
 WORDS = {"w": FeedSpec("w", (None, 1), "int64", 1)}
 X, Y = np.array([[1, 2], [3, 4], [5, 6]], "float32"), np.array([7, 8, 9])
+
+
+def test_rows_grouped_by_length_are_padded_to_what_the_longest_of_them_needs():
+    """If a compilation costs more than that; a row that does not fit is refused in its own minibatch only."""
+    grouped = [[[1] * n for n in lengths] for lengths in [(3, 4), (30, 33), (5, 6)]]
+    for longest, want in [([1] * 33, [40, 40, 40]), ([1.5] * 33, [8, 128, 8])]:
+        feeder = Feeder(WORDS, buckets=Buckets(WORDS, price=1e6))
+        fed = [feeder.feed(Grouped(rows, longest, 3))["w"] for rows in grouped]
+        assert [batch.data.shape[1] for batch in fed] == want
 
 
 def check(feed):

@@ -37,6 +37,13 @@ def test_minibatches_of_one_window_do_not_overlap_in_length(rows, size):
     assert all(high <= low for (_, high), (low, _) in itertools.pairwise(spans))
 
 
+@pytest.mark.parametrize("boundaries", [None, [3, 9]])
+def test_a_minibatch_tells_of_those_that_were_grouped_with_it(boundaries):
+    rows = [[0] * n for n in (4, 9, 1, 12, 2, 7, 3)]
+    made = list(reader.bucket_by_length(rows, 2, boundaries, buf_size=4))
+    assert [(len(m.longest), m.together) for m in made] == [(12, 2), (12, 2), (7, 2), (7, 2)]
+
+
 @few
 @given(rows_of_lengths, st.integers(1, 7))
 def test_boundaries_are_kept_but_for_what_is_left_over(rows, size):
