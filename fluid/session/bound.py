@@ -267,13 +267,11 @@ class BoundStep:
 
     def _settled(self, test: Callable[..., Any]) -> Settled:
         """The run that changes nothing, over arrays that are the same in most calls."""
-        arrays = self._scope.arrays
-        kept = {name: arrays[name] for name in self._step.kept}
+        kept = {name: self._scope.arrays[name] for name in self._step.kept}
         if not self._on_cpu:
             return Settled(test, kept, self._step.request.feeds, {}, ())
-        # The arrays of a population have an axis more.
-        orders = {n: o for n, o in self._program.orders.items() if arrays[n].size == math.prod(o.split)}
-        return Settled(test, kept, self._step.request.feeds, orders, kept)
+        orders = {n: o for n, o in self._program.orders.items() if kept[n].size == math.prod(o.split)}
+        return Settled(test, kept, self._step.request.feeds, orders, kept)  # a population's arrays have an axis more
 
     def _functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """A step that trains, and one that changes nothing, as pure functions of what `raw` hands over."""
