@@ -137,15 +137,21 @@ class Entry:
             random=bool(found["random"]),
             least=int(found["least"]),
             note=found["note"],
-            orders={
-                name: Order(tuple(map(int, order["split"])), tuple(map(int, order["axes"])))
-                for name, order in found.get("orders", {}).items()
-            },
+            orders=_orders(found.get("orders", {}), found["arrays"]),
         )
 
     def sizes_of(self, feeds: Mapping[str, Any]) -> dict[str, int]:
         """The size of every string in the dimensions of the feeds, for given data."""
         return {d: n for feed in self.feeds for d, n in feed.sizes(feeds[feed.name].shape).items()}
+
+
+def _orders(found: Mapping[str, Any], arrays: Sequence[str]) -> dict[str, Order]:
+    """The orders of some of the arrays; raises ValueError for one of another array, or that is none."""
+    orders = {name: Order(tuple(map(int, o["split"])), tuple(map(int, o["axes"]))) for name, o in found.items()}
+    for name, order in orders.items():
+        if name not in arrays or sorted(order.axes) != list(range(len(order.split))):
+            raise ValueError(f"{name}: {order}")
+    return orders
 
 
 def leaves_of(value: Any) -> Any:

@@ -419,6 +419,8 @@ def rewritten(path, change, resealed=True):
         (lambda m, e: m.pop("entries"), "makes no sense"),
         (lambda m, e: m.update(entries=[1]), "makes no sense"),
         (lambda m, e: m["entries"]["predict"].update(feeds=[{}]), "makes no sense"),
+        (lambda m, e: m["entries"]["predict"].update(orders={"no": {"split": [1], "axes": [0]}}), "makes no sense"),
+        (lambda m, e: m["entries"]["predict"].update(orders={"guess.w_0": {"split": [1], "axes": [1]}}), "no sense"),
         (lambda m, e: m["arrays"]["guess.w_0"].update(file="../../secret.npy"), "makes no sense"),
         (lambda m, e: m["arrays"]["guess.w_0"].update(shape=[1 << 40]), "makes no sense"),
         (lambda m, e: m["arrays"]["guess.w_0"].update(dtype="object"), "makes no sense"),
