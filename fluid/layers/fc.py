@@ -94,7 +94,7 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
         core.note_order(weight, order)
         if this.frame.mode == core.TEST:
             turned = order.applied(weight).reshape(weight.shape)
-            return this.output(images.reshape(x.shape[0], -1) @ turned)
+            return this.output(times_matrix(images.reshape(x.shape[0], -1), turned))
     found = computed(value, lambda rows: times_matrix(rows, weight)) if keep == x.ndim - 1 else None
     product = times_matrix(x.reshape(*x.shape[:keep], -1), weight) if found is None else found.values()
     return output_looked_up(this, like(value, product), found)

@@ -81,7 +81,7 @@ class _Seen:
 class Buckets:
     """Pads the sequences of minibatches, so that few shapes occur.
 
-    Its choices depend on the minibatches before, and on nothing else.
+    Its choices depend on the minibatches before, on what `expect` was told, and on nothing else.
 
     Args:
       specs: the declarations by name.
@@ -265,8 +265,8 @@ class Buckets:
             large = [known for _, known in seen.shapes if _holds(known, longest)]
             sizes = min(large, key=lambda known: _cost(known, places), default=sizes)
         elif not seen.shapes and budget > 2:
-            sizes = tuple(padded_time(n + n // 2) for n in need) if dear else _fine(need)
-            sizes = self._soon_needed(need, places, rows) or sizes
+            room = tuple(padded_time(n + n // 2) for n in need) if dear else _fine(need)
+            sizes = self._soon_needed(need, places, rows) or room
         elif seen.growths >= (1 if dear else budget // 2):
             sizes = tuple(padded_time(2 * n) for n in longest)
         if usual:
