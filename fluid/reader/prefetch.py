@@ -90,10 +90,9 @@ class Prefetcher(Iterator[Prefetched]):
         return len(self._ready)
 
     @property
-    def upcoming(self) -> Any:
-        """What was made of the next minibatch; None when it is not there yet, or could not be made."""
-        first = self._ready[0] if self._ready else None
-        return first.feed if isinstance(first, Prefetched) else None
+    def upcoming(self) -> Iterator[Any]:
+        """What was made of the next minibatches, of those that are there already and could be made."""
+        return (ready.feed for ready in self._ready if isinstance(ready, Prefetched))
 
     def advance(self, count: int = 1) -> None:
         """Read and convert the next minibatch, unless so many were read ahead already; raises interrupts only.
@@ -134,6 +133,10 @@ class Prefetcher(Iterator[Prefetched]):
             raise ready
         finally:
             del ready  # its traceback holds this frame
+
+    def take(self, count: int) -> list[Prefetched]:
+        """The next minibatches, as many as were seen among `upcoming`."""
+        return [self._ready.popleft() for _ in range(count)]  # type: ignore[misc]
 
     def close(self) -> None:
         """End the pass: `finally` blocks of readers run, threads end, and nothing more is given."""

@@ -1,8 +1,9 @@
 """What handlers ask of the step that is about to run: values to see, and values to put in the place of others."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,6 +69,24 @@ class Asked:
             )
 
 
+class _Placed(NamedTuple):
+    """The feeds of steps that shall run in one call, where they are on the device.
+
+    Attributes:
+      feeds: of each step, as they were given.
+      room: how many there may be.
+      there: the same on the device; how many of them are meant is said with the call.
+    """
+
+    feeds: Sequence[Mapping[str, Any]]
+    room: int
+    there: Fed
+
+    def begins_with(self, feeds: Sequence[Mapping[str, Any]], room: int) -> bool:
+        """Whether these are the first of them, in an array of the same size."""
+        return self.room == room and len(feeds) <= len(self.feeds) and all(map(operator.is_, feeds, self.feeds))
+
+
 class AskableStep:
     """The compiled step of a training; a step of which something is asked is compiled by itself, once for each kind.
 
@@ -86,6 +105,8 @@ class AskableStep:
         self._request = request
         self._step = session.bind(program, request)
         self._others: dict[Request, Any] = {}
+        self._ahead: _Placed | None = None
+        self._counts: dict[int, Any] = {}  # on the device, by what they are
         self.buckets = self._step.buckets
 
     @property
@@ -106,6 +127,14 @@ class AskableStep:
         """What handlers write into what they ask of the next step; nothing, of one that ran together with others."""
         return Asked(self._program, together)
 
+    def place_ahead(self, feeds: Sequence[Mapping[str, Any]], room: int) -> None:
+        """Put the feeds of the next steps on the device, while that works on others; see `several`."""
+        self._ahead = self._placed(feeds, room)
+
+    def placed_ahead(self, first: Mapping[str, Any]) -> int:
+        """How many feeds are on the device for one call already, of which the first is this one."""
+        return len(self._ahead.feeds) if self._ahead is not None and self._ahead.feeds[0] is first else 0
+
     def several(self, feeds: Sequence[Mapping[str, Any]], room: int) -> SeveralResults:
         """Run several steps in one call; returns the outputs of each, and by name what handlers want to see.
 
@@ -113,18 +142,24 @@ class AskableStep:
           feeds: of each step, all of the same shapes.
           room: how many there may be in other calls, which need not compile anew then.
         """
-        fed: Fed
+        placed = self._ahead
+        self._ahead = None
+        if placed is None or not placed.begins_with(feeds, room):
+            placed = self._placed(feeds, room)
+        count = len(feeds)
+        if count not in self._counts:
+            self._counts[count] = self._session.place(np.int32(count))
+        return self._step.several(replace(placed.there, count=self._counts[count]), count)
+
+    def _placed(self, feeds: Sequence[Mapping[str, Any]], room: int) -> _Placed:
         first = feeds[0]
-        if isinstance(first, RowFeed):
-            rows = np.zeros((room, len(first.rows)), np.int32)
-            for number, feed in enumerate(feeds):
-                assert isinstance(feed, RowFeed)
-                rows[number] = feed.rows
-            there, count = self._session.place((rows, np.int32(len(feeds))))
-            fed = Picks(first.columns, there, count)
-        else:
-            fed = self._session.place(Stack.of(feeds, room))
-        return self._step.several(fed, len(feeds))
+        if not isinstance(first, RowFeed):
+            return _Placed(feeds, room, self._session.place(Stack.of(feeds, room)))
+        rows = np.zeros((room, len(first.rows)), np.int32)
+        for number, feed in enumerate(feeds):
+            assert isinstance(feed, RowFeed)
+            rows[number] = feed.rows
+        return _Placed(feeds, room, Picks(first.columns, self._session.place(rows), np.int32(len(feeds))))
 
     def __call__(self, feed: Mapping[str, Any], asked: Asked) -> tuple[Results, Results]:
         """Run one step; returns the outputs, and by name what handlers want to see."""

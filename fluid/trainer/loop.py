@@ -1,5 +1,6 @@
 """The training loop, readable from top to bottom."""
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from fluid.session.results import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.dispatch import Losses, Together
-from fluid.trainer.dispatch.together import form_of
+from fluid.trainer.dispatch.together import alike
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -157,9 +158,9 @@ def _epoch(run: Run, losses: Losses) -> EndEpochEvent:
         ended = run.agreement.before_epoch(progress.epoch, batches)
         for batch in () if ended else batches:
             program = run.programs[batch.feed.program]
-            metrics = _steps(run, program, batch, batches, losses)
+            results = _steps(run, program, batch, batches, losses)
             progress.last = run.agreement.after_step(progress.epoch, progress.step, batches)
-            run.checkpoints.after_steps(metrics, program.member.name)
+            run.checkpoints.after_steps(results, program.member.name)
             run.signals.check()
             if run.stopping() or (progress.last and not batches.ended):
                 break
@@ -174,7 +175,9 @@ def _epoch(run: Run, losses: Losses) -> EndEpochEvent:
     return _end_of_epoch(run, *begun)
 
 
-def _steps(run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher, losses: Losses) -> Sequence[Results]:
+def _steps(
+    run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher, losses: Losses
+) -> Sequence[tuple[Results, Results]]:
     """Run the steps of one call of the device: one, or several whose events follow when all of them are under way.
 
     Args:
@@ -185,7 +188,7 @@ def _steps(run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher
       losses: of the steps under way.
 
     Returns:
-      The outputs of each.
+      The outputs of each, and by name what handlers want to see.
     """
     progress = run.progress
     epoch = progress.epoch
@@ -201,15 +204,14 @@ def _steps(run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher
         run.handlers(BeginStepEvent(epoch, begun, feed, first.seconds, asked, program.member.name))
     found = [first]
     if wanted > 1 and not asked.names and not asked.values:
-        found += _more(run, first, batches, wanted)
+        found += _more(run, program, first, batches, wanted)
     if len(found) == 1:
-        results = [step(feed, asked)]
+        results: Sequence[tuple[Results, Results]] = [step(feed, asked)]
         losses.add(results[0][0][program.loss_output], epoch, begun)
     else:
         asked.over = True
-        several = step.several([batch.feed.feed for batch in found], room)
+        results = several = step.several([batch.feed.feed for batch in found], room)
         losses.add(several.stacked(program.loss_output), epoch, begun, len(found))
-        results = list(several)
     for batch in found:
         progress.advance(batch)
     if paced and step.compiled > compiled:
@@ -217,11 +219,13 @@ def _steps(run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher
     quick = sum(batch.seconds for batch in found) < _SLOW and not progress.reads_once
     if quick:  # while the device works
         _read_ahead(run, batches, wanted)
+        if len(found) > 1:
+            _place_ahead(program, first.feed.program, batches, room)
     _tell(run, program, feed, found, results)
     if not quick:  # who waits for the end of this step need not wait for a slow reader as well
         _read_ahead(run, batches, wanted)
         run.handlers.waits.look(batches.seconds, losses.idle)
-    return [metrics for metrics, _ in results]
+    return results
 
 
 def _tell(
@@ -262,17 +266,21 @@ def _wanted(run: Run, program: ProgramRun, feed: Mapping[str, Any]) -> tuple[int
     return room, int(max(1, min(room, ahead, run.checkpoints.steps_ahead())))
 
 
-def _more(run: Run, first: Prefetched, batches: Prefetcher, wanted: int) -> list[Prefetched]:
+def _more(run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher, wanted: int) -> list[Prefetched]:
     """The minibatches behind the first that can go into one call with it, up to so many together."""
-    found: list[Prefetched] = []
-    form = form_of(first.feed.feed)
     _read_ahead(run, batches, wanted - 1)
-    while len(found) < wanted - 1 and not run.stopping():
-        turn = batches.upcoming
-        if turn is None or turn.program != first.feed.program or form_of(turn.feed) != form:
-            break
-        found.append(next(batches))
-    return found
+    if run.stopping():
+        return []
+    if program.step.placed_ahead(first.feed.feed) >= wanted:
+        return batches.take(wanted - 1)
+    return batches.take(alike(first.feed, itertools.islice(batches.upcoming, wanted - 1)))
+
+
+def _place_ahead(program: ProgramRun, number: int, batches: Prefetcher, room: int) -> None:
+    """Put what the next call is fed with on the device, as far as the minibatches for it are there."""
+    turns = list(itertools.islice(batches.upcoming, room))
+    if turns and turns[0].program == number and (more := alike(turns[0], turns[1:])):
+        program.step.place_ahead([turn.feed for turn in turns[: 1 + more]], room)
 
 
 def _end_of_epoch(run: Run, begun: float, waited: float, compiled: int) -> EndEpochEvent:

@@ -56,8 +56,13 @@ class CheckpointHooks(abc.ABC):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
 
     @abc.abstractmethod
-    def after_steps(self, metrics: Sequence[Results], program: str) -> None:
-        """Called after each step of a program, or after several in one call, when their handlers are done."""
+    def after_steps(self, results: Sequence[tuple[Results, Results]], program: str) -> None:
+        """Called after each step of a program, or after several in one call, when their handlers are done.
+
+        Args:
+          results: of each step its outputs, and what handlers wanted to see.
+          program: its name.
+        """
 
     @abc.abstractmethod
     def steps_ahead(self) -> float:
@@ -77,7 +82,7 @@ class NoCheckpoints(CheckpointHooks):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         pass
 
-    def after_steps(self, metrics: Sequence[Results], program: str) -> None:
+    def after_steps(self, results: Sequence[tuple[Results, Results]], program: str) -> None:
         """Do nothing."""
 
     def steps_ahead(self) -> float:
@@ -272,11 +277,11 @@ class Checkpoints(CheckpointHooks):
         interval = self.config.step_interval
         return math.inf if interval is None else max(1, interval - self._since)
 
-    def after_steps(self, metrics: Sequence[Results], program: str) -> None:
+    def after_steps(self, results: Sequence[tuple[Results, Results]], program: str) -> None:
         """Save if it is time; what is due at the last step of an epoch waits for its end."""
-        self._since += len(metrics)
+        self._since += len(results)
         if self._score is not None:
-            for outputs in metrics:
+            for outputs, _ in results:
                 self._score.add(outputs, program)
         if self._due() and not self._progress.last:
             self.save()

@@ -147,7 +147,7 @@ class Checkpoint:
           ArgumentError: the loop is not inside `with checkpoint:`.
         """
         self._check_entered("after_step")
-        self._checkpoints.after_steps([_NOTHING], "")
+        self._checkpoints.after_steps([(_NOTHING, _NOTHING)], "")
         self._between_steps = True
         self._signals.check()
         self._between_steps = False

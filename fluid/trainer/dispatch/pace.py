@@ -25,14 +25,12 @@ class Pace:
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
         self._spans: list[float] = []
+        self._together = 1
 
     @property
     def together(self) -> int:
         """How many steps: a power of two; 1 until that is known."""
-        if len(self._spans) < _SPANS:
-            return 1
-        seconds = min(self._spans)
-        return 1 if seconds >= _LONG else min(MOST, 2 ** math.ceil(math.log2(max(_CALL / max(seconds, 1e-9), 1))))
+        return self._together
 
     def mark(self, steps: int, now: float) -> None:
         """Note that the loop has waited for a step.
@@ -43,8 +41,15 @@ class Pace:
         """
         if self._last is not None and steps > self._last[0] and len(self._spans) < _SPANS:
             self._spans.append((now - self._last[1]) / (steps - self._last[0]))
+            if len(self._spans) == _SPANS:
+                self._together = _worth_a_call(min(self._spans))
         self._last = (steps, now)
 
     def interrupt(self) -> None:
         """Leave the time since the last mark out, as in which something was compiled."""
         self._last = None
+
+
+def _worth_a_call(seconds: float) -> int:
+    """How many steps of so many seconds each are worth one call."""
+    return 1 if seconds >= _LONG else min(MOST, 2 ** math.ceil(math.log2(max(_CALL / max(seconds, 1e-9), 1))))

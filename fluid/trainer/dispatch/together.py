@@ -1,8 +1,9 @@
 """Together: how many of the next steps run in one call of the device, without anybody seeing a difference."""
 
+import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -13,7 +14,7 @@ from fluid.distributed import group
 from fluid.reader.resident import RowFeed
 from fluid.session import Session
 from fluid.trainer.dispatch.pace import Pace
-from fluid.trainer.programs import Member
+from fluid.trainer.programs import Member, Turn
 
 log = logging.getLogger("fluid")
 
@@ -97,6 +98,13 @@ class Together:
         """Leave the time since the last mark out."""
         for pace in self._paces.values():
             pace.interrupt()
+
+
+def alike(first: Turn, turns: Iterable[Turn]) -> int:
+    """How many of the turns behind one can go into one call with it: up to the first of another program or form."""
+    form = form_of(first.feed)
+    fits = lambda turn: turn.program == first.program and form_of(turn.feed) == form  # noqa: E731
+    return sum(1 for _ in itertools.takewhile(fits, turns))
 
 
 def form_of(feed: Mapping[str, Any]) -> Any:

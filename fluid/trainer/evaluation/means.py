@@ -19,6 +19,8 @@ from fluid.trainer.handlers import Handler
 
 # So many steps are read at a time.
 _CHUNK = 32
+# So many wait at most for a moment in which the device has something to do.
+_POSTPONED = 128
 
 
 class _Chunk(NamedTuple):
@@ -90,7 +92,7 @@ class Means:
         """
         self._unread.append(([metrics.unread(place) for place in self._places.values()], examples))
         # The loop itself has waited for the oldest of them, unless they ran in one call with the newest.
-        if len(self._unread) > _CHUNK + IN_FLIGHT and self._is_computed(_CHUNK):
+        if len(self._unread) > _CHUNK + IN_FLIGHT and self._is_computed(_CHUNK) and not self._is_waited_for():
             self._put_together()
 
     def read(self) -> dict[str, Any]:
@@ -123,6 +125,11 @@ class Means:
     def _is_computed(self, count: int) -> bool:
         """Whether nothing has to wait for the oldest steps, that may have run in one call with newer ones."""
         return all(is_computed(value) for value in self._unread[count - 1][0][:1])
+
+    def _is_waited_for(self) -> bool:
+        """Whether the device has done all the steps of one call, and waits for the next one."""
+        newest = self._unread[-1][0][:1]
+        return len(self._unread) <= _POSTPONED and any(isinstance(v, Later) and v.is_ready for v in newest)
 
     def _put_together(self) -> None:
         """Read the oldest steps; or make one array for each scalar of them, where reading an array is expensive."""

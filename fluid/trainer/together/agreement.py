@@ -103,5 +103,5 @@ def _upcoming(batches: Prefetcher) -> str:
     """The shapes of the next minibatch, by name of feed, in words."""
     if batches.ended:
         return _NONE
-    turn = batches.upcoming
+    turn = next(batches.upcoming, None)
     return "unknown" if turn is None else ", ".join(f"{n} {list(v.shape)}" for n, v in sorted(turn.feed.items()))

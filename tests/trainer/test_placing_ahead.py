@@ -1,0 +1,128 @@
+"""What the next call of several steps is fed with goes to the device while that works on the call before."""
+
+import numpy as np
+import pytest
+from checkpointed import X, Y, assert_equal, state, trainer
+
+import fluid
+from fluid.session import BoundStep, Session
+from fluid.session.fused import SeveralResults
+from fluid.trainer.evaluation.means import Means
+
+pytestmark = pytest.mark.usefixtures("optimized")
+
+
+def columns(on_device=False):
+    """11 minibatches, the last of which is shorter."""
+    return fluid.reader.arrays((X[:43], Y[:43]), batch_size=4, on_device=on_device)
+
+
+class Cadence(fluid.Handler):
+    """Says how many steps may run, in turn; keeps what it sees, and replaces what one step is fed with."""
+
+    def __init__(self, ahead=(), override=()):
+        self._ahead = list(ahead)
+        self._override = override
+        self._until = 0
+        self.losses = []
+
+    def steps_ahead(self):
+        if not self._ahead:
+            return 100
+        if self.done >= self._until:
+            self._until = self.done + self._ahead.pop(0)
+        return self._until - self.done
+
+    def begin_step(self, event):
+        if self.done in self._override:
+            event.override({"x": np.zeros(event.feed["x"].shape, "float32")})
+
+    def end_step(self, event):
+        self.losses.append(float(event.metrics["loss"]))
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_the_next_feeds_are_there_before_the_steps_have_ended(on_device, monkeypatch):
+    told = []
+    place, several = Session.place, BoundStep.several
+
+    def placing(self, value):
+        told.append("number" if isinstance(value, np.int32) else "feeds")
+        return place(self, value)
+
+    def calling(self, fed, count):
+        told.append(count)
+        return several(self, fed, count)
+
+    monkeypatch.setattr(BoundStep, "several", calling)
+    made = trainer(steps_per_dispatch=4)
+    reader = columns(on_device)
+    made.train(reader)  # brings the data set to the device
+    told.clear()
+    monkeypatch.setattr(Session, "place", placing)
+    made.train(reader, handlers=[Told(told)])
+    first = ["feeds", "number", 4, "feeds", *["end"] * 4]
+    assert told == [*first, 4, "feeds", *["end"] * 4, "number", 2, "end", "end", "end"]
+
+
+class Told(fluid.Handler):
+    def __init__(self, told):
+        self._told = told
+
+    def steps_ahead(self):
+        return 100
+
+    def end_step(self, event):
+        self._told.append("end")
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize(
+    "ahead, override", [((4, 2, 4, 1), ()), ((2, 4, 3, 4), ()), ((4, 4), (4,)), ((3, 1, 4), (3, 8))]
+)
+def test_what_was_placed_and_is_not_wanted_is_not_fed(ahead, override, on_device):
+    def run(together):
+        seen = Cadence(ahead, override)
+        made = trainer(steps_per_dispatch=together)
+        made.train(columns(on_device), 2, handlers=[seen])
+        return seen.losses, state(made)
+
+    losses, left = run(1)
+    found = run(4)
+    assert found[0] == losses
+    assert_equal(found[1], left)
+
+
+class Work:
+    """The losses of the steps of one call, which the device has computed when it is said so."""
+
+    def __init__(self, losses, done=False):
+        self._losses = losses
+        self.done = done
+
+    def __array__(self, dtype=None, copy=None):
+        return self._losses
+
+    def is_ready(self):
+        return self.done
+
+
+def test_means_are_computed_while_the_device_works():
+    """When the device waits for the next call, what is left to compute waits as well, unless there is much of it."""
+    losses = np.random.default_rng(0).normal(size=(20, 50)).astype("float32")
+    program = fluid.Program(lambda: fluid.layers.mean(fluid.layers.data("x", shape=[2])))
+
+    def gathered(idle):
+        means, waiting = Means(program), []
+        for row in losses:
+            work = Work(row, idle)
+            for number, (metrics, _) in enumerate(SeveralResults([work], 50, ["loss"], ())):
+                work.done = idle or number == 49
+                means.add(metrics, examples=1)
+                waiting.append(len(means._unread))
+        assert means.read()["loss"] == pytest.approx(losses.astype("float64").mean(), rel=1e-12)
+        return np.reshape(waiting, losses.shape)
+
+    busy = gathered(idle=False)
+    assert (np.diff(busy)[:, -1] == 1).all() and busy.max() <= 90
+    assert 90 < gathered(idle=True).max() < 130
