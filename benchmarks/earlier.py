@@ -8,13 +8,12 @@ README's net, and how long the ragged encoder of 8 epochs takes.
 
 import argparse
 import functools
-import json
 import os
 import pathlib
 import subprocess
 import tempfile
 
-from startup import encoder, process
+from startup import encoder, reached
 from timing import Row, interleave, table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -24,7 +23,7 @@ def first_step(source: str) -> float:
     """CPU seconds of a process with the fluid of a folder, up to its first training step."""
     with tempfile.TemporaryDirectory() as place:
         arguments = ("fluid", "digits", "step", f"{place}/parameters.npz")
-        return float(json.loads(process("first_step.py", *arguments, folder=f"{place}/fluid", source=source)[1]))
+        return reached(*arguments, folder=f"{place}/fluid", source=source)["CPU"]
 
 
 def measure(earlier: str, rounds: int) -> list[Row]:

@@ -299,6 +299,11 @@ def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first:
     # XLA computes a number by itself in other instructions than one among many, which may round in another way.
     if words is None or dtype.itemsize > 4 or count == 1 or (shape and shape[0] > _rows(shape)):
         return _draw(kind, key, shape, dtype, first, second)
+    # Most weights are uniform, and those that train in float32 are: to compile nothing for them is worth a path apart.
+    if kind == "uniform" and dtype == np.float32:
+        uniform = host_random.between(words, count, first, second)
+        if uniform is not None:
+            return uniform.reshape(shape)
     blocks = host_random.blocks_of_fractions(words, count, dtype)
     drawn = [np.asarray(_from_fractions(kind, fractions, first, second)) for fractions in blocks]
     return np.concatenate([np.empty(0, dtype), *drawn])[:count].reshape(shape)

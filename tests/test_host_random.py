@@ -1,9 +1,12 @@
 """Random numbers that are drawn on the host are those of `jax.random`, to the bit."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiles import counted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +52,34 @@ def test_fractions(seed, dtype):
     np.testing.assert_array_equal(found.astype("float32"), wanted.astype("float32"))
 
 
+@few
+@given(seed=seeds, low=st.floats(-10, 10, width=32), width=st.floats(2**-10, 10, width=32))
+def test_numbers_between_bounds_are_rounded_once(seed, low, width):
+    """Beside exact fractions: no other float32 is nearer."""
+    low, high = np.float32(low), np.float32(low) + np.float32(width)
+    words = host_random.key_data(jax.random.key(seed))
+    found = host_random.between(words, 200, low, high)
+    if found is None:
+        assert abs(low) > 2**4 * (high - low) or abs(low) < 2**-27 * (high - low)
+        return
+    assert found.dtype == np.float32 and found.min() >= low and found.max() <= high
+    drawn = host_random.fractions_of(words, 200, "float32")
+    for number, fraction in zip(found, drawn, strict=True):
+        exact = Fraction(float(fraction)) * Fraction(float(high - low)) + Fraction(float(low))
+        off = abs(Fraction(float(number)) - exact)
+        assert all(off <= abs(Fraction(float(np.nextafter(number, np.float32(end)))) - exact) for end in (-99, 99))
+
+
+@pytest.mark.usefixtures("optimized")
+@pytest.mark.parametrize(
+    "low, high", [(5.0, 5.01), (1e-12, 1.0), (0.0, 1e-30), (0.0, 3.0), (-2.0, -2.0), (-np.inf, 1.0)]
+)
+def test_bounds_of_all_sizes(low, high):
+    key = jax.random.key(3)
+    found = initializer.Uniform(low, high)(key, (9, 5), jnp.dtype("float32"))
+    np.testing.assert_array_equal(found, np.asarray(jax.random.uniform(key, (9, 5), "float32", low, high)))
+
+
 DRAWN = {
     "uniform": initializer.Uniform(-0.3, 0.31),
     "normal": initializer.Normal(0.1, 0.7),
@@ -58,6 +89,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("shape", [(2,), (7,), (20, 1, 3, 3), (180, 10), (257, 9), (300, 200), (0, 3)])
@@ -85,13 +117,15 @@ def test_other_generators_are_left_to_jax():
 
 
 def test_a_trainer_compiles_no_program_for_each_shape():
-    def program(widths):
+    def program(widths, init):
         x = fluid.layers.data("x", shape=[3])
         for width in widths:
-            x = fluid.layers.fc(x, size=width)
+            x = fluid.layers.fc(x, size=width, param_attr=init)
         return fluid.layers.mean(x)
 
-    fluid.Session(lambda: program([4]))
-    before = initializer._from_fractions._cache_size()
-    fluid.Session(lambda: program(range(5, 15)))
-    assert initializer._from_fractions._cache_size() == before
+    normal = initializer.Normal()
+    fluid.Session(lambda: program([4], normal))
+    with counted() as compiled:
+        fluid.Session(lambda: program(range(5, 15), normal))
+        fluid.Session(lambda: program([4, 17], initializer.Xavier()))
+    assert compiled == []

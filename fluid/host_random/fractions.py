@@ -1,5 +1,6 @@
 """Random fractions, from which numbers of other distributions are made."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,3 +52,34 @@ def blocks_of_fractions(words: np.ndarray, count: int, dtype: Any) -> Iterator[n
     for start in range(0, count, _BLOCK):
         part = fractions[start : start + _BLOCK]
         yield np.pad(part, (0, _BLOCK - len(part)))
+
+
+def between(words: np.ndarray, count: int, low: float, high: float) -> np.ndarray | None:
+    """What `jax.random.uniform` draws between two bounds, for any shape of so many elements: float32 `[count]`.
+
+    XLA computes `fraction * (high - low) + low` with one rounding, where the processor can. A float64 holds the product
+    and the sum of such float32 numbers as they are, so that its rounding to a float32 is the only one here as well.
+
+    Args:
+      words: from `key_data`.
+      count: at most 2**32.
+      low: the lower bound.
+      high: the upper bound.
+
+    Returns:
+      The numbers; None for bounds so far apart in size that a float64 would round.
+
+    Example:
+      >>> import jax
+      >>> from fluid.host_random import key_data
+      >>> key = jax.random.key(7)
+      >>> between(key_data(key), 6, -1, 1).tolist() == jax.random.uniform(key, (6,), minval=-1, maxval=1).tolist()
+      True
+    """
+    first = np.float32(low)
+    width = np.float32(high) - first
+    apart = math.frexp(width)[1] - math.frexp(first)[1] if first else 0
+    if not (2.0**-60 < width < 2.0**60 and -5 <= apart <= 28):
+        return None
+    drawn = fractions_of(words, count, np.float32).astype(np.float64) * float(width) + float(first)
+    return np.maximum(drawn.astype(np.float32), first)

@@ -108,25 +108,31 @@ def batch_norm(
     bias = this.bias(bias_attr, size, dtype)
     mean_name, moving_mean = this.state(moving_mean_name, "w", size, dtype, Constant(0.0))
     variance_name, moving_variance = this.state(moving_variance_name, "w", size, dtype, Constant(1.0))
+    shape = along_axis(axis, x.ndim)
     if is_test or use_global_stats or this.frame.mode == core.TEST or core.is_frozen(mean_name):
         mean = moving_mean
         variance = moving_variance
+        near = None
     else:
-        mean, variance = _batch_moments(input, x, axis)
+        near, centred, mean, variance = _batch_moments(input, x, axis)
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
     mean, variance = recorded_moments(this, mean, variance)
     # One factor per channel: scaling the whole image twice would cost much more.
     factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
-    shape = along_axis(axis, x.ndim)
-    result = affine(wide(x) - mean.reshape(shape), factor, bias, shape)
+    if near is None:
+        centred = wide(x) - mean.reshape(shape)
+    else:  # they are centred about a point near the mean already; the rest of the way is one number per channel
+        rest = (near - mean) * factor
+        bias = rest if bias is None else rest + bias
+    result = affine(centred, factor, bias, shape)
     result = result.astype(x.dtype)
     recorded = this.output(like(input, result)) if images is None else this.output_channels_first(result)
     return this.activate(recorded, act)
 
 
-def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any]:
-    """Mean and variance of a batch.
+def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any, Any, Any]:
+    """Mean and variance of a batch, and what they are computed from.
 
     Args:
       value: the input of the layer; of a SequenceBatch the valid steps count.
@@ -134,7 +140,8 @@ def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any]:
       axis: the dimension of the channels in it.
 
     Returns:
-      Mean and variance `[channels]`, over all other dimensions.
+      A point near the mean `[channels]`; the array minus that point; mean and variance `[channels]`, over all other
+      dimensions.
     """
     # Reading the data is most of the work, so both moments are taken in one pass. Moments about a point near the mean
     # are as exact as those of two passes, and the mean of the first example is such a point.
@@ -142,5 +149,7 @@ def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any]:
     axes = tuple(i for i in range(x.ndim) if i != axis)
     x = wide(x)
     near = jax.lax.stop_gradient(jnp.mean(x[:1], axis=axes, keepdims=True))
-    shift, square = (jnp.mean(v, axis=axes, where=valid) for v in (x - near, jnp.square(x - near)))
-    return near.reshape(-1) + shift, jnp.maximum(square - jnp.square(shift), 0)
+    centred = x - near
+    shift, square = (jnp.mean(v, axis=axes, where=valid) for v in (centred, jnp.square(centred)))
+    near = near.reshape(-1)
+    return near, centred, near + shift, jnp.maximum(square - jnp.square(shift), 0)
