@@ -14,8 +14,8 @@ from fluid.lazy import optax
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import unless, with_rate
 
-Size = Callable[[Any, Any], Any]
-Step = Callable[[Any, Any, Any], Any]
+OfTwo = Callable[[Any, Any], Any]
+Step = Callable[[Any], OfTwo]
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Adam(Optimizer):
     def rule(self) -> optax.GradientTransformation:
         """The corrected mean divided by the root of the mean square."""
 
-        def step(m: Any, v: Any, count: Any) -> Any:
+        def step(count: Any) -> OfTwo:
             correction = jnp.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
-            return correction * m / (jnp.sqrt(v) + self.epsilon)
+            return lambda m, v: correction * m / (jnp.sqrt(v) + self.epsilon)
 
         return with_rate(_moments(self.beta1, _mean_square(self.beta2), step), self.learning_rate)
 
@@ -113,8 +113,9 @@ class Adamax(Optimizer):
         def largest(n: Any, g: Any) -> Any:
             return jnp.maximum(jnp.abs(g), self.beta2 * n + self.epsilon)
 
-        def step(m: Any, n: Any, count: Any) -> Any:
-            return m / n / (1 - self.beta1**count)
+        def step(count: Any) -> OfTwo:
+            correction = 1 - self.beta1**count
+            return lambda m, n: m / n / correction
 
         return with_rate(_moments(self.beta1, largest, step), self.learning_rate)
 
@@ -155,8 +156,8 @@ class Lamb(Optimizer):
     def rule(self) -> optax.GradientTransformation:
         """Mean and mean square, weight decay, and the ratio of the norms, in one chain."""
 
-        def step(m: Any, v: Any, count: Any) -> Any:
-            return m / (jnp.sqrt(v) + self.epsilon)
+        def step(count: Any) -> OfTwo:
+            return lambda m, v: m / (jnp.sqrt(v) + self.epsilon)
 
         stages = optax.chain(
             _moments(self.beta1, _mean_square(self.beta2), step),
@@ -166,17 +167,17 @@ class Lamb(Optimizer):
         return with_rate(stages, self.learning_rate)
 
 
-def _mean_square(decay: float) -> Size:
+def _mean_square(decay: float) -> OfTwo:
     return lambda v, g: decay * v + (1 - decay) * g * g
 
 
-def _moments(beta1: float, size: Size, step: Step) -> optax.GradientTransformation:
+def _moments(beta1: float, size: OfTwo, step: Step) -> optax.GradientTransformation:
     """The rules of Adam's kind, before the learning rate.
 
     Args:
       beta1: decay of the moving mean of gradients.
       size: gives the next measure of their size, from the old one and a gradient.
-      step: gives the update, from mean, size and the number of updates.
+      step: gives for a number of updates what makes an update of mean and size.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:
@@ -187,7 +188,7 @@ def _moments(beta1: float, size: Size, step: Step) -> optax.GradientTransformati
         count = state.count + 1
         mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, grads)
         nu = jax.tree.map(size, state.nu, grads)
-        scaled = jax.tree.map(lambda m, v: step(m, v, count), mu, nu)
+        scaled = jax.tree.map(step(count), mu, nu)
         return scaled, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(init, update)
