@@ -112,7 +112,9 @@ def batch_norm(
     if is_test or use_global_stats or this.frame.mode == core.TEST or core.is_frozen(mean_name):
         mean = moving_mean
         variance = moving_variance
-        near = None
+        # An answer takes one pass less over what is not centred; a gradient would be a difference of large numbers.
+        near = 0.0 if this.frame.mode == core.TEST else mean
+        centred = wide(x) if this.frame.mode == core.TEST else wide(x) - mean.reshape(shape)
     else:
         near, centred, mean, variance = _batch_moments(input, x, axis)
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
@@ -120,12 +122,8 @@ def batch_norm(
     mean, variance = recorded_moments(this, mean, variance)
     # One factor per channel: scaling the whole image twice would cost much more.
     factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
-    if near is None:
-        centred = wide(x) - mean.reshape(shape)
-    else:  # they are centred about a point near the mean already; the rest of the way is one number per channel
-        rest = (near - mean) * factor
-        bias = rest if bias is None else rest + bias
-    result = affine(centred, factor, bias, shape)
+    rest = (near - mean) * factor  # of the way to the mean, one number for each channel
+    result = affine(centred, factor, rest if bias is None else rest + bias, shape)
     result = result.astype(x.dtype)
     recorded = this.output(like(input, result)) if images is None else this.output_channels_first(result)
     return this.activate(recorded, act)
