@@ -1,5 +1,6 @@
 """Layers that behave differently in training: dropout and batch_norm."""
 
+import jax
 import numpy as np
 import pytest
 from layers.run import output, run
@@ -39,6 +40,50 @@ def test_batch_norm_is_exact_far_from_zero(shape, far):
     exact = exact - exact.mean(axes, keepdims=True)
     exact /= np.sqrt(exact.var(axes, keepdims=True) + 1e-5)
     np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6 * max(far, 5))
+
+
+@pytest.mark.parametrize("mode", ["train", "frozen"])
+@pytest.mark.parametrize("far", [0.0, 10.0, 1e3])
+def test_gradients_of_batch_norm_are_exact_far_from_zero(far, mode):
+    """Those of images, scale and bias, beside the closed form in float64."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(far, 1, [64, 4, 8, 8]).astype("float32")
+    weights = rng.normal(size=x.shape).astype("float32")
+    program = fluid.Program(lambda: layers.batch_norm(layers.data("x", [4, 8, 8]), is_test=mode == "frozen"))
+    axes = (0, 2, 3)
+    exact = x.astype("float64")
+    mean, variance = exact.mean(axes, keepdims=True), exact.var(axes, keepdims=True)
+    values = [np.ones(4), np.zeros(4), mean.ravel(), variance.ravel()]
+    arrays = {
+        f"batch_norm_0.{n}": v.astype("float32") for n, v in zip(("w_0", "b_0", "w_1", "w_2"), values, strict=True)
+    }
+    scale, bias = "batch_norm_0.w_0", "batch_norm_0.b_0"
+
+    def loss(x, some):
+        found = program.apply({**arrays, **some}, {"x": x}, key=None, mode="train").outputs[0]
+        return (found * weights).sum()
+
+    by_x, by_name = jax.grad(loss, (0, 1))(x, {scale: arrays[scale], bias: arrays[bias]})
+    root = np.sqrt(variance + 1e-5)
+    normal = (exact - mean) / root
+    slope = weights.astype("float64")
+    if mode == "train":
+        slope = slope - slope.mean(axes, keepdims=True) - normal * (slope * normal).mean(axes, keepdims=True)
+    np.testing.assert_allclose(by_x, slope / root, atol=1e-6 * max(far, 5))
+    np.testing.assert_allclose(by_name[bias], weights.sum(axes), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(by_name[scale], (weights * normal).sum(axes), rtol=1e-4, atol=1e-4 * max(far, 10))
+
+
+@pytest.mark.parametrize("far", [0.0, 10.0, 1e3])
+def test_batch_norm_in_test_mode_is_as_exact_as_its_input(far):
+    x = np.random.default_rng(0).normal(far, 1, [64, 4, 8, 8]).astype("float32")
+    program = fluid.Program(lambda: layers.batch_norm(layers.data("x", [4, 8, 8])))
+    arrays = {f"batch_norm_0.{n}": np.full(4, v, "float32") for n, v in zip(("w_0", "b_0"), (1.5, 0.3), strict=True)}
+    moving = {f"batch_norm_0.{n}": np.full(4, v, "float32") for n, v in zip(("w_1", "w_2"), (far, 0.9), strict=True)}
+    found = program.apply({**arrays, **moving}, {"x": x}, key=None, mode="test").outputs[0]
+    exact = 1.5 * (x.astype("float64") - far) / np.sqrt(np.float32(0.9).astype("float64") + 1e-5) + np.float32(0.3)
+    # Numbers of this size are 2**-23 of it apart.
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=4 * max(far, 5) * 2.0**-23)
 
 
 def test_dropout_masks_depend_on_the_key_and_the_name():
