@@ -61,7 +61,7 @@ def arrays(
     def rows(epoch: int, start: int) -> Iterator[slice | np.ndarray]:
         order = None
         if shuffle:  # JAX numbers rows with 32 bits, and the whole order is cast more quickly than its parts
-            order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count).astype(kind)
+            order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count).astype(kind, copy=False)
         for low in range(start * size, end, size):
             span = slice(low, min(low + size, end))
             yield span if order is None else order[span]

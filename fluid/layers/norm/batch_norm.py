@@ -113,8 +113,8 @@ def batch_norm(
         mean = moving_mean
         variance = moving_variance
         # An answer takes one pass less over what is not centred; a gradient would be a difference of large numbers.
-        near = 0.0 if this.frame.mode == core.TEST else mean
-        centred = wide(x) if this.frame.mode == core.TEST else wide(x) - mean.reshape(shape)
+        tested = this.frame.mode == core.TEST
+        near, centred = (0.0, wide(x)) if tested else (mean, wide(x) - mean.reshape(shape))
     else:
         near, centred, mean, variance = _batch_moments(input, x, axis)
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))

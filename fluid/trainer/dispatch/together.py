@@ -103,7 +103,10 @@ class Together:
 def alike(first: Turn, turns: Iterable[Turn]) -> int:
     """How many of the turns behind one can go into one call with it: up to the first of another program or form."""
     form = form_of(first.feed)
-    fits = lambda turn: turn.program == first.program and form_of(turn.feed) == form  # noqa: E731
+
+    def fits(turn: Turn) -> bool:
+        return turn.program == first.program and form_of(turn.feed) == form
+
     return sum(1 for _ in itertools.takewhile(fits, turns))
 
 
