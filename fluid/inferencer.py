@@ -20,11 +20,11 @@ from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.prediction import (
+    Answer,
     Ensemble,
     Plan,
     constant,
     ensemble_session,
-    form_of,
     needed_feeds,
     on_host,
     stream,
@@ -33,6 +33,7 @@ from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike, Rename, newest_checkpoint, source_of
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
+_ANSWERS = 8  # so many shapes are answered with the least Python
 
 
 class Inferencer(ShowsProgram, SpelledElsewhere):
@@ -160,8 +161,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         ladders = self.program.buckets if buckets is None else buckets
         self._buckets = Buckets(self.program.feeds, ladders, max_compilations=None)
         self._plans: dict[Any, Plan] = {}
-        # By names, shapes and dtypes: what answers arrays that have passed every check, and are run as they are.
-        self._known: dict[Any, Callable[[Mapping[str, Any]], Results]] = {}
+        # For arrays of shapes that have passed every check, and run as they are; those of the newest shapes first.
+        self._answers: tuple[Answer, ...] = ()
 
     def infer(self, feed: Mapping[str, Any] | Any, fetch: Fetch | None = None, return_numpy: bool = True) -> Results:
         """Run the program on data.
@@ -185,10 +186,12 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         """
         if self.remote is not None:
             return self.remote.infer(feed if isinstance(feed, Mapping) else self._named(feed), fetch, return_numpy)
-        form = form_of(feed) if fetch is None and return_numpy and type(feed) is dict else None
-        known = self._known.get(form)
-        if known is not None:
-            return known(feed)
+        plain = fetch is None and return_numpy
+        if plain:
+            for answer in self._answers:
+                results = answer(feed)
+                if results is not None:
+                    return results
         if not isinstance(feed, Mapping):
             feed = self._named(feed)
         key = tuple(feed) if fetch is None else (*feed, None, *([fetch] if isinstance(fetch, str) else fetch))
@@ -204,8 +207,9 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             feeds = self.session.take(feeds)
             overrides = self.session.take(overrides)
         values = plan.begin(feeds, overrides)()
-        if form is not None and all(feeds.get(n) is value for n, value in feed.items()) and plan.takes(feeds, values):
-            self._known[form] = plan.answering()
+        as_it_is = all(type(value) is np.ndarray and feeds.get(name) is value for name, value in feed.items())
+        if plain and as_it_is and plan.takes(feeds, values):
+            self._answers = (plan.answering(feeds, values), *self._answers[: _ANSWERS - 1])
         if return_numpy:
             values = on_host(values)
         else:

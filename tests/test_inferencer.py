@@ -124,6 +124,31 @@ def test_results_by_name():
     assert found["double"].tolist() == [[2, 4]] and found[1].tolist() == [[1, 2]]
 
 
+def test_what_differs_from_calls_before_is_checked_and_computed_as_if_it_came_first():
+    def program():
+        x, y = (fluid.layers.data(name, shape=[2]) for name in "xy")
+        return {"difference": x - y}
+
+    inferencer = fluid.Inferencer(program, params={}, bucket=False)
+    x, y = (np.float32(RNG.normal(size=(12, 2))) for _ in "xy")
+    for _ in range(3):
+        for size in range(1, 13):
+            found = inferencer.infer({"x": x[:size], "y": y[:size]})["difference"]
+            np.testing.assert_array_equal(found, x[:size] - y[:size])
+        other_order = inferencer.infer({"y": y, "x": x})["difference"]
+        np.testing.assert_array_equal(other_order, x - y)
+        for feed in ({"x": x.astype("float64"), "y": y}, {"x": x, "y": y.tolist()}, {"x": x, "y": jnp.asarray(y)}):
+            np.testing.assert_array_equal(inferencer.infer(feed)["difference"], x - y)
+        np.testing.assert_array_equal(inferencer.infer({"x": x, "y": y}, fetch=["y"])[0], y)
+        assert not isinstance(inferencer.infer({"x": x, "y": y}, return_numpy=False)[0], np.ndarray)
+        with pytest.raises(errors.FluidError, match="'y'"):
+            inferencer.infer({"x": x})
+        with pytest.raises(errors.FluidError, match="z"):
+            inferencer.infer({"x": x, "y": y, "z": y})
+        with pytest.raises(errors.FeedError):
+            inferencer.infer({"x": x, "y": y[:, :1]})
+
+
 def test_threads_get_the_right_answers(trained, inferencer):
     wrong = []
 

@@ -5,5 +5,6 @@ from fluid.compilation.cache import keep_compilations, set_compilation_cache
 from fluid.compilation.entries import Entries
 from fluid.compilation.price import price_of
 from fluid.compilation.settled import Settled
+from fluid.compilation.soon import soon
 
-__all__ = ["Ahead", "Entries", "Settled", "keep_compilations", "price_of", "set_compilation_cache"]
+__all__ = ["Ahead", "Entries", "Settled", "keep_compilations", "price_of", "set_compilation_cache", "soon"]

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid.compilation import soon
 from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch
 from fluid.place import Place
 from fluid.reader.adapters import Minibatches
@@ -17,6 +18,9 @@ from fluid.session.names import check_feed, split_names
 from fluid.session.results import Results
 from fluid.session.session import Session
 from fluid.session.step import Request
+
+# Gives the results of data, or None for data that it is not made for.
+Answer = Callable[[Any], Results | None]
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
@@ -181,16 +185,33 @@ class Plan:
         size = batch_size(feeds)
         return self._room(size) == size
 
-    def answering(self) -> Callable[[Mapping[str, Any]], Results]:
-        """A function of arrays with the names, shapes and dtypes of some that `takes` is true of; gives their results.
+    def answering(self, fed: Mapping[str, np.ndarray], values: Sequence[Any]) -> Answer:
+        """A function of data that gives its results; None where that differs in names, shapes or dtypes from some.
 
         All that it needs is at hand in it, since each attribute that is looked up counts: behind the arithmetic of a
         net, little of what Python reads is left in the caches of the CPU.
+
+        Args:
+          fed: some arrays by name that `takes` is true of.
+          values: what they gave.
         """
-        run = self.step.direct()
+        forms = tuple((name, value.shape, value.dtype) for name, value in fed.items())
+        count = len(forms)
+        on_cpu = all(device.platform == "cpu" for value in values for device in value.devices())
+        run = soon(self.step.direct()) if on_cpu else self.step.direct()
         names = self.names
         as_numpy = np.asarray
-        return lambda feeds: Results(list(map(as_numpy, run(feeds))), names)
+
+        def answer(feed: Any) -> Results | None:
+            if type(feed) is not dict or len(feed) != count:
+                return None
+            for name, shape, dtype in forms:
+                value = feed.get(name)
+                if type(value) is not np.ndarray or value.shape != shape or value.dtype != dtype:
+                    return None
+            return Results(list(map(as_numpy, run(feed))), names)
+
+        return answer
 
     def begin(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Callable[[], Sequence[Any]]:
         """Start a batch, padded to the next power of two unless padding changes the results.
@@ -227,26 +248,6 @@ class Plan:
         values = self.step.raw(feeds, overrides)
         # Results are cut on the host: on the device each size would be a compilation of its own.
         return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
-
-
-def form_of(feed: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """The names, shapes and dtypes of a feed of NumPy arrays, as something that can be a key; None of other feeds.
-
-    Args:
-      feed: by name.
-
-    Example:
-      >>> form_of({"x": np.zeros((2, 3))})
-      ('x', (2, 3), dtype('float64'))
-      >>> form_of({"x": [1, 2]}) is None
-      True
-    """
-    form: tuple[Any, ...] = ()
-    for name, value in feed.items():
-        if type(value) is not np.ndarray:
-            return None
-        form += (name, value.shape, value.dtype)
-    return form
 
 
 def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:

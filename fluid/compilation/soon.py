@@ -1,0 +1,81 @@
+"""Soon: the results of short calls on a CPU, without the time in which a sleeping thread wakes up."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_SHORT = 5e-4  # seconds that a call takes at most whose results are asked for again and again
+_APART = 0.1  # seconds in which nobody asks so after two threads called at the same time
+
+# To other threads, of Python too; not every system has it.
+_give_way: Callable[[], None] | None = getattr(os, "sched_yield", None)
+
+
+class Threads:
+    """Which threads wait for results at the same time.
+
+    Attributes:
+      first: held by the thread that came first.
+      met: when the last one came beside it, in seconds of the clock.
+    """
+
+    def __init__(self) -> None:
+        self.first = threading.Lock()
+        self.met = float("-inf")
+
+
+_THREADS = Threads()  # those of all models share the cores
+
+
+def soon(
+    run: Callable[..., Sequence[Any]],
+    clock: Callable[[], float] = time.perf_counter,
+    give_way: Callable[[], None] | None = _give_way,
+    threads: Threads = _THREADS,
+) -> Callable[..., Sequence[Any]]:
+    """A function that returns what another one does, where short work on a CPU is done when it returns.
+
+    A thread that sleeps until the device is done wakes up late, by about as long as a small net computes. One that asks
+    again and again has the results at once, but takes a core, which a larger net or another thread can use. So results
+    are asked for only if the call before was short, and if no other thread called in the last tenth of a second.
+
+    Args:
+      run: returns arrays that one call on the device computes.
+      clock: seconds.
+      give_way: lets other threads run; None where a system has no way to: then nothing is asked for.
+      threads: those that wait.
+
+    Example:
+      >>> import jax
+      >>> double = soon(jax.jit(lambda x: [2 * x]))
+      >>> double(1.5)[0].item()
+      3.0
+    """
+    if give_way is None:
+        return run
+    short = False
+
+    def call(*arguments: Any) -> Sequence[Any]:
+        nonlocal short
+        begin = clock()
+        end = begin + _SHORT
+        alone = threads.first.acquire(blocking=False)
+        try:
+            values = run(*arguments)
+            if not alone:
+                threads.met = begin
+            is_ready = values[0].is_ready
+            if short and begin - threads.met > _APART:
+                while not is_ready() and clock() < end:
+                    give_way()
+            elif not is_ready():
+                values[0].block_until_ready()
+        finally:
+            if alone:
+                threads.first.release()
+        short = clock() < end
+        return values
+
+    return call
