@@ -31,51 +31,53 @@ _THREADS = Threads()  # those of all models share the cores
 
 def soon(
     run: Callable[..., Sequence[Any]],
+    fetch: Callable[[Sequence[Any]], Any],
     clock: Callable[[], float] = time.perf_counter,
     give_way: Callable[[], None] | None = _give_way,
     threads: Threads = _THREADS,
-) -> Callable[..., Sequence[Any]]:
-    """A function that returns what another one does, where short work on a CPU is done when it returns.
+) -> Callable[..., Any]:
+    """A function that starts work on a CPU and fetches its results, in little more time than the work takes.
 
     A thread that sleeps until the device is done wakes up late, by about as long as a small net computes. One that asks
     again and again has the results at once, but takes a core, which a larger net or another thread can use. So results
-    are asked for only if the call before was short, and if no other thread called in the last tenth of a second.
+    are asked for only if the call before was short, and if no other thread called in the last tenth of a second. All
+    that can be done while the device works is done then.
 
     Args:
-      run: returns arrays that one call on the device computes.
+      run: returns arrays that one call on the device computes, and does not wait for them.
+      fetch: takes these arrays, and waits for them where they are not there; what it returns is returned.
       clock: seconds.
       give_way: lets other threads run; None where a system has no way to: then nothing is asked for.
       threads: those that wait.
 
     Example:
       >>> import jax
-      >>> double = soon(jax.jit(lambda x: [2 * x]))
-      >>> double(1.5)[0].item()
+      >>> double = soon(jax.jit(lambda x: [2 * x]), lambda arrays: arrays[0].item())
+      >>> double(1.5)
       3.0
     """
     if give_way is None:
-        return run
+        return lambda *arguments: fetch(run(*arguments))
     short = False
 
-    def call(*arguments: Any) -> Sequence[Any]:
+    def call(*arguments: Any) -> Any:
         nonlocal short
+        values = run(*arguments)
         begin = clock()
         end = begin + _SHORT
         alone = threads.first.acquire(blocking=False)
         try:
-            values = run(*arguments)
             if not alone:
                 threads.met = begin
-            is_ready = values[0].is_ready
             if short and begin - threads.met > _APART:
+                is_ready = values[0].is_ready
                 while not is_ready() and clock() < end:
                     give_way()
-            elif not is_ready():
-                values[0].block_until_ready()
+            results = fetch(values)
         finally:
             if alone:
                 threads.first.release()
         short = clock() < end
-        return values
+        return results
 
     return call

@@ -182,12 +182,33 @@ def finish_convolution(
     recorded = record_images(this, image, computed, result)
     bias = this.bias(bias_attr, [result.shape[computed.channel_axis]], result.dtype)
     if bias is not None:
-        images = channels_last(recorded)
-        if images is None:
-            recorded = this.output(recorded + bias.reshape(along_axis(image.channel_axis, recorded.ndim)))
-        else:
-            recorded = this.output_channels_first(images + bias)
+        recorded = _with_bias(this, recorded, bias, image.channel_axis)
     return this.activate(recorded, act)
+
+
+def _with_bias(this: Layer, value: Any, bias: Any, axis: int) -> Any:
+    """Record the sum of a value and one number for each channel."""
+    images = channels_last(value)
+    if images is not None:
+        value, axis = images, images.ndim - 1
+    total = value + bias.reshape(along_axis(axis, value.ndim))
+    recorded = this.output(total) if images is None else this.output_channels_first(total)
+    if recorded is total or channels_last(recorded) is total:
+        this.frame.note(total, with_bias=(value, bias, axis))
+    return recorded
+
+
+def without_bias(value: Any, axis: int) -> tuple[Any, Any]:
+    """What a convolution computed before its bias, for a layer that adds a number to each channel anyway.
+
+    Args:
+      value: with the bias, in which the channels lie along `axis`.
+
+    Returns:
+      The value without the bias, and that `[channels]`; the value itself and 0.0 if no bias was added in this place.
+    """
+    before, bias, along = core.current_frame("layers").fact(value, "with_bias") or (value, 0.0, None)
+    return (before, bias) if along == axis else (value, 0.0)
 
 
 def divided_channels(this: Layer, image: Image, argument: str, value: Any, parts: int) -> int:
