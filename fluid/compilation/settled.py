@@ -57,7 +57,7 @@ class Settled:
         together = {name for names in self._joined for name in names}
         self._alone = [name for name in arrays if name not in together]
         self._pick = _picking(tuple(arrays))
-        self._pick_fed = _picking(tuple(feeds))
+        self._fed = tuple(feeds)
         # The arrays of the last call, and what was made of them.
         self._known: tuple[Sequence[Any], Sequence[Any]] = ([None] * len(arrays), ())
 
@@ -71,7 +71,7 @@ class Settled:
         known, taken = self._known
         if not all(map(operator.is_, known, self._pick(arrays))):
             taken = self._take(arrays)
-        return self._jitted(taken, self._pick_fed(feeds), *rest)
+        return self._jitted(taken, tuple(map(feeds.__getitem__, self._fed)), *rest)
 
     def over(self, arrays: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], Any]:
         """Calls over these arrays, as a function of feeds: the same numbers, with less Python in each call.
@@ -80,22 +80,23 @@ class Settled:
           arrays: by name, those of a call before; what is assigned there counts from the next call on.
         """
         pick = self._pick
-        pick_fed = self._pick_fed
+        fed = self._fed
         jitted = self._jitted
         same = operator.is_
 
         def call(feeds: Mapping[str, Any]) -> Any:
             known, taken = self._known
-            results = jitted(taken, pick_fed(feeds))
+            fed_in_order = tuple(map(feeds.__getitem__, fed))  # by no function of Python
+            results = jitted(taken, fed_in_order)
             if all(map(same, known, pick(arrays))):  # looked at while the device works; there is little to lose
                 return results
-            return jitted(self._take(arrays), pick_fed(feeds))
+            return jitted(self._take(arrays), fed_in_order)
 
         return call
 
     def lower(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], *rest: Any) -> jax.stages.Lowered:
         """What a call compiles, as `jax.jit` has it."""
-        return self._jitted.lower(self._take(arrays), self._pick_fed(feeds), *rest)
+        return self._jitted.lower(self._take(arrays), tuple(map(feeds.__getitem__, self._fed)), *rest)
 
     def _take(self, arrays: Mapping[str, Any]) -> Sequence[Any]:
         """The arrays as the compiled function takes them, which are kept for the next call."""
