@@ -1,16 +1,20 @@
 """Nets in plain JAX and optax, for processes that shall import nothing else, in the form that is fastest on a CPU.
 
 Images have their channels last, filters are `[kh, kw, channels, filters]`, and pooling compares pixels.
-Parameters and states have the names that fluid gives them.
+Parameters and states have the names that fluid gives them. A process that only answers does not load optax.
 """
+
+from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-import optax
+
+if TYPE_CHECKING:
+    import optax
 
 Arrays = dict[str, Any]
 
@@ -114,6 +118,7 @@ NETS = {
 
 def plain_step(loss_of: Callable[..., Any], optimizer: optax.GradientTransformation) -> Callable[..., tuple[Any, Any]]:
     """The jitted step `((parameters, slots), *batch) -> (state, loss)` of `loss_of(parameters, *batch)`."""
+    import optax
 
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state: tuple[Arrays, Any], *batch: Any) -> tuple[Any, Any]:
@@ -129,6 +134,7 @@ def make_step(
     forward: Callable[[Arrays, Arrays, Any, bool], tuple[Any, Arrays]], optimizer: optax.GradientTransformation
 ) -> Callable[..., tuple[Any, Any]]:
     """The jitted step `(state, x, labels) -> (state, loss)`; the state is donated."""
+    import optax
 
     def loss_function(parameters: Arrays, states: Arrays, x: Any, labels: Any) -> tuple[Any, Arrays]:
         logits, states = forward(parameters, states, x, True)

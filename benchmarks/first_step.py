@@ -26,11 +26,11 @@ def data(shape: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def step_by_fluid(net: str, path: str, reading: float = 0.0) -> None:
-    import models
+    import by_fluid
 
     import fluid
 
-    model = {"digits": models.DIGITS, "lenet": models.LENET}[net]
+    model = by_fluid.NETS[net]
     x, labels = data(model.shape)
     trainer = fluid.Trainer(model.train_program, fluid.optimizer.Adam(1e-3))
 
@@ -45,11 +45,11 @@ def step_by_fluid(net: str, path: str, reading: float = 0.0) -> None:
 
 
 def answer_by_fluid(net: str, path: str) -> None:
-    import models
+    import by_fluid
 
     import fluid
 
-    model = {"digits": models.DIGITS, "lenet": models.LENET}[net]
+    model = by_fluid.NETS[net]
     inferencer = fluid.Inferencer(model.inference_program, params=dict(np.load(path)))
     inferencer.infer({"x": data(model.shape)[0][:1]})
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from by_fluid import digits_program, lenet_program
 from by_hand import convolution, digits_forward, lenet_forward
 
 import fluid
@@ -73,24 +74,6 @@ def mlp_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any,
     hidden = jax.nn.relu(x @ p["fc_0.w_0"] + p["fc_0.b_0"])
     hidden = jax.nn.relu(hidden @ p["fc_1.w_0"] + p["fc_1.b_0"])
     return hidden @ p["fc_2.w_0"] + p["fc_2.b_0"], states
-
-
-def digits_program() -> Any:
-    """The net of the README, on 1 x 8 x 8."""
-    x = fluid.layers.data(name="x", shape=[1, 8, 8])
-    hidden = fluid.nets.simple_img_conv_pool(x, 20, 3, pool_size=2, pool_stride=2, act="relu")
-    return fluid.layers.fc(fluid.layers.batch_norm(hidden), size=10, act="softmax")
-
-
-def lenet_program(layout: str) -> Any:
-    """LeNet on images of 28 x 28 points, batch normalisation after each convolution."""
-    hidden = fluid.layers.data(name="x", shape=[1, 28, 28] if layout == "NCHW" else [28, 28, 1])
-    for num_filters in (20, 50):
-        hidden = fluid.layers.conv2d(hidden, num_filters=num_filters, filter_size=5, data_format=layout)
-        hidden = fluid.layers.batch_norm(hidden, act="relu", data_layout=layout)
-        hidden = fluid.layers.pool2d(hidden, pool_size=2, pool_stride=2, pool_type="max", data_format=layout)
-    hidden = fluid.layers.fc(hidden, size=500, act="relu")
-    return fluid.layers.fc(hidden, size=10, act="softmax")
 
 
 def resnet_program(layout: str) -> Any:

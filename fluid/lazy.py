@@ -1,8 +1,10 @@
 """What is loaded when it is first used: optax, which a program that only infers never needs, and most of fluid."""
 
+import contextlib
 import importlib
 import pathlib
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,17 @@ if TYPE_CHECKING:
     import optax as optax
 else:
     optax = _Lazy("optax")
+
+
+def load_optax_ahead() -> None:
+    """Begin to load optax in a thread: for who needs it soon, and before that works outside of Python for a while."""
+    if "optax" not in sys.modules:
+        threading.Thread(target=_load_optax, name="fluid-optax").start()
+
+
+def _load_optax() -> None:
+    with contextlib.suppress(ImportError):  # who needs it meets the same error, and raises it where it belongs
+        importlib.import_module("optax")
 
 
 Attached = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]

@@ -60,6 +60,39 @@ def test_a_layer_is_not_hidden_by_the_module_of_its_name():
     assert python(code) == "True True"
 
 
+OPTAX = """
+import sys, threading
+import fluid
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "optax":
+            print(threading.current_thread().name, end=" ")
+            if {fails}:
+                raise ImportError("no optax here")
+
+def program():
+    return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+
+sys.meta_path.insert(0, Finder())
+fluid.Inferencer(program, params=dict(fluid.Session(program).scope)).infer(dict(x=[[1, 2]]))
+print("optax" in sys.modules, end=" ")
+try:
+    fluid.Trainer(program, fluid.optimizer.Adam())
+except ImportError as error:
+    print(error, end=" ")
+print("optax" in sys.modules)
+"""
+
+
+def test_optax_is_loaded_while_the_first_initial_values_are_drawn_and_never_to_infer():
+    assert python(OPTAX.replace("{fails}", "False")) == "False fluid-optax True"
+
+
+def test_without_optax_its_error_is_raised_where_it_is_needed():
+    assert python(OPTAX.replace("{fails}", "True")) == "False fluid-optax MainThread no optax here False"
+
+
 def test_training_over_the_network_loads_on_use():
     code = "import sys, fluid; print('fluid.online' in sys.modules, fluid.OnlineTrainer.__name__)"
     assert python(code) == "False OnlineTrainer"

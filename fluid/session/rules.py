@@ -14,7 +14,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import Program, warn
 from fluid.core.equations import filled, unneeded
-from fluid.lazy import optax
+from fluid.lazy import load_optax_ahead, optax
 from fluid.optimizer.loss_scale import skip_overflows
 from fluid.param_attr import ParamAttr
 from fluid.session.rows import Rows, keeps_other_rows, update
@@ -146,6 +146,8 @@ def rules_of(program: Program) -> list[Rule]:
 
     Warns when a table that was declared sparse has to be updated densely, and of a schedule that is none.
     """
+    if program.minimizes:
+        load_optax_ahead()  # initial values come first
     rules = []
     for minimize in program.minimizes:
         _check_schedule(minimize.optimizer)
