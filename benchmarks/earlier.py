@@ -3,7 +3,7 @@
     python benchmarks/earlier.py COMMIT --rounds 5
 
 Both run the same scripts, in processes that find nothing compiled: the CPU seconds to the first training step of the
-README's net, and how long the ragged encoder of 8 epochs takes.
+README's net, from the start of the process and from `Trainer()`; and how long the ragged encoder of 8 epochs takes.
 """
 
 import argparse
@@ -19,22 +19,27 @@ from timing import Row, interleave, table
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def first_step(source: str) -> float:
-    """CPU seconds of a process with the fluid of a folder, up to its first training step."""
+def first_step(source: str) -> dict[str, float]:
+    """Seconds by clock of a process with the fluid of a folder, up to its first training step."""
     with tempfile.TemporaryDirectory() as place:
         arguments = ("fluid", "digits", "step", f"{place}/parameters.npz")
-        return reached(*arguments, folder=f"{place}/fluid", source=source)["CPU"]
+        return reached(*arguments, folder=f"{place}/fluid", source=source)
 
 
 def measure(earlier: str, rounds: int) -> list[Row]:
-    rows = []
-    for what, work in (
-        ("README's net to the first step, CPU", first_step),
-        ("ragged encoder, 8 epochs, wall", functools.partial(encoder, "default")),
-    ):
-        peers = {"fluid": functools.partial(work, str(ROOT)), "hand": functools.partial(work, earlier)}
-        rows.append(Row(f"{what} / at the commit", "s", interleave(peers, rounds), higher_is_better=False))
-    return rows
+    sources = {"fluid": str(ROOT), "hand": earlier}
+    steps = interleave({peer: functools.partial(first_step, source) for peer, source in sources.items()}, rounds)
+    encoders = {peer: functools.partial(encoder, "default", source) for peer, source in sources.items()}
+    figures = {
+        "README's net, start to first step, CPU": {
+            peer: [each["CPU"] for each in all_] for peer, all_ in steps.items()
+        },
+        "README's net, Trainer() to first step, CPU": {
+            peer: [each["CPU, imported"] for each in all_] for peer, all_ in steps.items()
+        },
+        "ragged encoder, 8 epochs, wall": interleave(encoders, rounds),
+    }
+    return [Row(f"{what} / at the commit", "s", each, higher_is_better=False) for what, each in figures.items()]
 
 
 def main() -> None:

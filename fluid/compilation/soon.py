@@ -40,8 +40,8 @@ def soon(
 
     A thread that sleeps until the device is done wakes up late, by about as long as a small net computes. One that asks
     again and again has the results at once, but takes a core, which a larger net or another thread can use. So results
-    are asked for only if the call before was short, and if no two threads were in calls at the same time within the last
-    tenth of a second.
+    are asked for only if the call before was short, and if no two threads called at the same time within the last tenth
+    of a second.
 
     Args:
       run: returns arrays that one call on the device computes, and does not wait for them.
