@@ -9,8 +9,9 @@ from typing import Any
 _SHORT = 5e-4  # seconds that a call takes at most whose results are asked for again and again
 _APART = 0.1  # seconds in which nobody asks so after two threads called at the same time
 
-# To other threads, of Python too; not every system has it.
-_give_way: Callable[[], None] | None = getattr(os, "sched_yield", None)
+# To other threads, of Python too; not every system has it. On one core, asking only keeps it from computing.
+_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+_give_way: Callable[[], None] | None = None if _CORES == 1 else getattr(os, "sched_yield", None)
 
 
 class Threads:
@@ -47,7 +48,7 @@ def soon(
       run: returns arrays that one call on the device computes, and does not wait for them.
       fetch: takes these arrays, and waits for them where they are not there; what it returns is returned.
       clock: seconds.
-      give_way: lets other threads run; None where a system has no way to: then nothing is asked for.
+      give_way: lets other threads run; None where a system has no way to, or one core: then nothing is asked for.
       threads: those that wait.
 
     Example:

@@ -1,5 +1,9 @@
 """Results of short calls are asked for, those of long ones are waited for asleep; with a clock that the test moves."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -125,6 +129,14 @@ def test_without_a_way_to_let_others_run_nothing_is_asked(device):
     for _ in range(2):
         assert call(1, "two") == [1, "two"]
         assert (device.slept, device.asked) == (1, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not say on which cores one runs")
+def test_on_one_core_nothing_is_asked():
+    code = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]); from fluid.compilation import soon; "
+    code += "call = soon(lambda: [1], lambda values: values + [2]); print(call(), call())"  # 1 cannot be asked
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[1, 2] [1, 2]"
 
 
 def test_a_call_that_cannot_be_fetched_leaves_others_as_they_were(device, threads):
