@@ -25,6 +25,12 @@ def lenet_program(layout: str) -> Any:
     return fluid.layers.fc(hidden, size=10, act="softmax")
 
 
+def loss_of(inference_program: Callable[[], Any]) -> Any:
+    """What a net that gives probabilities is trained by."""
+    label = fluid.layers.data(name="label", shape=[1], dtype="int64")
+    return fluid.layers.mean(fluid.layers.cross_entropy(inference_program(), label))
+
+
 class Net(NamedTuple):
     """A net.
 
@@ -38,8 +44,7 @@ class Net(NamedTuple):
 
     def train_program(self) -> Any:
         """The loss."""
-        label = fluid.layers.data(name="label", shape=[1], dtype="int64")
-        return fluid.layers.mean(fluid.layers.cross_entropy(self.inference_program(), label))
+        return loss_of(self.inference_program)
 
 
 NETS = {

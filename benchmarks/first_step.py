@@ -3,7 +3,7 @@
     python benchmarks/first_step.py fluid digits step parameters.npz
 
 Prints as JSON the time at which that was done and the seconds of all its threads until then, from the start and since
-all was imported; who started it knows how long it took, and how long the process took to end. The file has the trained
+its imports; who started it knows how long it took, and how long the process took to end. The file has the trained
 parameters, from which an answer is computed. A "late step" is one whose minibatch takes a second to read.
 """
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from by_fluid import digits_program, lenet_program
+from by_fluid import digits_program, lenet_program, loss_of
 from by_hand import convolution, digits_forward, lenet_forward
 
 import fluid
@@ -49,8 +49,7 @@ class Model(NamedTuple):
 
     def train_program(self) -> Any:
         """Fluid's loss."""
-        label = fluid.layers.data(name="label", shape=[1], dtype="int64")
-        return fluid.layers.mean(fluid.layers.cross_entropy(self.inference_program(), label))
+        return loss_of(self.inference_program)
 
     def data(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Generated inputs and labels: noise around one random pattern per class."""

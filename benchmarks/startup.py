@@ -43,8 +43,8 @@ def process(script: str, *arguments: str, folder: str, source: str | None = None
 def reached(*arguments: str, folder: str, source: str | None = None) -> dict[str, float]:
     """Seconds by clock that `first_step.py` takes; arguments as for `process`.
 
-    "wall" and "CPU" end when it has reached what it is for, and "process" ends with it; "CPU, imported" begins when all
-    is imported.
+    "wall" and "CPU" end when it has reached what it is for, and "process" ends with it; "CPU, imported" begins behind
+    the imports, and has in it what fluid loads on use.
     """
     start = time.time()
     whole, printed = process("first_step.py", *arguments, folder=folder, source=source)

@@ -207,9 +207,10 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             feeds = self.session.take(feeds)
             overrides = self.session.take(overrides)
         values = plan.begin(feeds, overrides)()
-        as_it_is = all(type(value) is np.ndarray and feeds.get(name) is value for name, value in feed.items())
-        if plain and as_it_is and plan.takes(feeds, values):
-            self._answers = (plan.answering(feeds, values), *self._answers[: _ANSWERS - 1])
+        # Only arrays that are fed as they came are known by their shapes.
+        if plain and all(type(v) is np.ndarray and feeds.get(n) is v for n, v in feed.items()):
+            if plan.takes(feeds, values):
+                self._answers = (plan.answering(feeds, values), *self._answers[: _ANSWERS - 1])
         if return_numpy:
             values = on_host(values)
         else:

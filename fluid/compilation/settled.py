@@ -71,7 +71,7 @@ class Settled:
         known, taken = self._known
         if not all(map(operator.is_, known, self._pick(arrays))):
             taken = self._take(arrays)
-        return self._jitted(taken, tuple(map(feeds.__getitem__, self._fed)), *rest)
+        return self._jitted(taken, _in_order(feeds, self._fed), *rest)
 
     def over(self, arrays: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], Any]:
         """Calls over these arrays, as a function of feeds: the same numbers, with less Python in each call.
@@ -86,7 +86,7 @@ class Settled:
 
         def call(feeds: Mapping[str, Any]) -> Any:
             known, taken = self._known
-            fed_in_order = tuple(map(feeds.__getitem__, fed))  # by no function of Python
+            fed_in_order = tuple(map(feeds.__getitem__, fed))  # `_in_order`, without a call of Python
             results = jitted(taken, fed_in_order)
             if all(map(same, known, pick(arrays))):  # looked at while the device works; there is little to lose
                 return results
@@ -96,7 +96,7 @@ class Settled:
 
     def lower(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], *rest: Any) -> jax.stages.Lowered:
         """What a call compiles, as `jax.jit` has it."""
-        return self._jitted.lower(self._take(arrays), tuple(map(feeds.__getitem__, self._fed)), *rest)
+        return self._jitted.lower(self._take(arrays), _in_order(feeds, self._fed), *rest)
 
     def _take(self, arrays: Mapping[str, Any]) -> Sequence[Any]:
         """The arrays as the compiled function takes them, which are kept for the next call."""
@@ -150,6 +150,10 @@ def _joined(arrays: Mapping[str, Any]) -> list[list[str]]:
 def _end_to_end(arrays: Sequence[Any]) -> Any:
     """One vector of several, where the first of them lies."""
     return jax.device_put(np.concatenate([np.ravel(np.asarray(array)) for array in arrays]), arrays[0].sharding)
+
+
+def _in_order(values: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(map(values.__getitem__, names))
 
 
 def _picking(names: tuple[str, ...]) -> _Pick:
