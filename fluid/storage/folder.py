@@ -5,8 +5,7 @@
         arrays/         parameters, states, slots, counters, as Orbax writes them
         meta.json       their shapes and dtypes, and the position of training
         fluid.seal      checksums of all of these
-      50.writing/       a save that is not complete; removed later if its process was killed
-      50.writing-7a1c/  the same, of several processes; see `fluid.storage.parts`
+      50.writing-7a1c/  a save that is not complete; removed later if its process was killed
       30.damaged/       set aside because its checksums were wrong
       60.undone/        set aside because training went back to a step before it
       fluid.lock        held by the trainer that writes here
@@ -21,9 +20,10 @@ import math
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -88,6 +88,7 @@ class Folder:
             ) from error
         self._identity = self._stat()
         self._lock: int | None = None
+        self._failed: list[pathlib.Path] = []  # saves of which something may come back; see `discard`
 
     def acquire(self) -> None:
         """Lock the folder against other trainers; nothing happens when this one holds the lock already.
@@ -119,6 +120,9 @@ class Folder:
     def release(self) -> None:
         """Give the lock back."""
         if self._lock is not None:
+            with contextlib.suppress(OSError):  # what cannot be removed now is left to `sweep`
+                _remove_while_written(self._failed)
+            self._failed.clear()
             os.close(self._lock)
             self._lock = None
 
@@ -197,21 +201,35 @@ class Folder:
         """
         import orbax.checkpoint as ocp
 
-        temporary = self.begin(f"{step}.writing")
+        temporary = self.begin(step)
         try:
             with ocp.Checkpointer(ocp.StandardCheckpointHandler(), **_by_itself()) as writer:
                 writer.save(temporary / ARRAYS, args=ocp.args.StandardSave(with_elements(arrays)))
             self.finish(temporary, step, arrays, meta)
         except BaseException:
-            remove(temporary)
+            self.discard(temporary)
             raise
 
-    def begin(self, name: str) -> pathlib.Path:
-        """Make an empty folder for a step to be written; what is left of an earlier one of that name goes."""
-        temporary = self.path / name
-        remove(temporary)
+    def begin(self, step: int) -> pathlib.Path:
+        """Make an empty folder for a step to be written, of a name that none had before."""
+        with contextlib.suppress(OSError):
+            _remove_while_written(self._failed)
+        temporary = self.path / f"{step}.writing-{secrets.token_hex(4)}"
         temporary.mkdir(mode=0o700)
         return temporary
+
+    def discard(self, temporary: pathlib.Path) -> None:
+        """Remove what was written of a step that failed.
+
+        A write fails as soon as one file does, while threads of TensorStore go on with the others, and make the folder
+        again if it is gone. So it is removed once more before the next save, and when the lock is given back.
+
+        Args:
+          temporary: from `begin`.
+        """
+        self._failed.append(temporary)
+        with contextlib.suppress(OSError):  # the failure itself is what the caller shall hear of
+            _remove_while_written(self._failed)
 
     def finish(
         self,
@@ -249,13 +267,7 @@ class Folder:
 
         Some of several processes may still be ending and write to it meanwhile; what they add goes the next time.
         """
-        for name in os.listdir(self.path):
-            if _LEFTOVER.fullmatch(name) and not (self.path / name).is_symlink():
-                try:
-                    remove(self.path / name)
-                except OSError as error:
-                    if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-                        raise
+        _remove_while_written(self.path / name for name in os.listdir(self.path) if _LEFTOVER.fullmatch(name))
 
     def set_aside(self, step: int, why: str) -> str:
         """Rename a step to `STEP.why`, so that it is neither used nor lost; returns the new name."""
@@ -321,3 +333,13 @@ def remove(path: pathlib.Path) -> None:
     """Remove a folder with all that is in it, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
+
+
+def _remove_while_written(paths: Iterable[pathlib.Path]) -> None:
+    """Remove folders to which others may write meanwhile; what they add stays."""
+    for path in paths:
+        try:
+            remove(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise

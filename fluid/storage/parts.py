@@ -16,7 +16,6 @@ was killed may still be writing when the next one begins.
 
 import asyncio
 import pathlib
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ import numpy as np
 from fluid import errors
 from fluid.distributed import Group
 from fluid.storage import seal
-from fluid.storage.folder import ARRAYS, Folder, remove, with_elements
+from fluid.storage.folder import ARRAYS, Folder, with_elements
 
 T = TypeVar("T")
 
@@ -53,8 +52,7 @@ def write_together(
       CheckpointError: one of them has failed. Nothing of the step stays then, and the other steps are as they were.
       DistributedError: one of them did not come in time. What is left is swept away by the next trainer.
     """
-    name = f"{step}.writing-{secrets.token_hex(4)}"
-    name = in_first(group, "a checkpoint that begins", lambda: _begun(folder, name))
+    name = in_first(group, "a checkpoint that begins", lambda: _begun(folder, step))
     temporary = folder.path / name
     try:
         parts = in_all(group, "the parts of a checkpoint", lambda: _write_part(temporary, arrays, copied))
@@ -67,7 +65,7 @@ def write_together(
         in_first(group, "the seal of a checkpoint", finish)
     except errors.CheckpointError:
         if group.is_first:
-            remove(temporary)
+            folder.discard(temporary)
         raise
 
 
@@ -118,10 +116,11 @@ def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
     return in_all(group, what, work if group.is_first else lambda: None)[0]  # type: ignore[return-value]
 
 
-def _begun(folder: Folder, name: str) -> str:
+def _begun(folder: Folder, step: int) -> str:
     """Make the folder to write to; returns its name."""
-    (folder.begin(name) / ARRAYS).mkdir(mode=0o700)
-    return name
+    temporary = folder.begin(step)
+    (temporary / ARRAYS).mkdir(mode=0o700)
+    return temporary.name
 
 
 def _write_part(temporary: pathlib.Path, arrays: Mapping[str, Any], copied: Callable[[], None]) -> dict[str, str]:

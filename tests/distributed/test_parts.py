@@ -102,7 +102,7 @@ def test_row_61_and_63_who_does_not_come_ends_the_waiting_and_what_is_torn_is_sw
 
 def test_row_63_a_process_of_the_killed_run_that_still_writes_keeps_nobody_from_starting(tmp_path, monkeypatch):
     folder = Folder(tmp_path)
-    torn = folder.begin("8.writing-0a1b")
+    torn = folder.begin(8)
     plain = os.rmdir
 
     def late(path, **options):

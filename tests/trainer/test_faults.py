@@ -13,6 +13,7 @@ import traceback
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint
 import pytest
 from checkpointed import ROWS, X, Y, arrays, assert_equal, program, seen_by, small, state, trainer
 
@@ -387,6 +388,34 @@ def test_row_25_a_save_that_fails_is_reported_and_the_next_one_is_made(tmp_path,
     assert names_in(tmp_path) == ["12", "4.writing", "6.writing"]
     trainer(tmp_path)
     assert names_in(tmp_path) == ["12"]
+
+
+def test_row_25_what_threads_still_write_of_a_save_that_failed_is_removed_too(tmp_path, monkeypatch):
+    folder, begun = Folder(tmp_path), []
+
+    def fail(self, path, **options):
+        begun.append(path.parent)
+        path.mkdir()
+        raise OSError(28, "No space left on device")
+
+    def still_writing(path, **options):  # as TensorStore, which also makes the folder again where it is gone
+        (begun[-1] / "late").touch()
+        rmdir(path, **options)
+
+    rmdir = os.rmdir
+    with folder.locked():
+        with monkeypatch.context() as patched:
+            patched.setattr(orbax.checkpoint.Checkpointer, "save", fail)
+            patched.setattr(os, "rmdir", still_writing)
+            for _ in range(2):
+                with pytest.raises(OSError, match="No space left"):
+                    folder.write(4, {"w": np.ones(3)}, {})
+        assert len(set(begun)) == 2  # what is late reaches no later save
+        assert [path.name for path in begun if path.exists()] == names_in(tmp_path) == [begun[1].name]
+        folder.write(6, {"w": np.ones(3)}, {})
+        assert names_in(tmp_path) == ["6"]
+        begun[0].mkdir()
+    assert names_in(tmp_path) == ["6"] and folder.flaw(6) is None
 
 
 @pytest.mark.parametrize("kind", ["a file", "read-only", "below a file"])

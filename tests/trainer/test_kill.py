@@ -96,7 +96,7 @@ def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(start, wh
     expected, checksum = whole
     assert [lines[i] for i in range(STEPS)] == expected
     assert said[-1] == f"ended {checksum}" and kills
-    assert not [p.name for p in tmp_path.iterdir() if p.name.endswith((".writing", ".deleting", ".damaged"))]
+    assert not [p.name for p in tmp_path.iterdir() if re.search("writing|deleting|damaged", p.name)]
 
 
 def test_row_01_several_programs_are_killed_and_end_with_the_same_bits(start, tmp_path):
