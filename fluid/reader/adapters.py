@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,6 +13,34 @@ from fluid.reader import data_sets
 from fluid.reader.base import Pass, Reader, ReaderLike, Rows, Source, Wanted, as_reader, exhausted
 from fluid.reader.resident import Resident
 from fluid.reader.resident import Rows as RowNumbers
+
+# Small minibatches are read together, as many as have about this many bytes, but no more than so many.
+_BYTES = 1 << 18
+_MOST = 16
+
+
+class Part(NamedTuple):
+    """A minibatch that was read together with others.
+
+    Attributes:
+      together: the rows of all of them, in arrays that nobody else has, in the form of a minibatch.
+      first: the number of its first row among these.
+      end: that behind its last one.
+
+    Example:
+      >>> Part({"x": np.array([5, 6, 7])}, 1, 3).minibatch()
+      {'x': array([6, 7])}
+    """
+
+    together: dict[Any, np.ndarray] | tuple[np.ndarray, ...]
+    first: int
+    end: int
+
+    def minibatch(self) -> Any:
+        """The minibatch by itself."""
+        if isinstance(self.together, dict):
+            return {name: column[self.first : self.end] for name, column in self.together.items()}
+        return tuple(column[self.first : self.end] for column in self.together)
 
 
 def arrays(
@@ -25,6 +53,9 @@ def arrays(
     on_device: bool = False,
 ) -> Reader:
     """Read minibatches from NumPy arrays, by slicing: the fastest reader for data in memory.
+
+    A Trainer copies small minibatches up to 16 at a time, so what changes in the arrays during a pass may reach later
+    minibatches only.
 
     Args:
       arrays: an array `[n, ...]`, a tuple of columns `[n, ...]`, a dict of columns by name, or a DataFrame, which is
@@ -58,30 +89,38 @@ def arrays(
     by_name = isinstance(arrays, Mapping)
     kind = np.int32 if on_device else np.int64
 
-    def rows(epoch: int, start: int) -> Iterator[slice | np.ndarray]:
+    def rows(epoch: int, begin: int, length: int) -> Iterator[slice | np.ndarray]:
         order = None
         if shuffle:  # JAX numbers rows with 32 bits, and the whole order is cast more quickly than its parts
             order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count).astype(kind, copy=False)
-        for low in range(start * size, end, size):
-            span = slice(low, min(low + size, end))
+        for low in range(begin, end, length):
+            span = slice(low, min(low + length, end))
             yield span if order is None else order[span]
 
+    def minibatch(picked: list[np.ndarray]) -> Any:
+        return dict(zip(names, picked, strict=True)) if by_name else tuple(picked)
+
     def iterate(epoch: int, start: int) -> Rows:
-        for wanted in rows(epoch, start):
-            if isinstance(wanted, slice):
-                picked = [column[wanted] for column in columns]
-            else:  # `take` is quicker than indexing when rows are long
-                picked = [column.take(wanted, axis=0) for column in columns]
-            yield dict(zip(names, picked, strict=True)) if by_name else tuple(picked)
+        for wanted in rows(epoch, start * size, size):
+            yield minibatch([_picked(column, wanted) for column in columns])
+
+    def parts(epoch: int, start: int) -> Rows:
+        bytes_of_one = size * sum(column.nbytes // count for column in columns)
+        several = size * max(1, min(_MOST, _BYTES // max(1, bytes_of_one)))
+        for wanted in rows(epoch, start * size, several):
+            picked = [_picked(column, wanted) for column in columns]
+            together = minibatch([p.copy() for p in picked] if isinstance(wanted, slice) else picked)
+            for first in range(0, len(picked[0]), size):
+                yield Part(together, first, min(first + size, len(picked[0])))
 
     plan = {"arrays": count, "batch": size, "shuffle": seed if shuffle else None, "drop_last": bool(drop_last)}
     first = min(size, count)
     if not on_device:
-        return Reader(iterate, plan, batch_size=first)
+        return Reader(iterate, plan, parts=parts, batch_size=first)
     resident = Resident(names, columns, by_name)
 
     def numbers(epoch: int, start: int) -> Rows:
-        for wanted in rows(epoch, start):
+        for wanted in rows(epoch, start * size, size):
             every = np.arange(wanted.start, wanted.stop, dtype=kind) if isinstance(wanted, slice) else wanted
             yield RowNumbers(resident, every)
 
@@ -108,11 +147,14 @@ class Minibatches:
     def __init__(self, source: ReaderLike):
         self._reader = as_reader("reader=", source)
         self._wanted: Wanted | None = None
-        self._by_number = False
+        self._compact = False
 
-    def number(self) -> None:
-        """Give the next minibatches of data on the device as `resident.Rows`, the numbers of their rows."""
-        self._by_number = True
+    def compact(self) -> None:
+        """Give the next minibatches in the form that costs least to feed one device with, where there is one.
+
+        That is `resident.Rows`, the numbers of their rows, of data on the device; and `Part` of other arrays.
+        """
+        self._compact = True
 
     def divide(self, wanted: Wanted) -> None:
         """Spare the next passes work on rows that other processes read; any rows may stand for those then."""
@@ -136,7 +178,7 @@ class Minibatches:
 
     def lies(self, device: jax.Device) -> jax.sharding.Sharding | None:
         """Where the columns of minibatches lie that are given as numbers of rows; None for other minibatches."""
-        by_number = self._by_number and self._reader.numbers is not None
+        by_number = self._compact and self._reader.numbers is not None
         return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
     def __call__(self) -> Rows:
@@ -145,8 +187,8 @@ class Minibatches:
         reader = self._reader
         if self._wanted is not None:
             return self._checked(reader.start(reader.divided(self._wanted)))
-        by_number = reader.numbers if self._by_number else None
-        return self._checked(reader() if by_number is None else reader.start(by_number))
+        compact = (reader.numbers or reader.parts) if self._compact else None
+        return self._checked(reader() if compact is None else reader.start(compact))
 
     def __iter__(self) -> Iterator[Any]:
         return self()
@@ -217,6 +259,12 @@ def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
             "the reader gave nothing: found a pass without a single minibatch, expected at least one. Is the data set "
             "empty, or smaller than batch_size with drop_last=True? A function must return a new iterator at each call"
         )
+
+
+def _picked(column: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+    """Some rows of a column."""
+    # `take` is quicker than indexing when rows are long
+    return column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
 
 
 def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:

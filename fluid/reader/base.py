@@ -43,6 +43,7 @@ class Reader:
         `size` rows: ELSEWHERE may stand for them.
       divided: of `wanted`, gives another `iterate` of minibatches, in which any rows may stand for those not wanted.
       numbers: another `iterate`, which gives `resident.Rows` instead of minibatches: where the data is on the device.
+      parts: another `iterate`, which gives `adapters.Part` instead of minibatches: where several are read together.
       batch_size: how many rows each minibatch has, a shorter last one excepted; None where that is not known.
 
     Attributes:
@@ -68,6 +69,7 @@ class Reader:
         in_blocks: Callable[[int, Wanted], Iterate] | None = None,
         divided: Callable[[Wanted], Iterate] | None = None,
         numbers: Iterate | None = None,
+        parts: Iterate | None = None,
         batch_size: int | None = None,
     ):
         self.iterate = iterate
@@ -75,6 +77,7 @@ class Reader:
         self.in_blocks = in_blocks or (lambda size, wanted: iterate)
         self.divided = divided or (lambda wanted: iterate)
         self.numbers = numbers
+        self.parts = parts
         self.batch_size = batch_size
         self._next: Position = (0, 0)
         self._position: Position = (0, 0)

@@ -71,6 +71,17 @@ class NaNs:
           feed: arrays and sequence batches by name.
           where: the place, "batch 7", or empty.
         """
+        for name in self.found(specs, feed):
+            self._tell(specs[name], feed[name], where)
+
+    def found(self, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> list[str]:
+        """The names of the feeds of which `look` would warn, as far as the padding of sequences holds no NaN.
+
+        Args:
+          specs: the declarations by name.
+          feed: arrays and sequence batches by name.
+        """
+        found = []
         for name, value in feed.items():
             if name in self._noticed or specs[name].allow_nan:
                 continue
@@ -81,7 +92,8 @@ class NaNs:
             # differs from itself.
             total = np.vdot(array, array)
             if total != total:
-                self._tell(specs[name], value, where)
+                found.append(name)
+        return found
 
     def _tell(self, spec: FeedSpec, value: Any, where: str) -> None:
         rows = np.atleast_1d(value) if isinstance(value, np.ndarray) else value.rows()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from fluid import errors, reader
-from fluid.reader.adapters import minibatches, nonempty
+from fluid.reader.adapters import Part, minibatches, nonempty
 
 
 @settings(max_examples=50, deadline=None)
@@ -62,6 +62,50 @@ def test_arrays_of_every_form():
     assert [m["x"].tolist() for m in reader.arrays({"x": x}, 3)] == [[0, 1, 2], [3]]
     part = next(reader.arrays(x, 2)())[0]
     assert np.shares_memory(part, x), "slices are not copied"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 60),
+    size=st.integers(1, 7),
+    width=st.sampled_from([1, 4000, 40_000]),
+    shuffle=st.booleans(),
+    drop=st.booleans(),
+    form=st.sampled_from([lambda x, y: x, lambda x, y: (x, y), lambda x, y: {"x": x, "y": y}]),
+    read=st.integers(0, 70),
+)
+def test_parts_of_what_is_read_together_are_the_minibatches(count, size, width, shuffle, drop, form, read):
+    x = np.broadcast_to(np.arange(count)[:, None], (count, width))
+    y = np.arange(count) / 7
+    made = reader.arrays(form(x, y), size, shuffle, 3, drop)
+    passes = minibatches(reader.arrays(form(x, y), size, shuffle, 3, drop))
+    passes.compact()
+    if drop and count < size:
+        return
+    for _ in range(2):
+        expected, found = list(made()), list(passes())
+        assert all(type(part) is Part for part in found)
+        check_alike([part.minibatch() for part in found], expected)
+        for part in found:
+            columns = list(part.together.values() if isinstance(part.together, dict) else part.together)
+            assert columns[0].nbytes <= max(1 << 18, size * x[0].nbytes) and len(columns[0]) <= 16 * size
+            assert not any(np.shares_memory(column, own) for column in columns for own in (x, y))
+    rows = passes()
+    read = min(read, len(expected))
+    for _ in range(read):
+        next(rows)
+    made.restore(passes.state())
+    check_alike([part.minibatch() for part in rows], list(made()))
+
+
+def check_alike(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert type(one) is type(other)
+        pairs = zip(*(m.items() if isinstance(m, dict) else enumerate(m) for m in (one, other)), strict=True)
+        for (name, column), (same, whole) in pairs:
+            assert name == same and column.dtype == whole.dtype
+            np.testing.assert_array_equal(column, whole)
 
 
 def test_arrays_do_not_touch_global_random_numbers():

@@ -8,12 +8,13 @@ import jax
 from fluid.core import FeedSpec, Program
 from fluid.distributed import group
 from fluid.place import OneDevice
-from fluid.reader.adapters import Minibatches
+from fluid.reader.adapters import Minibatches, Part
 from fluid.reader.buckets import Buckets
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.resident import Resident, RowFeed, Rows
 from fluid.session import Session
 from fluid.trainer.programs.chain import Chain
+from fluid.trainer.programs.parts import Parts, without
 from fluid.trainer.programs.training_program import TrainingProgram
 from fluid.trainer.signals import Signals
 
@@ -64,14 +65,14 @@ class Member:
     def divide(self, source: Minibatches) -> None:
         """Where several processes share the minibatches, spare each of them work on rows that others put on devices.
 
-        Of data that lies on the device, the numbers of rows are enough. Sequences are padded to the longest of a whole
+        One device is fed from minibatches in their compact form. Sequences are padded to the longest of a whole
         minibatch, so theirs are read as a whole by all.
         """
         layout = self._session.layout
         if self.has_sequences or not all(spec.shape[:1] == (None,) for spec in self.reads.values()):
             return
         if isinstance(layout, OneDevice) and self.reads:
-            source.number()
+            source.compact()
         elif self.is_shared and not isinstance(layout, OneDevice):
             source.divide(layout.rows_here)
 
@@ -118,15 +119,22 @@ class Member:
         session = self._session
         columns: dict[int, dict[str, Any]] = {}  # of each data set on the device
 
+        def alone(minibatch: Any, index: int) -> Mapping[str, Any]:
+            return session.convert(feeder, without(minibatch, left_out) if left_out else minibatch, index)
+
+        parts = Parts(session, feeder, left_out, alone)
+
         def convert(minibatch: Any, index: int) -> Mapping[str, Any]:
             if interrupts is not None:
                 interrupts.check()
+            if type(minibatch) is Part:
+                return parts.feed(minibatch, index)
             if isinstance(minibatch, Rows):
                 place = id(minibatch.resident)
                 if place not in columns:
                     columns[place] = self._columns(feeder, only, minibatch.resident)
                 return RowFeed(columns[place], minibatch.rows)
-            return session.convert(feeder, without(minibatch, left_out) if left_out else minibatch, index)
+            return alone(minibatch, index)
 
         return convert
 
@@ -142,17 +150,3 @@ class Member:
 
         specs = tuple((n, s.shape, s.held, s.limits, feeder.positions[n]) for n, s in feeder.specs.items())
         return resident.table((specs, None if only is None else frozenset(only), session.device), put)
-
-
-def without(minibatch: Any, names: frozenset[str]) -> Any:
-    """A minibatch of named columns, or of rows with named fields, without those that belong to other programs.
-
-    Example:
-      >>> without({"image": 1, "noise": 2}, frozenset(["image"]))
-      {'noise': 2}
-    """
-    if isinstance(minibatch, Mapping):
-        return {name: column for name, column in minibatch.items() if name not in names}
-    if isinstance(minibatch, list) and minibatch and isinstance(minibatch[0], Mapping):
-        return [without(row, names) for row in minibatch]
-    return minibatch

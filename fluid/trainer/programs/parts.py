@@ -1,0 +1,74 @@
+"""Parts: feeds of small minibatches that were read together, which are checked together as well."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fluid.reader.adapters import Part
+from fluid.reader.feeder import Feeder
+from fluid.session import Session
+
+
+class Parts:
+    """Makes feeds of the parts of what was read together.
+
+    What has a flaw is looked at part by part, so that a message names the minibatch and the sample in it.
+
+    Args:
+      session: that is fed.
+      feeder: checks columns.
+      others: the names of those columns that belong to other programs.
+      alone: makes a feed of one minibatch and its number.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        feeder: Feeder,
+        others: frozenset[str],
+        alone: Callable[[Any, int], Mapping[str, Any]],
+    ):
+        self._session = session
+        self._feeder = feeder
+        self._others = others
+        self._alone = alone
+        self._on_host = session.device.platform == "cpu"
+        self._together: Any = None
+        self._checked: dict[str, np.ndarray] | None = None
+
+    def feed(self, part: Part, index: int) -> Mapping[str, Any]:
+        """The feed on the device of a minibatch and its number in the epoch; errors as for `Session.convert`."""
+        together, first, end = part
+        if together is not self._together:
+            self._together = together
+            self._checked = self._check(together)
+        if self._checked is None:
+            return self._alone(part.minibatch(), index)
+        feed = {name: array[first:end] for name, array in self._checked.items()}
+        return feed if self._on_host else self._session.take(feed)  # nobody else has these arrays
+
+    def _check(self, together: Any) -> dict[str, np.ndarray] | None:
+        """All rows as one feed; None where something is wrong with them."""
+        rows = len(next(iter(together.values() if isinstance(together, dict) else together)))
+        try:
+            feed = self._feeder.feed(without(together, self._others))
+        except Exception:  # of whatever kind: it is raised again by the minibatch that it belongs to
+            return None
+        if self._session.nans.found(self._feeder.specs, feed):
+            return None
+        return feed if all(len(array) == rows for array in feed.values()) else None
+
+
+def without(minibatch: Any, names: frozenset[str]) -> Any:
+    """A minibatch of named columns, or of rows with named fields, without those that belong to other programs.
+
+    Example:
+      >>> without({"image": 1, "noise": 2}, frozenset(["image"]))
+      {'noise': 2}
+    """
+    if isinstance(minibatch, Mapping):
+        return {name: column for name, column in minibatch.items() if name not in names}
+    if isinstance(minibatch, list) and minibatch and isinstance(minibatch[0], Mapping):
+        return [without(row, names) for row in minibatch]
+    return minibatch
