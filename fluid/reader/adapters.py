@@ -106,8 +106,11 @@ def arrays(
 
     def parts(epoch: int, start: int) -> Rows:
         bytes_of_one = size * sum(column.nbytes // count for column in columns)
-        several = size * max(1, min(_MOST, _BYTES // max(1, bytes_of_one)))
-        for wanted in rows(epoch, start * size, several):
+        several = min(_MOST, _BYTES // max(1, bytes_of_one))
+        if several < 2:
+            yield from iterate(epoch, start)
+            return
+        for wanted in rows(epoch, start * size, several * size):
             picked = [_picked(column, wanted) for column in columns]
             together = minibatch([p.copy() for p in picked] if isinstance(wanted, slice) else picked)
             for first in range(0, len(picked[0]), size):
@@ -152,7 +155,8 @@ class Minibatches:
     def compact(self) -> None:
         """Give the next minibatches in the form that costs least to feed one device with, where there is one.
 
-        That is `resident.Rows`, the numbers of their rows, of data on the device; and `Part` of other arrays.
+        That is `resident.Rows`, the numbers of their rows, of data on the device; and `Part` where small ones are
+        read together.
         """
         self._compact = True
 

@@ -69,7 +69,7 @@ class Member:
         minibatch, so theirs are read as a whole by all.
         """
         layout = self._session.layout
-        if self.has_sequences or not all(spec.shape[:1] == (None,) for spec in self.reads.values()):
+        if self.has_sequences or any(spec.lod_level or spec.shape[:1] != (None,) for spec in self.reads.values()):
             return
         if isinstance(layout, OneDevice) and self.reads:
             source.compact()
