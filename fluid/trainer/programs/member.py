@@ -115,14 +115,8 @@ class Member:
         """
         order = self.declared.feed_order if order is None else order
         feeder = Feeder(self.reads, order, buckets=buckets, only=only)
-        left_out = self.others
-        session = self._session
         columns: dict[int, dict[str, Any]] = {}  # of each data set on the device
-
-        def alone(minibatch: Any, index: int) -> Mapping[str, Any]:
-            return session.convert(feeder, without(minibatch, left_out) if left_out else minibatch, index)
-
-        parts = Parts(session, feeder, left_out, alone)
+        parts = Parts(self._session, feeder, self.others)
 
         def convert(minibatch: Any, index: int) -> Mapping[str, Any]:
             if interrupts is not None:
@@ -134,7 +128,7 @@ class Member:
                 if place not in columns:
                     columns[place] = self._columns(feeder, only, minibatch.resident)
                 return RowFeed(columns[place], minibatch.rows)
-            return alone(minibatch, index)
+            return parts.alone(minibatch, index)
 
         return convert
 

@@ -1,6 +1,6 @@
 """Parts: feeds of small minibatches that were read together, which are checked together as well."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from fluid.session import Session
 
 
 class Parts:
-    """Makes feeds of the parts of what was read together.
+    """Makes feeds of the parts of what was read together, and of minibatches that were read alone.
 
     What has a flaw is looked at part by part, so that a message names the minibatch and the sample in it.
 
@@ -19,20 +19,12 @@ class Parts:
       session: that is fed.
       feeder: checks columns.
       others: the names of those columns that belong to other programs.
-      alone: makes a feed of one minibatch and its number.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        feeder: Feeder,
-        others: frozenset[str],
-        alone: Callable[[Any, int], Mapping[str, Any]],
-    ):
+    def __init__(self, session: Session, feeder: Feeder, others: frozenset[str]):
         self._session = session
         self._feeder = feeder
         self._others = others
-        self._alone = alone
         self._on_host = session.device.platform == "cpu"
         self._together: Any = None
         self._checked: dict[str, np.ndarray] | None = None
@@ -44,15 +36,22 @@ class Parts:
             self._together = together
             self._checked = self._check(together)
         if self._checked is None:
-            return self._alone(part.minibatch(), index)
+            return self.alone(part.minibatch(), index)
         feed = {name: array[first:end] for name, array in self._checked.items()}
         return feed if self._on_host else self._session.take(feed)  # nobody else has these arrays
+
+    def alone(self, minibatch: Any, index: int) -> Mapping[str, Any]:
+        """The same of a minibatch that was read by itself."""
+        return self._session.convert(self._feeder, self._own(minibatch), index)
+
+    def _own(self, minibatch: Any) -> Any:
+        return without(minibatch, self._others) if self._others else minibatch
 
     def _check(self, together: Any) -> dict[str, np.ndarray] | None:
         """All rows as one feed; None where something is wrong with them."""
         rows = len(next(iter(together.values() if isinstance(together, dict) else together)))
         try:
-            feed = self._feeder.feed(without(together, self._others))
+            feed = self._feeder.feed(self._own(together))
         except Exception:  # of whatever kind: it is raised again by the minibatch that it belongs to
             return None
         if self._session.nans.found(self._feeder.specs, feed):
