@@ -33,9 +33,17 @@ _running: "weakref.WeakSet[_Workers]" = weakref.WeakSet()
 class _Workers:
     """The threads of one pass and what they share."""
 
-    def __init__(self, open_rows: Callable[[], Rows], size: int, mapper: Callable[[Any], Any] | None, count: int):
+    def __init__(
+        self,
+        open_rows: Callable[[], Rows],
+        size: int,
+        mapper: Callable[[Any], Any] | None,
+        count: int,
+        patience: float | None,
+    ):
         self.open_rows = open_rows
         self.mapper = mapper
+        self.patience = patience
         self.done: queue.SimpleQueue[tuple[int | None, str, Any]] = queue.SimpleQueue()
         self.tickets: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.lock = threading.Lock()
@@ -97,7 +105,11 @@ class _Workers:
 
 
 def read_ahead(
-    open_rows: Callable[[], Rows], size: int, mapper: Callable[[Any], Any] | None = None, workers: int = 1
+    open_rows: Callable[[], Rows],
+    size: int,
+    mapper: Callable[[Any], Any] | None = None,
+    workers: int = 1,
+    patience: float | None = _PATIENCE,
 ) -> Rows:
     """The rows of a reader, read (and mapped) ahead of need by threads.
 
@@ -106,13 +118,19 @@ def read_ahead(
       size: how many rows may be ahead of the consumer.
       mapper: applied to each row, in the threads.
       workers: number of threads.
+      patience: for how many seconds the end of Python waits for a thread that still reads a row; None for as long as it
+        reads. Those inside of a library written in C++ that calls Python need that.
     """
-    with contextlib.closing(started(open_rows, size, mapper, workers)) as rows:
+    with contextlib.closing(started(open_rows, size, mapper, workers, patience)) as rows:
         yield from rows
 
 
 def started(
-    open_rows: Callable[[], Rows], size: int, mapper: Callable[[Any], Any] | None = None, workers: int = 1
+    open_rows: Callable[[], Rows],
+    size: int,
+    mapper: Callable[[Any], Any] | None = None,
+    workers: int = 1,
+    patience: float | None = _PATIENCE,
 ) -> Rows:
     """The rows of `read_ahead`, whose threads begin at once and not when the first row is wanted.
 
@@ -121,8 +139,9 @@ def started(
       size: as for `read_ahead`.
       mapper: as for `read_ahead`.
       workers: as for `read_ahead`.
+      patience: as for `read_ahead`.
     """
-    rows = _rows(_Workers(open_rows, size, mapper, workers))
+    rows = _rows(_Workers(open_rows, size, mapper, workers, patience))
     next(rows)
     return rows
 
@@ -154,7 +173,7 @@ def _rows(shared: _Workers) -> Rows:
         del value
         held.clear()
         shared.stop()
-        _join(shared.threads)
+        _join(shared.threads, _PATIENCE)
 
 
 def _not_the_end(error: BaseException) -> BaseException:
@@ -167,19 +186,19 @@ def _not_the_end(error: BaseException) -> BaseException:
 
 
 @atexit.register
-def _end_all() -> None:
-    """Let the threads of passes that were not read to their end come to theirs."""
+def end_all() -> None:
+    """Let the threads of passes that were not read to their end come to theirs; for the end of Python."""
     left = list(_running)
     for shared in left:
         shared.stop()
         shared.done.put((None, _END, None))  # whoever waits for a row may be a thread of another pass
     for shared in left:
-        _join(shared.threads)
+        _join(shared.threads, shared.patience)
 
 
-def _join(threads: list[threading.Thread]) -> None:
+def _join(threads: list[threading.Thread], patience: float | None) -> None:
     if sys.is_finalizing():
         return
     for thread in threads:
         if thread.ident is not None and thread is not threading.current_thread():
-            thread.join(_PATIENCE)
+            thread.join(patience)

@@ -65,7 +65,7 @@ def test_threads_end_before_python_does(ahead):
     rows = ahead(itertools.count)()
     next(rows)
     assert ours()
-    fluid.reader.ahead._end_all()  # which Python calls when it ends
+    fluid.reader.ahead.end_all()  # which Python calls when it ends
     assert not ours()
     rows.close()
 

@@ -122,7 +122,7 @@ def in_parallel(openers: Iterable[Callable[[], Rows]], parallel: int) -> Rows:
     try:
         while True:
             while len(running) < parallel and (opener := next(waiting, None)) is not None:
-                running.append(started(opener, _AHEAD))
+                running.append(started(opener, _AHEAD, patience=None))
             if not running:
                 return
             yield from running[0]

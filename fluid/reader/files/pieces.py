@@ -54,7 +54,9 @@ class Pieces:
         """The pieces, in the order of the files."""
         with self._lock:
             if self._found is None:
-                by_file = read_ahead(lambda: (f for f in self._files), 2 * self._parallel, self._of, self._parallel)
+                by_file = read_ahead(
+                    lambda: (f for f in self._files), 2 * self._parallel, self._of, self._parallel, patience=None
+                )
                 found = list(itertools.chain.from_iterable(by_file))
                 _check_alike(found)
                 self._found = found

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fluid.reader.files import lent
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row, broken
 from fluid.reader.files.formats import arrow
@@ -29,17 +30,20 @@ class Csv(Format):
         types = {source: _type(pa, dtype) for source, dtype in fields.source_dtypes.items()}
         with piece.file.open() as stream, _named_rows(pa, piece.file):
             reading = csv.open_csv(
-                stream,
+                lent.Stream(stream),
                 read_options=csv.ReadOptions(use_threads=False),  # with threads, messages have no row
                 parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
                 convert_options=csv.ConvertOptions(column_types=types),
             )
-            with reading as batches:  # closed, no thread of pyarrow reads on
-                columns = fields.present(batches.schema.names)
+            try:
+                columns = fields.present(reading.schema.names)
                 number = 0
-                for batch in batches:
+                for batch in reading:
                     yield from arrow.rows(batch.select(columns), piece.file, number)
                     number += batch.num_rows
+            finally:
+                reading.close()  # no thread of pyarrow reads on
+                del reading  # the traceback of an exception holds this frame, and it holds the stream
 
 
 class Tsv(Csv):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from fluid.reader.files import lent
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row
 from fluid.reader.files.formats import arrow
@@ -31,15 +32,19 @@ class Parquet(Format):
     def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
         """The rows of a row group."""
         with piece.file.open() as stream:
-            opened = _library(piece.file).ParquetFile(stream)
-            columns = fields.present(opened.schema_arrow.names)
-            number = piece.first
-            batches = opened.iter_batches(_ROWS_AT_ONCE, row_groups=[piece.part], columns=columns, use_threads=False)
-            for batch in batches:
-                left_out = min(skip, batch.num_rows)
-                skip -= left_out
-                yield from arrow.rows(batch.slice(left_out), piece.file, number + left_out)
-                number += batch.num_rows
+            opened = _library(piece.file).ParquetFile(lent.Stream(stream))
+            try:
+                columns = fields.present(opened.schema_arrow.names)
+                number = piece.first
+                for batch in opened.iter_batches(
+                    _ROWS_AT_ONCE, row_groups=[piece.part], columns=columns, use_threads=False
+                ):
+                    left_out = min(skip, batch.num_rows)
+                    skip -= left_out
+                    yield from arrow.rows(batch.slice(left_out), piece.file, number + left_out)
+                    number += batch.num_rows
+            finally:
+                del opened  # the traceback of an exception holds this frame, and it holds the stream
 
 
 def _library(file: File) -> Any:

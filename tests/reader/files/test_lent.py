@@ -1,0 +1,127 @@
+"""Python does not end under threads that read files, nor under those of pyarrow that still hold what they have read."""
+
+import contextlib
+import io
+import threading
+import time
+
+import pytest
+import written_files
+
+from fluid import reader
+from fluid.reader import ahead
+from fluid.reader.files import lent, listing
+from fluid.reader.files.fields import Fields
+from fluid.reader.files.format import Piece
+from fluid.reader.files.formats.csv import Csv
+from fluid.reader.files.formats.parquet import Parquet
+
+FORMATS = {"csv": Csv(), "parquet": Parquet()}
+
+
+def held():
+    return [thing for ref in lent._held if (thing := ref()) is not None]
+
+
+@pytest.fixture(params=FORMATS)
+def pattern(request, tmp_path):
+    lent._wait()
+    assert not held()
+    return written_files.write(tmp_path, request.param, [4] * 4)
+
+
+def first_file(pattern):
+    return listing.listed(pattern, None)[0]
+
+
+def test_what_pyarrow_holds_is_known_and_let_go_of(pattern):
+    file = first_file(pattern)
+    rows = FORMATS[file.extension[1:]].read(Piece(file), 0, Fields(None, None))
+    next(rows)
+    assert any(isinstance(thing, lent.Stream) for thing in held())
+    rows.close()
+    lent._wait()
+    assert not held()
+
+
+def test_an_exception_does_not_hold_the_stream(pattern):
+    file = first_file(pattern)
+    rows = FORMATS[file.extension[1:]].read(Piece(file), 0, Fields(["id", "none"], None))
+    with pytest.raises(Exception, match="there is no field 'none'") as caught:
+        next(rows)
+    assert caught.value.__traceback__ is not None
+    lent._wait()
+    assert not held()
+
+
+def test_blocks_are_waited_for_when_the_stream_is_gone_already(monkeypatch):
+    taken, let_go = threading.Event(), threading.Event()
+
+    def of_another_library():
+        stream = lent.Stream(io.BytesIO(b"some bytes"))
+        block = stream.read(4)
+        assert (bytes(block), bytes(stream.read())) == (b"some", b" bytes")
+        del stream
+        taken.set()
+        let_go.wait(60)
+        del block
+
+    thread = threading.Thread(target=of_another_library)
+    thread.start()
+    taken.wait(60)
+
+    def sleep(seconds):
+        assert len(held()) == 1
+        let_go.set()
+        thread.join()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    lent._wait()
+    assert let_go.is_set()
+    assert not held()
+
+
+def test_the_end_of_python_does_not_wait_for_ever(monkeypatch):
+    block = lent.Stream(io.BytesIO(b"some bytes")).read()
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 100 * seconds))
+    lent._wait()
+    assert lent._PATIENCE <= now[0] < 2 * lent._PATIENCE
+    assert held() == [block]
+
+
+def test_files_on_a_slow_disk_are_read_to_the_end_of_a_block(pattern, monkeypatch):
+    """Python waits without a limit for a thread that is inside of pyarrow."""
+    begun, released = threading.Event(), threading.Event()
+    opened, join, first = listing.File.open, threading.Thread.join, first_file(pattern).name
+
+    @contextlib.contextmanager
+    def slow(file):
+        with opened(file) as stream:
+            if file.name != first:
+                begun.set()
+                released.wait(60)
+            yield stream
+
+    def joined(thread, timeout=None):
+        if timeout is None:
+            released.set()
+        join(thread, timeout)
+
+    rows = reader.files(pattern)
+    with contextlib.closing(rows()) as looked_at:
+        next(looked_at)
+    monkeypatch.setattr(listing.File, "open", slow)
+    monkeypatch.setattr(threading.Thread, "join", joined)
+    monkeypatch.setattr(ahead, "_PATIENCE", 0.0)
+    passed = rows()
+    next(passed)
+    try:
+        assert begun.wait(60)
+        ahead.end_all()
+        assert released.is_set()
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("fluid-reader")]
+    finally:
+        released.set()
+        passed.close()
