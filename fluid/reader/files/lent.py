@@ -17,7 +17,8 @@ from fluid.reader import ahead
 _PATIENCE = 5.0
 
 _lock = threading.Lock()
-_held: list["weakref.ref[Any]"] = []
+# What is lent, and what it was made of: that is destroyed here, since files may run Python code then.
+_held: list[tuple["weakref.ref[Any]", Any]] = []
 
 
 class Stream:
@@ -36,7 +37,7 @@ class Stream:
         self.seek = stream.seek
         self.tell = stream.tell
         self._read = stream.read
-        _note(self)
+        _note(self, stream)
 
     def read(self, size: int = -1) -> "memoryview[int]":
         """The next bytes.
@@ -45,19 +46,21 @@ class Stream:
           size: how many at most; all for -1.
         """
         block = memoryview(self._read(size))  # bytes have no weak references
-        _note(block)
+        _note(block, None)
         return block
 
 
-def _note(lent: Any) -> None:
+def _note(lent: Any, made_of: Any) -> None:
     with _lock:
-        _held[:] = [held for held in _held if held() is not None]
-        _held.append(weakref.ref(lent))
+        before = _held[:]
+        _held[:] = [(held, of) for held, of in before if held() is not None]
+        _held.append((weakref.ref(lent), made_of))
+    del before  # destroyed only now, when the lock is free
 
 
 @atexit.register
 def _wait() -> None:
     ahead.end_all()  # they are the ones that lend
     until = time.monotonic() + _PATIENCE
-    while time.monotonic() < until and any(held() is not None for held in _held):
+    while time.monotonic() < until and any(held() is not None for held, _ in _held):
         time.sleep(0.001)

@@ -20,7 +20,7 @@ FORMATS = {"csv": Csv(), "parquet": Parquet()}
 
 
 def held():
-    return [thing for ref in lent._held if (thing := ref()) is not None]
+    return [thing for ref, _ in lent._held if (thing := ref()) is not None]
 
 
 @pytest.fixture(params=FORMATS)
@@ -52,6 +52,23 @@ def test_an_exception_does_not_hold_the_stream(pattern):
     assert caught.value.__traceback__ is not None
     lent._wait()
     assert not held()
+
+
+def test_no_python_code_runs_in_the_thread_that_lets_go():
+    closed_in = []
+
+    class File(io.BytesIO):
+        def __del__(self):
+            closed_in.append(threading.current_thread())
+
+    handed_over = [lent.Stream(File(b"some bytes"))]
+    thread = threading.Thread(target=handed_over.clear)
+    thread.start()
+    thread.join()
+    assert not held()
+    assert thread not in closed_in
+    lent.Stream(io.BytesIO(b""))
+    assert closed_in == [threading.current_thread()]
 
 
 def test_blocks_are_waited_for_when_the_stream_is_gone_already(monkeypatch):
