@@ -1,5 +1,6 @@
 """Control: a thread that trains on what a journal holds, and does what it is asked between two steps."""
 
+import atexit
 import collections
 import importlib
 import logging
@@ -58,6 +59,7 @@ class Control:
         self._begun = 0  # how many steps were done when training went on last
         self._paused = False
         self._stopping = False
+        self._leaving = False
         self._starting = threading.Lock()
 
     @property
@@ -80,7 +82,7 @@ class Control:
         return self._trainer
 
     def start(self) -> None:
-        """Begin to train, or go on; nothing happens when that is so already."""
+        """Begin to train, or go on; nothing happens when that is so already. When Python ends, `leave` is called."""
         with self._starting:
             if self._thread is not None and self._thread.is_alive() and not self._stopping:
                 return
@@ -92,6 +94,7 @@ class Control:
             self._paused = False
             self._thread = threading.Thread(target=self._run, name="fluid-online", daemon=True)
             self._thread.start()
+            atexit.register(self.leave)
 
     def pause(self) -> None:
         """Train no more until `resume`; when this returns, a checkpoint holds all that was trained."""
@@ -116,6 +119,19 @@ class Control:
         if thread is not None and thread is not threading.current_thread():  # a handler need not wait for itself
             thread.join()
             self._thread = None
+            atexit.unregister(self.leave)
+
+    def leave(self) -> None:
+        """End after the current step and save nothing, as when the process is killed; for the end of Python.
+
+        Python must not end under a thread that is inside of JAX, and Orbax cannot save any more then.
+        """
+        with self._changed:
+            self._leaving = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def ask(self, task: Task) -> Any:
         """Have something done between two steps, when a checkpoint holds all that was trained; returns its result.
@@ -152,6 +168,8 @@ class Control:
                 self._do_tasks()
                 if not self._stopping and self._may_train():
                     self._train()
+        except _Left:
+            pass
         except BaseException as error:
             LOG.exception("the training has failed; what was saved is continued by start()")
             self.failure = error
@@ -166,14 +184,20 @@ class Control:
     def _wait(self) -> bool:
         """Wait for something to do; False when there will be nothing more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self._tasks or self._may_train())
-            return not self._stopping or bool(self._tasks)
+            self._changed.wait_for(lambda: self._leaving or self._stopping or self._tasks or self._may_train())
+            return not self._leaving and (not self._stopping or bool(self._tasks))
 
     def _may_train(self) -> bool:
         return not self._paused and self._minibatches.is_there(self.steps)
 
     def _ending(self) -> bool:
-        """Whether training shall end, for a while or for good."""
+        """Whether training shall end, for a while or for good.
+
+        Raises:
+          _Left: it shall end in the middle.
+        """
+        if self._leaving:
+            raise _Left
         # Tasks wait for a step, so that training goes on however many there are.
         return self._stopping or self._paused or (bool(self._tasks) and self.steps > self._begun)
 
@@ -201,6 +225,10 @@ class Control:
         if not ended.is_set():
             LOG.warning("a handler has ended the training after %d steps", self.steps)
             self._stopping = True
+
+
+class _Left(Exception):
+    """Ends a training in the middle, so that no checkpoint is written."""
 
 
 class _AfterStep(Handler):

@@ -251,7 +251,7 @@ class App:
         await receive()
         self.draining = True
         self._work.cancel()
-        await asyncio.to_thread(self.models.close)
+        self.models.close()  # not in another thread: Python starts none for asyncio when it ends
         self._notes.do_now()
         await send({"type": "lifespan.shutdown.complete"})
 

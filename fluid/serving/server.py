@@ -1,5 +1,6 @@
 """Server: an App behind uvicorn, in a thread of a program or for a whole process."""
 
+import atexit
 import gc
 import logging
 import os
@@ -61,7 +62,7 @@ class Host:
         self._server.run([self._socket])
 
     def start(self) -> None:
-        """Serve in a thread; returns when the application is ready.
+        """Serve in a thread; returns when the application is ready. When Python ends, `close` is called first.
 
         Raises:
           RemoteError: the server ended instead.
@@ -70,6 +71,7 @@ class Host:
             target=self._server.run, args=([self._socket],), name="fluid-server", daemon=True
         )
         self._thread.start()
+        atexit.register(self.close)  # Python must not end under threads that are inside of JAX
         while not self.app.ready:
             if not self._thread.is_alive() or self.app.failure is not None:
                 self.close()
@@ -78,6 +80,7 @@ class Host:
 
     def close(self) -> None:
         """Answer what was asked, and end."""
+        atexit.unregister(self.close)
         self._drain()
         if self._thread is not None:
             self._thread.join()

@@ -1,0 +1,60 @@
+"""A script that ends without a word to its OnlineTrainer leaves what a killed one does, and its own exit status."""
+
+import os
+import subprocess
+import sys
+
+from online import streamed
+
+import fluid
+
+FORGETFUL = """
+import atexit
+import itertools
+import os
+import sys
+import threading
+
+atexit.register(lambda: print([t.name for t in threading.enumerate() if t.name.startswith("fluid")]))
+
+import fluid
+from online import streamed
+
+reached, ending = threading.Event(), threading.Event()
+
+
+class Stay(fluid.Handler):
+    def begin_step(self, event):
+        if event.step == 5:
+            reached.set()
+            ending.wait()
+
+
+online = streamed.make(sys.argv[1], [Stay()], streamed.program)
+online.start()
+for key, rows in itertools.islice(streamed.requests(0), 20):
+    online.send(rows, key=key)
+reached.wait()
+while not os.path.isdir(f"{sys.argv[1]}/checkpoints/4"):  # begun at step 4
+    pass
+atexit.register(ending.set)
+sys.exit(3)
+"""
+
+
+def test_python_ends_in_the_middle_of_a_training_that_goes_on_exactly(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FORGETFUL, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "[]\n", "")
+    requests = streamed.requests(0)
+    minibatches = streamed.divided([row for _ in range(20) for row in next(requests)[1]])
+    assert len(minibatches) > 6
+    with streamed.make(tmp_path, function=streamed.program) as online:
+        while (status := online.save())["steps"] < len(minibatches):
+            pass
+    assert status["steps"] == len(minibatches)
+    whole = streamed.trainer()
+    whole.train(minibatches, progress=False)
+    ended = streamed.trainer(checkpoint_config=fluid.CheckpointConfig(tmp_path / "checkpoints"))
+    assert streamed.state(ended) == streamed.state(whole)
