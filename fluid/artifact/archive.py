@@ -14,11 +14,9 @@ import numpy as np
 
 from fluid import errors
 from fluid.artifact import standalone
-from fluid.storage import replaced, write_npy
+from fluid.storage import replaced, write_npy, zip_entry
 
 _DIRECTORY_FILE = "model.fluid"
-# Nothing in the bytes may depend on when or where they were written.
-_EPOCH, _UNIX, _MODE = (1980, 1, 1, 0, 0, 0), 3, 0o644 << 16
 
 # What a damaged or foreign file makes zipfile, json and numpy raise.
 _DAMAGE = (
@@ -49,8 +47,8 @@ def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, b
     with replaced(file_of(path), errors.ArtifactError) as (_, file), zipfile.ZipFile(file, "w") as archive:
         for name, content in _all(manifest, entries):
             sums.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
-            archive.writestr(_info(name), content)
-        archive.writestr(_info(standalone.SUMS), "".join(sums))
+            archive.writestr(zip_entry(name), content)
+        archive.writestr(zip_entry(standalone.SUMS), "".join(sums))
 
 
 def is_artifact(path: Any) -> bool:
@@ -94,9 +92,3 @@ def _all(manifest: Mapping[str, Any], entries: Iterable[tuple[str, bytes]]) -> I
     yield "manifest.json", json.dumps(manifest, indent=1).encode()
     yield "standalone.py", pathlib.Path(standalone.__file__).read_bytes()
     yield from entries
-
-
-def _info(name: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name, _EPOCH)
-    info.create_system, info.external_attr = _UNIX, _MODE
-    return info

@@ -9,6 +9,7 @@ from fluid.storage.rename import Rename, renamed
 from fluid.storage.report import LoadReport
 from fluid.storage.safetensors import is_safetensors
 from fluid.storage.source import Parameters, Source, newest_checkpoint, source_of
+from fluid.storage.zip_entry import zip_entry
 
 __all__ = [
     "CHECK_THE_PROGRAM",
@@ -31,4 +32,5 @@ __all__ = [
     "size_limit",
     "source_of",
     "write_npy",
+    "zip_entry",
 ]

@@ -20,6 +20,7 @@ from fluid.storage import safetensors
 from fluid.storage.atomic import PathLike, replaced
 from fluid.storage.npy import read_npy, size_limit, write_npy
 from fluid.storage.origins import packed, unpacked
+from fluid.storage.zip_entry import zip_entry
 
 FORMAT = "fluid-arrays"
 VERSION = 1
@@ -56,6 +57,8 @@ def save_arrays(
 ) -> None:
     """Write arrays to one file, atomically: who reads the path meanwhile gets the old file or the new one, whole.
 
+    The same arguments make the same bytes.
+
     Args:
       path: of the file; in a directory that exists already, the file `params.fluid` is written. One that ends in
         ".safetensors" is written in that format.
@@ -82,9 +85,9 @@ def save_arrays(
     listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in host.items()}
     manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing, "origins": known}
     with replaced(target) as (_, file), zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+        archive.writestr(zip_entry(_MANIFEST), json.dumps(manifest, indent=1))
         for name, array in host.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+            with archive.open(zip_entry(f"{name}.npy"), "w", force_zip64=True) as entry:
                 write_npy(entry, name, array)  # type: ignore[arg-type]
 
 
