@@ -32,27 +32,24 @@ def load_data():
     return (images[:-360], digits[:-360]), (images[-360:], digits[-360:])
 
 
-def dense(x, size, name, act=None):
-    """A layer whose parameters have names, so that it is the same one wherever it is called."""
-    return layers.fc(x, size=size, act=act, param_attr=f"{name}.w", bias_attr=f"{name}.b")
-
-
+@fluid.shared(name="generator")
 def draw(digit):
     """Images `[batch, 64]` of some digits `[batch, 1]`, from noise."""
     noise = layers.gaussian_random_batch_size_like(digit, shape=[-1, NOISE])
     hidden = layers.concat([noise, layers.one_hot(digit, DIGITS)], axis=1)
-    hidden = dense(hidden, HIDDEN, "generator/first", act="relu")
-    hidden = dense(hidden, HIDDEN, "generator/second", act="relu")
-    return dense(hidden, PIXELS, "generator/last", act="tanh")
+    for _ in range(2):
+        hidden = layers.fc(hidden, size=HIDDEN, act="relu")
+    return layers.fc(hidden, size=PIXELS, act="tanh")
 
 
+@fluid.shared(name="discriminator")
 def realness(image, digit):
     """How much images `[batch, 64]` look like real ones of some digits: logits `[batch, 1]`."""
     hidden = layers.concat([image, layers.one_hot(digit, DIGITS)], axis=1)
-    for name in ("first", "second"):
-        hidden = layers.leaky_relu(dense(hidden, HIDDEN, f"discriminator/{name}"), alpha=0.2)
+    for _ in range(2):
+        hidden = layers.leaky_relu(layers.fc(hidden, size=HIDDEN), alpha=0.2)
         hidden = layers.dropout(hidden, 0.3, dropout_implementation="upscale_in_train")
-    return dense(hidden, 1, "discriminator/last")
+    return layers.fc(hidden, size=1)
 
 
 def surprise(logits, truth):

@@ -78,34 +78,37 @@ class Player:
         return tuple(map(np.stack, zip(*played, strict=True)))
 
 
-def policy():
+@fluid.shared
+def actor(observation):
     """The probabilities of the two actions, `[batch, 2]`."""
-    observation = layers.data("observation", shape=[4])
     return layers.fc(layers.fc(observation, size=64, act="tanh"), size=2, act="softmax")
 
 
+@fluid.shared
+def critic(observation):
+    """The return that is expected, `[batch, 1]`."""
+    return layers.fc(layers.fc(observation, size=64, act="tanh"), size=1)
+
+
 def act():
-    with fluid.name_scope("actor"):
-        return {"probabilities": policy()}
+    return {"probabilities": actor(layers.data("observation", shape=[4]))}
 
 
 def learn():
-    """The policy follows its gradient; the baseline, a net of its own, learns what return to expect."""
+    """The actor follows the gradient of its policy; the critic learns which return to expect."""
+    observation = layers.data("observation", shape=[4])
     action = layers.data("action", shape=[1], dtype="int64")
     reached = layers.data("return", shape=[1])
     weight = layers.data("weight", shape=[1])  # 0 behind the end of an episode
-    with fluid.name_scope("actor") as actor:
-        probabilities = policy()
-    with fluid.name_scope("critic") as critic:
-        observation = layers.data("observation", shape=[4])
-        baseline = layers.fc(layers.fc(observation, size=64, act="tanh"), size=1)
+    probabilities = actor(observation)
+    baseline = critic(observation)
     advantage = jax.lax.stop_gradient(reached - baseline)
     surprise = layers.cross_entropy(probabilities, action)
     steps = layers.reduce_sum(weight)
     actor_loss = layers.reduce_sum(weight * surprise * advantage) / steps
     critic_loss = layers.reduce_sum(weight * layers.square(reached - baseline)) / steps
-    fluid.optimizer.Adam(5e-3).minimize(actor_loss, parameter_list=actor.parameters)
-    fluid.optimizer.Adam(1e-2).minimize(critic_loss, parameter_list=critic.parameters)
+    fluid.optimizer.Adam(5e-3).minimize(actor_loss, parameter_list="actor/*")
+    fluid.optimizer.Adam(1e-2).minimize(critic_loss, parameter_list="critic/*")
     return {"actor": actor_loss, "critic": critic_loss}
 
 

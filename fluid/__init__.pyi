@@ -20,7 +20,7 @@ from fluid import (
     unique_name,
 )
 from fluid.compilation import set_compilation_cache
-from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope
+from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope, shared
 from fluid.inferencer import Inferencer
 from fluid.input import data, embedding, one_hot
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
@@ -120,6 +120,7 @@ __all__ = [
     "regularizer",
     "serve",
     "set_compilation_cache",
+    "shared",
     "summary",
     "train",
     "trainer",

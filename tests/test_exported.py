@@ -11,7 +11,7 @@ NAMES = {
         SequenceBatch Session Trainer TrainingProgram TrainingStep WeightNormParamAttr average batch clip
         contrib core create_lod_tensor create_random_int_lodtensor data distributed draw embedding errors
         find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place plan
-        reader regularizer serve set_compilation_cache summary train trainer unique_name
+        reader regularizer serve set_compilation_cache shared summary train trainer unique_name
     """,
     "fluid.layers": """
         BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell
@@ -106,7 +106,7 @@ NAMES = {
         create_lod_tensor create_random_int_lodtensor cuda_places data default_main_program
         default_startup_program embedding errors framework global_scope gradients in_dygraph_mode
         initializer io is_compiled_with_cuda layers memory_optimize metrics name_scope nets one_hot
-        optimizer program_guard reader regularizer release_memory scope_guard unique_name
+        optimizer program_guard reader regularizer release_memory scope_guard shared unique_name
     """,
     "fluid.static.backward": """
         append_backward calc_gradient gradients
@@ -119,7 +119,7 @@ NAMES = {
     """,
     "fluid.static.framework": """
         Parameter Program Variable cpu_places cuda_places default_main_program default_startup_program
-        in_dygraph_mode memory_optimize name_scope program_guard release_memory
+        in_dygraph_mode memory_optimize name_scope program_guard release_memory shared
     """,
     "fluid.static.io": """
         DataLoader PyReader load_fluid_params load_inference_model load_params load_persistables load_vars

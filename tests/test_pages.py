@@ -27,6 +27,7 @@ PAGES = [
     "rates.md",
     "resume.md",
     "serving.md",
+    "sharing.md",
     "speed.md",
     "static.md",
     "transfer.md",

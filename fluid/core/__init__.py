@@ -31,10 +31,12 @@ from fluid.core.frame import (
     Frame,
     Order,
     ParameterSpec,
+    SharedFunction,
     current_frame,
     present_frame,
     running,
     user_site,
+    user_sites,
     warn,
 )
 from fluid.core.lod import LoDTensor
@@ -42,7 +44,7 @@ from fluid.core.nested import NestedSequenceBatch, Value, data_of, stand_in
 from fluid.core.origins import Origin
 from fluid.core.program import Applied, Minimize, Program
 from fluid.core.reduction import Part, Reduced, Reduction
-from fluid.core.scopes import NameScope, Scope, name_scope, own_array
+from fluid.core.scopes import NameScope, Scope, Shared, check_same_nets, name_scope, own_array, shared
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
 from fluid.core.stack import Stack, check_stages, stack_axes, stack_depth
 from fluid.core.stages import Staged, Stages
@@ -106,12 +108,15 @@ __all__ = [
     "Scope",
     "SequenceBatch",
     "Shapes",
+    "Shared",
+    "SharedFunction",
     "Stack",
     "Staged",
     "Stages",
     "Value",
     "change_in_place",
     "check_not_changed",
+    "check_same_nets",
     "check_stages",
     "clip_parameters",
     "create_parameter",
@@ -148,12 +153,14 @@ __all__ = [
     "record_minimize",
     "running",
     "set_state",
+    "shared",
     "spread_mask",
     "stack_axes",
     "stack_depth",
     "stand_in",
     "unrecorded",
     "user_site",
+    "user_sites",
     "warn",
     "whole_number",
 ]

@@ -176,7 +176,8 @@ class Body:
 
         jax.eval_shape(trace, list(examples))
         child = children[-1]
-        new = {n: s for n, s in child.declared.arrays.items() if n not in self._frame.declared.arrays}
+        known = self._frame.declared.arrays
+        new = {n: s for n, s in child.declared.arrays.items() if s is not known.get(n)}
         return Found(tuple(sorted(child.made.states)), child.naming.counters, new)
 
 

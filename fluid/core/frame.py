@@ -123,6 +123,44 @@ class ParameterSpec:
     layer: str = ""
 
 
+@dataclass
+class SharedFunction:
+    """A shared function that a run has called.
+
+    Attributes:
+      function: the user's function.
+      calls: the user's line of each call, by the prefix of the values that are named in it.
+    """
+
+    function: Callable[..., Any]
+    calls: dict[str, str] = field(default_factory=dict)
+
+
+class SharedCall(NamedTuple):
+    """The call of a shared function that is running.
+
+    Attributes:
+      arrays: the prefix of its parameters and states, the same in every call.
+      values: the prefix of its named values and random keys: `arrays` in the first call, then `arrays(2)`, ...
+      site: the user's line that made the call.
+    """
+
+    arrays: str
+    values: str
+    site: str
+
+
+class Opening(NamedTuple):
+    """A name scope that was opened: at which line of the user's, and what was created in it.
+
+    `array` is the name of the first parameter, `created` the names of all, without their numbers, and their shapes.
+    """
+
+    site: str
+    array: str
+    created: tuple[tuple[str, tuple[int, ...]], ...]
+
+
 class Minimization(NamedTuple):
     """What `optimizer.minimize(loss, parameter_list)` recorded.
 
@@ -183,6 +221,8 @@ class Declared:
       optimizers: of each `minimize`, as the discovery of the program recorded it; empty while it is discovered.
       used_whole: the parameters of which more is used than some rows.
       orders: in which order of its elements a CPU computes with a parameter, by name, where it is another one.
+      shared: the shared functions by name.
+      openings: of each name scope that the user has opened, in order, by its whole prefix.
       only_frozen: the parameters that only `with fluid.frozen():` keeps from being trainable.
       uses_randomness: whether a layer draws random numbers.
     """
@@ -195,6 +235,8 @@ class Declared:
     optimizers: tuple[Any, ...] = ()
     used_whole: set[str] = field(default_factory=set)
     orders: dict[str, Order] = field(default_factory=dict)
+    shared: dict[str, SharedFunction] = field(default_factory=dict)
+    openings: dict[str, list[Opening]] = field(default_factory=dict)
     only_frozen: set[str] = field(default_factory=set)
     uses_randomness: bool = False
 
@@ -229,10 +271,12 @@ class Naming:
     Attributes:
       counters: the next number for each stem, such as "generator/fc".
       scopes: the open name scopes, outermost first.
+      shared: the call of a shared function that is running, the innermost one; or None.
     """
 
     counters: dict[str, int] = field(default_factory=dict)
     scopes: tuple[str, ...] = ()
+    shared: SharedCall | None = None
 
 
 @dataclass
@@ -294,6 +338,23 @@ class Frame:
         count = self.naming.counters.get(stem, 0)
         self.naming.counters[stem] = count + 1
         return f"{stem}_{count}"
+
+    def array_name(self, name: str) -> str:
+        """Return the name of a parameter or state of a layer: in every call of a shared function that of the first.
+
+        Args:
+          name: made of the layer's name, so that it begins with the prefix of the call's values.
+
+        Raises:
+          ParameterError: a name scope that the user has opened is called as a shared function is.
+        """
+        shared = self.naming.shared
+        if shared is not None:
+            return shared.arrays + name.removeprefix(shared.values)
+        owner = name.partition("/")[0]
+        if "/" in name and owner in self.declared.shared:
+            raise errors.ParameterError(mixed_prefix(owner, user_site()))
+        return name
 
     def reserve(self, name: str) -> None:
         """Let automatic names begin behind one that was given out elsewhere: behind `fc_3.w_0` the next is `fc_4`."""
@@ -359,6 +420,15 @@ def current_frame(caller: str) -> Frame:
     return frame
 
 
+def mixed_prefix(name: str, site: str) -> str:
+    """Return the message for a name scope and a shared function of one name: their parameters would be mixed."""
+    return (
+        f"{name!r} is the name of a shared function, and of a name scope that creates parameters at {site}; both would "
+        f'name them {name}/...; open another scope, fluid.name_scope("{name}_scope"), or name the function: '
+        f'fluid.shared({name}, name="{name}_net")'
+    )
+
+
 def is_library(filename: str) -> bool:
     """Whether a file belongs to fluid, JAX, NumPy or Python's machinery, rather than to the user."""
     return filename.startswith(_LIBRARIES) or filename in _MACHINERY
@@ -373,6 +443,18 @@ def user_site() -> str:
             return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back  # type: ignore[assignment]
     return "unknown line"
+
+
+def user_sites() -> str:
+    """The user's line as `user_site` has it, and the line of the user's that called its function, if there is one."""
+    found: list[str] = []
+    frame: Any = sys._getframe(1)
+    while frame is not None and len(found) < 2:
+        code = frame.f_code
+        if not is_library(code.co_filename):
+            found.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
+        frame = frame.f_back
+    return ", called at ".join(found) or "unknown line"
 
 
 def warn(message: str) -> None:

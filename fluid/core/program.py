@@ -25,7 +25,18 @@ from fluid.core.discovery import (
     warn_of_random_constants,
 )
 from fluid.core.equations import count, has_arrays, last_values, uses
-from fluid.core.frame import TEST, Array, Declared, FeedSpec, Frame, Given, Order, ParameterSpec, running
+from fluid.core.frame import (
+    TEST,
+    Array,
+    Declared,
+    FeedSpec,
+    Frame,
+    Given,
+    Order,
+    ParameterSpec,
+    SharedFunction,
+    running,
+)
 from fluid.core.nested import NestedSequenceBatch, data_of, stand_in
 from fluid.core.origins import Origin, origins_of
 from fluid.core.printing import explained_prints
@@ -98,6 +109,7 @@ class Program:
       lookups: parameters of which rows are looked up.
       equations: how many equations the function is, those inside of loops and branches counted once.
       convolves: whether one of them is a convolution.
+      shared: the shared functions that it calls, by name.
       random: whether a layer draws random numbers.
       dense_uses: parameters that are used as a whole.
       orders: in which order of its elements a CPU computes with a parameter, by name, where it is another one.
@@ -124,6 +136,7 @@ class Program:
     equations = 0
     convolves = False
     orders: Mapping[str, Order] = {}
+    shared: Mapping[str, SharedFunction] = {}
     exported = False
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
@@ -159,6 +172,7 @@ class Program:
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.made.minimizations
         ]
         self._note_equations(found)
+        self.shared = frame.declared.shared
         self.random = frame.declared.uses_randomness
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core.body import Body, Found
-from fluid.core.frame import Frame, ParameterSpec
+from fluid.core.frame import Frame, ParameterSpec, current_frame
 from fluid.core.variables import create_parameter, create_state
 
 
@@ -117,6 +117,7 @@ class Stack(Body):
         axis: str | None = None,
     ):
         self._scope = scope
+        self._prefix = current_frame(caller).array_name(scope) + "/"
         self._axis = axis
         super().__init__(function, examples, caller)
         self._own = {name: spec for name, spec in self._specs.items() if self._is_own(name)}
@@ -172,7 +173,7 @@ class Stack(Body):
         )
 
     def _is_own(self, name: str) -> bool:
-        return name.startswith(f"{self._scope}/")
+        return name.startswith(self._prefix)
 
     def _others(self, named: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in named.items() if not self._is_own(name)}

@@ -58,7 +58,7 @@ def create_parameter(
         frame.declared.used_whole.add(name)
     lines = user_lines() if kind and frame.discovering else ()
     sizes = _sizes(name, shape)
-    spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, user_site(), kind, lines, layer)
+    spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, _site(frame), kind, lines, layer)
     return _named_array(_as_frozen(frame, spec), whole=not rows_only)
 
 
@@ -121,9 +121,8 @@ def create_state(
 
     States are saved with the parameters and never given to an optimizer. Arguments and errors: see `create_parameter`.
     """
-    return _named_array(
-        ParameterSpec(name, _sizes(name, shape), dtype, initializer, None, None, user_site(), layer=layer)
-    )
+    site = _site(current_frame("layers.create_state"))
+    return _named_array(ParameterSpec(name, _sizes(name, shape), dtype, initializer, None, None, site, layer=layer))
 
 
 @contextlib.contextmanager
@@ -283,6 +282,24 @@ def doubt(message: str) -> None:
         frame.made.doubts.append(f"{user_site()}: {message}")
 
 
+def _site(frame: Frame) -> str:
+    """The user's line that runs; and inside a shared function the line that called it."""
+    shared = frame.naming.shared
+    return user_site() if shared is None else f"{user_site()}, called at {shared.site}"
+
+
+def _second_array(frame: Frame, name: str) -> str:
+    """Return what to write where one name would be two arrays."""
+    shared = frame.naming.shared
+    if shared is None or not name.startswith(f"{shared.arrays}/"):
+        return f'one name is one array; give the second another: ParamAttr(name="{name}_2")'
+    function = shared.arrays
+    return (
+        f"a shared function has one set of parameters, so that each call is given inputs of the same shapes; for a "
+        f'second set make a second net: fluid.shared({function}, name="{function}_2")'
+    )
+
+
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     try:
         sizes = tuple(int(d) for d in shape)
@@ -326,7 +343,7 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
             f"the parameter {spec.name!r} is used with two shapes:\n"
             f"  {known.dtype}{list(known.shape)} at {known.site}\n"
             f"  {spec.dtype}{list(spec.shape)} at {spec.site}\n"
-            f'one name is one array; give the second another: ParamAttr(name="{spec.name}_2")'
+            f"{_second_array(frame, spec.name)}"
         )
     arrays = frame.given.states if spec.trainable is None else frame.given.parameters
     if frame.discovering and spec.name not in arrays:

@@ -64,6 +64,7 @@ class Layer:
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
         # What automatic names of its parameters begin with; those that the user gives tell enough by themselves.
         self.automatic_kind = kind if name is None else ""
+        self._made: set[str] = set()
 
     def here(self) -> "Layer":
         """The same layer in the frame that runs now, which may be the inside of a loop that was outside before."""
@@ -119,7 +120,7 @@ class Layer:
             raise errors.ArgumentError(
                 f"{self.name} cannot do without this parameter; param_attr=False is not possible"
             )
-        name = settings.name or self.frame.unique(f"{self.name}.{suffix}")
+        name = settings.name or self.array_name(suffix)
         if isinstance(settings, WeightNormParamAttr):
             if rows_only:
                 raise errors.ArgumentError(
@@ -128,7 +129,7 @@ class Layer:
             from fluid.layers import weight_norm  # few programs need it
 
             kind = "" if settings.name else self.automatic_kind
-            return weight_norm.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.name)
+            return weight_norm.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.owner)
         return core.create_parameter(
             name,
             shape,
@@ -138,15 +139,46 @@ class Layer:
             settings,
             rows_only,
             kind="" if settings.name else self.automatic_kind,
-            layer=self.name,
+            layer=self.owner,
         )
 
     def state(
         self, name: str | None, suffix: str, shape: Sequence[int], dtype: DTypeLike, default: Initializer
     ) -> tuple[str, jax.Array]:
         """Create a state `NAME.SUFFIX_K`, or one with the given name; returns its name and its value."""
-        name = name or self.frame.unique(f"{self.name}.{suffix}")
-        return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.name)
+        name = name or self.array_name(suffix)
+        return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.owner)
+
+    @property
+    def owner(self) -> str:
+        """The name of the layer in the names of its parameters and states; `name`, but in calls of shared functions."""
+        return self.frame.array_name(self.name)
+
+    def array_name(self, suffix: str) -> str:
+        """Return the name of its next parameter or state of this kind, `NAME.SUFFIX_K`."""
+        name = self.frame.array_name(self.frame.unique(f"{self.name}.{suffix}"))
+        self._check_name(suffix, name)
+        return name
+
+    def _check_name(self, suffix: str, name: str) -> None:
+        """Doubt a layer of a name and kind that another layer has: its parameters are others.
+
+        Args:
+          suffix: of the parameter.
+          name: of the parameter.
+        """
+        first = f"{name.rpartition('_')[0]}_0"
+        before = self.frame.declared
+        if not self.automatic_kind and not self._made and first != name and first in before.arrays:
+            kind = self._caller.removeprefix("layers.")
+            if before.kinds.get(f"{self.name}.tmp_0") == kind:
+                core.doubt(
+                    f"layers.{kind}(name={self.name.rpartition('/')[2]!r}) is a second layer of this name, and has "
+                    f"parameters of its own: {name!r} is another array than {first!r} of "
+                    f"{before.arrays[first].site}; called at {core.user_sites()}. To use one layer twice, share the function that calls it: "
+                    f"fluid.shared(function); or give the second layer another name="
+                )
+        self._made.add(suffix)
 
     def output(self, value: Any) -> Any:
         """Record a result as `NAME.tmp_K`."""

@@ -60,7 +60,7 @@ def module(
 
     this = Layer("module", name)
     settings = to_attr(param_attr) or ParamAttr(trainable=False)
-    prefix = settings.name or this.name
+    prefix = settings.name or this.owner
     arrays = [array_of(this, v) for v in inputs]
     adapted = adapt(module, call)
     init = Init(adapted.init, tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays))
@@ -75,12 +75,14 @@ def module(
             settings.trainable,
             settings,
             kind="" if settings.name else this.automatic_kind,
-            layer=this.name,
+            layer=this.owner,
         )
         for place, (path, leaf) in enumerate(leaves(parameters))
     ]
     held = [
-        core.create_state(f"{prefix}/{path}", leaf.shape, str(leaf.dtype), Leaf(init, count + place, prefix), this.name)
+        core.create_state(
+            f"{prefix}/{path}", leaf.shape, str(leaf.dtype), Leaf(init, count + place, prefix), this.owner
+        )
         for place, (path, leaf) in enumerate(leaves(states))
     ]
     stands_still = bool(held) and all(core.is_frozen(f"{prefix}/{path}") for path, _ in leaves(states))

@@ -123,7 +123,6 @@ def create_state(
       [5.0]
     """
     this = Layer("create_state", name)
-    full = this.name if name is not None else this.frame.unique(f"{this.name}.w")
     start = 0.0 if initializer is None else initializer
     if isinstance(start, int | float | np.number):
         start = Constant(float(start))
@@ -132,5 +131,6 @@ def create_state(
             f"{this.name}: initializer={initializer!r}; expected a number, or an initializer as in "
             f"initializer=fluid.initializer.Normal(0.0, 1.0)"
         )
-    value = core.create_state(full, shape, str(jax.dtypes.canonicalize_dtype(dtype)), start, this.name)
+    full = this.array_name("w") if name is None else this.owner
+    value = core.create_state(full, shape, str(jax.dtypes.canonicalize_dtype(dtype)), start, this.owner)
     return State(full, value, core.is_frozen(full))

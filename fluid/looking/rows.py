@@ -1,8 +1,9 @@
 """The layers of programs as rows of numbers."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 
@@ -38,6 +39,7 @@ class Row:
       partial: whether `flops` and `bytes` take a loop for one step because the data decides how many there are.
       live: whether an output of the program depends on it; what is not live costs nothing.
       site: the user's line, as `file:line in function`.
+      uses: in how many calls of a shared function the layer runs; its FLOPs and bytes are those of all calls.
     """
 
     program: str
@@ -59,6 +61,7 @@ class Row:
     partial: bool
     live: bool
     site: str
+    uses: int = 1
 
     @property
     def output(self) -> str:
@@ -102,6 +105,25 @@ def rows_of(programs: Sequence[Looked], counter: Counter | None = None) -> list[
             rows.append(_row(looked, part, depth, shape, counter, trained, counted))
             counted |= set(rows[-1].parameters)
     return rows
+
+
+def rows_of_calls(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with one for all calls of a shared function: the row of the first call has the costs of all."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        key = (row.program, str(len(found)) if row.operators else re.sub(r"\(\d+\)/", "/", row.name))
+        first = found.get(key)
+        if first is not None:
+            row = replace(
+                first,
+                flops=first.flops + row.flops,
+                bytes=first.bytes + row.bytes,
+                partial=first.partial or row.partial,
+                live=first.live or row.live,
+                uses=first.uses + 1,
+            )
+        found[key] = row
+    return list(found.values())
 
 
 def _trained(programs: Sequence[Looked]) -> set[str]:

@@ -10,7 +10,7 @@ from fluid import errors
 from fluid.formatting import html_table, scaled, text_table
 from fluid.looking.cost import Cost, Counter
 from fluid.looking.programs import look, step_cost
-from fluid.looking.rows import Row, rows_of
+from fluid.looking.rows import Row, rows_of, rows_of_calls
 from fluid.looking.trace import Sizes
 from fluid.naming import select
 
@@ -120,7 +120,7 @@ def summarize(target: Any, batch_size: int, time: int, layers: str | Sequence[st
     sizes = Sizes(batch_size, time, time)
     programs = look(target, sizes)
     counter = Counter()
-    rows = rows_of(programs, counter)
+    rows = rows_of_calls(rows_of(programs, counter))
     forward = {p.program.name: _sum(r for r in rows if r.program == p.program.name) for p in programs}
     costs = {p.program.name: step_cost(p, sizes, counter) for p in programs}
     step = {name: cost for name, cost in costs.items() if cost is not None}
@@ -148,6 +148,7 @@ def _sum(rows: Iterable[Row]) -> Cost:
 
 def _cells(row: Row) -> tuple[str, ...]:
     name = "  " * row.depth + row.title + (f" x {row.steps}" if row.steps is not None else "")
+    name += f", used {row.uses} times" if row.uses > 1 else ""
     size = scaled(row.size, "B") if row.size else ""
     line = pathlib.Path(row.site.rpartition(" in ")[0]).name
     least = ">= " if row.partial else ""

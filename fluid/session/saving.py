@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import errors, storage
-from fluid.core import Origin, Program, Scope
+from fluid.core import Array, Origin, Program, Scope, own_array
 from fluid.distributed import group
 from fluid.distributed.arrays import whole
 from fluid.naming import select
@@ -121,6 +122,64 @@ class SavesArrays:
         if not strict:
             report.tell()
         return report
+
+    def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
+        """Copy the parameters and states of one net to another net, or move these towards them.
+
+        Call it after each step with a small rate, and the second net is a moving average of the first.
+
+        Args:
+          names: from names to names, with globs: `{"online/*": "target/*"}`.
+          rate: in `(0, 1]`; the new value is `old + rate * (source - old)`. Integers are copied whatever the rate is.
+
+        Returns:
+          The names of the arrays that were set.
+
+        Raises:
+          ArgumentError: the rate is not in `(0, 1]`.
+          UnknownNameError: a pattern matches nothing, or a second name is unknown.
+          ParameterError: two arrays have different shapes or dtypes. Nothing is changed then.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def q(x):
+          ...     return fluid.layers.fc(x, size=2)
+          >>> online, target = fluid.shared(q, name="online"), fluid.shared(q, name="target")
+          >>> def program():
+          ...     x = fluid.layers.data("x", shape=[3])
+          ...     return fluid.layers.mean(online(x) - target(x))
+          >>> session = fluid.Session(program)
+          >>> session.copy_params({"online/*": "target/*"})
+          ['target/fc_0.w_0', 'target/fc_0.b_0']
+          >>> session.run(feed={"x": np.ones((4, 3))})[0].item()
+          0.0
+        """
+        self._check_open()
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1:
+            raise errors.ArgumentError(
+                f"copy_params(rate={rate!r}): expected a number in (0, 1]: 1.0 copies, 0.005 moves by 0.5 % of the way"
+            )
+        scope = self.scope
+        chosen = select(list(names), scope.specs, "copy_params")
+        pairs = storage.renamed({name: name for name in chosen}, names, "the Session")
+        for target, source in pairs.items():
+            if target not in scope.specs:
+                raise errors.UnknownNameError(
+                    f"copy_params: {source!r} would go to {target!r}, which no program has. "
+                    f"{errors.nearest(target, scope.specs)}"
+                )
+            here, there = (Array(scope.specs[name].shape, scope.specs[name].dtype) for name in (target, source))
+            if here != there:
+                raise errors.ParameterError(
+                    f"copy_params: {source!r} is {there} and {target!r} is {here}; expected nets of one structure, as "
+                    f'in fluid.shared(q, name="online") and fluid.shared(q, name="target")'
+                )
+        with scope.lock:
+            for target, source in pairs.items():
+                new, old = scope.arrays[source], scope.arrays[target]
+                moved = own_array(new) if rate == 1 else _moved(old, new, np.float32(rate))
+                scope.arrays[target] = jax.device_put(moved, old.sharding)
+        return list(pairs)
 
     def take_params(
         self,
@@ -272,6 +331,12 @@ class SavesArrays:
     def _check_open(self) -> None:
         if self._closed:
             raise errors.ArgumentError("this session is closed; make a new one: fluid.Session(program)")
+
+
+@jax.jit
+def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
+    """Return the value a part of the way from `old` to `new`; of integers a copy of `new`."""
+    return (old + rate * (new - old)).astype(old.dtype) if jnp.issubdtype(old.dtype, jnp.inexact) else new + 0
 
 
 def _slot_name(path: Any) -> str:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.compilation import keep_compilations, price_of
-from fluid.core import TEST, TRAIN, Program, Scope
+from fluid.core import TEST, TRAIN, Program, Scope, check_same_nets
 from fluid.formatting import counted, html_table, scaled
 from fluid.param_attr import Shardings
 from fluid.place import OneDevice, Parallel, Place, device_of
@@ -164,6 +164,8 @@ class Session(SavesArrays, ValuesOnDemand):
             count += 1
             program.name = f"{name}_{count}"
         # Everything that can fail comes before anything changes.
+        for other in self.programs.values():
+            check_same_nets(program.name, program.shared, other.shared)
         rules = rules_of(program)
         if self.step_function is not None:
             check_tables(rules)

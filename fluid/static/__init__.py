@@ -34,6 +34,7 @@ from fluid.static.framework import (
     memory_optimize,
     name_scope,
     release_memory,
+    shared,
 )
 from fluid.static.layers.data import whole_data as data
 from fluid.static.nets import embedding, one_hot
@@ -96,5 +97,6 @@ __all__ = [
     "regularizer",
     "release_memory",
     "scope_guard",
+    "shared",
     "unique_name",
 ]

@@ -1,12 +1,15 @@
 """Names of `fluid.framework` that programs of 2018 use."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
+from fluid import core
 from fluid.place import CPUPlace, CUDAPlace
+from fluid.static.tape.calls import outer_environment
 from fluid.static.tape.program import Program, default_main_program, default_startup_program, program_guard
 from fluid.static.tape.variable import Persistent as Parameter
 from fluid.static.tape.variable import Variable
@@ -24,6 +27,7 @@ __all__ = [
     "name_scope",
     "program_guard",
     "release_memory",
+    "shared",
 ]
 
 
@@ -43,6 +47,42 @@ def name_scope(prefix: str | None = None) -> Iterator[None]:
     """
     del prefix
     yield
+
+
+def shared(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+    """Make every call of a function use the same parameters and states, as `fluid.shared` does in program functions.
+
+    Args:
+      function: calls layers; takes and returns variables. It assigns to no variable from outside.
+      name: prefix of its parameters; by default the name of the function.
+
+    Returns:
+      The function, shared; or a decorator, without `function`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> @fluid.shared
+      ... def encoder(x):
+      ...     return fluid.layers.fc(x, size=3)
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+      ...     both = encoder(fluid.layers.data("a", shape=[4])) - encoder(fluid.layers.data("b", shape=[4]))
+      ...     [v.name for v in fluid.default_main_program().all_parameters()]
+      ['encoder/fc_0.w_0', 'encoder/fc_0.b_0']
+    """
+    if function is None:
+        return functools.partial(shared, name=name)
+    net = core.shared(function, name=name)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return default_main_program().apply(_call_shared, (net, *args), kwargs)
+
+    return call
+
+
+def _call_shared(net: core.Shared, *args: Any, **kwargs: Any) -> Any:
+    """Call a shared function while a program runs; what it returns may be variables from outside."""
+    return outer_environment(net.name).read(net(*args, **kwargs))
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:

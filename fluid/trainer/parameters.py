@@ -127,6 +127,36 @@ class HasParameters:
         """
         return self.session.load_params(source, strict, rename, skip)
 
+    def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
+        """Copy parameters and states of one net to another, or move these towards them; see `Session.copy_params`.
+
+        With several steps in one call, see `steps_per_dispatch`, a handler runs after the last of them.
+
+        Args:
+          names: from names to names, with globs: `{"online/*": "target/*"}`.
+          rate: in `(0, 1]`; the new value is `old + rate * (source - old)`.
+
+        Returns:
+          The names of the arrays that were set.
+
+        Raises:
+          ArgumentError, UnknownNameError, ParameterError: see `Session.copy_params`; nothing is changed then.
+
+        Example:
+          >>> import fluid
+          >>> q = lambda x: fluid.layers.fc(x, size=1)
+          >>> online, target = fluid.shared(q, name="online"), fluid.shared(q, name="target")
+          >>> def program():
+          ...     x = fluid.layers.data("x", shape=[3])
+          ...     with fluid.frozen():
+          ...         goal = target(x)
+          ...     return fluid.layers.mean(fluid.layers.square(online(x) - goal))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.copy_params({"online/*": "target/*"}, rate=0.01)
+          ['target/fc_0.w_0', 'target/fc_0.b_0']
+        """
+        return self.session.copy_params(names, rate)
+
     @property
     def frozen(self) -> list[str]:
         """The names of the parameters and moving statistics that `freeze` keeps as they are."""

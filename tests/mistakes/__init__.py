@@ -14,6 +14,7 @@ from mistakes import (
     programs,
     readers,
     sequences,
+    sharing,
     tracing,
     training,
 )
@@ -36,4 +37,5 @@ THEMES = [
     inference.THEME,
     feeds.THEME,
     online.THEME,
+    sharing.THEME,
 ]

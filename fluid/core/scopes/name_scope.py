@@ -1,13 +1,14 @@
 """Name scopes: prefixes of names in a program function, and access to what has been made under one."""
 
 import contextlib
+import re
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.core.frame import Frame, current_frame, present_frame
-from fluid.core.variables import named_array
+from fluid.core.frame import Frame, Opening, current_frame, present_frame, user_sites
+from fluid.core.variables import doubt, named_array
 
 
 @contextlib.contextmanager
@@ -15,7 +16,7 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
     """Prefix the names of layers created inside; counters start afresh for each new prefix.
 
     Names given by `ParamAttr(name=...)` and the names of feeds stay as they are, so that sharing works across scopes.
-    Opening the same scope again goes on counting. What `with ... as scope` gives has the values and the parameters, by
+    Opening the same scope again goes on counting, and shares nothing: see `fluid.shared`. What `with ... as scope` gives has the values and the parameters, by
     name and while the program function runs: `scope.fc_0`, `scope.parameters`.
 
     Args:
@@ -47,11 +48,40 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
             'with fluid.name_scope("a"), fluid.name_scope("b"): ...'
         )
     outer = frame.naming.scopes
+    site = user_sites()
+    known = set(frame.declared.arrays)
     frame.naming.scopes = (*outer, prefix)
+    whole = "/".join(frame.naming.scopes)
     try:
-        yield NameScope("/".join(frame.naming.scopes), frame)
+        yield NameScope(whole, frame)
+        _note_opening(frame, whole, site, known)
     finally:
         frame.naming.scopes = outer
+
+
+def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
+    """Note what a name scope has created, and doubt a second opening that creates the parameters of the first once more.
+
+    Args:
+      frame: of the program function.
+      scope: the whole prefix.
+      site: the user's line that opened it.
+      known: the arrays that there were before.
+    """
+    new = [(n, s) for n, s in frame.declared.arrays.items() if n not in known and n.startswith(f"{scope}/")]
+    if not frame.discovering or not new:
+        return
+    opening = Opening(site, new[0][0], tuple((re.sub(r"_\d+", "", name), spec.shape) for name, spec in new))
+    others = frame.declared.openings.setdefault(scope, [])
+    first = next((other for other in others if other.created == opening.created), None)
+    others.append(opening)
+    if first is not None and first.array != opening.array:
+        doubt(
+            f"the name scope {scope!r} was opened at {first.site} and is opened again at {site}, which makes a second "
+            f"set of parameters: {opening.array!r} is another array than {first.array!r}. For one set, share the "
+            f"function that is called in both: fluid.shared(function); for two sets, give the second scope another "
+            f'name: fluid.name_scope("{scope.rpartition("/")[2]}_2")'
+        )
 
 
 class NameScope:

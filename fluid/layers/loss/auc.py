@@ -98,7 +98,7 @@ def auc(
 
 def _counts(this: Layer, shape: list[int]) -> tuple[str, Any]:
     """The name and the value of a state that counts from 0."""
-    name = this.frame.unique(f"{this.name}.w")
+    name = this.array_name("w")
     return name, core.create_state(name, shape, "int32", Constant(0))
 
 

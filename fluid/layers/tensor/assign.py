@@ -122,7 +122,7 @@ def create_parameter(
     this = Layer("create_parameter", name)
     default = default_initializer or (Constant(0.0) if is_bias else Xavier())
     if attr is None and name is not None:
-        attr = ParamAttr(name=this.name)
+        attr = ParamAttr(name=this.owner)
     if to_attr(attr) is None:
         raise errors.ArgumentError("create_parameter(attr=False) would create no parameter; leave out attr=False")
     return this.parameter("b" if is_bias else "w", attr, shape, dtype, default)

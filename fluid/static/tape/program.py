@@ -26,6 +26,7 @@ class Program:
       random_seed: of initial values and of random layers.
       variables: Variable by name.
       arrays: what its layers declare of parameters and states, by name.
+      shared: the shared functions that were called, by name.
       feeds: FeedSpec by name.
       mains: where this is a startup program, the programs whose parameters it creates.
       for_test: whether it is run in test mode.
@@ -46,6 +47,7 @@ class Program:
         self.random_seed = 0
         self.variables: dict[str, Variable] = {}
         self.arrays: dict[str, core.ParameterSpec] = {}
+        self.shared: dict[str, core.SharedFunction] = {}
         self.feeds: dict[str, core.FeedSpec] = {}
         self.mains: list[Program] = []
         self.for_test = False
@@ -127,6 +129,7 @@ class Program:
         new.__dict__.update(self.__dict__, mains=[], readers=list(self.readers))
         new.variables = dict(self.variables)
         new.arrays = dict(self.arrays)
+        new.shared = dict(self.shared)
         new.feeds = dict(self.feeds)
         new._global = Block()
         new._global.calls = [c for c in self._global.calls if not (for_test and c.function is minimized)]
@@ -280,7 +283,7 @@ class Program:
         known = set(self.arrays)
         declared_before = unique_name.counters()
         given = self._visible(call)
-        first, second = (Trial(call, given, self.arrays, batch) for batch in BATCHES)
+        first, second = (Trial(call, given, self.arrays, self.shared, batch) for batch in BATCHES)
         counters = first.naming.counters
         self.feeds |= first.feeds
         self.arrays = first.arrays

@@ -23,6 +23,7 @@ class Trial:
       call: the call.
       given: the variables that it may read.
       arrays: what the program declares of parameters and states, by name.
+      shared: the shared functions that the program has called, by name; the call adds its own.
       batch: what stands for the batch size.
 
     Attributes:
@@ -34,10 +35,17 @@ class Trial:
       arrays: what the program and the call declare of parameters and states.
     """
 
-    def __init__(self, call: Call, given: Sequence[Variable], arrays: Mapping[str, core.ParameterSpec], batch: int):
+    def __init__(
+        self,
+        call: Call,
+        given: Sequence[Variable],
+        arrays: Mapping[str, core.ParameterSpec],
+        shared: dict[str, core.SharedFunction],
+        batch: int,
+    ):
         frame = core.Frame(
             placeholder_batch=batch,
-            declared=Declared(arrays=dict(arrays)),
+            declared=Declared(arrays=dict(arrays), shared=shared),
             naming=Naming(counters=dict(unique_name.counters())),
         )
         self.feeds = frame.declared.feeds

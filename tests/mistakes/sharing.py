@@ -1,0 +1,100 @@
+"""Mistakes about what is one net and what is two."""
+
+from fluid import errors
+from mistakes.common import SGD, fluid, layers
+from mistakes.theme import Theme
+
+THEME = Theme("Sharing")
+
+
+@THEME.mistake("A name scope opened twice, to share what is in it", errors.FluidWarning, "fluid.shared", "'d/fc_1.w_0'")
+def scope_opened_twice():
+    def discriminator(x):
+        with fluid.name_scope("d"):
+            return layers.fc(x, size=1)
+
+    def train_program():
+        real, made = layers.data("real", shape=[4]), layers.data("made", shape=[4])
+        return layers.mean(discriminator(made) - discriminator(real))
+
+    fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("name= given to two layers, to share their weight", errors.FluidWarning, "fluid.shared", "'h.w_1'")
+def name_of_two_layers():
+    def train_program():
+        left, right = layers.data("left", shape=[4]), layers.data("right", shape=[4])
+        return layers.mean(layers.fc(left, size=3, name="h") - layers.fc(right, size=3, name="h"))
+
+    fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("A shared function called with inputs of two sizes", errors.ParameterError, "fluid.shared", "called at")
+def inputs_of_two_sizes():
+    @fluid.shared
+    def encoder(x):
+        return layers.fc(x, size=3)
+
+    def train_program():
+        short, long = layers.data("short", shape=[4]), layers.data("long", shape=[6])
+        return layers.mean(encoder(short) - encoder(long))
+
+    fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("Two towers made by one function, both shared", errors.ProgramError, "'tower'", 'name="tower_2"')
+def two_towers():
+    def make_tower(size):
+        @fluid.shared
+        def tower(x):
+            return layers.fc(x, size=size)
+
+        return tower
+
+    left, right = make_tower(3), make_tower(3)
+
+    def train_program():
+        x = layers.data("x", shape=[4])
+        return layers.mean(left(x) - right(x))
+
+    fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("A lambda is shared without a name", errors.ArgumentError, "name=")
+def shared_lambda():
+    fluid.shared(lambda x: layers.fc(x, size=3))
+
+
+@THEME.mistake("A shared function and a name scope of one name", errors.ParameterError, "name scope", "fluid.shared")
+def scope_of_a_shared_name():
+    @fluid.shared
+    def encoder(x):
+        return layers.fc(x, size=3)
+
+    def train_program():
+        x = layers.data("x", shape=[4])
+        with fluid.name_scope("encoder"):
+            h = layers.fc(x, size=4)
+        return layers.mean(encoder(h))
+
+    fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("A shared function called outside a program function", errors.OutsideProgramError, "fluid.shared")
+def shared_outside():
+    @fluid.shared
+    def encoder(x):
+        return layers.fc(x, size=3)
+
+    encoder([[1.0, 2.0]])
+
+
+@THEME.mistake("A target network of another structure", errors.ParameterError, "copy_params", "fluid.shared")
+def target_of_another_structure():
+    def program():
+        x = layers.data("x", shape=[4])
+        small = fluid.shared(lambda v: layers.fc(v, size=3), name="online")
+        large = fluid.shared(lambda v: layers.fc(v, size=5), name="target")
+        return layers.mean(small(x)) + layers.mean(large(x))
+
+    fluid.Session(program).copy_params({"online/*": "target/*"})
