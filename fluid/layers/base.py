@@ -161,23 +161,23 @@ class Layer:
         return name
 
     def _check_name(self, suffix: str, name: str) -> None:
-        """Doubt a layer of a name and kind that another layer has: its parameters are others.
+        """Doubt a layer of a name and kind that an earlier layer has: its parameters are others.
 
         Args:
           suffix: of the parameter.
           name: of the parameter.
         """
+        declared = self.frame.declared
         first = f"{name.rpartition('_')[0]}_0"
-        before = self.frame.declared
-        if not self.automatic_kind and not self._made and first != name and first in before.arrays:
-            kind = self._caller.removeprefix("layers.")
-            if before.kinds.get(f"{self.name}.tmp_0") == kind:
-                core.doubt(
-                    f"layers.{kind}(name={self.name.rpartition('/')[2]!r}) is a second layer of this name, and has "
-                    f"parameters of its own: {name!r} is another array than {first!r} of "
-                    f"{before.arrays[first].site}; called at {core.user_sites()}. To use one layer twice, share the function that calls it: "
-                    f"fluid.shared(function); or give the second layer another name="
-                )
+        kind = self._caller.removeprefix("layers.")
+        second = not self.automatic_kind and not self._made and first != name and first in declared.arrays
+        if second and declared.kinds.get(f"{self.name}.tmp_0") == kind:
+            core.doubt(
+                f"layers.{kind}(name={self.name.rpartition('/')[2]!r}) is a second layer of this name, and has "
+                f"parameters of its own: {name!r} is another array than {first!r} of {declared.arrays[first].site}; "
+                f"called at {core.user_sites()}. To use one layer twice, share the function that calls it: "
+                f"fluid.shared(function); or give the second layer another name="
+            )
         self._made.add(suffix)
 
     def output(self, value: Any) -> Any:

@@ -16,8 +16,8 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
     """Prefix the names of layers created inside; counters start afresh for each new prefix.
 
     Names given by `ParamAttr(name=...)` and the names of feeds stay as they are, so that sharing works across scopes.
-    Opening the same scope again goes on counting, and shares nothing: see `fluid.shared`. What `with ... as scope` gives has the values and the parameters, by
-    name and while the program function runs: `scope.fc_0`, `scope.parameters`.
+    Opening the same scope again goes on counting, and shares nothing: see `fluid.shared`. What `with ... as scope` gives
+    has the values and the parameters, by name and while the program function runs: `scope.fc_0`, `scope.parameters`.
 
     Args:
       prefix: one name, without "/".
@@ -60,7 +60,7 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
 
 
 def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
-    """Note what a name scope has created, and doubt a second opening that creates the parameters of the first once more.
+    """Note what a name scope has created, and doubt a second opening that makes another set of the same parameters.
 
     Args:
       frame: of the program function.

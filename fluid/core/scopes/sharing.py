@@ -12,9 +12,9 @@ from fluid.core.frame import Frame, SharedCall, SharedFunction, current_frame, m
 def shared(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
     """Make every call of a function use the same parameters and states.
 
-    The parameters and states of its layers are named after the function, `discriminator/fc_0.w_0`, in each call, in each
-    program and in each file, whatever else a program holds and whichever name scopes are open. Each call draws its own
-    dropout masks. The moving averages of `batch_norm` follow all calls, in order. The named values of the first call
+    The parameters and states of its layers are named after the function, `discriminator/fc_0.w_0`, in each call, in
+    each program and in each file, whatever else a program holds and whichever name scopes are open. Each call draws its
+    own dropout masks. The moving averages of `batch_norm` follow all calls, in order. The named values of the first call
     are `discriminator/fc_0.tmp_0`, those of the second `discriminator(2)/fc_0.tmp_0`, and so on.
 
     `"discriminator/*"` is a `parameter_list` of `minimize`, and selects the parameters in `freeze`, `load_params`,
@@ -155,7 +155,7 @@ def check_same_nets(program: str, nets: Mapping[str, SharedFunction], others: Ma
 
 
 def _definition(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return where a function is defined, which stays when a notebook defines it again; and the instance of a method."""
+    """Return where a function is defined, which stays when a notebook runs a cell again; and the method's instance."""
     while isinstance(function, functools.partial):
         function = function.func
     names = [getattr(function, attribute, "") for attribute in ("__module__", "__qualname__")]
