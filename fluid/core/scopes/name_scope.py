@@ -16,8 +16,8 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
     """Prefix the names of layers created inside; counters start afresh for each new prefix.
 
     Names given by `ParamAttr(name=...)` and the names of feeds stay as they are, so that sharing works across scopes.
-    Opening the same scope again goes on counting, and shares nothing: see `fluid.shared`. What `with ... as scope` gives
-    has the values and the parameters, by name and while the program function runs: `scope.fc_0`, `scope.parameters`.
+    Opening the same scope again goes on counting, and shares nothing: see `fluid.shared`. What `with ... as scope`
+    gives has the values and the parameters, while the program function runs: `scope.fc_0`, `scope.parameters`.
 
     Args:
       prefix: one name, without "/".

@@ -14,8 +14,8 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
 
     The parameters and states of its layers are named after the function, `discriminator/fc_0.w_0`, in each call, in
     each program and in each file, whatever else a program holds and whichever name scopes are open. Each call draws its
-    own dropout masks. The moving averages of `batch_norm` follow all calls, in order. The named values of the first call
-    are `discriminator/fc_0.tmp_0`, those of the second `discriminator(2)/fc_0.tmp_0`, and so on.
+    own dropout masks. The moving averages of `batch_norm` follow all calls, in order. The named values of the first
+    call are `discriminator/fc_0.tmp_0`, those of the second `discriminator(2)/fc_0.tmp_0`, and so on.
 
     `"discriminator/*"` is a `parameter_list` of `minimize`, and selects the parameters in `freeze`, `load_params`,
     `save_params` and shardings.
