@@ -1,8 +1,9 @@
 """Exported models: one file with programs as StableHLO and parameters as arrays, that runs without the functions."""
 
 from fluid.artifact.archive import is_artifact
+from fluid.artifact.labels import unlabelled
 from fluid.artifact.load import Artifact, load
 from fluid.artifact.program import ExportedProgram
 from fluid.artifact.save import save
 
-__all__ = ["Artifact", "ExportedProgram", "is_artifact", "load", "save"]
+__all__ = ["Artifact", "ExportedProgram", "is_artifact", "load", "save", "unlabelled"]

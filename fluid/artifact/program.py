@@ -54,6 +54,7 @@ class ExportedProgram(Program):
         self.sample_shapes = {}
         self.aliases = {o.name: o.value for o in entry.outputs if o.name is not None and o.value is not None}
         self.lines = {}
+        self.returned = {}
         self.minimizes = []
         self.random = entry.random
         self.orders = entry.orders
@@ -82,6 +83,7 @@ class ExportedProgram(Program):
         parts: bool = False,
         frozen: frozenset[str] = frozenset(),
         gather: Any = None,
+        until: frozenset[str] | None = None,
     ) -> Applied:
         """Run the exported function that fits the sizes of the feeds; see `Program.apply`.
 

@@ -11,7 +11,8 @@ from jax.interpreters import partial_eval
 from fluid import errors
 from fluid.artifact.signature import Output, leaves_of, level_of, value_of
 from fluid.core import TEST, FeedSpec, Program, stand_in
-from fluid.session import Request, check_fetch
+from fluid.core.equations import live_equations
+from fluid.session import Request, absent, check_fetch
 from fluid.session.names import GRAD, Fetch, split_names
 from fluid.session.step import Step
 
@@ -46,7 +47,8 @@ class Source:
         self._program = program
         self._names = None if fetch is None else _without_gradients(check_fetch(program, fetch))
         given, self._replaced = split_names(program, program.feeds if feed is None else feed)
-        self._step = Step(program, [], Request(TEST, self._names, tuple(program.feeds), self._replaced))
+        # Of feeds it is not known yet which are given: the function ends behind the last value that is requested.
+        self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
         self.origins = program.origins
         self.orders = program.orders
@@ -76,13 +78,21 @@ class Source:
           key: the data of the random key, or None when the results depend on none.
         """
         given = {name: value_of(leaves) for name, leaves in feeds.items()}
-        batch = next((given[n].shape[0] for n, spec in self.specs.items() if spec.shape[:1] == (None,)), 1)
         overrides = {n: given.pop(n) for n in self._replaced}
         # What the results do not depend on is no argument.
-        rest = {n: stand_in(spec, batch, (1, 1)) for n, spec in self._program.feeds.items() if n not in given}
+        rest = [n for n in self._program.feeds if n not in given]
         zeros = {n: jnp.zeros(spec.shape, spec.dtype) for n, spec in self._arrays.items() if n not in arrays}
         root = jax.random.wrap_key_data(key_data() if key is None else key) if self._program.random else None
-        return [leaves_of(v) for v in self._step.evaluate({**zeros, **arrays}, {**rest, **given}, overrides, root)]
+
+        def results(stand_ins: Mapping[str, Any]) -> list[Any]:
+            found = self._step.evaluate({**zeros, **arrays}, {**given, **stand_ins}, overrides, root)
+            return [leaves_of(v) for v in found]
+
+        if not rest:
+            return results({})
+        with_rows = {n: v for n, v in overrides.items() if self.specs[n].shape[:1] == (None,)}
+        made: list[Any] = absent.without(results, absent.stand_ins(self._program.feeds, rest, given, with_rows))
+        return made
 
     def example(self) -> tuple[dict[str, Any], dict[str, Any], Any]:
         """Arguments of the shapes that a call may have: arrays, feeds, and the data of a random key or None."""
@@ -133,7 +143,7 @@ class Source:
         feeds = self._program.feeds
         equations = self._equations(stand_ins)
         sequences = [name for name, spec in feeds.items() if spec.lod_level and name not in needed]
-        found = {n for n in sequences if self._equations(self._stand_ins(_BATCHES[0], longer=n)) != equations}
+        found = {n for n in sequences if self._equations_of_longer(n) not in (None, equations)}
         following = [name for name, spec in feeds.items() if spec.shape[:1] == (None,)]
         known = any(n in needed | found for n in following) or any(
             value.shape[:1] == _BATCHES[:1] for value in stand_ins["overrides"].values()
@@ -142,6 +152,13 @@ class Source:
             found.add(following[0])
         return found
 
+    def _equations_of_longer(self, name: str) -> str | None:
+        """The equations with more steps of one feed; None where a loss refuses such a label."""
+        try:
+            return self._equations(self._stand_ins(_BATCHES[0], longer=name))
+        except errors.FluidError:
+            return None
+
     def _equations(self, stand_ins: Mapping[str, Any]) -> str:
         """The equations that the results depend on, as text; functions in it have addresses, which mean nothing."""
         return re.sub("0x[0-9a-f]+", "", str(self._live(stand_ins)[0]))
@@ -149,7 +166,9 @@ class Source:
     def _live(self, stand_ins: Mapping[str, Any]) -> tuple[Any, list[bool]]:
         """The equations that the results depend on, and which of the stand-ins they use."""
         jaxpr = jax.make_jaxpr(self._results)(stand_ins).jaxpr
-        live, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+        # Effects need nothing: what layers.Print shows of a loss is not exported with the net.
+        pure = jaxpr.replace(eqns=live_equations(jaxpr), effects=frozenset())
+        live, used = partial_eval.dce_jaxpr(pure, [True] * len(jaxpr.outvars))
         return live, list(used)
 
     def _declared(self, name: str, value: Any) -> FeedSpec:

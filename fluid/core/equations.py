@@ -45,7 +45,16 @@ def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest:
       candidates: arrays by name.
       rest: further arguments.
     """
-    jaxpr = jax.make_jaxpr(function)(dict(candidates), *rest).jaxpr
+    return unread(jax.make_jaxpr(function)(dict(candidates), *rest).jaxpr, candidates)
+
+
+def unread(jaxpr: Any, candidates: Mapping[str, Any]) -> set[str]:
+    """Return the names of the candidates that the results of equations do not depend on.
+
+    Args:
+      jaxpr: the equations, whose first inputs are the leaves of the candidates.
+      candidates: arrays by name.
+    """
     live = {id(v) for v in jaxpr.outvars}
     for equation in reversed(jaxpr.eqns):
         if any(id(v) in live for v in equation.outvars):
@@ -53,6 +62,29 @@ def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest:
     leaves = jax.tree_util.tree_leaves_with_path(dict(candidates))
     used = {path[0].key for (path, _), v in zip(leaves, jaxpr.invars, strict=False) if id(v) in live}
     return set(candidates) - used
+
+
+def independent(jaxpr: Any) -> Any:
+    """Return a jaxpr without the equations that depend on its inputs, unless its results need them.
+
+    Equations with effects, such as those of `layers.Print`, are left out like others.
+
+    Example:
+      >>> def function(x):
+      ...     jax.debug.print("{}", x)
+      ...     return jnp.sin(1.0)
+      >>> [str(equation.primitive) for equation in independent(jax.make_jaxpr(function)(2.0).jaxpr).eqns]
+      ['sin']
+    """
+    needed = {id(equation) for equation in live_equations(jaxpr)}
+    dependent = set(jaxpr.invars)
+    kept = []
+    for equation in jaxpr.eqns:
+        depends = any(not is_literal(v) and v in dependent for v in equation.invars)
+        dependent |= set(equation.outvars) if depends else set()
+        if not depends or id(equation) in needed:
+            kept.append(equation)
+    return jaxpr.replace(eqns=kept)
 
 
 def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]]) -> None:

@@ -27,6 +27,13 @@ _current: ContextVar["Frame | None"] = ContextVar("fluid_frame", default=None)
 TRAIN, TEST = "train", "test"
 
 
+class Complete(BaseException):
+    """The end of a program function that has computed every value that was requested of it.
+
+    It derives from BaseException, so that an `except Exception` of the function lets it pass.
+    """
+
+
 class Array(NamedTuple):
     """Shape and dtype of a value; None stands for a dimension that follows the batch.
 
@@ -292,6 +299,8 @@ class Frame:
       labelling: whether named values in there carry their names in the equations, see `core.equations.label`.
       freezing: whether this is the inside of `with fluid.frozen():`.
       frozen: names of the parameters and states that this run leaves as they are, although the program would not.
+      awaited: names of the values after which this run ends, as far as they are not computed yet; None for a run of
+        the whole function.
       given: what the run works on.
       declared: what it shows of the program.
       made: what it leaves behind.
@@ -307,6 +316,7 @@ class Frame:
     labelling: bool = False
     freezing: bool = False
     frozen: frozenset[str] = frozenset()
+    awaited: set[str] | None = None
     given: Given = field(default_factory=Given)
     declared: Declared = field(default_factory=Declared)
     made: Made = field(default_factory=Made)

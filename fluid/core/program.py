@@ -28,6 +28,7 @@ from fluid.core.equations import count, has_arrays, last_values, uses
 from fluid.core.frame import (
     TEST,
     Array,
+    Complete,
     Declared,
     FeedSpec,
     Frame,
@@ -260,10 +261,10 @@ class Program:
             with explained_prints(_BATCHES[0], again=True):
                 return self._run(Given(parameters=parameters, states=states, feeds=dict(feeds), key=key), TEST)
 
-        specs = (self.parameters | self.states).items()
-        arrays = {name: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for name, spec in specs}
         try:
-            return find_reductions(run, arrays, {batch: self._stand_ins(batch) for batch in _BATCHES}, noted)
+            return find_reductions(
+                run, self._empty_arrays(), {batch: self.stand_ins(batch) for batch in _BATCHES}, noted
+            )
         except Exception:  # what is wrong with the function in test mode, whoever runs it there will see
             return [rule or guess(output.shape) for rule, output in zip(noted, self.outputs, strict=True)]
 
@@ -304,6 +305,7 @@ class Program:
         parts: bool = False,
         frozen: frozenset[str] = frozenset(),
         gather: Callable[[str, Any], Any] | None = None,
+        until: frozenset[str] | None = None,
     ) -> Applied:
         """Run the function on arrays: pure, so that it can be jitted and differentiated.
 
@@ -319,6 +321,7 @@ class Program:
           parts: whether to return what the outputs contribute to their values over several minibatches.
           frozen: names of parameters and states that a training step leaves as they are.
           gather: brings one array of a stack together, by the name of the stack; None where it is whole.
+          until: names of the values after which the function ends; there are no outputs then. None for all of it.
         """
         given = Given(
             parameters={n: arrays[n] for n in self.parameters},
@@ -330,7 +333,7 @@ class Program:
             key=key,
             gather=gather,
         )
-        frame, outputs = self._run(given, mode, labelling, frozen)
+        frame, outputs = self._run(given, mode, labelling, frozen, until)
         batch = _batch_size(self.feeds, given.feeds)
         return Applied(
             outputs=outputs,
@@ -342,22 +345,63 @@ class Program:
             lookups=frame.made.lookups,
         )
 
+    @functools.cached_property
+    def returned(self) -> dict[str, str]:
+        """The names of the values that the function returns in test mode, by the keys of the outputs.
+
+        Outputs without a name of their own, such as those of operators, are not among them. `aliases` cannot stand in:
+        it is of train mode, in which a function may return another value under the key.
+        """
+        found: dict[str, str] = {}
+
+        def run(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
+            parameters, states = ({n: arrays[n] for n in names} for names in (self.parameters, self.states))
+            given = Given(parameters=parameters, states=states, feeds=dict(feeds), key=jax.random.key(0))
+            frame, outputs = self._run(given, TEST)
+            recorded = {id(value): name for name, value in frame.made.values.items()}
+            pairs = zip(self.output_names or (), outputs, strict=False)
+            found.update({key: recorded[id(value)] for key, value in pairs if id(value) in recorded})
+
+        try:
+            with explained_prints(_BATCHES[0], again=True):
+                jax.eval_shape(run, self._empty_arrays(), self.stand_ins(_BATCHES[0]))
+        except Exception:  # who runs the whole function in this mode will see what is wrong with it
+            return {}
+        return found
+
+    def _empty_arrays(self) -> dict[str, Any]:
+        """The shape and dtype of each parameter and state."""
+        specs = (self.parameters | self.states).items()
+        return {name: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for name, spec in specs}
+
     def _run(
-        self, given: Given, mode: str, labelling: bool = False, frozen: frozenset[str] = frozenset()
+        self,
+        given: Given,
+        mode: str,
+        labelling: bool = False,
+        frozen: frozenset[str] = frozenset(),
+        until: frozenset[str] | None = None,
     ) -> tuple[Frame, list[Any]]:
         """Run the function; returns what the run read and wrote, and the outputs."""
         declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
         frame = Frame(mode, self.precision, labelling=labelling, frozen=frozen, given=given, declared=declared)
-        with running(frame):
-            outputs, _ = flatten_outputs(self.name, self.function())
+        if until is not None:
+            if not until:
+                return frame, []
+            frame.awaited = set(until)
+        try:
+            with running(frame):
+                outputs, _ = flatten_outputs(self.name, self.function())
+        except Complete:
+            return frame, []
         return frame, outputs
 
     def _discover(self, batch: int) -> Discovery:
         with explained_prints(batch, again=batch != _BATCHES[0]):
             return discover(self.function, self.name, self.precision, batch, self.sample_shapes)
 
-    def _stand_ins(self, batch: int) -> dict[str, Any]:
-        """Zeros for all feeds."""
+    def stand_ins(self, batch: int = _BATCHES[0]) -> dict[str, Any]:
+        """Return zeros for all feeds, in sizes that the function was discovered with."""
         made = {name: stand_in(spec, batch, steps=(3, 5)) for name, spec in self.feeds.items()}
         return {n: jnp.zeros(self.sample_shapes[n], v.dtype) if n in self.sample_shapes else v for n, v in made.items()}
 

@@ -12,7 +12,17 @@ import numpy as np
 
 from fluid import errors, host_random
 from fluid.core.equations import label
-from fluid.core.frame import TRAIN, Frame, Naming, Order, ParameterSpec, Probabilities, current_frame, user_site
+from fluid.core.frame import (
+    TRAIN,
+    Complete,
+    Frame,
+    Naming,
+    Order,
+    ParameterSpec,
+    Probabilities,
+    current_frame,
+    user_site,
+)
 from fluid.core.nested import NestedSequenceBatch
 from fluid.core.origins import user_lines
 from fluid.core.sequence import SequenceBatch, filled
@@ -196,6 +206,7 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
 
     Raises:
       ProgramError: the program has that name already.
+      Complete: every value that this run awaits is computed.
     """
     frame = current_frame(caller)
     declared = frame.declared
@@ -214,6 +225,10 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
     frame.made.values[name] = value
     if frame.labelling and frame.inside_loop:
         label(name, value)
+    if frame.awaited is not None and not frame.inside_loop:
+        frame.awaited.discard(name)
+        if not frame.awaited:
+            raise Complete
     return value
 
 

@@ -51,7 +51,7 @@ class Feeder:
     ):
         self.specs = dict(specs)
         self.buckets = Buckets(specs, max_compilations=None) if buckets is None else buckets
-        self.positions = _positions(self.specs, feed_order)
+        self.positions = _positions(self.specs, feed_order, self.specs if only is None else only)
         self._read = {name: spec for name, spec in self.specs.items() if only is None or name in only}
         self._aligned = aligned and len(self._read) > 1
         self._selects = feed_order is not None
@@ -111,8 +111,8 @@ class Feeder:
         if not isinstance(minibatch, list):
             if data_sets.is_frame(minibatch):
                 return self._columns(data_sets.columns_of(minibatch), where)
-            if hasattr(minibatch, "dtype") and len(self.specs) == 1:
-                return {name: minibatch for name in self.specs}
+            if hasattr(minibatch, "dtype") and len(self.positions) == 1:
+                return {name: minibatch for name in self.positions}
             if hasattr(minibatch, "dtype") or not hasattr(minibatch, "__iter__"):
                 raise self._unusable(minibatch, where)
             minibatch = list(minibatch)
@@ -126,9 +126,9 @@ class Feeder:
         """Whether a list holds columns instead of rows, as torch's DataLoader gives them."""
         if not all(hasattr(item, "dtype") and getattr(item, "ndim", 0) for item in minibatch):
             return False
-        if len(self.specs) > 1:  # rows of several fields would be tuples
+        if len(self.positions) > 1:  # rows of several fields would be tuples
             return self._least <= len(minibatch) and (len(minibatch) <= self._most or not self._exact)
-        (spec,) = self.specs.values()
+        spec = self.specs[next(iter(self.positions))]
         shape = tuple(minibatch[0].shape)
         return (
             len(minibatch) == 1 and shape[1 + spec.lod_level :] == spec.shape[1:] and len(shape) > len(spec.shape) - 1
@@ -141,10 +141,10 @@ class Feeder:
                     raise self._unusable(row, where, sample)
                 self._check_names(row, sample, where)
             return {name: [row[name] for row in rows] for name in self._read}
-        if len(self.specs) == 1:
+        if len(self.positions) == 1:
             # A tuple is a row. A list may be the value of the only field, unless positions were given or declared.
             fields: Any = tuple if self._exact else (tuple, list)
-            (name,) = self.specs
+            (name,) = self.positions
             position = self.positions[name]
             return {name: [self._only(row, fields, position, i, where) for i, row in enumerate(rows)]}
         for sample, row in enumerate(rows):
@@ -255,7 +255,8 @@ class DataFeeder:
         return self._feeder.feed(minibatch)
 
 
-def _positions(specs: Mapping[str, FeedSpec], feed_order: FeedOrder) -> dict[str, int]:
+def _positions(specs: Mapping[str, FeedSpec], feed_order: FeedOrder, needed: Collection[str]) -> dict[str, int]:
+    """The position of each feed; an order may leave out what is not needed, such as the label in a prediction."""
     if feed_order is None:
         positions = _declared_positions(specs)
     elif isinstance(feed_order, Mapping):
@@ -268,16 +269,17 @@ def _positions(specs: Mapping[str, FeedSpec], feed_order: FeedOrder) -> dict[str
         raise errors.ArgumentError(f"feed_order names nothing, expected the order of {list(specs)}: {_example(specs)}")
     for name in positions:
         _check_known(name, specs)
-    if missing := [name for name in specs if name not in positions]:
+    if missing := [name for name in specs if name in needed and name not in positions]:
         raise errors.ArgumentError(
-            f"feed_order misses {', '.join(map(repr, missing))}, found {feed_order!r}, expected every feed that the "
-            f"program declares: {_example(specs)}"
+            f"feed_order misses {', '.join(map(repr, missing))}, found {feed_order!r}, expected every feed that "
+            f"{'the program declares' if len(needed) >= len(specs) else 'is needed'}: "
+            f"{_example([name for name in specs if name in needed])}"
         )
     if len(set(positions.values())) < len(positions):
         raise errors.ArgumentError(
             f"two feeds share a position in the row, found {positions}; give each its own column"
         )
-    return {name: positions[name] for name in specs}
+    return {name: positions[name] for name in specs if name in positions}
 
 
 def _declared_positions(specs: Mapping[str, FeedSpec]) -> dict[str, int]:
@@ -312,7 +314,7 @@ def _check_known(name: str, feeds: Mapping[str, FeedSpec]) -> None:
         )
 
 
-def _example(specs: Mapping[str, FeedSpec]) -> str:
+def _example(specs: Collection[str]) -> str:
     return f"feed_order={list(specs)}"
 
 

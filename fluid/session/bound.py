@@ -2,17 +2,18 @@
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
 from fluid import errors
 from fluid.compilation import Ahead, Settled
-from fluid.core import TRAIN, Program, Scope, stand_in
-from fluid.core.equations import unneeded
+from fluid.core import TRAIN, Program, Scope
+from fluid.core.equations import unneeded, unread
 from fluid.place import OneDevice
 from fluid.reader.buckets import Buckets
+from fluid.session import absent
 from fluid.session.freezing import Freezing
 from fluid.session.fused import Fed, Picks, SeveralResults, Stack, fused
 from fluid.session.interrupts import InterruptGuard
@@ -315,8 +316,10 @@ class BoundStep:
         def call(*arguments: Any) -> Any:
             feeds, *rest = arguments[position:]
             self._record_compilation(feeds)
-            filled = {**feeds, **self._stand_ins(feeds, rest[0] if rest else {})}
-            return function(*arguments[:position], filled, *rest)
+            if not self._missing:
+                return function(*arguments[:position], feeds, *rest)
+            stand_ins = self._stand_ins(feeds, rest[0] if rest else {})
+            return absent.without(lambda zeros: function(*arguments[:position], {**feeds, **zeros}, *rest), stand_ins)
 
         return call if self._mesh is None else self._mesh.traced(call, position)
 
@@ -355,9 +358,10 @@ class BoundStep:
         self._compiling = False
         self._compilations.end()
 
-    def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-        batch = next((v.shape[0] for v in (*feeds.values(), *overrides.values()) if v.shape), 1)
-        return {name: stand_in(self._program.feeds[name], batch, steps=(1, 1)) for name in self._missing}
+    def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        known = self._program.parameters.keys() | self._program.states.keys()
+        with_rows = {name: value for name, value in overrides.items() if name not in known}
+        return absent.stand_ins(self._program.feeds, self._missing, feeds, with_rows)
 
     def _check_replaced(self) -> None:
         for average, arrays in self._replaced.items():
@@ -369,7 +373,16 @@ class BoundStep:
                 )
 
     def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        needed = sorted(self._needed(feeds, overrides))
+        try:
+            needed = sorted(self._needed(feeds, overrides))
+        except errors.FeedError:
+            raise
+        except Exception as error:
+            needed = [] if overrides else sorted(self._needed_in_discovery())
+            if not needed:
+                names = ", ".join(map(repr, self._missing))
+                error.add_note(f"not given: {names}, for which zeros stood in, as far as they are needed for shapes")
+                raise
         if needed:
             spec = self._program.feeds[needed[0]]
             raise errors.FeedError(
@@ -386,15 +399,30 @@ class BoundStep:
 
     def _needed(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
         """The feeds that the results depend on, of those that the request does not give."""
+        overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
+        stand_ins = self._stand_ins(feeds, overrides)
+        closed, _, zeros = absent.traced(self._pure(), stand_ins, dict(feeds), overrides)
+        return set(zeros) - unread(closed.jaxpr, zeros)
+
+    def _needed_in_discovery(self) -> set[str]:
+        """The same in the sizes of discovery, in which all feeds fit each other; nothing where even these do not."""
+        every = self._program.stand_ins()
+        zeros = {name: every[name] for name in self._missing}
+        rest = {name: value for name, value in every.items() if name not in zeros}
+        try:
+            return set(zeros) - unneeded(self._pure(), zeros, rest, {})
+        except Exception:
+            return set()
+
+    def _pure(self) -> Callable[..., Any]:
+        """The results of the step as a function of stand-ins, feeds and overrides."""
         step = self._step
         train, test = self._functions(step)
         kept = self._not_carried()
-        overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
             if step.training:
                 return train(self._carry(), kept, {**given, **stand_ins}, over)
             return test(kept["arrays"], {**given, **stand_ins}, over, kept["root"], self._scope.step)
 
-        stand_ins = self._stand_ins(feeds, overrides)
-        return set(stand_ins) - unneeded(results, stand_ins, dict(feeds), dict(overrides))
+        return results

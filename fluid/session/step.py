@@ -117,6 +117,8 @@ class Step:
         self._lines = tuple(n for n in self._asked if is_line(n))
         self._tables = tuple(dict.fromkeys(n for r in self.rules for n in r.tables))
         self._function = function if self.rules else None
+        self._keys = program.output_names or ()
+        self._is_partial = any(name not in request.feeds for name in program.feeds)
         self.draws = program.random or self._function is not None
         if self._function is not None:
             self._check_fetched()
@@ -274,9 +276,29 @@ class Step:
                 parts=self.request.parts,
                 frozen=self.frozen,
                 gather=None if self._mesh is None else self._mesh.gather_one,
+                until=self._until(),
             )
 
         return with_lines(apply, variables, self._lines) if self._lines else apply(variables)
+
+    def _until(self) -> frozenset[str] | None:
+        """The names of the values after which the program may end, since nothing behind them is requested.
+
+        None for all of it: where every feed is given, as in training and tests, effects such as `layers.Print` count.
+        """
+        request = self.request
+        if request.mode != TEST or request.parts or request.fetch is None or not self._is_partial:
+            return None
+        if self.gradients or self._lines:
+            return None
+        program = self.program
+        names = {self._value(name) for name in self._asked}
+        known = {*program.feeds, *program.parameters, *program.states}
+        return None if None in names else frozenset(name for name in names if name) - known
+
+    def _value(self, name: str) -> str | None:
+        """The name of the value in test mode that a requested name stands for; None for an output without a name."""
+        return self.program.returned.get(name) if name in self._keys else self._canonical(name)
 
     def _variables(self, arrays: Mapping[str, Any], forward: Callable[[Any], Applied]) -> dict[str, Any] | None:
         """What to differentiate with respect to: parameters, looked-up rows, and zeros added to named values."""
@@ -302,7 +324,8 @@ class Step:
 
     def _results(self, outputs: Any, parts: Any, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
         """What the request asks for, and behind it a tuple of what it also asks for, if there is any."""
-        known = {**values, **dict(zip(self.program.output_names or (), outputs, strict=False))}
+        named = {} if outputs else {n: values[self.program.returned[n]] for n in self._asked if n in self._keys}
+        known = {**values, **named, **dict(zip(self._keys, outputs, strict=False))}
 
         def value(name: str) -> Any:
             if name.endswith(GRAD):

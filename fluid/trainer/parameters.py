@@ -1,5 +1,6 @@
 """What a Trainer does with its parameters between steps: read, save, load, freeze, export, and set their rate."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from fluid.session import Session
 from fluid.session.names import Fetch
 from fluid.storage import LoadReport, Parameters, PathLike, Rename
 from fluid.trainer.programs import Member, ProgramFunction
+
+log = logging.getLogger("fluid")
 
 LearningRate = float | tuple[float, ...]
 """The learning rate of a program; of one that calls `minimize` several times, of each."""
@@ -33,6 +36,8 @@ class HasParameters:
     programs: dict[str, Program]
     _session_type: Callable[..., Session] = Session
     _member: Callable[..., Member]
+    _inference: Program | None
+    _reported: str | None = None  # the last export that was logged
 
     @property
     def params(self) -> dict[str, jax.Array]:
@@ -220,28 +225,53 @@ class HasParameters:
     ) -> None:
         """Write a program, as it is in test mode, and its parameters to one file that runs without its function.
 
+        With `infer_func`, that program is exported. Else, without `fetch`, the outputs of the trained program that do
+        not depend on labels: feeds that the loss needs, and the net before it does not. A program that returns only
+        losses and metrics exports the last value before them. A line of the log says what is exported.
+
         Args:
           path: of the file; in a directory that exists, `model.fluid` is written.
-          fetch: names of what it returns, such as the prediction; by default the outputs of the program. What these do
-            not depend on, such as the label, is neither fed nor saved.
-          program: its name or its function; may be left out when there is one.
-          options: as for `fluid.io.save_inference_model`.
+          fetch: names of what it returns, such as the prediction. What these do not depend on, such as the label, is
+            neither fed nor saved.
+          program: its name or its function; by default `infer_func`, or the trained program where there is one.
+          options: as for `fluid.io.save_inference_model`. With `feed`, all outputs are exported by default.
 
         Raises:
           ArtifactError: the program cannot be exported, or the file cannot be written.
+          ArgumentError: without `fetch`, every output depends on labels.
 
         Example:
           >>> import fluid
+          >>> def net():
+          ...     return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
           >>> def program():
           ...     y = fluid.layers.data("y", shape=[1])
-          ...     guess = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
-          ...     return fluid.layers.mean(fluid.layers.square_error_cost(guess, y))
+          ...     return fluid.layers.mean(fluid.layers.square_error_cost(net(), y))
           >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
-          >>> trainer.save_inference_model("line.fluid", fetch=["guess"])
+          >>> trainer.save_inference_model("line.fluid")
           >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2]]})["guess"].shape
+          (1, 1)
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), infer_func=net)
+          >>> trainer.save_inference_model("line.fluid")
+          >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2]]})[0].shape
           (1, 1)
         """
         from fluid import artifact  # not everybody needs it
 
-        found = self._member(program, "save_inference_model").program
+        inference = self._inference
+        if inference is not None and program in (None, inference.name, inference.function, inference):
+            found = inference
+        else:
+            found = self._member(program, "save_inference_model").program
+            if fetch is None and options.get("feed") is None:
+                results = artifact.unlabelled(found)
+                artifact.save(path, found, self.session.params(), fetch=results.fetch, **options)
+                self._report(f"exported: {results}; fetch=[...] or Trainer(infer_func=) chooses others")
+                return
         artifact.save(path, found, self.session.params(), fetch=fetch, **options)
+
+    def _report(self, exported: str) -> None:
+        """Log what was exported; the same twice, as by an OnlineTrainer that publishes, is logged once."""
+        if exported != self._reported:
+            log.warning(exported)
+            self._reported = exported

@@ -30,6 +30,7 @@ from fluid.trainer.handlers import Dispatcher, Handlers, listed
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.predicting import Predicting
 from fluid.trainer.programs import (
+    InferenceFunction,
     Member,
     PaddingOfAll,
     ProgramFunction,
@@ -39,6 +40,7 @@ from fluid.trainer.programs import (
     check_data,
     declared_programs,
     discovered,
+    inference_program,
     member_called,
     members_of,
     plan_of,
@@ -87,6 +89,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
       steps_per_dispatch: how many steps run in one call of the device, at most: "auto" chooses by how long a step
         takes, where all handlers say how many steps may run before they act. Nothing else changes by it: see
         `docs/speed.md`.
+      infer_func: the program function that `save_inference_model` exports, such as the net without its loss. It shares
+        parameters with the trained program by name; None exports what does not depend on labels.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
@@ -96,7 +100,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
     Raises:
       FluidError: the program has a mistake that its shapes show; it is found here and not in the first step.
       CheckpointError: the folder of checkpoints cannot be used, or holds damaged ones only.
-      ParameterError: the checkpoint is that of another program or optimizer.
+      ParameterError: the checkpoint is that of another program or optimizer; or `infer_func` has a parameter that the
+        trained program lacks.
 
     Example:
       >>> import fluid, numpy as np
@@ -139,6 +144,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         schedule: ScheduleLike = None,
         epoch_of: str | None = None,
         steps_per_dispatch: StepsPerDispatch = 1,
+        infer_func: InferenceFunction | None = None,
     ):
         function = one_of("program_func", program_func, "train_func", train_func)
         optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
@@ -157,6 +163,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             parallel=parallel,
             shardings=shardings,
         )
+        self._inference = inference_program(infer_func, programs, self.session, precision)
         self._members = members_of(declared, programs, self.session)
         self._together = Together(steps_per_dispatch, self._members, self.session)
         if len(programs) == 1:

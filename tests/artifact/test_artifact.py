@@ -104,7 +104,7 @@ def test_a_trainer_exports_what_is_fetched_and_nothing_else(trained, tmp_path):
     want = fluid.Inferencer(digits, params=trained.params).infer({"image": IMAGES[:7]})
     got = fluid.Inferencer(param_path=found).infer({"image": IMAGES[:7]})
     assert same(got, want) and got.names == ("prediction",)
-    trained.save_inference_model(tmp_path / "all.fluid")
+    trained.save_inference_model(tmp_path / "all.fluid", fetch=["loss", "prediction"])
     everything = fluid.Inferencer(param_path=tmp_path / "all.fluid")
     feed = {"image": IMAGES[:7], "label": np.zeros((7, 1), "int64")}
     assert same(everything.infer(feed), fluid.Inferencer(train_digits, params=trained.params).infer(feed))

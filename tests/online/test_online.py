@@ -150,6 +150,15 @@ def test_versions_are_published(opened, tmp_path):
         online.publish()
 
 
+def test_without_names_a_version_is_what_does_not_depend_on_labels(opened, tmp_path):
+    online = opened(publish_to=tmp_path / "models", export={"platforms": ["cpu"]})
+    online.send(points(8))
+    trained_on(online)
+    version = online.publish()["published"]
+    model = fluid.Inferencer(param_path=tmp_path / "models" / str(version) / "model.fluid").program
+    assert list(model.feeds) == ["x"] and model.output_names == ("guess",)
+
+
 def test_versions_are_published_by_themselves(opened, tmp_path, caplog):
     online = opened(publish_to=tmp_path / "models", publish_every=2, fetch=["guess"], export={"platforms": ["cpu"]})
     online.send(points(25))

@@ -1,5 +1,6 @@
 """Several programs in one Trainer: what each is made of, whose turn it is, what it reads and takes from others."""
 
+from fluid.trainer.programs.inference import InferenceFunction, inference_program
 from fluid.trainer.programs.links import member_called, members_of
 from fluid.trainer.programs.member import Member
 from fluid.trainer.programs.padding import PaddingOfAll
@@ -24,6 +25,7 @@ from fluid.trainer.programs.training_program import (
 from fluid.trainer.programs.turns import Turn, Turns
 
 __all__ = [
+    "InferenceFunction",
     "Member",
     "PaddingOfAll",
     "ProgramFunction",
@@ -37,6 +39,7 @@ __all__ = [
     "check_data",
     "declared_programs",
     "discovered",
+    "inference_program",
     "member_called",
     "members_of",
     "plan_of",
