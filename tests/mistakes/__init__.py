@@ -1,6 +1,7 @@
 """Typical mistakes of users, by theme: what `tests/test_mistakes.py` makes, and `tests/MISTAKES.md` shows."""
 
 from mistakes import (
+    absent,
     checkpoints,
     data,
     feeds,
@@ -35,6 +36,7 @@ THEMES = [
     checkpoints.THEME,
     parameters.THEME,
     inference.THEME,
+    absent.THEME,
     feeds.THEME,
     online.THEME,
     sharing.THEME,
