@@ -39,15 +39,14 @@ def make_programs(count, layers, size, length):
     """The program that trains a model of `count` characters, and the one that writes texts of a length."""
     heads = max(1, size // HEAD)
 
-    def norm(x):
-        return fluid.layers.layer_norm(x, begin_norm_axis=2)
+    norm = fluid.layers.feature_norm
 
     def block(x, cache=None):
         seen = fluid.layers.multi_head_attention(norm(x), num_heads=heads, causal=True, rotary=True, cache=cache)
         seen, cache = (seen, None) if cache is None else seen
         x = x + seen
-        hidden = fluid.layers.fc(norm(x), size=4 * size, num_flatten_dims=2, act="gelu")
-        x = x + fluid.layers.fc(hidden, size=size, num_flatten_dims=2)
+        hidden = fluid.layers.dense(norm(x), size=4 * size, act="gelu")
+        x = x + fluid.layers.dense(hidden, size=size)
         return x if cache is None else (x, cache)
 
     def model(ids, caches=None):
@@ -57,7 +56,7 @@ def make_programs(count, layers, size, length):
             x = fluid.layers.repeat(block, layers, x)
         else:
             x, caches = fluid.layers.repeat(block, layers, x, xs=caches)
-        scores = fluid.layers.fc(norm(x), size=count, num_flatten_dims=2)
+        scores = fluid.layers.dense(norm(x), size=count)
         return scores if caches is None else (scores, caches)
 
     def train_program():

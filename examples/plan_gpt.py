@@ -30,10 +30,8 @@ def gpt(count=32_000, length=2048, layers=32, size=4096, heads=32, hidden=11_008
     """
     columns = fluid.ParamAttr(sharding=(None, "model"))
     rows = fluid.ParamAttr(sharding=("model", None))
-    product = functools.partial(fluid.layers.fc, num_flatten_dims=2, bias_attr=False)
-
-    def norm(x):
-        return fluid.layers.layer_norm(x, begin_norm_axis=2)
+    product = functools.partial(fluid.layers.dense, bias_attr=False)
+    norm = fluid.layers.feature_norm
 
     def block(x):
         attributes = [columns, columns, columns, rows]

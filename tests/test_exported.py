@@ -22,10 +22,11 @@ NAMES = {
         case cast ceil center_loss chunk_eval clip clip_by_norm collect_fpn_proposals concat cond conv2d
         conv2d_transpose conv3d conv3d_transpose cos cos_sim cosine_decay create_array create_parameter
         create_state crf_decoding crop crop_tensor cross cross_entropy ctc_greedy_decoder cumsum data data_norm
-        deformable_conv density_prior_box detection_output diag dice_loss dist distribute_fpn_proposals dot
+        deformable_conv dense density_prior_box detection_output diag dice_loss dist distribute_fpn_proposals dot
         dropout dynamic_decode dynamic_gru dynamic_lstm dynamic_lstmp edit_distance elementwise_add
         elementwise_div elementwise_floordiv elementwise_max elementwise_min elementwise_mod elementwise_mul
         elementwise_pow elementwise_sub elu embedding equal erf exp expand expand_as exponential_decay eye fc
+        feature_norm
         fill_constant fill_constant_batch_size_like fill_zeros_like flatten flip floor fsp_matrix full_like
         gather gather_nd gather_tree gaussian_random gaussian_random_batch_size_like gelu
         generate_proposal_labels generate_proposals greater_equal greater_than grid_sampler group_norm gru_unit
@@ -41,7 +42,7 @@ NAMES = {
         prroi_pool psroi_pool py_func random_key range rank rank_loss recall reciprocal reduce_all reduce_any
         reduce_max reduce_mean reduce_min reduce_prod reduce_sum relu relu6 remat repeat reshape
         resize_bilinear resize_linear resize_nearest resize_trilinear
-        retinanet_detection_output retinanet_target_assign reverse
+        retinanet_detection_output retinanet_target_assign reverse rms_norm
         rnn roi_align roi_pool roll rotary_position round row_conv rpn_target_assign rsqrt
         sampled_softmax_with_cross_entropy sampling_id scale scan scatter scatter_nd scatter_nd_add selu
         sequence_concat sequence_conv sequence_enumerate sequence_erase sequence_expand sequence_expand_as

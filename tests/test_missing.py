@@ -43,7 +43,7 @@ def test_what_never_was_has_no_advice():
     ("ask", "advice"),
     [
         (lambda: layers.batchnorm, "Did you mean 'batch_norm'"),
-        (lambda: layers.Dense, r"use layers\.fc"),
+        (lambda: layers.Dense, r"use layers\.dense"),
         (lambda: fluid.optimizer.AdaM, "Did you mean 'Adam'"),
         (lambda: fluid.optimizer.RMSprop, "use fluid.optimizer.RMSProp"),
         (lambda: fluid.Executor, "use fluid.static.Executor; or fluid.Session"),

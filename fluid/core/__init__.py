@@ -22,6 +22,7 @@ from fluid.core.axes import (
     refuse_mesh,
 )
 from fluid.core.body import Body, inner_frame, leave
+from fluid.core.defaults import as_fluid, default, doubt_reading, is_default
 from fluid.core.discovery import Shapes
 from fluid.core.frame import (
     TEST,
@@ -80,6 +81,7 @@ __all__ = [
     "DATA",
     "FSDP",
     "Axes",
+    "as_fluid",
     "axes_here",
     "axes_of",
     "divided",
@@ -123,8 +125,10 @@ __all__ = [
     "create_state",
     "current_frame",
     "data_of",
+    "default",
     "described",
     "doubt",
+    "doubt_reading",
     "expect_probabilities",
     "filled",
     "fitting",
@@ -132,6 +136,7 @@ __all__ = [
     "frozen",
     "inner_frame",
     "is_compiled_with_cuda",
+    "is_default",
     "is_frozen",
     "is_positive",
     "is_size",

@@ -67,7 +67,7 @@ from fluid.layers.detection.suppression import matrix_nms, multiclass_nms
 from fluid.layers.detection.yolo import yolo_box
 from fluid.layers.detection.yolo_loss import yolov3_loss
 from fluid.layers.embedding import embedding
-from fluid.layers.fc import fc
+from fluid.layers.fc import dense, fc
 from fluid.layers.image.conv import conv2d, conv3d
 from fluid.layers.image.conv_transpose import conv2d_transpose, conv3d_transpose
 from fluid.layers.image.deformable import deformable_conv
@@ -112,6 +112,7 @@ from fluid.layers.module import module
 from fluid.layers.norm.batch_norm import batch_norm
 from fluid.layers.norm.data_norm import data_norm
 from fluid.layers.norm.dropout import dropout
+from fluid.layers.norm.last_axis import feature_norm, rms_norm
 from fluid.layers.norm.layer_norm import group_norm, instance_norm, layer_norm
 from fluid.layers.norm.rescale import affine_channel, l2_normalize, lrn
 from fluid.layers.norm.spectral import spectral_norm
@@ -254,11 +255,12 @@ __all__ = [
     "chunk_eval", "clip", "clip_by_norm", "collect_fpn_proposals", "concat", "cond", "conv2d", "conv2d_transpose",
     "conv3d", "conv3d_transpose", "cos", "cos_sim", "cosine_decay", "create_array", "create_parameter", "create_state",
     "crf_decoding", "crop", "crop_tensor", "cross", "cross_entropy", "ctc_greedy_decoder", "cumsum", "data",
-    "data_norm", "deformable_conv", "density_prior_box", "detection_output", "diag", "dice_loss", "dist",
+    "data_norm", "deformable_conv", "dense", "density_prior_box", "detection_output", "diag", "dice_loss", "dist",
     "distribute_fpn_proposals", "dot", "dropout", "dynamic_decode", "dynamic_gru", "dynamic_lstm", "dynamic_lstmp",
     "edit_distance", "elementwise_add", "elementwise_div", "elementwise_floordiv", "elementwise_max", "elementwise_min",
     "elementwise_mod", "elementwise_mul", "elementwise_pow", "elementwise_sub", "elu", "embedding", "equal", "erf",
-    "exp", "expand", "expand_as", "exponential_decay", "eye", "fc", "fill_constant", "fill_constant_batch_size_like",
+    "exp", "expand", "expand_as", "exponential_decay", "eye", "fc", "feature_norm", "fill_constant",
+    "fill_constant_batch_size_like",
     "fill_zeros_like", "flatten", "flip", "floor", "fsp_matrix", "full_like", "gather", "gather_nd", "gather_tree",
     "gaussian_random", "gaussian_random_batch_size_like", "gelu", "generate_proposal_labels", "generate_proposals",
     "greater_equal", "greater_than", "grid_sampler", "group_norm", "gru_unit", "hard_shrink", "hard_sigmoid",
@@ -275,8 +277,8 @@ __all__ = [
     "prior_box", "prroi_pool", "psroi_pool", "py_func", "random_key", "range", "rank", "rank_loss", "recall",
     "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
     "relu", "relu6", "remat", "repeat", "reshape", "resize_bilinear", "resize_linear", "resize_nearest",
-    "resize_trilinear",
-    "retinanet_detection_output", "retinanet_target_assign", "reverse", "rnn", "roi_align", "roi_pool", "roll",
+    "resize_trilinear", "retinanet_detection_output", "retinanet_target_assign", "reverse", "rms_norm", "rnn",
+    "roi_align", "roi_pool", "roll",
     "rotary_position", "round", "row_conv", "rpn_target_assign", "rsqrt", "sampled_softmax_with_cross_entropy",
     "sampling_id", "scale", "scan", "scatter", "scatter_nd", "scatter_nd_add", "selu", "sequence_concat",
     "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand", "sequence_expand_as",

@@ -1,11 +1,12 @@
-"""Fully connected layers."""
+"""Fully connected layers: `fc` of Fluid, and `dense`, which maps the last axis."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from fluid import core, errors
-from fluid.layers.base import Layer, channels_last, dense, describe, is_sequence, layer, like, row_dims, times_matrix
+from fluid.layers import base
+from fluid.layers.base import Layer, channels_last, describe, is_sequence, layer, like, row_dims, times_matrix
 from fluid.layers.functional import Activation
 from fluid.layers.looked_up import computed, output_looked_up
 from fluid.layers.no_effect import no_effect
@@ -14,13 +15,15 @@ from fluid.param_attr import ParamSetting
 # Elements of a weight up to which a run that has to turn it by itself hardly takes longer.
 _FEW = 1 << 20
 
+_ROWS_ONLY = core.default(1)
+
 
 @layer
 @no_effect(is_test="this layer is the same when training and testing", use_mkldnn="XLA chooses the kernels")
 def fc(
     input: core.Value | Sequence[core.Value],
     size: int,
-    num_flatten_dims: int = 1,
+    num_flatten_dims: int = _ROWS_ONLY,
     param_attr: ParamSetting | Sequence[ParamSetting] = None,
     bias_attr: ParamSetting = None,
     act: Activation = None,
@@ -34,7 +37,7 @@ def fc(
       input: `[batch, ..., in]`, a SequenceBatch, whose steps are projected one by one, or a list or tuple of several.
       size: the number of outputs.
       num_flatten_dims: how many leading dimensions are kept; the others are flattened to one. Negative counts from the
-        end.
+        end. The default, 1, flattens `[batch, time, features]` too, and warns: `dense` maps the last axis.
       param_attr: ParamAttr of the weights `[in, size]`, or a list with one for each input.
       bias_attr: ParamAttr of the bias `[size]`; False for none.
       act: name of an activation, or a function.
@@ -66,18 +69,78 @@ def fc(
         raise errors.ArgumentError(f"fc has {len(inputs)} inputs and {len(attrs)} param_attr; give one for each input")
     products = [_project(this, x, size, num_flatten_dims, a) for x, a in zip(inputs, attrs, strict=True)]
     total = products[0] if len(products) == 1 else this.output(_sum(products))
-    bias = this.bias(bias_attr, [size], dense(total).dtype)
-    if bias is not None:
-        total = output_looked_up(this, _sum([total, bias]), computed(total, lambda rows: rows + bias))
-    return this.activate(total, act)
+    return this.activate(_with_bias(this, total, bias_attr), act)
+
+
+@layer
+def dense(
+    x: core.Value,
+    size: int,
+    act: Activation = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
+    name: str | None = None,
+) -> Any:
+    """Linear map of the last axis: `act(x @ weight + bias)`.
+
+    All other dimensions stay as they are, however many there are; `fc` flattens them.
+
+    Args:
+      x: `[batch, ..., in]`, or a SequenceBatch of steps `[..., in]`.
+      size: the number of outputs.
+      act: name of an activation, or a function.
+      param_attr: ParamAttr of the weight `[in, size]`.
+      bias_attr: ParamAttr of the bias `[size]`; False for none.
+      name: instead of `dense_N`.
+
+    Returns:
+      The same kind of value, `[batch, ..., size]`.
+
+    Raises:
+      ArgumentError: `size` is no positive integer.
+      ArgumentTypeError: `x` is a list of values.
+      ShapeError: `x` has no dimension after its rows.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[5, 8])
+      ...     return fluid.layers.dense(x, size=2, act="relu")
+      >>> p = fluid.Program(program)
+      >>> print(p.outputs[0], p.parameters["dense_0.w_0"].shape)
+      float32[batch, 5, 2] (8, 2)
+    """
+    core.whole_number("dense", "size", size)
+    this = Layer("dense", name)
+    if isinstance(x, list | tuple | int):
+        found = f"the number {x}" if isinstance(x, int) else f"a list of {len(x)}"
+        raise errors.ArgumentTypeError(
+            f"{this.name}: x is {found}, expected one value of the program, as in layers.dense(x, size={size}), which "
+            f"finds the number of inputs by itself; join several first: layers.concat([a, b], axis=-1)"
+        )
+    if base.dense(x).ndim <= row_dims(x):
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(x)} has no features; expected [batch, ..., features], as from "
+            f"layers.unsqueeze(x, [-1])"
+        )
+    return this.activate(_with_bias(this, _project(this, x, size, -1, param_attr), bias_attr), act)
+
+
+def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
+    """Record a value `[..., size]` plus a bias `[size]`; where there is none, return the value."""
+    array = base.dense(total)
+    bias = this.bias(bias_attr, [array.shape[-1]], array.dtype)
+    if bias is None:
+        return total
+    return output_looked_up(this, _sum([total, bias]), computed(total, lambda rows: rows + bias))
 
 
 def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: ParamSetting) -> Any:
     """Record the product `[*leading, size]` of an input `[*leading, ...]` and a weight of its own."""
-    x = dense(value)
+    x = base.dense(value)
     # The steps of a sequence are rows: batch and time count as one leading dimension.
     keep = num_flatten_dims + row_dims(value) - 1 if num_flatten_dims > 0 else x.ndim + num_flatten_dims
-    if not 0 < keep < x.ndim:
+    if not row_dims(value) <= keep < x.ndim:
         if isinstance(value, int):
             raise errors.ArgumentTypeError(
                 f"{this.name}: input is the number {value}, expected a value of the program; the number of inputs is "
@@ -86,6 +149,13 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
         raise errors.ShapeError(
             f"{this.name}: input {describe(value)} cannot keep {num_flatten_dims} leading dimensions and flatten the "
             f"rest; expected at least two dimensions, [batch, features]"
+        )
+    if core.is_default(num_flatten_dims) and row_dims(value) == 1 and x.ndim == 3 and x.shape[1] > 1:
+        time, features = x.shape[1:]
+        core.doubt_reading(
+            f"{this.name} flattens {describe(value)} to rows of {time} x {features} = {time * features} numbers, time "
+            f"too. To map the features of each step, write layers.dense(x, size={size}), or num_flatten_dims=2; if "
+            f"flattening is meant, num_flatten_dims=1"
         )
     weight = this.weight(attr, [math.prod(x.shape[keep:]), size], x.dtype)
     images = channels_last(value) if keep == 1 and weight.size <= _FEW else None
@@ -117,12 +187,13 @@ def _with_channels_last(images: Any, weight: Any) -> core.Order:
 
 def _sum(values: Sequence[Any]) -> Any:
     """The sum of values `[*leading, size]`, and of a bias `[size]`; a sequence batch if one of them is."""
-    shapes = {dense(v).shape[:-1] for v in values if dense(v).ndim > 1}
+    arrays = [base.dense(v) for v in values]
+    shapes = {a.shape[:-1] for a in arrays if a.ndim > 1}
     if len(shapes) > 1:
         raise errors.ShapeError(
             f"the inputs of fc are projected to {' and '.join(describe(v) for v in values)}, which cannot be added; "
             f"all but the last dimension must agree"
         )
-    total = sum(dense(v) for v in values[1:]) + dense(values[0])
+    total = sum(arrays[1:]) + arrays[0]
     batch = next((v for v in values if is_sequence(v)), None)
     return total if batch is None else batch.with_data(total)

@@ -134,7 +134,7 @@ class _Run:
     def op(self, desc: OpDesc, named: set[str]) -> None:
         """Run an op, and record those of its outputs that no later op writes again."""
         op = Op(desc, self)
-        with core.unrecorded(self._frame.scoped(f"@{next(iter(desc.writes()))}")):
+        with core.as_fluid(), core.unrecorded(self._frame.scoped(f"@{next(iter(desc.writes()))}")):
             results = ROWS[desc.type](op)
         op.check_read()
         self._check_sizes(op)

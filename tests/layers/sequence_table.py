@@ -114,7 +114,7 @@ YOLO = {"x": real(3, 14, 4, 3), "b": _steps(positive(3, 4, 4) / 2), "k": _steps(
 def restored(x):
     """Regions dealt out to levels, and put together again."""
     levels, restore = layers.distribute_fpn_proposals(x, 2, 4, 4, 1)
-    return layers.gather(layers.concat([level * 2 for level in levels]), restore)
+    return layers.gather(layers.concat([level * 2 for level in levels], axis=0), restore)
 
 
 SEQUENCE_ROWS = [
@@ -123,8 +123,11 @@ SEQUENCE_ROWS = [
     Row("mean", layers.mean, _seq(), mixes=True),
     *plain(REDUCTIONS, _seq(), mixes=True),
     Row("fc", lambda x: layers.fc(x, 3, act="softmax"), _seq()),
+    Row("dense", lambda x: layers.dense(x, 3, act="softmax"), _seq()),
     Row("batch_norm", layers.batch_norm, _seq(), mixes=True),
     Row("layer_norm", layers.layer_norm, _seq()),
+    Row("feature_norm", layers.feature_norm, _seq()),
+    Row("rms_norm", layers.rms_norm, _seq()),
     Row("l2_normalize", lambda x: layers.l2_normalize(x, axis=1), _seq()),
     Row("embedding", lambda x, y: layers.embedding(y, [2, 3]), _seq_classes()),
     Row("cross_entropy", lambda x, y: layers.mean(layers.cross_entropy(layers.softmax(x), y)), _seq_classes(),
@@ -137,12 +140,12 @@ SEQUENCE_ROWS = [
     Row("mse_loss", lambda x: layers.mse_loss(x, layers.square(x)), _seq(), mixes=True),
     Row("isfinite", layers.isfinite, _seq(), mixes=True),
     Row("elementwise_add", lambda x: layers.elementwise_add(x, np.array([1.0, 2.0], "float32")), _seq()),
-    Row("elementwise_mul", lambda x: layers.elementwise_mul(x, layers.reduce_sum(x, dim=1, keep_dim=True)), _seq()),
+    Row("elementwise_mul", lambda x: layers.elementwise_mul(x, layers.reduce_sum(x, dim=-1, keep_dim=True)), _seq()),
     Row("concat", lambda x: layers.concat([x, x], axis=1), _seq()),
     Row("split", lambda x: layers.split(x, 2, dim=1), _seq()),
     Row("reshape", lambda x: layers.reshape(x, [-1, 2, 1]), _seq()),
     Row("reduce_mean", lambda x: layers.reduce_mean(x, dim=0), _seq(), label="rows", mixes=True),
-    Row("logsumexp", lambda x: layers.logsumexp(x, dim=1), _seq()),
+    Row("logsumexp", lambda x: layers.logsumexp(x, dim=-1), _seq()),
     Row("logsumexp", lambda x: layers.logsumexp(x, dim=0), _seq(), label="rows", mixes=True, shortest=1),
     Row("data_norm", lambda x: layers.data_norm(x), _seq()),
     Row("full_like", lambda x: layers.full_like(x, 2.5), _seq()),
@@ -179,8 +182,8 @@ SEQUENCE_ROWS = [
     Row("warpctc", lambda x, y: layers.warpctc(x, y, norm_by_times=True), _seq_text(), lengths="given"),
     Row("edit_distance", lambda x, y: layers.edit_distance(layers.ctc_greedy_decoder(x, 0), y), _seq_text(),
         lengths="given", mixes=True),
-    Row("dynamic_lstm", lambda x: layers.dynamic_lstm(layers.fc(x, 8), 8), _seq()),
-    Row("dynamic_lstmp", lambda x: layers.dynamic_lstmp(layers.fc(x, 8), 8, 3, is_reverse=True), _seq()),
+    Row("dynamic_lstm", lambda x: layers.dynamic_lstm(layers.fc(x, 16), 16), _seq()),
+    Row("dynamic_lstmp", lambda x: layers.dynamic_lstmp(layers.fc(x, 16), 16, 3, is_reverse=True), _seq()),
     Row("dynamic_gru", lambda x: layers.dynamic_gru(layers.fc(x, 9), 3, is_reverse=True), _seq()),
     Row("cond", lambda x: layers.cond(True, lambda: layers.fc(x, 2), lambda: x * 2), _seq()),
     Row("while_loop", lambda x: layers.while_loop(
@@ -233,6 +236,7 @@ SEQUENCE_ROWS = [
     Row("glu", lambda x: nets.glu(x, dim=1), _seq()),
     Row("fc", inner(lambda x: layers.fc(x, 3, act="softmax")), _deep(), label="inner"),
     Row("fc", lambda x: layers.fc([x, x], 3, act="tanh"), _seq(), label="two"),
+    Row("dense", lambda x: layers.dense(x, 3, act="tanh"), _deep(), label="nested"),
     Row("embedding", lambda x: layers.embedding(x, [5, 2], padding_idx=0, is_sparse=True), _numbers(), label="sparse"),
     Row("reduce_sum", inner(layers.reduce_sum), _deep(), mixes=True, label="inner"),
     Row("cos_sim", lambda x: layers.cos_sim(x, layers.square(x)), _seq()),
@@ -247,7 +251,7 @@ SEQUENCE_ROWS = [
     Row("transpose", lambda x: layers.transpose(layers.stack([x, x, x], axis=-1), [0, 2, 1]), _seq()),
     Row("flatten", lambda x: layers.flatten(layers.stack([x, x], axis=1)), _seq()),
     Row("expand", lambda x: layers.expand(x, [1, 3]), _seq()),
-    Row("concat", lambda x, y: layers.concat([x, y]), _two_seqs(), lengths="apart", mixes=True, label="rows"),
+    Row("concat", lambda x, y: layers.concat([x, y], axis=0), _two_seqs(), lengths="apart", mixes=True, label="rows"),
     Row("gather", lambda x, y: layers.gather(x, y), {**_seq(), "y": np.array([[1], [0], [0]])}, mixes=True,
         shortest=1),
     Row("iou_similarity", lambda x: layers.iou_similarity(x, PRIOR), BOXES),

@@ -242,7 +242,7 @@ BAD_IDS_OF = {"x": whole(5, 3, 4, 2), "n": LENGTHS}
 TAGGED = {"x": real(3, 4, 2), "tag": whole(2, 3, 4), "n": LENGTHS}
 CTC_LABEL = np.array([[1, 2], [2, 0]]), np.array([3, 2]), np.array([2, 1])  # classes; lengths of input and of label
 
-GATES, BAD_GATES = {"x": real(3, 4, 8), "n": LENGTHS}, {"x": real(3, 4, 7), "n": LENGTHS}
+GATES, BAD_GATES = {"x": real(3, 4, 16), "n": LENGTHS}, {"x": real(3, 4, 7), "n": LENGTHS}
 
 # Anchors on 6 x 5 pixels, two around each; regions of images 12 pixels wide; and what to match.
 ANCHORS, ROIS, PRIOR = boxes(6, 5, 2, scale=12.0), boxes(3, scale=12.0), boxes(5)
@@ -319,6 +319,8 @@ ROWS = [
         "float32"),
     Row("is_training", lambda x, **k: layers.scale(x, 2.0 if layers.is_training() else 1.0, **k), X),
     Row("fc", lambda x, **k: layers.fc(x, 2, act="tanh", **k), X, wrong={"x": real(4)}),
+    Row("dense", lambda x, **k: layers.dense(x, 2, act="tanh", **k), X, wrong={"x": real(4)}),
+    Row("dense", lambda x, **k: layers.dense(x, 2, **k), {"x": real(2, 3, 4)}, label="steps"),
     Row("conv2d", lambda x, **k: layers.conv2d(x, 6, 3, stride=2, padding=1, groups=2, **k), IMAGE, wrong=FLAT),
     Row("conv2d", lambda x, **k: layers.conv2d(x, 2, [3, 2], padding="SAME", dilation=2, data_format="NHWC", **k),
         IMAGE, label="nhwc"),
@@ -333,6 +335,8 @@ ROWS = [
     Row("adaptive_pool2d", lambda x, **k: layers.adaptive_pool2d(x, 2, "avg", **k), IMAGE, wrong=FLAT),
     Row("batch_norm", layers.batch_norm, IMAGE, wrong={"x": real(4)}),
     Row("layer_norm", layers.layer_norm, X, wrong={"x": real(4)}),
+    Row("feature_norm", layers.feature_norm, {"x": real(2, 3, 4)}, wrong={"x": real(4)}),
+    Row("rms_norm", layers.rms_norm, {"x": real(2, 3, 4)}, wrong={"x": real(4)}),
     Row("group_norm", lambda x, **k: layers.group_norm(x, 2, param_attr="scale", **k), IMAGE, wrong=FLAT),
     Row("instance_norm", layers.instance_norm, IMAGE, wrong=FLAT),
     Row("lrn", lambda x, **k: layers.lrn(x, n=3, alpha=0.3, **k), IMAGE, wrong=FLAT),
@@ -632,8 +636,8 @@ ROWS = [
     Row("deformable_conv", lambda x, o, m, **k: layers.deformable_conv(x, o, m, 6, 3, padding=1, groups=2, **k),
         DEFORMED, wrong={**DEFORMED, "o": real(2, 9, 6, 5)}),
     Row("temporal_shift", lambda x, **k: layers.temporal_shift(x, 2, **k), {"x": real(6, 4, 2, 3)}, wrong=FLAT),
-    Row("dynamic_lstm", ragged(lambda x, **k: layers.dynamic_lstm(x, 8, **k)), GATES, wrong=BAD_GATES),
-    Row("dynamic_lstmp", ragged(lambda x, **k: layers.dynamic_lstmp(x, 8, 3, cell_clip=0.9, **k)), GATES,
+    Row("dynamic_lstm", ragged(lambda x, **k: layers.dynamic_lstm(x, 16, **k)), GATES, wrong=BAD_GATES),
+    Row("dynamic_lstmp", ragged(lambda x, **k: layers.dynamic_lstmp(x, 16, 3, cell_clip=0.9, **k)), GATES,
         wrong=BAD_GATES),
     Row("dynamic_gru", ragged(lambda x, **k: layers.dynamic_gru(x, 3, is_reverse=True, **k)),
         {"x": real(3, 4, 9), "n": LENGTHS}, wrong=BAD_GATES),

@@ -9,7 +9,7 @@ from layers.run import run
 import fluid
 from fluid import layers
 
-WIDTH = 3
+WIDTH = 4
 LENGTHS = np.array([6, 2, 4, 1])
 IDS = np.random.default_rng(0).integers(0, 5, (4, 6))
 MANY = 100  # rows of a table that are more than the ids

@@ -125,7 +125,7 @@ def recurrent():
     """An LSTM and the block of a DynamicRNN over it."""
     words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
     label = layers.data("label", shape=[1], dtype="int64")
-    hidden, _ = layers.dynamic_lstm(layers.fc(layers.embedding(words, size=[20, 4]), size=8), size=8)
+    hidden, _ = layers.dynamic_lstm(layers.fc(layers.embedding(words, size=[20, 4]), size=16), size=16)
     rnn = layers.DynamicRNN()
     with rnn.block():
         step, memory = rnn.step_input(hidden), rnn.memory(shape=[3])

@@ -128,7 +128,7 @@ def convolutions():
 
 def attention():
     x = layers.data("x", shape=[6, 16])
-    return layers.layer_norm(x + layers.multi_head_attention(x, x, x, num_heads=4))
+    return layers.layer_norm(x + layers.multi_head_attention(x, x, x, num_heads=4), begin_norm_axis=1)
 
 
 def sentences():

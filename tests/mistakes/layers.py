@@ -7,7 +7,7 @@ from mistakes.theme import Theme
 THEME = Theme("Layers")
 
 
-@THEME.mistake("The name of a layer of Keras", errors.FluidError, "Dense", "layers.fc")
+@THEME.mistake("The name of a layer of Keras", errors.FluidError, "Dense", "layers.dense")
 def keras_layer():
     def train_program():
         x = layers.data("x", shape=[4])
@@ -16,7 +16,7 @@ def keras_layer():
     fluid.Trainer(train_program, SGD)
 
 
-@THEME.mistake("The name of a layer of PyTorch", errors.FluidError, "Linear", "layers.fc")
+@THEME.mistake("The name of a layer of PyTorch", errors.FluidError, "Linear", "layers.dense")
 def torch_layer():
     def train_program():
         x = layers.data("x", shape=[4])

@@ -12,6 +12,7 @@ from fluid.layers.checks import Sizes, sizes_of
 from fluid.layers.functional import Activation
 from fluid.layers.image.convolve import convolve
 from fluid.layers.image.spatial import (
+    CHANNELS_FIRST,
     Padding,
     check_groups,
     finish_convolution,
@@ -38,7 +39,7 @@ def conv2d(
     use_cudnn: bool = True,
     act: Activation = None,
     name: str | None = None,
-    data_format: str = "NCHW",
+    data_format: str = CHANNELS_FIRST,
     use_mkldnn: bool = False,
 ) -> jax.Array:
     """Convolution of images.

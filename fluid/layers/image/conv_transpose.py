@@ -9,7 +9,16 @@ from fluid import core, errors
 from fluid.layers.base import Layer, layer
 from fluid.layers.checks import Sizes, sizes_of
 from fluid.layers.functional import Activation
-from fluid.layers.image.spatial import Image, Padding, Pairs, check_groups, finish_convolution, image_of, paddings
+from fluid.layers.image.spatial import (
+    CHANNELS_FIRST,
+    Image,
+    Padding,
+    Pairs,
+    check_groups,
+    finish_convolution,
+    image_of,
+    paddings,
+)
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 
@@ -30,7 +39,7 @@ def conv2d_transpose(
     use_cudnn: bool = True,
     act: Activation = None,
     name: str | None = None,
-    data_format: str = "NCHW",
+    data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
     """Transposed convolution of images, which makes them larger.
 

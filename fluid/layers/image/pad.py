@@ -8,7 +8,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
-from fluid.layers.image.spatial import image_of
+from fluid.layers.image.spatial import CHANNELS_FIRST, image_of
 
 _MODES = ("constant", "reflect", "edge")
 
@@ -19,7 +19,7 @@ def pad2d(
     paddings: Sequence[int] = (0, 0, 0, 0),
     mode: str = "constant",
     pad_value: float = 0.0,
-    data_format: str = "NCHW",
+    data_format: str = CHANNELS_FIRST,
     name: str | None = None,
 ) -> jax.Array:
     """Pad images with pixels on all sides.

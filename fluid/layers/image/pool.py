@@ -12,6 +12,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer, wide
 from fluid.layers.checks import Sizes, sizes_of
 from fluid.layers.image.spatial import (
+    CHANNELS_FIRST,
     Image,
     Padding,
     Pairs,
@@ -39,7 +40,7 @@ def pool2d(
     ceil_mode: bool = False,
     name: str | None = None,
     exclusive: bool = True,
-    data_format: str = "NCHW",
+    data_format: str = CHANNELS_FIRST,
     use_mkldnn: bool = False,
 ) -> jax.Array:
     """Pooling of images.
@@ -141,7 +142,7 @@ def adaptive_pool2d(
     pool_type: str = "max",
     require_index: bool = False,
     name: str | None = None,
-    data_format: str = "NCHW",
+    data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
     """Pooling of images to a given size.
 

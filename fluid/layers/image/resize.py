@@ -10,7 +10,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, along_axis, describe, layer, wide
 from fluid.layers.checks import sizes_of
-from fluid.layers.image.spatial import Image, image_of
+from fluid.layers.image.spatial import CHANNELS_FIRST, Image, image_of
 
 # For each kind of interpolation: the number of dimensions of pixels, and what automatic names begin with.
 _INTERPOLATIONS = {
@@ -167,7 +167,7 @@ def resize_bilinear(
     actual_shape: core.Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
-    data_format: str = "NCHW",
+    data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
     """Resize images; each new pixel is the mean of four, weighted by how near they are.
 
@@ -246,7 +246,7 @@ def resize_nearest(
     name: str | None = None,
     actual_shape: core.Value | None = None,
     align_corners: bool = True,
-    data_format: str = "NCHW",
+    data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
     """Resize images; each new pixel is a copy of the nearest one.
 
@@ -303,7 +303,7 @@ def image_resize_short(
       float32[batch, 3, 4, 6]
     """
     this = _layer_of(resample, name)
-    image = image_of(this, input, 4, "NCHW")
+    image = image_of(this, input, 4, CHANNELS_FIRST)
     short = min(image.pixels)
     core.whole_number(this.name, "out_short_len", out_short_len)
     sizes = [out_short_len if p == short else int(p * (out_short_len / short) + 0.5) for p in image.pixels]
@@ -317,7 +317,7 @@ def _resize(
     """The resizing by one kind of interpolation; see `image_resize`."""
     this = _layer_of(resample, name)
     dims = _INTERPOLATIONS[resample.upper()][0]
-    image = image_of(this, input, dims + 2, data_format or _LAYOUTS[dims])
+    image = image_of(this, input, dims + 2, data_format or (CHANNELS_FIRST if dims == 2 else _LAYOUTS[dims]))
     if actual_shape is not None:
         raise errors.ArgumentError(
             f"{this.name}: actual_shape gives a size that depends on data, which no shape can; give out_shape="

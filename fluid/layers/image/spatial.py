@@ -18,6 +18,9 @@ Pairs = list[tuple[int, int]]
 
 _LAYOUTS = {3: ("NCW", "NWC"), 4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
 
+# The layout of the layers on images, where the user gives none.
+CHANNELS_FIRST = core.default("NCHW")
+
 
 class Image(NamedTuple):
     """A batch of images or volumes, and where its channels and pixels are.
@@ -65,9 +68,24 @@ def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "d
             f"for {first!r}, as in layers.data(..., shape={[1, *[28] * (ndim - 2)]}), or "
             f"layers.reshape(x, {[-1, 1, *[28] * (ndim - 2)]})"
         )
+    if core.is_default(layout):
+        _doubt_layout(this, array, argument)
     channel_axis = 1 if layout == first else ndim - 1
     axes = tuple(i for i in range(1, ndim) if i != channel_axis)
     return Image(array, layout, channel_axis, array.shape[channel_axis], tuple(array.shape[i] for i in axes), axes)
+
+
+def _doubt_layout(this: Layer, array: Any, argument: str) -> None:
+    """Warn of images whose sizes are those of `[batch, height, width, channels]`, where the layout was not given."""
+    height, width, channels = array.shape[1:]
+    square = height == width and channels in (1, 3, 4)
+    colour = channels in (3, 4) and width > 4 and this.frame.fact(array, "feed") is not None
+    if height > 4 and (square or colour):
+        core.doubt_reading(
+            f"{this.name} takes {describe(array)} for images [batch, channels, height, width] of {height} channels and "
+            f"{width} x {channels} pixels; {argument}='NHWC' if these are {channels} channels of {height} x {width} "
+            f"pixels, or layers.transpose(x, [0, 3, 1, 2]) once; {argument}='NCHW' if not"
+        )
 
 
 def with_channels_last(image: Image, moved: bool = False) -> Image:

@@ -25,6 +25,8 @@ from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
 from fluid.param_attr import ParamSetting
 
+_CHANNELS_FIRST = core.default("NCHW")
+
 
 @layer
 @no_effect(
@@ -43,7 +45,7 @@ def batch_norm(
     epsilon: float = 1e-05,
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
-    data_layout: str = "NCHW",
+    data_layout: str = _CHANNELS_FIRST,
     in_place: bool = False,
     name: str | None = None,
     moving_mean_name: str | None = None,

@@ -8,10 +8,13 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, layer, like, wide_dtype
+from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, layer, like, row_dims, wide_dtype
 from fluid.layers.functional import Activation
 from fluid.layers.norm.moments import affine, channel_axis_of, moments, recorded_moments
 from fluid.param_attr import ParamSetting
+
+_EXAMPLE = core.default(1)
+_CHANNELS_FIRST = core.default("NCHW")
 
 
 @layer
@@ -19,7 +22,7 @@ def layer_norm(
     input: core.Value,
     scale: bool = True,
     shift: bool = True,
-    begin_norm_axis: int = 1,
+    begin_norm_axis: int = _EXAMPLE,
     epsilon: float = 1e-05,
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
@@ -32,7 +35,8 @@ def layer_norm(
       input: `[batch, ...]`, or a SequenceBatch, of which each step is an example.
       scale: whether the result is multiplied by a parameter.
       shift: whether a parameter is added to the result.
-      begin_norm_axis: the normalisation is over this dimension and all that follow.
+      begin_norm_axis: the normalisation is over this dimension and all that follow. The default normalises `[batch,
+        time, features]` over time too, and warns: `feature_norm` normalises the last axis.
       epsilon: added to the variance.
       param_attr: ParamAttr of the scale, a vector with one number for each element of an example.
       bias_attr: ParamAttr of the shift, a vector of the same size.
@@ -48,7 +52,7 @@ def layer_norm(
     Example:
       >>> import fluid
       >>> def program():
-      ...     return fluid.layers.layer_norm(fluid.layers.data("x", shape=[4, 6]))
+      ...     return fluid.layers.layer_norm(fluid.layers.data("x", shape=[4, 6]), begin_norm_axis=1)
       >>> fluid.Program(program).parameters["layer_norm_0.w_0"].shape
       (24,)
     """
@@ -56,6 +60,12 @@ def layer_norm(
     x = dense(input)
     begin = axis_of(input, begin_norm_axis, "begin_norm_axis")
     shape = x.shape[begin:]
+    if core.is_default(begin_norm_axis) and row_dims(input) == 1 and x.ndim == 3 and min(shape) > 1:
+        core.doubt_reading(
+            f"{this.name} of {describe(input)} normalises over {shape[0]} x {shape[1]} numbers, time too, so that a "
+            f"step depends on the steps after it; begin_norm_axis=2 for the last axis, as layers.feature_norm(x) does; "
+            f"begin_norm_axis=1 if both dimensions are meant"
+        )
     size = [math.prod(shape)]
     dtype = wide_dtype(x.dtype)
     scaled = scale and param_attr is not False
@@ -75,7 +85,7 @@ def group_norm(
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
     act: Activation = None,
-    data_layout: str = "NCHW",
+    data_layout: str = _CHANNELS_FIRST,
     name: str | None = None,
 ) -> jax.Array:
     """Group normalisation (Wu and He, 2018): each group of channels of each image gets mean 0 and variance 1.
@@ -130,7 +140,7 @@ def instance_norm(
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
     name: str | None = None,
-    data_format: str = "NCHW",
+    data_format: str = _CHANNELS_FIRST,
 ) -> jax.Array:
     """Instance normalisation (Ulyanov et al., 2016): each channel of each image gets mean 0 and variance 1.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fluid import errors
+from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, row_dims, wide
 
 
@@ -25,6 +25,11 @@ def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
         raise errors.ShapeError(
             f"{this.name}: input {describe(value)} has no channels; expected [batch, channels] or more dimensions, "
             f"as from layers.fc(x, size=10)"
+        )
+    if core.is_default(layout) and row_dims(value) == 1 and x.ndim == 3 and min(x.shape[1:]) > 1:
+        core.doubt_reading(
+            f"{this.name} takes the {x.shape[1]} rows of {describe(value)} for its channels; {argument}='NHWC' "
+            f"if these are the last dimension, as in [batch, time, channels]; {argument}='NCHW' for [batch, channels, time]"
         )
     return x.ndim - 1 if layout.endswith("C") else row_dims(value)
 

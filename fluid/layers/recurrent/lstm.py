@@ -52,7 +52,7 @@ def dynamic_lstm(
 
     Args:
       input: SequenceBatch `[batch, time, 4 * width]`, from `fc(x, size=4 * width)`.
-      size: 4 * width.
+      size: 4 * width, where width is that of the hidden state: `size=8` has a width of 2, and warns.
       h_0: hidden state to start from, `[batch, width]`; zeros by default.
       c_0: cell state to start from, `[batch, width]`; zeros by default.
       param_attr: ParamAttr of the weight `[width, 4 * width]`.
@@ -84,7 +84,7 @@ def dynamic_lstm(
       (1, 56)
     """
     this = Layer("lstm", name)
-    width = width_of(this, size, gates=4)
+    width = _width(this, size)
     x = projected(this, input, size)
     weight = this.weight(param_attr, [width, size], x.dtype)
     biases = _biases(this, x, bias_attr, use_peepholes)
@@ -156,7 +156,7 @@ def dynamic_lstmp(
       {'lstmp_0.w_0': (5, 32), 'lstmp_0.w_1': (8, 5), 'lstmp_0.b_0': (1, 56)}
     """
     this = Layer("lstmp", name)
-    width = width_of(this, size, gates=4)
+    width = _width(this, size)
     proj_size = core.whole_number(this.name, "proj_size", proj_size)
     x = projected(this, input, size)
     weight_attr, projection_attr = _two_settings(this, param_attr)
@@ -166,6 +166,17 @@ def dynamic_lstmp(
     unit = _unit(gate_activation, candidate_activation, cell_activation, *biases, cell_clip)
     cell = ProjectedLSTM(unit, weight, projection, to_activation(proj_activation), proj_clip)
     return _states(this, cell, x, h_0, c_0, is_reverse)
+
+
+def _width(this: Layer, size: int) -> int:
+    """Return the width of the hidden state; warn of a few units, where `size` was most likely meant for the width."""
+    width = width_of(this, size, gates=4)
+    if width < 4:
+        core.doubt_reading(
+            f"{this.name}: size={size} is 4 x the width of the hidden state, which has {width} here, not {size}; "
+            f"for a width of {size}, write layers.dynamic_lstm(layers.fc(x, size={4 * size}), size={4 * size})"
+        )
+    return width
 
 
 @layer

@@ -10,14 +10,17 @@ from fluid import core, errors
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
 from fluid.layers.checks import Sizes, check_axes
 
+_ROWS = core.default(0)
+
 
 @layer
-def concat(input: Sequence[core.Value], axis: int = 0, name: str | None = None) -> Any:
+def concat(input: Sequence[core.Value], axis: int = _ROWS, name: str | None = None) -> Any:
     """Join values along a dimension.
 
     Args:
       input: a list of arrays, or of SequenceBatches of the same lengths, which agree in all other dimensions.
-      axis: the dimension. 0 puts the rows of SequenceBatches one after another, whatever their lengths are.
+      axis: the dimension. 0 puts the rows of SequenceBatches one after another, whatever their lengths are. The default
+        is 0, and warns for values of the batch, whose features are joined by -1.
       name: instead of `concat_N`.
 
     Returns:
@@ -49,11 +52,23 @@ def concat(input: Sequence[core.Value], axis: int = 0, name: str | None = None) 
             f"all other dimensions must agree, and rows of nested sequences cannot be joined, as in "
             f"concat([x, y], axis=-1)"
         )
+    _doubt_rows(this, values, axis)
     return this.output(
         _one_after_the_other(values)
         if rows
         else like(values[0], jnp.concatenate([dense(v) for v in values], axis=place))
     )
+
+
+def _doubt_rows(this: Layer, values: list[Any], axis: int) -> None:
+    """Warn where values of the batch are joined along it, and `axis` was not given."""
+    batch = this.frame.placeholder_batch
+    arrays = [dense(v) for v in values]
+    if core.is_default(axis) and len(arrays) > 1 and all(a.ndim > 1 and a.shape[0] == batch for a in arrays):
+        core.doubt_reading(
+            f"{this.name} joins {' and '.join(describe(v) for v in values)} along the batch, so that {len(arrays)} "
+            f"times as many rows go on; axis=-1 to join the features of each row, axis=0 if more rows are meant"
+        )
 
 
 def _one_after_the_other(batches: list[core.SequenceBatch]) -> core.SequenceBatch:

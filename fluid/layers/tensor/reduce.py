@@ -83,7 +83,7 @@ def mean(x: core.Value, name: str | None = None) -> jax.Array:
       float32[]
     """
     this = Layer("mean", name)
-    return _noted(this, x, this.output(_reduced(on_data(wide, x), None, False, _mean)))
+    return _noted(this, x, this.output(_reduced(this, on_data(wide, x), None, False, _mean)))
 
 
 @layer
@@ -110,7 +110,7 @@ def reduce_mean(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
       float32[batch]
     """
     this = Layer("reduce_mean", name)
-    return _noted(this, input, this.output(_reduced(input, dim, keep_dim, _mean)))
+    return _noted(this, input, this.output(_reduced(this, input, dim, keep_dim, _mean)))
 
 
 @layer
@@ -136,7 +136,8 @@ def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 3, 1]
     """
-    return Layer("reduce_sum", name).output(_reduced(input, dim, keep_dim, jnp.sum))
+    this = Layer("reduce_sum", name)
+    return this.output(_reduced(this, input, dim, keep_dim, jnp.sum))
 
 
 @layer
@@ -162,7 +163,8 @@ def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 4]
     """
-    return Layer("reduce_max", name).output(_reduced(input, dim, keep_dim, largest))
+    this = Layer("reduce_max", name)
+    return this.output(_reduced(this, input, dim, keep_dim, largest))
 
 
 @layer
@@ -188,7 +190,8 @@ def reduce_min(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 4]
     """
-    return Layer("reduce_min", name).output(_reduced(input, dim, keep_dim, smallest))
+    this = Layer("reduce_min", name)
+    return this.output(_reduced(this, input, dim, keep_dim, smallest))
 
 
 @layer
@@ -214,7 +217,8 @@ def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 4]
     """
-    return Layer("reduce_prod", name).output(_reduced(input, dim, keep_dim, jnp.prod))
+    this = Layer("reduce_prod", name)
+    return this.output(_reduced(this, input, dim, keep_dim, jnp.prod))
 
 
 @layer
@@ -244,7 +248,8 @@ def logsumexp(
       >>> print(fluid.Program(program).outputs[0])
       float32[batch]
     """
-    return Layer("logsumexp", name).output(_reduced(x, dim, keepdim, _logsumexp))
+    this = Layer("logsumexp", name)
+    return this.output(_reduced(this, x, dim, keepdim, _logsumexp))
 
 
 @layer
@@ -270,7 +275,8 @@ def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
       >>> print(fluid.Program(program).outputs[0])
       bool[batch]
     """
-    return Layer("reduce_all", name).output(_reduced(input, dim, keep_dim, jnp.all))
+    this = Layer("reduce_all", name)
+    return this.output(_reduced(this, input, dim, keep_dim, jnp.all))
 
 
 @layer
@@ -296,13 +302,15 @@ def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
       >>> print(fluid.Program(program).outputs[0])
       bool[batch]
     """
-    return Layer("reduce_any", name).output(_reduced(input, dim, keep_dim, jnp.any))
+    this = Layer("reduce_any", name)
+    return this.output(_reduced(this, input, dim, keep_dim, jnp.any))
 
 
-def _reduced(value: core.Value, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
+def _reduced(this: Layer, value: core.Value, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
     """A value reduced over dimensions.
 
     Args:
+      this: the layer, for warnings.
       value: an array, or a sequence batch, of which the valid steps count.
       dim: the dimensions, as the user gave them.
       keep: whether they are kept, with size 1.
@@ -315,12 +323,24 @@ def _reduced(value: core.Value, dim: Dims, keep: bool, function: Callable[..., A
     if not is_sequence(value):
         return function(x, axis=_axes(value, dim), keepdims=keep)
     axes = _axes(value, dim)
+    _doubt_features(this, value, dim)
     axes = tuple(range(x.ndim)) if axes is None else axes
     if 0 not in axes:
         return like(value, function(x, axis=axes, keepdims=keep))
     rows = tuple(range(1, row_dims(value)))
     result = function(x, axis=tuple(sorted({*axes, *rows})), keepdims=keep, where=valid_steps(value, x.ndim))
     return jnp.squeeze(result, rows) if keep else result
+
+
+def _doubt_features(this: Layer, value: core.Value, dim: Dims) -> None:
+    """Warn of dimension 1 of a sequence batch, which is time in its array `[batch, time, features]`."""
+    dims = dim if isinstance(dim, list | tuple) else [dim]
+    if 1 in dims and 0 not in dims:
+        core.doubt_reading(
+            f"{this.name}: dim={dim} of the sequence batch {describe(value)} is its features: batch and time "
+            f"count as one dimension; write dim=-1 for the features, or layers.sequence_pool(x, 'average') for the steps "
+            f"of each sequence, which takes 'sum', 'max' and others too"
+        )
 
 
 def _axes(value: core.Value, dim: Dims) -> tuple[int, ...] | None:

@@ -9,6 +9,8 @@ from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, layer, like
 from fluid.layers.checks import dtype_of, inner_axis_of
 
+_ROWS = core.default(0)
+
 
 @layer
 def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
@@ -42,12 +44,12 @@ def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
 
 
 @layer
-def argmax(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
+def argmax(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
     """The index of the largest element along a dimension.
 
     Args:
       x: any shape, or a SequenceBatch.
-      axis: the dimension.
+      axis: the dimension; the rows by default, with a warning for the rows of the batch.
       name: instead of `arg_max_N`.
 
     Returns:
@@ -64,16 +66,17 @@ def argmax(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
       int32[batch]
     """
     this = Layer("arg_max", name)
+    _doubt_rows(this, x, axis)
     return this.output(like(x, jnp.argmax(dense(x), axis=inner_axis_of(this, x, axis))))
 
 
 @layer
-def argmin(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
+def argmin(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
     """The index of the smallest element along a dimension.
 
     Args:
       x: any shape, or a SequenceBatch.
-      axis: the dimension.
+      axis: the dimension; the rows by default, with a warning for the rows of the batch.
       name: instead of `arg_min_N`.
 
     Returns:
@@ -90,7 +93,18 @@ def argmin(x: core.Value, axis: int = 0, name: str | None = None) -> Any:
       int32[batch]
     """
     this = Layer("arg_min", name)
+    _doubt_rows(this, x, axis)
     return this.output(like(x, jnp.argmin(dense(x), axis=inner_axis_of(this, x, axis))))
+
+
+def _doubt_rows(this: Layer, value: core.Value, axis: int) -> None:
+    """Warn where the rows of the batch are compared with each other, and `axis` was not given."""
+    array = dense(value)
+    if core.is_default(axis) and array.ndim > 1 and array.shape[0] == this.frame.placeholder_batch:
+        core.doubt_reading(
+            f"{this.name} compares the rows of the batch {describe(value)}, and finds one row for each column; axis=-1 "
+            f"for the largest or smallest number of each row, axis=0 if rows are meant"
+        )
 
 
 @layer

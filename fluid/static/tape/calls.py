@@ -125,7 +125,8 @@ class Call:
         frame = core.current_frame("static.Executor.run")
         frame.naming = Naming(counters=dict(self.counters))
         try:
-            result = self.function(*environment.read(self.args), **environment.read(self.kwargs))
+            with core.as_fluid():
+                result = self.function(*environment.read(self.args), **environment.read(self.kwargs))
         except Exception as error:
             error.add_note(f"written down at {self.site}")
             raise

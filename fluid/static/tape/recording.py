@@ -38,7 +38,8 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         if not open_ended:
             kwargs = {n: v for n, v in kwargs.items() if n in known or n not in _WITHOUT_INFLUENCE}
         if in_a_function() and running() is None:
-            return function(*args, **kwargs)
+            with core.as_fluid():
+                return function(*args, **kwargs)
         if keyword is not None:
             given = signature.bind(*args, **kwargs)
             target = given.arguments.pop(keyword, None)

@@ -24,7 +24,7 @@ def batch(lengths, time, salt=0):
 @given(first=LENGTHS, second=LENGTHS)
 def test_concat_of_rows(first, second):
     x, y = batch(first, 4), batch(second, 6, salt=1)
-    got = run(lambda: layers.concat(feeds(x=x, y=y)), {"x": x, "y": y}).outputs[0]
+    got = run(lambda: layers.concat(feeds(x=x, y=y), axis=0), {"x": x, "y": y}).outputs[0]
     for one, other in zip(got.rows(), [*x.rows(), *y.rows()], strict=True):
         np.testing.assert_array_equal(one, other)
 
