@@ -10,7 +10,7 @@ from fluid.layers.attention.attention import attend, dropper, merge_heads, split
 from fluid.layers.base import Layer, dense, describe, layer, like, row_dims
 from fluid.layers.checks import Sizes
 from fluid.layers.functional import Activation
-from fluid.layers.image.spatial import Padding
+from fluid.layers.image.spatial import CHANNELS_FIRST, Padding
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 
@@ -35,7 +35,7 @@ def simple_img_conv_pool(
     act: Activation = None,
     use_cudnn: bool = True,
     name: str | None = None,
-    data_format: str = "NCHW",
+    data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
     """A convolution and a pooling, as in LeNet-5 (LeCun et al., 1998).
 
@@ -109,7 +109,7 @@ def img_conv_group(
     pool_type: str = "max",
     use_cudnn: bool = True,
     name: str | None = None,
-    data_format: str = "NCHW",
+    data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
     """Several convolutions and one pooling, as in VGG (Simonyan and Zisserman, 2014).
 

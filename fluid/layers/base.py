@@ -401,8 +401,8 @@ def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
     dims = dense(value).ndim - extra
     if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -dims <= axis < dims:
         raise errors.ArgumentError(
-            f"{argument}={axis!r} does not exist in {describe(value)}; expected {-dims} to {dims - 1}, as in "
-            f"{argument}=-1"
+            f"{argument}={axis!r} does not exist in {describe(value)}; expected {-dims} to {dims - 1}"
+            f"{', since batch and time count as one dimension' if extra else ''}, as in {argument}=-1"
         )
     place = int(axis) % dims
     return place if place == 0 else place + extra

@@ -28,7 +28,9 @@ class Measured:
 
     def _build(self, row):
         fill = layers.data("fill", [], append_batch_size=False)
-        return row.build(*(_spoilt(name, declare(name, value), fill) for name, value in self.feed.items()))
+        values = [_spoilt(name, declare(name, value), fill) for name, value in self.feed.items()]
+        with core.as_fluid():  # shapes are those of the table, whatever a layer thinks of them
+            return row.build(*values)
 
     def _measure(self, arrays, feed, fill):
         sequences = {n: v for n, v in feed.items() if isinstance(v, SEQUENCES)}

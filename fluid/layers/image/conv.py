@@ -18,6 +18,7 @@ from fluid.layers.image.spatial import (
     finish_convolution,
     image_of,
     paddings,
+    seems_channels_last,
     with_channels_last,
 )
 from fluid.layers.no_effect import no_effect
@@ -153,9 +154,10 @@ def _convolve(
     windows = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
     pads = paddings(this, padding, image, windows, strides)
     if any(size + sum(pad) < window for size, pad, window in zip(image.pixels, pads, windows, strict=True)):
+        turned = "data_format='NHWC', or " if seems_channels_last(this, image.array, data_format) else ""
         raise errors.ShapeError(
             f"{this.name}: an image of {list(image.pixels)} pixels padded by {pads} is smaller than a filter of "
-            f"{list(windows)}; use a smaller filter_size, or padding={windows[0] // 2}"
+            f"{list(windows)}; use {turned}a smaller filter_size, or padding={windows[0] // 2}"
         )
     default = Normal(0.0, math.sqrt(2.0 / (math.prod(kernel) * image.channels)))
     filters = this.weight(param_attr, [num_filters, image.channels // groups, *kernel], image.array.dtype, default)

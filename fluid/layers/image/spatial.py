@@ -68,24 +68,26 @@ def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "d
             f"for {first!r}, as in layers.data(..., shape={[1, *[28] * (ndim - 2)]}), or "
             f"layers.reshape(x, {[-1, 1, *[28] * (ndim - 2)]})"
         )
-    if core.is_default(layout):
-        _doubt_layout(this, array, argument)
-    channel_axis = 1 if layout == first else ndim - 1
-    axes = tuple(i for i in range(1, ndim) if i != channel_axis)
-    return Image(array, layout, channel_axis, array.shape[channel_axis], tuple(array.shape[i] for i in axes), axes)
-
-
-def _doubt_layout(this: Layer, array: Any, argument: str) -> None:
-    """Warn of images whose sizes are those of `[batch, height, width, channels]`, where the layout was not given."""
-    height, width, channels = array.shape[1:]
-    square = height == width and channels in (1, 3, 4)
-    colour = channels in (3, 4) and width > 4 and this.frame.fact(array, "feed") is not None
-    if height > 4 and (square or colour):
+    if seems_channels_last(this, array, layout):
+        height, width, channels = array.shape[1:]
         core.doubt_reading(
             f"{this.name} takes {describe(array)} for images [batch, channels, height, width] of {height} channels and "
             f"{width} x {channels} pixels; {argument}='NHWC' if these are {channels} channels of {height} x {width} "
             f"pixels, or layers.transpose(x, [0, 3, 1, 2]) once; {argument}='NCHW' if not"
         )
+    channel_axis = 1 if layout == first else ndim - 1
+    axes = tuple(i for i in range(1, ndim) if i != channel_axis)
+    return Image(array, layout, channel_axis, array.shape[channel_axis], tuple(array.shape[i] for i in axes), axes)
+
+
+def seems_channels_last(this: Layer, array: Any, layout: str) -> bool:
+    """Return whether images have the sizes of `[batch, height, width, channels]`, and the layout was not given."""
+    if not core.is_default(layout):
+        return False
+    height, width, channels = array.shape[1:]
+    square = height == width and channels in (1, 3, 4)
+    colour = channels in (3, 4) and width > 4 and this.frame.fact(array, "feed") is not None
+    return height > 4 and (square or colour)
 
 
 def with_channels_last(image: Image, moved: bool = False) -> Image:

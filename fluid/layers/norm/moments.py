@@ -29,7 +29,7 @@ def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
     if core.is_default(layout) and row_dims(value) == 1 and x.ndim == 3 and min(x.shape[1:]) > 1:
         core.doubt_reading(
             f"{this.name} takes the {x.shape[1]} rows of {describe(value)} for its channels; {argument}='NHWC' "
-            f"if these are the last dimension, as in [batch, time, channels]; {argument}='NCHW' for [batch, channels, time]"
+            f"if these are the last dimension, as in [batch, time, channels]; {argument}='NCHW' if not"
         )
     return x.ndim - 1 if layout.endswith("C") else row_dims(value)
 

@@ -68,7 +68,7 @@ class BeamSearchDecoder(Decoder):
         `lambda ids: fluid.embedding(ids, size=[100, 16], param_attr="table")`; its layers have the same parameters in
         every step. Without it the cell is given the ids.
       output_fn: from the outputs of the cell `[batch, beam, ...]` to logits `[batch, beam, ids]`, such as
-        `lambda h: layers.fc(h, size=100, num_flatten_dims=2)`; without it they are logits. A result of a softmax is
+        `lambda h: layers.dense(h, size=100)`; without it they are logits. A result of a softmax is
         taken for what it is.
 
     Returns:
@@ -90,7 +90,7 @@ class BeamSearchDecoder(Decoder):
       ...         end_token=1,
       ...         beam_size=3,
       ...         embedding_fn=lambda ids: fluid.embedding(ids, size=[100, 8]),
-      ...         output_fn=lambda h: fluid.layers.fc(h, size=100, num_flatten_dims=2),
+      ...         output_fn=lambda h: fluid.layers.dense(h, size=100),
       ...     )
       ...     ids, last = fluid.layers.dynamic_decode(decoder, inits=context, max_step_num=9)
       ...     return ids, last.log_probs
@@ -212,7 +212,7 @@ class BeamSearchDecoder(Decoder):
             raise errors.ShapeError(
                 f"BeamSearchDecoder: the logits of a step are {found}, with end_token={self.end_token}; expected "
                 f"[batch, beam, ids], with end_token among the ids, as from "
-                f"output_fn=lambda h: layers.fc(h, size=100, num_flatten_dims=2)"
+                f"output_fn=lambda h: layers.dense(h, size=100)"
             )
         scores = jax.nn.log_softmax(wide(logits)).astype(jnp.float32)
         only_end = jnp.where(jnp.arange(scores.shape[-1]) == self.end_token, 0.0, -jnp.inf)

@@ -70,7 +70,7 @@ def dynamic_decode(
       ...         end_token=1,
       ...         beam_size=3,
       ...         embedding_fn=lambda ids: fluid.embedding(ids, size=[100, 8]),
-      ...         output_fn=lambda h: fluid.layers.fc(h, size=100, num_flatten_dims=2),
+      ...         output_fn=lambda h: fluid.layers.dense(h, size=100),
       ...     )
       ...     ids, last, lengths = fluid.layers.dynamic_decode(decoder, context, max_step_num=9, return_length=True)
       ...     return ids, last.log_probs, lengths

@@ -338,8 +338,8 @@ def _doubt_features(this: Layer, value: core.Value, dim: Dims) -> None:
     if 1 in dims and 0 not in dims:
         core.doubt_reading(
             f"{this.name}: dim={dim} of the sequence batch {describe(value)} is its features: batch and time "
-            f"count as one dimension; write dim=-1 for the features, or layers.sequence_pool(x, 'average') for the steps "
-            f"of each sequence, which takes 'sum', 'max' and others too"
+            f"count as one dimension; write dim=-1 for the features, or layers.sequence_pool(x, 'average'), 'sum' or "
+            f"'max', for the steps of each sequence"
         )
 
 
