@@ -149,7 +149,7 @@ def table_program(rows: int) -> Any:
     """Four rows of a table of so many rows of 32 numbers, a layer of 256, 10 classes."""
     ids = fluid.layers.data(name="x", shape=[4, 1], dtype="int64")
     found = fluid.layers.embedding(ids, size=[rows, 32], is_sparse=True)
-    return fluid.layers.fc(fluid.layers.fc(found, size=256, act="relu"), size=10, act="softmax")
+    return fluid.layers.fc(fluid.layers.fc(found, size=256, num_flatten_dims=1, act="relu"), size=10, act="softmax")
 
 
 def table_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:

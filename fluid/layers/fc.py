@@ -56,8 +56,8 @@ def fc(
     Example:
       >>> import fluid
       >>> def program():
-      ...     x = fluid.layers.data("x", shape=[3, 4])
-      ...     return fluid.layers.fc(x, size=2, act="relu")
+      ...     image = fluid.layers.data("image", shape=[1, 3, 4])
+      ...     return fluid.layers.fc(image, size=2, act="relu")
       >>> fluid.Program(program).parameters["fc_0.w_0"].shape
       (12, 2)
     """

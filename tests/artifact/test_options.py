@@ -39,7 +39,7 @@ def attending():
     x = fluid.layers.data("x", shape=[6, 8])
     hidden = fluid.layers.layer_norm(fluid.layers.multi_head_attention(x, num_heads=2) + x, begin_norm_axis=2)
     hidden = fluid.layers.repeat(lambda h: h + fluid.layers.fc(h, 8, num_flatten_dims=2, act="relu"), 3, hidden)
-    return fluid.layers.fc(hidden, size=3)
+    return fluid.layers.fc(hidden, size=3, num_flatten_dims=1)
 
 
 def rated():

@@ -95,7 +95,7 @@ def test_ids_of_an_array():
 
     def build():
         words = layers.embedding(layers.data("ids", [6, 1], "int64"), [5, WIDTH])
-        return layers.fc(words, 2, num_flatten_dims=2), layers.fc(words, 2)
+        return layers.fc(words, 2, num_flatten_dims=2), layers.fc(words, 2, num_flatten_dims=1)
 
     table, weight, flat = values(5, WIDTH), values(WIDTH, 2), values(6 * WIDTH, 2)
     arrays = {"embedding_0.w_0": table, "fc_0.w_0": weight, "fc_1.w_0": flat}

@@ -266,7 +266,7 @@ def test_members_may_read_minibatches_of_their_own():
 def looked_up(penalty=0.0):
     ids = fluid.layers.data("ids", shape=[2, 1], dtype="int64")
     rows = fluid.layers.embedding(ids, size=[9, 3], is_sparse=True)
-    guess = fluid.layers.fc(rows, size=1)
+    guess = fluid.layers.fc(rows, size=1, num_flatten_dims=1)
     y = fluid.layers.data("y", shape=[1])
     return fluid.layers.mean(fluid.layers.square_error_cost(guess, y)) + penalty * fluid.layers.mean(
         fluid.layers.square(guess)

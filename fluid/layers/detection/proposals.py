@@ -115,7 +115,7 @@ def distribute_fpn_proposals(
     Returns:
       The regions of each level, a list of SequenceBatches `[batch, regions, 4]`; and the index of each of the given
       regions in the concatenation of all levels, a SequenceBatch of int32 `[batch, regions, 1]`. With this index,
-      `gather(concat(results), restore)` puts what was computed from the levels into the order of `fpn_rois`.
+      `gather(concat(results, axis=0), restore)` puts what was computed from the levels into the order of `fpn_rois`.
 
     Raises:
       ArgumentError: the levels are no whole numbers in ascending order, or `refer_scale` is not positive.
@@ -129,7 +129,7 @@ def distribute_fpn_proposals(
       ...     levels, restore = fluid.layers.distribute_fpn_proposals(rois, 2, 3, refer_level=3, refer_scale=16)
       ...     pooled = [fluid.layers.roi_align(features, level, spatial_scale=scale)
       ...               for features, level, scale in zip(maps, levels, [1 / 2, 1 / 4])]
-      ...     return fluid.layers.gather(fluid.layers.concat(pooled), restore)
+      ...     return fluid.layers.gather(fluid.layers.concat(pooled, axis=0), restore)
       >>> feed = {"fine": np.full((1, 1, 16, 16), 2.0), "coarse": np.full((1, 1, 8, 8), 3.0)}
       >>> feed["rois"] = [[[0, 0, 30, 30], [4, 4, 10, 10], [8, 8, 30, 30]]]
       >>> fluid.Session(program).run(program, feed)[0].rows()[0].ravel().tolist()
