@@ -13,7 +13,7 @@ from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
 from fluid.reader import data_sets
 from fluid.reader.adapters import minibatches
-from fluid.reader.base import ReaderLike
+from fluid.reader.base import ReaderLike, is_reader
 from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import read_feed
 from fluid.reader.feeder import Feeder, FeedOrder
@@ -27,6 +27,7 @@ from fluid.session.prediction import (
     ensemble_session,
     needed_feeds,
     on_host,
+    order_of_results,
     stream,
 )
 from fluid.session.shown import ShowsProgram
@@ -217,6 +218,12 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.place(v) for v in values]
         return Results(values, plan.names)
 
+    def __call__(self, *data: Any, **named: Any) -> Results:
+        """Refuse the call, with the one that is meant."""
+        feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
+        call = "data" if len(feeds) == 1 else data_sets.spelled(feeds)
+        raise errors.ArgumentTypeError(f"an Inferencer is no function; ask it: results = inferencer.infer({call})")
+
     def __repr__(self) -> str:
         return super().__repr__() if self.remote is None else f"Inferencer({self.remote.name} at {self.remote.url})"
 
@@ -272,8 +279,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
                 "predict runs where the model is; ask a server for each minibatch: "
                 "[inferencer.infer(minibatch) for minibatch in reader()]"
             )
-        source = minibatches(reader)
         names = None if fetch is None else check_fetch(self.program, fetch)
+        source = minibatches(reader, order_of_results(self.program, names))
         fixed = constant(self.session, self.program, feed)
         needed = needed_feeds(self.session, self.program, names, fixed)
         feeder = Feeder(self.program.feeds, feed_order, buckets=self._buckets, only=needed)
@@ -292,6 +299,11 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         columns = data_sets.columns_of(data) if data_sets.is_frame(data) else None
         if columns is not None and (len(feeds) > 1 or feeds.keys() <= columns.keys()):
             return columns
+        if is_reader(data):
+            raise errors.ArgumentTypeError(
+                f"infer needs data, found a reader ({type(data).__name__}): for results in inferencer.predict(reader): "
+                f"... gives those of each minibatch"
+            )
         if len(feeds) != 1 or data is None:
             raise errors.ArgumentTypeError(
                 f"infer found {type(data).__name__}, expected data for {', '.join(map(repr, feeds)) or 'no feed'} by "

@@ -39,6 +39,7 @@ from fluid.core.frame import (
     user_site,
     user_sites,
     warn,
+    warn_once,
 )
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, data_of, stand_in
@@ -167,5 +168,6 @@ __all__ = [
     "user_site",
     "user_sites",
     "warn",
+    "warn_once",
     "whole_number",
 ]

@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -475,3 +476,21 @@ def warn(message: str) -> None:
         frame = frame.f_back
         level += 1
     warnings.warn(message, errors.FluidWarning, stacklevel=level)
+
+
+# Objects that a warning was given about, by id and subject. They are held weakly: an id may be that of a new object.
+_warned: "weakref.WeakValueDictionary[tuple[int, str], Any]" = weakref.WeakValueDictionary()
+
+
+def warn_once(about: Any, subject: str, message: Callable[[], str]) -> None:
+    """Give a FluidWarning about an object, unless this was done before.
+
+    Args:
+      about: an object that can be referred to weakly, such as a FeedSpec or a Reader.
+      subject: of the warning; one object can be warned of for several reasons.
+      message: returns the text; called only if it is needed.
+    """
+    if (id(about), subject) in _warned:
+        return
+    warn(message())
+    _warned[id(about), subject] = about  # only now: a warning that is an error is raised again by the next call

@@ -61,6 +61,12 @@ def data(
     """
     frame = core.current_frame("layers.data")
     feeds = frame.given.feeds
+    if isinstance(shape, str):
+        sizes_given = name if isinstance(name, list | tuple) else [1]
+        raise errors.ArgumentTypeError(
+            f"layers.data({name!r}, {shape!r}): the name comes first, then the shape: "
+            f"layers.data({shape!r}, shape={list(sizes_given)})"
+        )
     sizes = _whole_shape(name, shape, append_batch_size)
     site = core.user_site()
     spec = core.FeedSpec(name, sizes, str(dtype), lod_level, column, site=site, allow_nan=bool(allow_nan))

@@ -1,22 +1,26 @@
 """Readers of what users have already: NumPy arrays, and any loader or iterable of minibatches."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, ParamSpec
 
 import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import whole_number
+from fluid.core import warn_once, whole_number
 from fluid.reader import data_sets
-from fluid.reader.base import Pass, Reader, ReaderLike, Rows, Source, Wanted, as_reader, exhausted
+from fluid.reader.base import Pass, Reader, ReaderLike, Rows, Source, Wanted, as_reader, exhausted, named, stages
 from fluid.reader.resident import Resident
 from fluid.reader.resident import Rows as RowNumbers
 
 # Small minibatches are read together, as many as have about this many bytes, but no more than so many.
 _BYTES = 1 << 18
 _MOST = 16
+
+P = ParamSpec("P")
 
 
 class Part(NamedTuple):
@@ -43,6 +47,25 @@ class Part(NamedTuple):
         return tuple(column[self.first : self.end] for column in self.together)
 
 
+def _one_argument(function: Callable[P, Reader]) -> Callable[P, Reader]:
+    """Refuse columns that are given as arguments of their own, with the call that is meant."""
+
+    @functools.wraps(function)
+    def checked(*arguments: P.args, **options: P.kwargs) -> Reader:
+        columns = list(itertools.takewhile(data_sets.is_data, arguments))
+        if len(columns) > 1:
+            written = "x, y" if len(columns) == 2 else ", ".join(f"x{i}" for i in range(len(columns)))
+            raise errors.ArgumentTypeError(
+                f"reader.arrays takes its columns as one argument, found {len(columns)} arrays: "
+                f"reader.arrays(({written}), batch_size=32), or by name: reader.arrays({{'x': x, 'y': y}}, "
+                f"batch_size=32)"
+            )
+        return function(*arguments, **options)
+
+    return checked
+
+
+@_one_argument
 def arrays(
     arrays: Any,
     batch_size: int,
@@ -137,6 +160,9 @@ def arrays(
 class Minibatches:
     """What a user gives as `reader=`, as passes over minibatches. Made by `minibatches`; each call starts a pass.
 
+    Attributes:
+      reader: gives the minibatches.
+
     Example:
       >>> passes = minibatches([[1, 2], [3]])
       >>> rows = passes()
@@ -148,7 +174,7 @@ class Minibatches:
     """
 
     def __init__(self, source: ReaderLike):
-        self._reader = as_reader("reader=", source)
+        self.reader = as_reader("reader=", source)
         self._wanted: Wanted | None = None
         self._compact = False
 
@@ -167,28 +193,28 @@ class Minibatches:
     @property
     def reads_once(self) -> bool:
         """Whether what the user gave is an iterator, which cannot be started anew."""
-        source = self._reader.source if isinstance(self._reader, Source) else None
+        source = self.reader.source if isinstance(self.reader, Source) else None
         return hasattr(source, "__next__")
 
     @property
     def ready(self) -> bool:
         """Whether the next minibatch can be read now; see `Reader.ready`."""
-        return self._reader.ready
+        return self.reader.ready
 
     @property
     def batch_size(self) -> int | None:
         """How many rows each minibatch has, a shorter last one excepted; None where nobody knows before reading."""
-        return self._reader.batch_size
+        return self.reader.batch_size
 
     def lies(self, device: jax.Device) -> jax.sharding.Sharding | None:
         """Where the columns of minibatches lie that are given as numbers of rows; None for other minibatches."""
-        by_number = self._compact and self._reader.numbers is not None
+        by_number = self._compact and self.reader.numbers is not None
         return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
     def __call__(self) -> Rows:
         """Start the next pass, or continue the one that `restore` named."""
         # The Pass is made now, and not with the first minibatch, so that `state()` already tells its position.
-        reader = self._reader
+        reader = self.reader
         if self._wanted is not None:
             return self._checked(reader.start(reader.divided(self._wanted)))
         compact = (reader.numbers or reader.parts) if self._compact else None
@@ -199,26 +225,37 @@ class Minibatches:
 
     def state(self) -> dict[str, Any]:
         """The position after the minibatch that was given last, as JSON."""
-        return self._reader.state()
+        return self.reader.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Make the next pass continue exactly after a position; see `Reader.restore`."""
-        self._reader.restore(state)
+        self.reader.restore(state)
 
     def _checked(self, rows: Pass) -> Rows:
+        source = self.reader.source if isinstance(self.reader, Source) else self.reader
         with contextlib.closing(rows):
-            if rows.given:  # the rest of a pass may be empty
-                yield from rows
-            else:
-                yield from nonempty(rows, self._reader.source if isinstance(self._reader, Source) else self._reader)
+            try:
+                # The rest of a pass may be empty.
+                yield from rows if rows.given else nonempty(rows, source)
+            except errors.FluidError:
+                raise
+            except Exception as error:
+                name = f" {named(source)}" if hasattr(source, "__qualname__") else ""
+                error.add_note(
+                    f"Your reader{name} raised this, not fluid: it was to give batch {rows.given} of pass {rows.epoch} "
+                    f"(both are counted from 0)."
+                )
+                raise
 
 
-def minibatches(source: ReaderLike | Minibatches) -> Minibatches:
+def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = None) -> Minibatches:
     """Make passes over minibatches of what a user gives as `reader=`.
 
     Args:
       source: a Reader, a function that returns an iterable, or an iterable: a list of minibatches, a torch
         `DataLoader`, a Grain loader (its own iterator state is used), a Hugging Face data set.
+      in_order_for: "predict" or "test", whose results should come in the order of the data: a reader that shuffles is
+        warned of, once. None for a training.
 
     Returns:
       Minibatches: called once for each pass, with `state()` and `restore()`. A pass without any minibatch is an error.
@@ -234,8 +271,41 @@ def minibatches(source: ReaderLike | Minibatches) -> Minibatches:
     """
     if isinstance(source, Minibatches):
         return source
-    data_sets.refuse("reader=", source, rows=False)
-    return Minibatches(source)
+    data_sets.refuse("reader=", source, rows=False, shuffle=in_order_for is None)
+    made = Minibatches(source)
+    if in_order_for is not None and (how := _shuffles(made.reader, in_order_for)):
+        warn_once(source, in_order_for, lambda: f"the reader of {in_order_for} shuffles, {how}: {_OTHER[in_order_for]}")
+    return made
+
+
+_OTHER = {
+    "predict": (
+        "results come in the order of the reader, which is not that of the data, and is another one in each pass. Read "
+        "without it; or fetch with the prediction what tells the rows apart: fetch=['prediction', 'label']"
+    ),
+    "test": (
+        "rows of its results come in an order that is not that of the data, and drop_last leaves out others each time; "
+        "only means of all rows stay the same. Read without it"
+    ),
+}
+"""What it means for a prediction, and for a test, that a reader shuffles."""
+
+
+def _shuffles(reader: Reader, method: str) -> str:
+    """The part of a reader that gives rows an order of their own, as one may write it; empty where none is known."""
+    for stage in stages(reader.plan):
+        if stage.get("shuffle") is not None:
+            if "arrays" in stage:
+                return "reader.arrays(shuffle=True)"
+            of = stage.get("of")
+            return f"reader.{'files(shuffle=True)' if isinstance(of, Mapping) and 'files' in of else 'shuffle(...)'}"
+        if "bucket_by_length" in stage and method == "predict":
+            return "reader.bucket_by_length(...)"
+    if isinstance(reader, Source):  # a DataLoader of torch
+        sampler = getattr(reader.source, "sampler", None)
+        if any(kind.__name__ == "RandomSampler" for kind in type(sampler).__mro__):
+            return f"{type(reader.source).__name__}(shuffle=True)"
+    return ""
 
 
 def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
@@ -284,7 +354,16 @@ def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
             f"reader.arrays needs an array, a tuple of columns or a dict of columns, found {type(data).__name__}; "
             f"for example {_instead(data)}"
         )
-    return list(columns), [np.asarray(column) for column in columns.values()]
+    return list(columns), [_array(name, column) for name, column in columns.items()]
+
+
+def _array(name: Any, column: Any) -> np.ndarray:
+    """A column as a NumPy array."""
+    if fix := data_sets.conversion(column):
+        raise errors.ArgumentTypeError(
+            f"reader.arrays found {data_sets.kind_of(column)} as column {name!r}, expected an array: {fix}"
+        )
+    return np.asarray(column)
 
 
 def _instead(data: Any) -> str:

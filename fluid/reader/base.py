@@ -97,6 +97,16 @@ class Reader:
     def __iter__(self) -> "Pass":
         return self()
 
+    def __len__(self) -> int:
+        """Refuse to count, since most readers do not know their number before they are read."""
+        raise errors.ArgumentTypeError(
+            "a reader has no length: its number of items is known when a pass has ended; sum(1 for _ in reader()) "
+            "reads a pass to count them, and arrays have -(-len(x) // batch_size) minibatches"
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
     @property
     def ready(self) -> bool:
         """Whether the next row can be read now; a training does not read ahead while a reader waits for its rows."""
@@ -258,7 +268,7 @@ class Source(Reader):
         if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
             found = "another function; call it first: reader()" if callable(rows) else f"{rows!r}; yield or return rows"
             raise errors.ReaderError(
-                f"the reader {_named(self.source)} must return something that can be iterated, it returned {found}"
+                f"the reader {named(self.source)} must return something that can be iterated, it returned {found}"
             )
         iterator = iter(rows)
         again = iterator is rows and iterator is self._iterator
@@ -296,6 +306,12 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
     return Source(source)
 
 
+def is_reader(value: Any) -> bool:
+    """Return whether a value can only be meant as a reader: a Reader, a function, an iterator or a loader of torch."""
+    is_loader = hasattr(value, "batch_sampler") and hasattr(value, "__iter__")
+    return isinstance(value, Reader | Iterator | types.FunctionType) or is_loader
+
+
 def as_readers(caller: str, sources: Sequence[ReaderLike]) -> list[Reader]:
     """Make Readers of all that a user gives, which must be something.
 
@@ -315,7 +331,7 @@ def as_readers(caller: str, sources: Sequence[ReaderLike]) -> list[Reader]:
 def exhausted(source: Any) -> errors.ReaderError:
     """The error for an iterator that was handed over as reader and has nothing more to give."""
     return errors.ReaderError(
-        f"the reader is exhausted: found that {_named(source)} can be iterated once only, expected one that "
+        f"the reader is exhausted: found that {named(source)} can be iterated once only, expected one that "
         f"starts anew for every pass; hand over a function that returns a new iterator: def rows(): yield ..."
     )
 
@@ -362,6 +378,25 @@ def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
         yield from (row if i in mine else ELSEWHERE for i, row in enumerate(block))
 
 
+def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
+    """Every part of the plan of a reader that is a dict: one for each of most readers that it is made of.
+
+    Example:
+      >>> list(stages({"batch": 2, "of": {"shuffle": 10, "of": "rows"}}))
+      [{'batch': 2, 'of': {'shuffle': 10, 'of': 'rows'}}, {'shuffle': 10, 'of': 'rows'}]
+    """
+    if isinstance(plan, Mapping):
+        yield plan
+    parts = [part for key, part in plan.items() if key != "files"] if isinstance(plan, Mapping) else plan
+    for part in parts if isinstance(parts, list) else ():
+        yield from stages(part)
+
+
+def seeded_maps(plan: Any) -> int:
+    """Return how many times rows with this plan were given random numbers by a map."""
+    return sum("map" in stage and "seed" in stage for stage in stages(plan))
+
+
 def _changed_files(saved: Any, plan: Any) -> list[str]:
     """The names of the files, as plans of `reader.files` have them, in which two plans differ."""
     if isinstance(saved, Mapping) and isinstance(plan, Mapping) and saved.keys() == plan.keys():
@@ -388,5 +423,6 @@ def _brief(plan: Any) -> Any:
     }
 
 
-def _named(source: Any) -> str:
+def named(source: Any) -> str:
+    """Return the name of what a user gave as reader, for messages."""
     return getattr(source, "__qualname__", None) or f"a {type(source).__name__}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
+from fluid.reader import data_sets
 from fluid.reader.buckets import padded_time
 from fluid.reader.ragged import padded, read_sequences, sizes_of
 from fluid.reader.values import (
@@ -67,6 +68,8 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
     """
     if type(value) is np.ndarray and (ready := _as_declared(spec, value)) is not None:
         return ready
+    if not isinstance(value, np.ndarray | jax.Array):
+        _refuse_other_arrays(spec, value, where)
     if spec.lod_level:
         return read_sequences(spec, value, where)
     if isinstance(value, SequenceBatch | LoDTensor):  # dense data of one step per row, fed with its lengths
@@ -77,6 +80,14 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
     if array.shape[:1] == (0,) and spec.shape[:1] == (None,):
         raise empty(spec, where)
     return _reshaped(spec, typed(spec, array, where, value), spec.shape, where)
+
+
+def _refuse_other_arrays(spec: FeedSpec, value: Any, where: str) -> None:
+    """Refuse sparse matrices, and tensors that NumPy cannot read: a column, or the first of its rows."""
+    row = value[0] if isinstance(value, list | tuple) and value else None
+    for sample, found in ((None, value), (0, row)):
+        if fix := data_sets.conversion(found):
+            raise complaint(spec, where, sample, data_sets.kind_of(found), f"Convert it first: {fix}", dtype=True)
 
 
 def batch_size(values: Mapping[str, Any]) -> int:

@@ -33,6 +33,29 @@ def is_data(value: Any) -> bool:
     return is_frame(value) or (hasattr(value, "dtype") and bool(getattr(value, "shape", ())))
 
 
+def conversion(value: Any) -> str:
+    """Return the call that makes an array of what NumPy does not read; empty for anything else.
+
+    Example:
+      >>> conversion(np.ones(3))
+      ''
+    """
+    if hasattr(value, "tocsr"):
+        return "x.toarray(), which holds its zeros too; of a large matrix only a minibatch at a time: x[rows].toarray()"
+    if getattr(value, "requires_grad", False) is True and hasattr(value, "detach"):
+        return "x.detach().cpu().numpy(), since no gradient flows back into data"
+    if getattr(value, "is_cuda", False) is True:
+        return "x.cpu().numpy()"
+    return ""
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is that `conversion` knows, for messages."""
+    if hasattr(value, "tocsr"):
+        return f"a sparse matrix ({type(value).__name__})"
+    return "a tensor that requires grad" if getattr(value, "requires_grad", False) else "a tensor on a GPU"
+
+
 def spelled(names: Iterable[Any]) -> str:
     """A dict of columns with these names, as one may write it in a call.
 
@@ -43,13 +66,14 @@ def spelled(names: Iterable[Any]) -> str:
     return "{" + ", ".join(f"{name!r}: {name}" for name in map(str, names)) + "}"
 
 
-def refuse(caller: str, value: Any, rows: bool) -> None:
+def refuse(caller: str, value: Any, rows: bool, shuffle: bool = True) -> None:
     """Refuse a data set that would not be read as what it is.
 
     Args:
       caller: the public function or argument that it was given to, for the message.
       value: what was given.
       rows: whether rows are wanted, which an array `[n, ...]` gives; or else minibatches, which it does not give.
+      shuffle: whether the order of the rows may be another one than that of the data.
 
     Raises:
       ArgumentTypeError: it is a DataFrame, a dict or tuple of columns, or an array where minibatches are wanted.
@@ -58,7 +82,7 @@ def refuse(caller: str, value: Any, rows: bool) -> None:
     if found is None:
         return
     what, written = found
-    call = f"reader.arrays({written}, batch_size=32, shuffle=True)"
+    call = f"reader.arrays({written}, batch_size=32{', shuffle=True' if shuffle else ''})"
     if not rows:
         raise errors.ArgumentTypeError(
             f"{caller} needs something that gives minibatches, found {what}; say how many rows make one: "

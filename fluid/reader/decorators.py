@@ -7,9 +7,21 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.core import whole_number
+from fluid.core import warn, whole_number
 from fluid.reader.ahead import read_ahead
-from fluid.reader.base import ELSEWHERE, Iterate, Reader, ReaderLike, Rows, Wanted, as_reader, as_readers, opened, skip
+from fluid.reader.base import (
+    ELSEWHERE,
+    Iterate,
+    Reader,
+    ReaderLike,
+    Rows,
+    Wanted,
+    as_reader,
+    as_readers,
+    opened,
+    seeded_maps,
+    skip,
+)
 
 _MISSING = object()
 
@@ -227,7 +239,8 @@ def cache(reader: ReaderLike) -> Reader:
     """Keep the rows of the first whole pass in memory and give them in every later one.
 
     Args:
-      reader: gives rows; read once. Put `shuffle` outside, or every pass has the order of the first.
+      reader: gives rows; read once. Put `shuffle` and a `map` with a seed outside, or every pass has the order and the
+        random numbers of the first; of such a map inside a FluidWarning is given.
 
     Returns:
       A Reader of the same rows.
@@ -238,6 +251,11 @@ def cache(reader: ReaderLike) -> Reader:
       ([1, 2], [1, 2])
     """
     rows = as_reader("reader.cache", reader)
+    if seeded_maps(rows.plan):
+        warn(
+            "reader.cache keeps rows that reader.map(seed=...) made with random numbers, so that every pass has the "
+            "same ones. Put the cache inside: reader.map(augment, reader.cache(rows), seed=0)"
+        )
     kept: list[Any] | None = None
 
     def iterate(epoch: int, start: int) -> Rows:

@@ -1,12 +1,13 @@
 """Makes feeds of minibatches: rows or columns, in any order, become checked arrays by name."""
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
-from fluid.core import FeedSpec, Program
+from fluid.core import FeedSpec, Program, warn_once
 from fluid.reader import data_sets
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import is_sample, read_feed
@@ -15,6 +16,23 @@ from fluid.reader.values import complaint
 
 FeedOrder = Sequence[str] | Mapping[str, int] | None
 """Which field of a row is which feed; None for the order of declaration. Of dicts, what it does not name is ignored."""
+
+_MOST_PERMUTED = 4  # feeds whose orders are all tried for a message: 24 of four feeds
+
+
+class _ByOrder(dict[str, Any]):
+    """Columns by name whose names come from the order of the fields.
+
+    Args:
+      positions: of the fields, by name.
+      field: returns the column at a position.
+      count: how many fields there are.
+    """
+
+    def __init__(self, positions: Mapping[str, int], field: Callable[[int], Any], count: int):
+        super().__init__({name: field(position) for name, position in positions.items()})
+        self.field = field
+        self.count = count
 
 
 class Feeder:
@@ -62,6 +80,8 @@ class Feeder:
         self._least = max((self.positions[name] for name in self._read), default=-1) + 1
         self._most = max(self.positions.values(), default=-1) + 1
         self._longest: Any = None  # of the rows that were grouped last
+        self._order = feed_order
+        self._alike = self._like_feeds() if feed_order is None else []
         self._batched = [name for name, spec in self._read.items() if spec.shape[:1] == (None,)]
 
     def feed(self, minibatch: Any, batch_index: int | None = None) -> dict[str, Any]:
@@ -84,12 +104,14 @@ class Feeder:
         where = "" if batch_index is None else f"batch {batch_index}"
         columns = self._columns(minibatch, where)
         try:
-            fed = {name: read_feed(spec, columns[name], where) for name, spec in self._read.items()}
+            fed = self._checked(columns, where)
         except errors.FeedError as error:
-            self._check_minibatch(columns, where, error)
+            # What has a cause is about one row that is no minibatch.
+            if isinstance(columns, _ByOrder) and error.__cause__ is None:
+                error.args = (f"{str(error).rstrip('.')}. {self._order_told(columns)}",)
             raise
-        if self._aligned:
-            self._check_aligned(fed, where)
+        if self._alike and isinstance(columns, _ByOrder) and columns.count > 1:
+            self._warn_of_order()
         if isinstance(minibatch, Grouped) and minibatch.longest is not self._longest:
             self._longest = minibatch.longest
             self._expect(minibatch)
@@ -102,9 +124,70 @@ class Feeder:
             fed = {name: read_feed(spec, columns[name]) for name, spec in self._read.items() if spec.lod_level}
             self.buckets.expect(fed, minibatch.together)
 
+    def _checked(self, columns: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The columns that are read, checked and with as many rows each."""
+        try:
+            fed = {name: read_feed(spec, columns[name], where) for name, spec in self._read.items()}
+        except errors.FeedError as error:
+            self._check_minibatch(columns, where, error)
+            raise
+        if self._aligned:
+            self._check_aligned(fed, where)
+        return fed
+
+    def _like_feeds(self) -> list[str]:
+        """Some feeds that only the order of their declarations tells apart, of which at least one is read."""
+        alike: dict[Any, list[str]] = {}
+        for name, spec in self.specs.items():
+            if spec.column is None:
+                alike.setdefault((spec.shape, spec.held, spec.lod_level), []).append(name)
+        return next((names for names in alike.values() if len(names) > 1 and set(names) & self._read.keys()), [])
+
+    def _warn_of_order(self) -> None:
+        """Warn, once for each program, of fields that nobody would notice to be swapped."""
+        first, second = (self.specs[name] for name in self._alike[:2])
+        names = sorted(self.positions, key=self.positions.__getitem__)
+        in_a_row = [self.positions[name] for name in names] == list(range(len(names)))
+
+        def message() -> str:
+            sites = f" (declared at {first.site} and {second.site})" if first.site else ""
+            return (
+                f"the feeds {first.name!r} and {second.name!r} are alike{sites}, and a minibatch does not name its "
+                f"fields: field {self.positions[first.name]} is read as {first.name!r} and field "
+                f"{self.positions[second.name]} as {second.name!r}, because the program declares them in this order. "
+                f"If that is right, say so: feed_order={names if in_a_row else self.positions}. Columns by name "
+                f"cannot be swapped: {data_sets.spelled(self.specs)}"
+            )
+
+        warn_once(first, "order", message)
+        self._alike = []
+
+    def _order_told(self, columns: _ByOrder) -> str:
+        """A sentence for errors: which field of a tuple is read as which feed, and an order in which they would fit."""
+        names = sorted(self.positions, key=self.positions.__getitem__)
+        if self._order is None and all(spec.column is None for spec in self.specs.values()):
+            told = f"Field 0 of the tuple is read as {names[0]!r}, because the program declares it first"
+        else:
+            fields = ", ".join(f"field {self.positions[name]} as {name!r}" for name in names[:4])
+            told = f"Of the tuple, {'column' if self._order is None else 'feed_order'}= says to read {fields}"
+        if fitting := self._fitting_order(columns, names):
+            return f"{told}; the fields fit so: feed_order={fitting}"
+        return f"{told}; another order is said by name: feed_order={names[::-1] if len(names) == 2 else names}"
+
+    def _fitting_order(self, columns: _ByOrder, names: list[str]) -> list[str]:
+        """An order of the feeds in which the columns fit; empty where there is none, or it is not looked for."""
+        if list(map(self.positions.__getitem__, names)) != list(range(columns.count)) or len(names) > _MOST_PERMUTED:
+            return []
+        for order in itertools.islice(itertools.permutations(names), 1, None):  # the first one is what was read
+            with contextlib.suppress(errors.FluidError):
+                for position, name in enumerate(order):
+                    read_feed(self.specs[name], columns.field(position))
+                return list(order)
+        return []
+
     def _columns(self, minibatch: Any, where: str) -> Mapping[str, Any]:
         if isinstance(minibatch, tuple):
-            return self._picked(minibatch, "columns", None, where)
+            return self._picked(minibatch, where)
         if type(minibatch) is dict or isinstance(minibatch, Mapping):
             self._check_names(minibatch, None, where)
             return minibatch
@@ -119,7 +202,7 @@ class Feeder:
         if not minibatch:
             raise errors.FeedError(_at(where) + "found an empty minibatch, expected at least one sample. Leave it out")
         if self._holds_columns(minibatch):
-            return self._picked(tuple(minibatch), "columns", None, where)
+            return self._picked(tuple(minibatch), where)
         return self._transposed(minibatch, where)
 
     def _holds_columns(self, minibatch: list[Any]) -> bool:
@@ -151,16 +234,23 @@ class Feeder:
             if not isinstance(row, tuple | list):
                 raise self._unusable(row, where, sample)
             if len(row) != self._least:
-                self._picked(row, "fields", sample, where)
-        return {name: [row[self.positions[name]] for row in rows] for name in self._read}
+                self._check_count(row, "fields", sample, where)
+        return self._by_order(lambda position: [row[position] for row in rows], len(rows[0]))
 
     def _only(self, row: Any, fields: Any, position: int, sample: int, where: str) -> Any:
         if not isinstance(row, fields):
             return row
-        self._picked(row, "fields", sample, where)
+        self._check_count(row, "fields", sample, where)
         return row[position]
 
-    def _picked(self, fields: Sequence[Any], what: str, sample: int | None, where: str) -> dict[str, Any]:
+    def _picked(self, fields: Sequence[Any], where: str) -> _ByOrder:
+        self._check_count(fields, "columns", None, where)
+        return self._by_order(fields.__getitem__, len(fields))
+
+    def _by_order(self, field: Callable[[int], Any], count: int) -> _ByOrder:
+        return _ByOrder({name: self.positions[name] for name in self._read}, field, count)
+
+    def _check_count(self, fields: Sequence[Any], what: str, sample: int | None, where: str) -> None:
         if len(fields) < self._least or (self._exact and len(fields) > self._most):
             order = ", ".join(repr(n) for n, _ in sorted(self.positions.items(), key=operator.itemgetter(1)))
             least = "" if self._exact and self._least == self._most else "at least "
@@ -169,7 +259,6 @@ class Feeder:
                 f"{_at(where, sample)}found {len(fields)} {what}, expected {least}{self._least}: {order}. Give one for "
                 f"each feed, or say at which positions they are: feed_order={{{positions}}}"
             )
-        return {name: fields[self.positions[name]] for name in self._read}
 
     def _check_names(self, given: Mapping[str, Any], sample: int | None, where: str) -> None:
         if given.keys() == self.specs.keys():

@@ -1,8 +1,10 @@
 """Functions that are applied to rows: one after the other, or by several threads or processes."""
 
 import contextlib
+import copy
+import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,11 @@ from fluid.reader.base import (
     function,
     marked,
     opened,
+    seeded_maps,
 )
+
+# Most lists hold numbers or words, of which each is looked at.
+_CONSTANT = frozenset((int, float, str, bool, bytes))
 
 
 def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None) -> Reader:
@@ -32,6 +38,9 @@ def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None)
     `seed` adds to its arguments. They depend on the seed, the number of the pass and the index of the row in it alone:
     every pass has new ones, and a training that is resumed in the middle of a pass gets the same ones. Of two seeded
     maps around each other, each has its own, also with the same seed.
+
+    The function may change its rows in place: it is given copies of their arrays, lists and dicts, so that the data of
+    the reader stays what it was in every pass.
 
     Args:
       func: takes one row of each reader; with a seed also a `numpy.random.Generator`, as the last argument.
@@ -43,7 +52,7 @@ def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None)
 
     Raises:
       ArgumentError: `seed` is below 0, or there is no reader.
-      ArgumentTypeError: `func` is no function.
+      ArgumentTypeError: `func` is no function, or takes another number of arguments.
 
     Example:
       >>> list(map(lambda x: x * 10, [1, 2, 3]))
@@ -58,12 +67,13 @@ def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None)
     function("reader.map", func)
     many = as_readers("reader.map", readers)
     random = None if seed is None else _Generators("reader.map", seed, many)
+    _check_arguments("reader.map", func, len(many), seed)
 
     def iterate(epoch: int, start: int) -> Rows:
         with opened(many, epoch, start) as inner:
             rows = zip(*inner, strict=False)
             for arguments in rows if random is None else random.appended(rows, epoch, start):
-                yield func(*arguments)
+                yield func(*_copied(arguments))
 
     def in_blocks(size: int, wanted: Wanted) -> Iterate:
         def some(epoch: int, start: int) -> Rows:
@@ -71,7 +81,7 @@ def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None)
                 rows = zip(*inner, strict=False)
                 given = rows if random is None else random.appended(rows, epoch, start)
                 for arguments in marked(given, size, wanted):
-                    yield arguments if arguments is ELSEWHERE else func(*arguments)
+                    yield arguments if arguments is ELSEWHERE else func(*_copied(arguments))
 
         return some
 
@@ -99,7 +109,7 @@ def xmap(
 
     Args:
       mapper: takes a row, with a seed also a `numpy.random.Generator`; called from many threads at once, or in other
-        processes, whose variables are not those of this one.
+        processes, whose variables are not those of this one. It may change the row, as for `map`.
       reader: gives rows.
       process_num: how many threads, at least 1; the name is that of Fluid.
       buffer_size: how many rows are read ahead, at least 1; twice as many as there are threads or processes by default.
@@ -113,7 +123,8 @@ def xmap(
 
     Raises:
       ArgumentError: a number is too small, or it is not clear whether threads or processes are wanted.
-      ArgumentTypeError: `mapper` is no function, or one that other processes cannot find.
+      ArgumentTypeError: `mapper` is no function, one that other processes cannot find, or takes another number of
+        arguments.
       ReaderError: raised while reading: a process has died, or cannot be given a row.
 
     Example:
@@ -128,7 +139,9 @@ def xmap(
     workers = _workers(process_num, processes)
     size = whole_number("reader.xmap", "buffer_size", 2 * workers if buffer_size is None else buffer_size)
     random = None if seed is None else _Generators("reader.xmap", seed, [rows])
-    call = mapper if processes is None else _in_processes(mapper, workers)
+    _check_arguments("reader.xmap", mapper, 1, seed)
+    # What is sent to another process is a copy already.
+    call = (lambda *row: mapper(*_copied(row))) if processes is None else _in_processes(mapper, workers)
 
     def mapped(of: Iterate, mark: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterate:
         def iterate(epoch: int, start: int) -> Rows:
@@ -181,12 +194,65 @@ class _Generators:
     def __init__(self, caller: str, seed: int, readers: list[Reader]):
         self.seed = whole_number(caller, "seed", seed, least=0)
         # Part of the key, so that maps around each other draw different numbers; not 0, or `shuffle` would draw these.
-        self._stage = 1 + sum(_seeded_maps(reader.plan) for reader in readers)
+        self._stage = 1 + sum(seeded_maps(reader.plan) for reader in readers)
 
     def appended(self, rows: Iterator[tuple[Any, ...]], epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
         """Tuples of arguments with a Generator at the end of each; the first one has the index `start` in its pass."""
         for index, row in zip(itertools.count(start), rows, strict=False):
             yield *row, np.random.Generator(np.random.PCG64([self.seed, epoch, index, self._stage]))
+
+
+def _copied(value: Any) -> Any:
+    """Return rows whose arrays, lists and dicts are copies; objects of other kinds stay the same.
+
+    Example:
+      >>> row = {"x": np.zeros(2), "name": "a"}
+      >>> copied = _copied(row)
+      >>> copied["x"] += 1
+      >>> row["x"].tolist(), copied["name"] is row["name"]
+      ([0.0, 0.0], True)
+    """
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        fields = copy.copy(value)
+        fields.update((key, _copied(part)) for key, part in value.items())
+        return fields
+    if isinstance(value, list):
+        items = copy.copy(value)  # of a list that knows more than its items, that too
+        items[:] = [part if type(part) in _CONSTANT else _copied(part) for part in value]
+        return items
+    if type(value) is tuple:
+        return tuple([_copied(part) for part in value])
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make([_copied(part) for part in value])
+    if hasattr(value, "detach") and hasattr(value, "clone"):  # a tensor of torch
+        return value.clone()
+    return value
+
+
+def _check_arguments(caller: str, func: Callable[..., Any], rows: int, seed: int | None) -> None:
+    """Refuse a function that cannot be called with a row of each reader, and a Generator where there is a seed."""
+    try:
+        # A decorator may give arguments of its own to what it wraps.
+        signature = inspect.signature(func, follow_wrapped=False)
+    except (TypeError, ValueError):  # some functions that are written in C have none
+        return
+    try:
+        signature.bind(*range(rows + (seed is not None)))
+        return
+    except TypeError:
+        pass
+    name = getattr(func, "__name__", "f")
+    given = f"{rows} row{'s' if rows > 1 else ''}{'' if seed is None else ' and, since it has a seed, a Generator'}"
+    if seed is None:
+        fix = (
+            f"Random numbers come with a seed, as the last argument: {caller}({name}, rows, seed=0). The fields of a "
+            f"row come as one argument: image, label = row"
+        )
+    else:
+        fix = f"For a function without random numbers leave out seed: {caller}({name}, rows)"
+    raise errors.ArgumentTypeError(f"{caller} calls its function with {given}, found {name}{signature}. {fix}")
 
 
 def _some(reader: Reader, size: int, wanted: Wanted) -> Reader:
@@ -198,13 +264,6 @@ def _plan(readers: list[Reader], random: _Generators | None) -> Any:
     if random is not None:
         return {"map": plans, "seed": random.seed}
     return plans[0] if len(plans) == 1 else {"map": plans}
-
-
-def _seeded_maps(plan: Any) -> int:
-    """How many times rows with this plan were given random numbers."""
-    if isinstance(plan, Mapping):
-        return ("map" in plan and "seed" in plan) + sum(_seeded_maps(part) for part in plan.values())
-    return sum(_seeded_maps(part) for part in plan) if isinstance(plan, list) else 0
 
 
 def _in_processes(mapper: Callable[..., Any], count: int) -> Callable[..., Any]:

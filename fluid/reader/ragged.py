@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
+from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch, warn_once
 from fluid.reader.values import array_or_none, complaint, described, empty, fit, short, typed, typed_on_device
 
 Sizes = tuple[int, ...]
@@ -141,6 +141,8 @@ def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         return _checked_batch(spec, value, where)
     if isinstance(value, jax.Array | np.ndarray) and value.ndim > spec.lod_level and value.dtype != object:
+        if isinstance(value, np.ndarray) and spec.lod_level == 1:
+            _warn_of_padding(spec, value)
         return _checked_batch(spec, _equal_rows(spec, value), where)
     rows = [_row(row) for row in value] if np.iterable(value) else [value]
     if not rows:
@@ -161,7 +163,33 @@ def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
     if target is None:
         raise _wrong_steps(spec, rows, owners, where)
     flat = flat.reshape(target)
+    if counts is None and len(rows) > 1 and lengths.min() == lengths.max() > 1:
+        _warn_of_padding(spec, flat.reshape(len(rows), int(lengths[0]), -1))
     return Ragged(flat, lengths) if counts is None else Ragged(flat, counts, lengths)
+
+
+def _warn_of_padding(spec: FeedSpec, rows: np.ndarray) -> None:
+    """Warn, once for each feed, of ids `[batch, time]` that were padded with zeros before: each counts as a step.
+
+    Rows look padded when they end in zeros of different number, and have no other zeros.
+    """
+    steps = rows.reshape(len(rows), -1)
+    if rows.dtype.kind not in "iu" or steps.shape[1] != rows.shape[1] or np.count_nonzero(steps[:, -1] == 0) < 2:
+        return
+    lengths = np.array([row.nonzero()[0][-1] + 1 if row.any() else 0 for row in steps])
+    zeros = steps.shape[1] - lengths
+    if zeros.max() < 2 or zeros.min() == zeros.max() or np.count_nonzero(steps == 0) != zeros.sum():
+        return
+    warn_once(
+        spec,
+        "padding",
+        lambda: (
+            f"feed {spec.name!r}: found {np.count_nonzero(zeros)} of {len(steps)} rows that end in zeros, as ids that "
+            f"are padded already; with lod_level={spec.lod_level} each of these zeros counts as a step. Give rows "
+            f"without padding, which fluid pads by itself: [row[row != 0] for row in ids]; or say how long they are: "
+            f"fluid.SequenceBatch(ids, lengths)"
+        ),
+    )
 
 
 def _row(row: Any) -> Any:

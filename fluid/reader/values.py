@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core import Array, FeedSpec, warn
+from fluid.core import Array, FeedSpec, warn, warn_once
 
 # For each class of declared dtypes the classes of data that can be converted to it.
 _ACCEPTS = {
@@ -163,6 +163,8 @@ def typed(
         _check_range(spec, array, want, where, owner)
     if array.dtype == want:
         return array
+    if array.dtype == np.uint8 and class_of(want) == "float":
+        _warn_of_pixels(spec, array)
     try:
         with np.errstate(over="raise", invalid="ignore"):
             return array.astype(want)
@@ -171,6 +173,23 @@ def typed(
             at = tuple(np.argwhere(np.isinf(array.astype(want)) & ~np.isinf(array))[0])
         found = f"the value {array[at]}, too large for {want}"
         raise complaint(spec, where, owner(at[0]) if at else None, found, "Scale the data") from None
+
+
+def _warn_of_pixels(spec: FeedSpec, array: np.ndarray) -> None:
+    """Warn, once for each feed, of images whose numbers go up to 255; masks and small counts are left alone."""
+    # Of one number in each row, or of small numbers, most are no pixels.
+    if array.ndim < 2 or math.prod(array.shape[1:]) < 2 or not array.size or array.max() < 128:
+        return
+    warn_once(
+        spec,
+        "pixels",
+        lambda: (
+            f"feed {spec.name!r}: found values 0..255 of dtype uint8 for a feed of {spec.dtype}, which nets learn from "
+            f"slowly or not at all; give the same scale in training and inference: value / np.float32(255). If the "
+            f"program divides by itself, declare what it is fed: layers.data({spec.name!r}, ..., dtype='uint8'), then "
+            f"layers.cast(x, 'float32') / 255"
+        ),
+    )
 
 
 @functools.lru_cache(maxsize=256)

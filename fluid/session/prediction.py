@@ -112,18 +112,83 @@ def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | No
     return tuple(name for name in program.feeds if name in needed)
 
 
+def order_of_results(program: Program, names: Sequence[str] | None) -> str | None:
+    """Return "predict" where only the order of results tells their rows apart; None where a feed is among them.
+
+    Args:
+      program: the program.
+      names: of the results; None for the outputs.
+    """
+    return "predict" if program.feeds.keys().isdisjoint(names or ()) else None
+
+
+class Predictions(Iterator[Results]):
+    """The Results of one minibatch after the other, each computed when it is wanted.
+
+    Args:
+      results: an iterator of them.
+
+    Example:
+      >>> [results["p"] for results in Predictions(iter([Results([1], ["p"]), Results([2], ["p"])]))]
+      [1, 2]
+    """
+
+    def __init__(self, results: Iterator[Results]):
+        self._results = results
+
+    def __next__(self) -> Results:
+        return next(self._results)
+
+    def close(self) -> None:
+        """End the prediction here: `finally` blocks of the reader run, and nothing more is given."""
+        if hasattr(self._results, "close"):
+            self._results.close()
+
+    def __getitem__(self, name: Any) -> Any:
+        raise self._several(f"[{name!r}]", name)
+
+    def __len__(self) -> int:
+        raise errors.ArgumentTypeError(
+            "predict gives the Results of one minibatch after the other, whose number is known at the end only: "
+            "results = list(trainer.predict(reader)); len(results)"
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __array__(self, *arguments: Any, **options: Any) -> Any:
+        raise self._several(" as an array", "prediction")
+
+    def _several(self, how: str, name: Any) -> errors.FluidError:
+        key = name if isinstance(name, str) else 0
+        fetch = f", fetch={key!r}" if isinstance(name, str) else ""
+        return errors.ArgumentTypeError(
+            f"predict gives the Results of one minibatch after the other, found that they are read{how}; expected a "
+            f"loop over them: np.concatenate([results[{key!r}] for results in trainer.predict(reader{fetch})])"
+        )
+
+
 def stream(
     source: Minibatches,
     convert: Callable[[Any, int], Any],
     begin: Callable[[Any], Callable[[], Results]],
-) -> Iterator[Results]:
-    """The results of minibatches, in their order. One minibatch is read ahead, while the device works.
+) -> Predictions:
+    """Return the results of minibatches, in their order. One minibatch is read ahead, while the device works.
 
     Args:
       source: its next pass is read.
       convert: makes a feed of a minibatch and its number.
       begin: starts a feed, without waiting for it, and returns a function that waits for its results.
     """
+    return Predictions(_streamed(source, convert, begin))
+
+
+def _streamed(
+    source: Minibatches,
+    convert: Callable[[Any, int], Any],
+    begin: Callable[[Any], Callable[[], Results]],
+) -> Iterator[Results]:
+    """Yield the results of `stream`."""
     batches = Prefetcher(source(), convert)
     try:
         for batch in batches:

@@ -20,7 +20,8 @@ class Results(Sequence[Any]):
 
     A sequence of values, which unpacks like a tuple. With names it is also read like a dict: `r["loss"]`, `r.loss`,
     `"loss" in r`, `dict(r)`, `f(**r)`. Values stay on the device until somebody reads one; scalars are 0-d, so
-    `float(r[0])`, `"%f" % r[0]` and `r[0] < 0.1` work. `float(r)` is the only value there is.
+    `float(r[0])`, `"%f" % r[0]` and `r[0] < 0.1` work. `float(r)` is the only value there is, and so are
+    `r < 0.1` and `f"{r:.3f}"`; of several results they are errors that ask which one.
 
     Args:
       values: arrays.
@@ -76,10 +77,30 @@ class Results(Sequence[Any]):
 
     def __float__(self) -> float:
         if len(self._values) != 1:
+            key = repr(next(iter(self.names or ()), 0))
             raise errors.ArgumentTypeError(
-                f"there are {len(self._values)} results, {self!r}; say which one: float(results[0])"
+                f"there are {len(self._values)} results, {self!r}, where one number is expected; say which one: "
+                f"float(results[{key}])"
             )
         return float(self._values[0])
+
+    def __lt__(self, other: Any) -> Any:
+        return float(self) < other
+
+    def __le__(self, other: Any) -> Any:
+        return float(self) <= other
+
+    def __gt__(self, other: Any) -> Any:
+        return float(self) > other
+
+    def __ge__(self, other: Any) -> Any:
+        return float(self) >= other
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(float(self), digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else str(self)
 
     def keys(self) -> list[str]:
         """The names.

@@ -10,7 +10,7 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.session import Request, Results, check_fetch
 from fluid.session.names import Fetch
-from fluid.session.prediction import constant, needed_feeds, on_host, stream
+from fluid.session.prediction import constant, needed_feeds, on_host, order_of_results, stream
 from fluid.session.shown import ShowsProgram
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.programs import Member, ProgramFunction, check_data
@@ -96,8 +96,8 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         session = self.session
         member = self._member(program, "predict")
         found = member.program
-        source = minibatches(check_data("predict", member.reads, reader))
         names = None if fetch is None else check_fetch(found, fetch)
+        source = minibatches(check_data("predict", member.reads, reader), order_of_results(found, names))
         fixed = constant(session, found, feed)
         needed = needed_feeds(session, found, names, fixed)
         step = session.bind(found, Request(TEST, names, (*needed, *fixed.feeds), tuple(fixed.overrides)))

@@ -33,7 +33,7 @@ def test_a_method_comes_before_a_value_of_its_name():
 
 def test_one_alone_is_a_number():
     assert float(fluid.Results([np.float32(0.25)])) == 0.25
-    with pytest.raises(errors.ArgumentTypeError, match=r"say which one: float\(results\[0\]\)"):
+    with pytest.raises(errors.ArgumentTypeError, match=r"say which one: float\(results\['loss'\]\)"):
         float(NAMED)
 
 

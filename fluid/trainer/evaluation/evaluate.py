@@ -124,7 +124,7 @@ class Evaluator:
           fetch: as in `Trainer.test`.
           feed: as in `Trainer.test`.
         """
-        source = minibatches(reader)
+        source = minibatches(reader, in_order_for="test")
         member.divide(source)
         if member.is_shared:
             group().meet(f"a test of {member.name}")

@@ -1,0 +1,133 @@
+"""Mistakes in what comes in which order, and in data that is read as something else than it is."""
+
+from fluid import errors
+from mistakes.common import READER, SGD, X, Y, classifier, fluid, layers, np, regression, sentiment
+from mistakes.theme import Theme
+
+THEME = Theme("Order, and what data means")
+
+
+@THEME.mistake(
+    "Tuples whose fields are alike, in an order that nobody has said",
+    errors.FluidWarning,
+    "'target' and 'source' are alike",
+    "field 0 is read as 'target'",
+    "feed_order=['target', 'source']",
+)
+def like_feeds():
+    def program():
+        target = layers.data("target", shape=[4])
+        source = layers.data("source", shape=[4])
+        return layers.mean(layers.square_error_cost(layers.fc(source, size=4), target))
+
+    fluid.Trainer(program, SGD).train(fluid.reader.arrays((X, -X), batch_size=8))
+
+
+@THEME.mistake(
+    "A loader gives (image, label), and the program declares the label first",
+    errors.FeedError,
+    "Field 0 of the tuple is read as 'label', because the program declares it first",
+    "feed_order=['x', 'label']",
+)
+def label_declared_first():
+    def program():
+        label = layers.data("label", shape=[1], dtype="int64")
+        return layers.mean(layers.cross_entropy(classifier(), label))
+
+    loader = [(X, np.arange(16) % 3)]
+    fluid.Trainer(program, SGD).train(loader)
+
+
+@THEME.mistake("Prediction of an array", errors.ArgumentTypeError, "reader=fluid.reader.arrays(x, batch_size=32)")
+def array_to_predict():
+    fluid.Trainer(regression, SGD).predict(X, fetch="fc_0.tmp_0")
+
+
+@THEME.mistake("Prediction with a reader that shuffles", errors.FluidWarning, "predict shuffles", "shuffle=True")
+def shuffled_prediction():
+    reader = fluid.reader.arrays({"x": X}, batch_size=8, shuffle=True)
+    list(fluid.Trainer(regression, SGD).predict(reader, fetch="fc_0.tmp_0"))
+
+
+@THEME.mistake("A test with a reader that shuffles", errors.FluidWarning, "test shuffles", "reader.shuffle")
+def shuffled_test():
+    rows = fluid.reader.shuffle(list(zip(X, Y, strict=True)), buf_size=16)
+    fluid.Trainer(regression, SGD).test(fluid.reader.batch(rows, batch_size=8))
+
+
+@THEME.mistake("Augmentation inside of a cache", errors.FluidWarning, "every pass", "reader.map(augment, reader.cache(")
+def cached_augmentation():
+    def augment(row, rng):
+        return row + rng.normal(size=4)
+
+    fluid.reader.cache(fluid.reader.map(augment, list(X), seed=0))
+
+
+@THEME.mistake("A function with random numbers, without a seed", errors.ArgumentTypeError, "noisy(row, rng)", "seed=0")
+def map_without_seed():
+    def noisy(row, rng):
+        return row + rng.normal(size=4)
+
+    fluid.reader.map(noisy, list(X))
+
+
+@THEME.mistake("Columns as arguments of their own", errors.ArgumentTypeError, "reader.arrays((x, y), batch_size=32)")
+def columns_apart():
+    fluid.reader.arrays(X, Y, batch_size=8)
+
+
+@THEME.mistake("A sparse matrix as data", errors.FeedTypeError, "'x'", "sparse matrix", ".toarray()")
+def sparse_matrix():
+    from scipy.sparse import csr_matrix
+
+    fluid.Session(classifier).run(classifier, {"x": csr_matrix(X)})
+
+
+@THEME.mistake("The number of minibatches of a reader", errors.ArgumentTypeError, "no length", "batch_size")
+def length_of_a_reader():
+    len(READER)
+
+
+@THEME.mistake("An Inferencer called as a function", errors.ArgumentTypeError, "inferencer.infer(data)")
+def called_inferencer():
+    session = fluid.Session(classifier)
+    fluid.Inferencer(classifier, params=session.params())(X)
+
+
+@THEME.mistake("A reader given to infer", errors.ArgumentTypeError, "found a reader", "inferencer.predict(reader)")
+def reader_to_infer():
+    session = fluid.Session(classifier)
+    fluid.Inferencer(classifier, params=session.params()).infer(fluid.reader.arrays(X, batch_size=8))
+
+
+@THEME.mistake("A prediction read as one result", errors.ArgumentTypeError, "np.concatenate", "['fc_0.tmp_0']")
+def prediction_by_name():
+    fluid.Trainer(regression, SGD).predict(READER, fetch="fc_0.tmp_0")["fc_0.tmp_0"]
+
+
+@THEME.mistake("Several results compared with a number", errors.ArgumentTypeError, "2 results", "results['loss']")
+def results_compared():
+    def program():
+        loss = regression()
+        return {"loss": loss, "root": layers.sqrt(loss)}
+
+    if fluid.Trainer(program, SGD).test(READER) < 1:
+        print("good enough")
+
+
+@THEME.mistake("The shape before the name", errors.ArgumentTypeError, "layers.data('x', shape=[8])")
+def shape_before_name():
+    fluid.Program(lambda: layers.data([8], "x"))
+
+
+@THEME.mistake("Ids that are padded already", errors.FluidWarning, "'words'", "end in zeros", "fluid.SequenceBatch(ids")
+def padded_ids():
+    ids = np.array([[4, 8, 2, 0, 0], [7, 0, 0, 0, 0], [1, 2, 3, 4, 5]])
+    session = fluid.Session(sentiment)
+    session.run(sentiment, {"words": ids})
+
+
+@THEME.mistake("Images of 0..255", errors.FluidWarning, "'x'", "uint8", "/ np.float32(255)", "dtype='uint8'")
+def raw_pixels():
+    images = np.arange(64, 128, dtype="uint8").reshape(16, 4) * 2
+    fluid.Trainer(regression, SGD).train(fluid.reader.arrays({"x": images, "y": Y}, batch_size=8))
