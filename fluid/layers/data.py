@@ -62,10 +62,10 @@ def data(
     frame = core.current_frame("layers.data")
     feeds = frame.given.feeds
     if isinstance(shape, str):
-        sizes_given = name if isinstance(name, list | tuple) else [1]
+        sizes = list(name) if isinstance(name, list | tuple) else [name]
         raise errors.ArgumentTypeError(
             f"layers.data({name!r}, {shape!r}): the name comes first, then the shape: "
-            f"layers.data({shape!r}, shape={list(sizes_given)})"
+            f"layers.data({shape!r}, shape={sizes})"
         )
     sizes = _whole_shape(name, shape, append_batch_size)
     site = core.user_site()

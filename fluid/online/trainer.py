@@ -77,7 +77,7 @@ class OnlineTrainer(AcceptsRows):
       ...     x, y = fluid.layers.data("x", shape=[1]), fluid.layers.data("y", shape=[1])
       ...     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))}
       >>> with fluid.OnlineTrainer(program, fluid.optimizer.SGD(0.1), "online", batch_size=2, test_every=3) as online:
-      ...     first = online.send([(1.0, 2.0), (2.0, 4.0), (3.0, 6.0), (1.0, 2.0), (0.5, 1.0)])
+      ...     first = online.send({"x": [1.0, 2.0, 3.0, 1.0, 0.5], "y": [2.0, 4.0, 6.0, 2.0, 1.0]})
       ...     while (status := online.save())["state"] == "training":
       ...         pass
       >>> status["accepted"], status["steps"], status["tested"]

@@ -280,10 +280,10 @@ def short(value: Any) -> str:
 
 
 def array_or_none(row: Any) -> np.ndarray | None:
-    """A row as an array, or None when it is ragged."""
+    """A row as an array, or None when it is ragged, or a tensor of another library that NumPy cannot read."""
     try:
         return np.asarray(row)
-    except ValueError:
+    except (ValueError, RuntimeError):
         return None
 
 

@@ -54,7 +54,7 @@ class RemoteTrainer:
       >>> online = fluid.OnlineTrainer(program, fluid.optimizer.SGD(0.1), "online", batch_size=2, test_every=None)
       >>> with online, online.serve(port=0) as server:
       ...     trainer = fluid.RemoteTrainer(server.url)
-      ...     first = trainer.send([(1.0, 2.0), (2.0, 4.0)])
+      ...     first = trainer.send({"x": [1.0, 2.0], "y": [2.0, 4.0]})
       ...     trainer.pause()["state"], trainer.stop()["accepted"]
       ('paused', 2)
     """

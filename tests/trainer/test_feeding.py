@@ -17,8 +17,8 @@ ALIKE = [(words, words[: 1 + len(words) // 2], label) for words, _, label in SEN
 def program(*feeds):
     def train_program():
         parts = []
-        for name in feeds:
-            words = fluid.layers.data(name, shape=[1], dtype="int64", lod_level=1)
+        for column, name in enumerate(feeds):
+            words = fluid.layers.data(name, shape=[1], dtype="int64", lod_level=1, column=column)
             parts.append(fluid.layers.sequence_pool(fluid.layers.embedding(words, [9, 2]), "average"))
         label = fluid.layers.data("label", shape=[1], dtype="int64")
         prediction = fluid.layers.fc(parts, size=2, act="softmax")
