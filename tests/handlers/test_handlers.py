@@ -155,7 +155,8 @@ CHUNKS = fluid.metrics.ChunkEvaluator().of(
     num_label_chunks="chunk_eval_0.tmp_4",
     num_correct_chunks="chunk_eval_0.tmp_5",
 )
-TAGS = [{"found": [[0, 1, 2], [0, 4]], "right": [[0, 1, 2], [2, 4]]}]  # two chunks are right of three that were found and three that are
+# Two chunks are right of three that were found and three that are.
+TAGS = [{"found": [[0, 1, 2], [0, 4]], "right": [[0, 1, 2], [2, 4]]}]
 
 
 def tagging(monitor, metrics=CHUNKS):
