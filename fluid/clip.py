@@ -16,6 +16,7 @@ from fluid.missing import of_clip as __getattr__  # noqa: F401
 NeedClip = Callable[[core.Parameter], bool] | None
 
 
+@core.fitting("fluid.clip.GradientClipByValue")
 @dataclass(frozen=True)
 class GradientClipByValue:
     """Clips every element to `[min, max]`.
@@ -43,6 +44,7 @@ class GradientClipByValue:
         return _of_some(self.need_clip, lambda updates: jax.tree.map(lambda g: g.clip(low, self.max), updates))
 
 
+@core.fitting("fluid.clip.GradientClipByNorm")
 @dataclass(frozen=True)
 class GradientClipByNorm:
     """Scales each gradient on its own so that its L2 norm is at most `clip_norm`.
@@ -69,6 +71,7 @@ class GradientClipByNorm:
         )
 
 
+@core.fitting("fluid.clip.GradientClipByGlobalNorm")
 @dataclass(frozen=True)
 class GradientClipByGlobalNorm:
     """Scales all gradients together so that their common L2 norm is at most `clip_norm`.

@@ -9,7 +9,7 @@
     |-- FeedError            (ValueError)    data does not fit what the program declares
     |   `-- FeedTypeError    (TypeError)     ... because of its dtype
     |-- UnknownNameError     (KeyError)      no feed, parameter or value has that name
-    |-- MissingNameError     (AttributeError)  a module or an object of fluid has nothing of that name
+    |-- MissingNameError     (AttributeError)  a module or an object of fluid has nothing of that name to read or to set
     |-- ParameterError       (ValueError)    parameters do not match the program
     |-- ReaderError          (ValueError)    a reader gives nothing, or gives what no reader gives
     |-- EOFException         (EOFError)      a reader that feeds a program is at its end
@@ -78,7 +78,7 @@ class UnknownNameError(FluidError, KeyError):
 
 
 class MissingNameError(FluidError, AttributeError):
-    """A module or an object of fluid has nothing of that name."""
+    """A module or an object of fluid has nothing of that name, or nothing that can be set."""
 
 
 class ParameterError(FluidError, ValueError):
@@ -187,6 +187,13 @@ def missing_name(owner: str, name: str, known: Iterable[str], instead: Mapping[s
       fluid.errors.MissingNameError: module 'fluid.layers' has no attribute 'Dense'; use layers.fc(x, size=10)
     """
     advice = f"; use {instead[name]}" if name in instead else ""
-    if not advice and (close := difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)):
+    names = list(known)
+    same = [known for known in names if _plain(known) == _plain(name)]
+    if not advice and (close := same or difflib.get_close_matches(name, names, n=1, cutoff=0.6)):
         advice = f". Did you mean {close[0]!r}?"
     return MissingNameError(f"{owner} has no attribute {name!r}{advice}", name=name)
+
+
+def _plain(name: str) -> str:
+    """Return a name without capitals and underscores, so that AUC is Auc, and batchNorm batch_norm."""
+    return name.replace("_", "").lower()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, fitting
 from fluid.missing import SpelledElsewhere
 from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
@@ -34,6 +34,8 @@ from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike, Rename, newest_checkpoint, source_of
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
+_PLACE = 'fluid.Inferencer(infer_func, param_path, place="gpu:0")'
+_LOAD = "fluid.Inferencer(infer_func, params=arrays), or inferencer.session.load_params(source)"
 _ANSWERS = 8  # so many shapes are answered with the least Python
 
 
@@ -93,15 +95,34 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
     """
 
     _spelled: ClassVar = {
+        "cpu": _PLACE,
+        "cuda": _PLACE,
+        "eval": "inferencer.infer(feed), which runs in test mode",
         "evaluate": "fluid.Trainer(train_program, optimizer).test(reader), of a program that returns a loss",
         "fit": "fluid.Trainer(train_program, optimizer).train(reader, num_epochs=10)",
+        "forward": "inferencer.infer(feed)",
+        "load": _LOAD,
+        "load_params": _LOAD,
+        "load_state_dict": _LOAD,
+        "load_weights": _LOAD,
+        "model": "inferencer.program",
         "params": "inferencer.session.params(), a dict of arrays by name",
+        "parameters": "inferencer.session.params(), a dict of arrays by name",
+        "place": "inferencer.session.place, or " + _PLACE,
+        "predict_on_batch": "inferencer.infer(feed)",
         "run": "inferencer.infer(feed)",
         "save": "fluid.io.save_inference_model(path, infer_func, params)",
+        "save_params": "fluid.io.save_params(inferencer.session, path)",
+        "state_dict": "inferencer.session.params(), a dict of arrays by name",
         "summary": "fluid.summary(inferencer.program)",
         "test": "fluid.Trainer(train_program, optimizer).test(reader), of a program that returns a loss",
+        "to": _PLACE,
+        "train": "fluid.Trainer(train_program, optimizer).train(reader)",
+        "transform": "inferencer.infer(feed)",
+        "weights": "inferencer.session.params(), a dict of arrays by name",
     }
 
+    @fitting("fluid.Inferencer")
     def __init__(
         self,
         infer_func: Callable[[], Any] | Program | None = None,
@@ -215,7 +236,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         if return_numpy:
             values = on_host(values)
         else:
-            values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.place(v) for v in values]
+            values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.layout.place(v) for v in values]
         return Results(values, plan.names)
 
     def __call__(self, *data: Any, **named: Any) -> Results:

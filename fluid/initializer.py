@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 
 from fluid import errors, host_random
-from fluid.core import whole_number
+from fluid.core import fitting, whole_number
+from fluid.missing import of_initializer as __getattr__  # noqa: F401
 
 # How many elements are drawn at a time.
 _BLOCK = 1 << 20
@@ -24,6 +25,7 @@ _BLOCK = 1 << 20
 _CUT = 2.0
 
 
+@fitting("fluid.initializer.Constant")
 @dataclass(frozen=True)
 class Constant:
     """Every element the same.
@@ -45,6 +47,7 @@ class Constant:
         return np.full(shape, self.value, dtype)
 
 
+@fitting("fluid.initializer.Uniform")
 @dataclass(frozen=True)
 class Uniform:
     """Uniform on `[low, high)`.
@@ -92,6 +95,7 @@ class Uniform:
         return jnp.ravel(drawn).at[places].set(self.diag_val).reshape(shape)
 
 
+@fitting("fluid.initializer.Normal")
 @dataclass(frozen=True)
 class Normal:
     """Normal distribution.
@@ -116,6 +120,7 @@ class Normal:
         return _drawn("normal", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
 
 
+@fitting("fluid.initializer.TruncatedNormal")
 @dataclass(frozen=True)
 class TruncatedNormal:
     """Normal distribution without the values that are further than two standard deviations from the mean.
@@ -141,6 +146,7 @@ class TruncatedNormal:
         return _drawn("truncated", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
 
 
+@fitting("fluid.initializer.Xavier")
 @dataclass(frozen=True)
 class Xavier:
     """Keeps the variance of activations and gradients from layer to layer (Glorot and Bengio, 2010).
@@ -174,6 +180,7 @@ class Xavier:
         return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
 
+@fitting("fluid.initializer.MSRA")
 @dataclass(frozen=True)
 class MSRA:
     """Keeps the variance of activations from layer to layer where rectifiers follow (He et al., 2015).
@@ -204,6 +211,7 @@ class MSRA:
         return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
 
+@fitting("fluid.initializer.Bilinear")
 @dataclass(frozen=True)
 class Bilinear:
     """The kernel of bilinear upsampling, for filters `[out, in, size, size]` of transposed convolutions.
@@ -226,6 +234,7 @@ class Bilinear:
         return np.broadcast_to(np.outer(row, row), shape).astype(dtype)
 
 
+@fitting("fluid.initializer.NumpyArray")
 class NumpyArray:
     """A given array.
 

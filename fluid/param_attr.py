@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluid import errors
+from fluid.core import fitting
 from fluid.regularizer import L1Decay, L2Decay
 
 # For each dimension of an array the axis that divides it, several axes, or None; dimensions behind the last are whole.
@@ -13,6 +14,7 @@ Sharding = Sequence[str | Sequence[str] | None]
 Shardings = Mapping[str, Sharding]
 
 
+@fitting("fluid.ParamAttr")
 @dataclass(frozen=True)
 class ParamAttr:
     """Name, initial value and training settings of a parameter.
@@ -54,6 +56,7 @@ class ParamAttr:
             )
 
 
+@fitting("fluid.WeightNormParamAttr")
 @dataclass(frozen=True, init=False)
 class WeightNormParamAttr(ParamAttr):
     """A parameter that is trained as a length and a direction (Salimans and Kingma, 2016): `w = g * v / norm(v)`.

@@ -5,7 +5,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from fluid.core import fitting
+from fluid.missing import of_regularizer as __getattr__  # noqa: F401
 
+
+@fitting("fluid.regularizer.L2Decay")
 @dataclass(frozen=True)
 class L2Decay:
     """Adds `coeff * parameter` to the gradient, the derivative of half its squared norm.
@@ -22,6 +26,7 @@ class L2Decay:
         return self.regularization_coeff * parameter
 
 
+@fitting("fluid.regularizer.L1Decay")
 @dataclass(frozen=True)
 class L1Decay:
     """Adds `coeff * sign(parameter)` to the gradient.

@@ -1,6 +1,7 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
 from fluid.core.arguments import (
+    explain_frozen,
     fitting,
     is_compiled_with_cuda,
     is_positive,
@@ -132,6 +133,7 @@ __all__ = [
     "doubt_reading",
     "expect_probabilities",
     "filled",
+    "explain_frozen",
     "fitting",
     "fold_name",
     "frozen",

@@ -1,5 +1,6 @@
 """Checks that every room needs: of arguments, of whole calls, and of the machine."""
 
+import dataclasses
 import functools
 import inspect
 import operator
@@ -10,37 +11,9 @@ from typing import Any, TypeVar, cast
 import jax
 import numpy as np
 
-from fluid import errors
+from fluid import errors, missing
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# What arguments are called in Keras, PyTorch and optax, and what they are called here, the first that a function has.
-_SAME = {
-    "activation": ("act",),
-    "betas": ("beta1",),
-    "bias": ("bias_attr",),
-    "callbacks": ("handlers",),
-    "dim": ("axis", "dim"),
-    "drop_rate": ("dropout_prob",),
-    "embedding_dim": ("size",),
-    "epochs": ("num_epochs",),
-    "eps": ("epsilon",),
-    "filters": ("num_filters",),
-    "kernel_size": ("filter_size", "pool_size"),
-    "lr": ("learning_rate",),
-    "model": ("program_func",),
-    "nesterov": ("use_nesterov",),
-    "num_embeddings": ("size",),
-    "out_channels": ("num_filters",),
-    "out_features": ("size",),
-    "p": ("dropout_prob",),
-    "rate": ("dropout_prob",),
-    "strides": ("stride", "pool_stride"),
-    "units": ("size",),
-    "use_bias": ("bias_attr",),
-    "validation_data": ("test_reader",),
-    "weight_decay": ("regularization",),
-}
 
 
 def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | None = None) -> int:
@@ -117,10 +90,12 @@ def is_size(value: Any) -> bool:
 
 
 def fitting(name: str) -> Callable[[F], F]:
-    """Decorate a function so that a call whose arguments do not fit raises an ArgumentTypeError with the right ones.
+    """Decorate a function or a class so that a call whose arguments do not fit raises an error with the right ones.
+
+    An instance of a frozen dataclass that is decorated says how to make a changed copy, where a field is assigned.
 
     Args:
-      name: of the function, as users write it, for the message.
+      name: of the function or class, as users write it, for the message.
 
     Example:
       >>> @fitting("double")
@@ -134,6 +109,10 @@ def fitting(name: str) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
+        if inspect.isclass(function):
+            _fit_class(function, name)
+            return function
+
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -147,6 +126,41 @@ def fitting(name: str) -> Callable[[F], F]:
         return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+def _fit_class(kind: Any, name: str) -> None:
+    """Check the arguments of a class's constructor, and explain why a field of a frozen dataclass is not assigned."""
+    kind.__init__ = fitting(name)(kind.__init__)
+    explain_frozen(kind, name)
+
+
+def explain_frozen(kind: Any, name: str) -> None:
+    """Say how to make a changed copy where a field of a frozen dataclass is assigned; do nothing to other classes.
+
+    Args:
+      kind: the class. Its attribute `_set_by`, if there is one, says what else sets a field.
+      name: of the class, as users write it.
+    """
+    refuse = vars(kind).get("__setattr__")
+    if not dataclasses.is_dataclass(kind) or refuse is None or hasattr(refuse, "__wrapped__"):
+        return
+
+    @functools.wraps(refuse)
+    def __setattr__(self: Any, attribute: str, value: Any) -> None:
+        try:
+            refuse(self, attribute, value)
+        except dataclasses.FrozenInstanceError:
+            fields = [field.name for field in dataclasses.fields(self)]
+            if attribute not in fields:
+                raise errors.missing_name(f"{type(self).__name__!r} object", attribute, fields, {}) from None
+            how = getattr(kind, "_set_by", {}).get(attribute, "")
+            raise errors.MissingNameError(
+                f"{attribute!r} of a {name} is fixed once it is made; make another one, "
+                f"{name}({attribute}={value!r}){how}",
+                name=attribute,
+            ) from None
+
+    kind.__setattr__ = __setattr__
 
 
 def misfit_of(
@@ -173,10 +187,7 @@ def misfit_of(
     advice = ""
     if unknown is not None:
         reason = f"got an unexpected keyword argument {unknown!r}"  # rather than what is missing because of it
-        same = next((n for n in _SAME.get(unknown, ()) if n in taken), None)
-        advice = f" Did you mean {same!r}?" if same else ""
-        if not same and taken and (near := errors.nearest(unknown, taken)).startswith("Did you mean"):
-            advice = f" {near}"
+        advice = missing.argument_advice(name, unknown, taken)
     shown = ", ".join(n if p.default is p.empty else f"{n}={_shown(p.default)}" for n, p in parameters.items())
     return errors.ArgumentTypeError(f"{name}() {_verb(reason)}.{advice} It takes {name}({shown})")
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core.arguments import check_takes_nothing, name_of
+from fluid.core.arguments import check_takes_nothing, fitting, name_of
 from fluid.core.discovery import (
     Discovery,
     Shapes,
@@ -45,6 +45,7 @@ from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_o
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
 from fluid.formatting import counted, described, html_table
+from fluid.missing import SpelledElsewhere
 
 # Two different stand-ins for the batch size: dimensions that differ between the two runs follow the batch.
 _BATCHES = (37, 41)
@@ -81,7 +82,7 @@ class Applied:
     rates: list[Any] = field(default_factory=list)
 
 
-class Program:
+class Program(SpelledElsewhere):
     """A program function, discovered: its feeds, parameters, states, outputs and named values.
 
     Args:
@@ -142,6 +143,7 @@ class Program:
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
 
+    @fitting("fluid.Program")
     def __init__(
         self,
         function: Callable[[], Any],

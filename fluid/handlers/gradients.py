@@ -2,6 +2,7 @@
 
 import math
 
+from fluid.core import fitting
 from fluid.session import step_names
 from fluid.trainer import EndStepEvent, Handler
 from fluid.trainer.evaluation.values import Every, Interval, value_name
@@ -10,6 +11,7 @@ _GRADIENT = "grad_norm"
 _RATE = "learning_rate"
 
 
+@fitting("fluid.handlers.GradientMonitor")
 class GradientMonitor(Handler):
     """Announces the sizes of gradients and updates, for CSVLogger, TensorBoard, LivePlot and the progress bar.
 

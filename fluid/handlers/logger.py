@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fluid.core import fitting
 from fluid.handlers.recorder import Recorder
 from fluid.trainer import BeginTrainEvent, EndTrainEvent
 from fluid.trainer.evaluation.values import Interval, number
 
 
+@fitting("fluid.handlers.Logger")
 class Logger(Recorder):
     """Hands the scalars of a training to `write`, which a subclass has: the base of all loggers here.
 

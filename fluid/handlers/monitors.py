@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from fluid.core import whole_number
+from fluid.core import fitting, whole_number
 from fluid.session.names import rate_names
 from fluid.trainer import BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
 from fluid.trainer.evaluation.monitor import Monitor
 from fluid.trainer.evaluation.values import Every, Interval, value_name
 
 
+@fitting("fluid.handlers.EarlyStopping")
 class EarlyStopping(Monitor):
     """Stops training when a value has not become better for a while.
 
@@ -93,6 +94,7 @@ class EarlyStopping(Monitor):
             self.trainer.stop()
 
 
+@fitting("fluid.handlers.Checkpoint")
 class Checkpoint(Handler):
     """Saves checkpoints besides those of the `checkpoint_config`, which says where and how many are kept.
 
@@ -133,6 +135,7 @@ class Checkpoint(Handler):
             self.trainer.save_checkpoint()
 
 
+@fitting("fluid.handlers.LearningRateMonitor")
 class LearningRateMonitor(Handler):
     """Announces the learning rate of each step: `learning_rate_0`, and one more for each further `minimize`.
 

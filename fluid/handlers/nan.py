@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core import TRAIN
+from fluid.core import TRAIN, fitting
 from fluid.handlers.nan_report import State, investigate
 from fluid.session import Request
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
@@ -36,6 +36,7 @@ class _Batch(NamedTuple):
         return {} if self.asked is None else self.asked.values
 
 
+@fitting("fluid.handlers.TerminateOnNaN")
 class TerminateOnNaN(Handler):
     """Ends training with an error when the loss, a parameter, a state or an optimizer slot is infinite or NaN.
 

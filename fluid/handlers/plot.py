@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from fluid.core import fitting
 from fluid.handlers.recorder import Recorder
 from fluid.storage import PathLike
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndTrainEvent
@@ -13,6 +14,7 @@ from fluid.trainer.evaluation.values import Interval, number
 from fluid.trainer.progress.place import in_notebook
 
 
+@fitting("fluid.handlers.LivePlot")
 class LivePlot(Recorder):
     """Draws the scalars of the program and what other handlers announce over the steps, in one figure that grows.
 

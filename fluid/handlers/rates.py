@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.core import whole_number
+from fluid.core import fitting, whole_number
 from fluid.trainer import BeginTrainEvent
 from fluid.trainer.evaluation.monitor import Monitor
 
 log = logging.getLogger("fluid")
 
 
+@fitting("fluid.handlers.ReduceLROnPlateau")
 class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by a factor when a value has not become better for a while.
 

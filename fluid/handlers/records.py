@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors
+from fluid.core import fitting
 from fluid.handlers.logger import Logger
 from fluid.storage import PathLike
 from fluid.trainer import BeginTrainEvent, MeasuredEvent
 from fluid.trainer.evaluation.values import Interval, by_name, known_values
 
 
+@fitting("fluid.handlers.CSVLogger")
 class CSVLogger(Logger):
     """Writes a table with a row for each epoch, or for every so many steps.
 
@@ -108,6 +110,7 @@ class CSVLogger(Logger):
         return [row for row in whole if int(row[1]) <= self.done]
 
 
+@fitting("fluid.handlers.TensorBoard")
 class TensorBoard(Logger):
     """Writes scalars for TensorBoard; `tensorboard --logdir LOGDIR` shows them.
 

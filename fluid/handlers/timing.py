@@ -7,11 +7,13 @@ from typing import Any
 import jax
 
 from fluid import errors
+from fluid.core import fitting
 from fluid.storage import PathLike
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.evaluation.values import Every, Interval
 
 
+@fitting("fluid.handlers.Timer")
 class Timer(Handler):
     """Announces how long steps take, and whether the loop waits for data or for the device.
 
@@ -96,6 +98,7 @@ class Timer(Handler):
         return waits.data, waits.device
 
 
+@fitting("fluid.handlers.Profiler")
 class Profiler(Handler):
     """Writes a profile of some steps, to be looked at with TensorBoard's profile plugin, XProf or Perfetto.
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors
+from fluid.core import fitting
 from fluid.handlers.logger import Logger
 from fluid.trainer import BeginTrainEvent
 from fluid.trainer.evaluation.values import Interval
@@ -22,9 +23,11 @@ class _Tracker(Logger):
     has nothing to do leaves none.
     """
 
+    run_id: str | None
+
     def __init__(self, every: Interval):
         super().__init__(every)
-        self.run_id: str | None = None
+        self.run_id = None
         self._begun_run = False
 
     def open(self, event: BeginTrainEvent) -> None:
@@ -60,6 +63,7 @@ class _Tracker(Logger):
         raise NotImplementedError
 
 
+@fitting("fluid.handlers.MLflow")
 class MLflow(_Tracker):
     """Writes scalars and the settings of a run to MLflow; `mlflow ui` shows them.
 

@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import fitting
 from fluid.metrics.metric import MetricBase
 
 # Rows of each image: a SequenceBatch, or a list with one array for each image.
 Rows = core.SequenceBatch | Sequence[Any]
 
 
+@fitting("fluid.metrics.DetectionMAP")
 class DetectionMAP(MetricBase):
     """Mean average precision of detected boxes (Everingham et al., 2010), over all classes that have objects.
 

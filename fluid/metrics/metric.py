@@ -3,15 +3,16 @@
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fluid import errors
-from fluid.core import whole_number
+from fluid.core import fitting, whole_number
+from fluid.missing import SpelledElsewhere
 
 
-class MetricBase:
+class MetricBase(SpelledElsewhere):
     """What all metrics have in common.
 
     A subclass starts its counts in `reset`, adds to them in `update`, and computes the result in `eval`.
@@ -37,6 +38,16 @@ class MetricBase:
     """
 
     parts: Sequence[str] = ()
+    _spelled: ClassVar = {
+        "add": "metric.update(...)",
+        "compute": "metric.eval()",
+        "evaluate": "metric.eval()",
+        "reset_state": "metric.reset()",
+        "reset_states": "metric.reset()",
+        "result": "metric.eval()",
+        "update_state": "metric.update(...)",
+        "value": "metric.eval()",
+    }
 
     def __init__(self, name: str | None = None):
         self.name = name or type(self).__name__
@@ -80,6 +91,7 @@ Metrics = Mapping[str, MetricBase]
 """What `Trainer.test(metrics=...)` takes: metrics by name, each told by `of` what it reads."""
 
 
+@fitting("fluid.metrics.Accuracy")
 class Accuracy(MetricBase):
     """Mean of accuracies, weighted by the number of examples that each was measured on.
 
@@ -108,6 +120,7 @@ class Accuracy(MetricBase):
         return self._total / _measured(self, self._weight)
 
 
+@fitting("fluid.metrics.Precision")
 class Precision(MetricBase):
     """Of the examples predicted to be positive, the share that is positive.
 
@@ -134,6 +147,7 @@ class Precision(MetricBase):
         return _share(self._true, self._predicted)
 
 
+@fitting("fluid.metrics.Recall")
 class Recall(MetricBase):
     """Of the examples that are positive, the share predicted to be positive.
 
@@ -160,6 +174,7 @@ class Recall(MetricBase):
         return _share(self._true, self._positive)
 
 
+@fitting("fluid.metrics.Auc")
 class Auc(MetricBase):
     """Area under the receiver operating characteristic, from a histogram of the predictions.
 
@@ -210,6 +225,7 @@ class Auc(MetricBase):
         return float(area / total) if total else 0.0
 
 
+@fitting("fluid.metrics.ChunkEvaluator")
 class ChunkEvaluator(MetricBase):
     """Precision, recall and F1 of chunks, from the counts that `layers.chunk_eval` gives.
 
@@ -242,6 +258,7 @@ class ChunkEvaluator(MetricBase):
         return precision, recall, _share(2 * self._right, self._found + self._labelled)
 
 
+@fitting("fluid.metrics.EditDistance")
 class EditDistance(MetricBase):
     """Mean edit distance, and the share of sequences with an error, from what `layers.edit_distance` gives.
 

@@ -1,6 +1,7 @@
 """The `__getattr__` of modules whose users look for names of Fluid and of other libraries."""
 
 import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,8 +25,39 @@ def instead_of(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
     """
 
     def missing(name: str) -> Any:
-        known = vars(sys.modules[module]).get("__all__", ())  # not there yet while it is imported
+        there = vars(sys.modules[module])
+        own = (
+            n for n, value in there.items() if not n.startswith("_") and getattr(value, "__module__", None) == module
+        )
+        known = there.get("__all__") or list(own)  # which is not there yet while the module is imported
         raise errors.missing_name(f"module {module!r}", name, known, instead)
 
     missing.__dict__["instead"] = instead
     return missing
+
+
+class _Called(types.ModuleType):
+    """A module that says what to call instead of it."""
+
+    def __call__(self, *args: Any, **values: Any) -> Any:
+        raise errors.ArgumentTypeError(
+            f"{self.__name__} is a module, which is not called; write {self.__dict__['_write']}"
+        )
+
+
+def not_called(module: str, write: str) -> None:
+    """Make the error of a call of a module say what to call instead.
+
+    Args:
+      module: its name.
+      write: the call that works.
+
+    Example:
+      >>> import fluid
+      >>> fluid.trainer()
+      Traceback (most recent call last):
+        ...
+      fluid.errors.ArgumentTypeError: fluid.trainer is a module, which is not called; write fluid.Trainer(...)
+    """
+    sys.modules[module].__class__ = _Called
+    sys.modules[module].__dict__["_write"] = write

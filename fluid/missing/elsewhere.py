@@ -1,35 +1,111 @@
-"""Names that other libraries have for what is called something else here; who uses one is told how it is spelled."""
+"""Attributes of objects: the names that other libraries have, misspelled ones, and those that nobody can set."""
 
-from collections.abc import Mapping
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fluid import errors
 
 
 class SpelledElsewhere:
-    """Its subclasses list such names; all other attributes, also those that are not there, are as they would be.
+    """A base of classes whose attributes are known: reading or setting another one says what to write instead.
+
+    A class of a user that inherits from one of them may set what it likes. Names that begin with an underscore are as
+    they would be without this class, for copies, pickles and notebooks, which ask for them.
 
     Attributes:
-      _spelled: what to write instead, by name.
+      _spelled: what to write instead of a name of another library.
+      _set_by: how to set what an assignment does not set: a property without a setter.
 
     Example:
       >>> class Reader(SpelledElsewhere):
       ...     _spelled = {"load": "reader.read(path)"}
+      ...     path = "rows.csv"
       >>> Reader().load
       Traceback (most recent call last):
       fluid.errors.MissingNameError: 'Reader' object has no attribute 'load'; write reader.read(path)
+      >>> Reader().paht
+      Traceback (most recent call last):
+      fluid.errors.MissingNameError: 'Reader' object has no attribute 'paht'. Did you mean 'path'?
       >>> hasattr(Reader(), "load")
       False
     """
 
+    __slots__ = ()
+
     _spelled: ClassVar[Mapping[str, str]] = {}
+    _set_by: ClassVar[Mapping[str, str]] = {}
 
     if not TYPE_CHECKING:  # to checkers of types, every name would be there
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self)
             if name in kind._spelled:
-                raise errors.MissingNameError(
-                    f"{kind.__name__!r} object has no attribute {name!r}; write {kind._spelled[name]}"
-                )
-            return object.__getattribute__(self, name)  # raises what was raised before, also inside of a property
+                raise _missing(self, name)
+            if name.startswith("_") or hasattr(kind, name):
+                return object.__getattribute__(self, name)  # raises what was raised before, inside of a property
+            raise _missing(self, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name[:1] != "_" and name not in self.__dict__:
+                _check_set(self, name, sys._getframe(1).f_globals)
+            object.__setattr__(self, name, value)
+
+
+def _check_set(owner: Any, name: str, caller: Mapping[str, Any]) -> None:
+    """Refuse to set a public attribute that is not there yet, or that has no setter, unless fluid itself sets it."""
+    kind = type(owner)
+    there = getattr(kind, name, None)
+    if isinstance(there, property) and there.fset is None:
+        how = kind._set_by.get(name, "it follows from what the object does")
+        raise errors.MissingNameError(f"{name!r} of a {kind.__name__} is read, and not set; {how}", name=name)
+    if hasattr(kind, name) or _is_of_fluid(caller.get("__name__")) or not _is_of_fluid(kind.__module__):
+        return
+    raise _missing(owner, name)
+
+
+def _missing(owner: Any, name: str) -> errors.MissingNameError:
+    kind = type(owner)
+    message = f"{kind.__name__!r} object has no attribute {name!r}"
+    if name in kind._spelled:
+        return errors.MissingNameError(f"{message}; write {kind._spelled[name]}", name=name)
+    return errors.missing_name(f"{kind.__name__!r} object", name, _public(owner), {})
+
+
+def _public(owner: Any) -> Iterable[str]:
+    return [name for name in object.__dir__(owner) if not name.startswith("_")]
+
+
+def _is_of_fluid(module: Any) -> bool:
+    return str(module).split(".", 1)[0] == "fluid"
+
+
+def check_attributes(owner: Any) -> None:
+    """Refuse public attributes that nothing reads, of an object whose class does not check them when they are set.
+
+    It is for objects that change in each training step, where a check of every assignment would take time.
+
+    Args:
+      owner: the object. Nothing is said of one whose class a user wrote.
+
+    Raises:
+      MissingNameError: its class does not have the attribute, nor does an annotation declare it.
+    """
+    kind = type(owner)
+    # Public handlers are those whose constructor is checked too, by `core.fitting`.
+    if not (_is_of_fluid(kind.__module__) and hasattr(vars(kind).get("__init__"), "__wrapped__")):
+        return
+    declared = {name for base in kind.__mro__ for name in (*vars(base), *vars(base).get("__annotations__", ()))}
+    for name in vars(owner):
+        if name.startswith("_") or name in declared:
+            continue
+        given = list(inspect.signature(kind).parameters)
+        if name in given:
+            raise errors.MissingNameError(
+                f"{name!r} of a {kind.__name__} is given when it is made, and cannot be set afterwards; write "
+                f"{kind.__name__}(..., {name}={vars(owner)[name]!r})",
+                name=name,
+            )
+        known = [*given, *(other for other in _public(owner) if other != name)]
+        raise errors.missing_name(f"{kind.__name__!r} object", name, known, {})

@@ -142,7 +142,7 @@ of_fluid = instead_of(
         "install_check": "python -m fluid",
         "is_compiled_with_cuda": "fluid.core.is_compiled_with_cuda",
         "layer_helper": "a function of layers, fluid.layers.create_parameter and fluid.layers.create_state",
-        "load": "fluid.io.load_persistables, or fluid.io.load_fluid_params for what the original saved",
+        "load": "trainer.load_params(path), session.load(path), or fluid.io.load_fluid_params for files of the original",
         "load_op_library": "fluid.layers.py_func, or a function of JAX",
         "memory_optimize": "nothing: XLA plans the memory",
         "net_drawer": "fluid.draw",
@@ -154,7 +154,7 @@ of_fluid = instead_of(
         "recordio_writer": "files of your own, read by a fluid.reader.Reader",
         "release_memory": "nothing: XLA plans the memory",
         "require_version": "fluid.__version__",
-        "save": "fluid.io.save_persistables",
+        "save": "trainer.save_params(path), session.save(path), or trainer.save_inference_model(path) with the program",
         "scope_guard": "a fluid.Session for each scope, or fluid.static",
         "set_flags": "settings of JAX, jax.config.update",
         "transpiler": "nothing: every program is compiled; fluid.Trainer for one device",
@@ -197,8 +197,16 @@ of_io = instead_of(
 of_clip = instead_of(
     "fluid.clip",
     {
+        "ClipByGlobalNorm": "fluid.clip.GradientClipByGlobalNorm(1.0)",
+        "ClipGradByGlobalNorm": "fluid.clip.GradientClipByGlobalNorm(1.0)",
+        "ClipGradByNorm": "fluid.clip.GradientClipByNorm(1.0)",
+        "ClipGradByValue": "fluid.clip.GradientClipByValue(1.0)",
         "ErrorClipByValue": "fluid.clip.GradientClipByValue, or a jax.custom_vjp around a value",
         "append_gradient_clip_ops": "grad_clip= of fluid.optimizer.Adam and the others",
+        "clip_by_global_norm": "fluid.clip.GradientClipByGlobalNorm(1.0)",
+        "clip_grad_norm": "fluid.clip.GradientClipByGlobalNorm(1.0), as grad_clip= of the optimizer",
+        "clip_grad_norm_": "fluid.clip.GradientClipByGlobalNorm(1.0), as grad_clip= of the optimizer",
+        "clip_grad_value_": "fluid.clip.GradientClipByValue(1.0), as grad_clip= of the optimizer",
         "error_clip_callback": "fluid.clip.GradientClipByValue",
     },
 )
@@ -206,7 +214,24 @@ of_clip = instead_of(
 of_metrics = instead_of(
     "fluid.metrics",
     {
+        "AUROC": "fluid.metrics.Auc()",
+        "BinaryAccuracy": "fluid.metrics.Accuracy()",
+        "CategoricalAccuracy": "fluid.metrics.Accuracy()",
+        "ConfusionMatrix": "a class of your own, class Confusion(fluid.metrics.MetricBase)",
+        "F1": "fluid.metrics.Precision() and fluid.metrics.Recall(), of which F1 is 2 * p * r / (p + r)",
+        "F1Score": "fluid.metrics.Precision() and fluid.metrics.Recall(), of which F1 is 2 * p * r / (p + r)",
+        "MAE": "fluid.layers.mean(fluid.layers.abs(guess - y)), as an output of the program",
+        "MSE": "fluid.layers.mean(fluid.layers.square_error_cost(guess, y)), as an output of the program",
+        "Mean": "fluid.metrics.WeightedAverage()",
+        "MeanAbsoluteError": "fluid.layers.mean(fluid.layers.abs(guess - y)), as an output of the program",
+        "MeanIoU": "fluid.layers.mean_iou, as an output of the program",
+        "MeanSquaredError": "fluid.layers.mean(fluid.layers.square_error_cost(guess, y)), as an output of the program",
+        "Metric": "fluid.metrics.MetricBase",
         "MetricsBase": "fluid.metrics.MetricBase",
+        "RootMeanSquaredError": "fluid.layers.mean(fluid.layers.square_error_cost(guess, y)), whose root is it",
+        "SparseCategoricalAccuracy": "fluid.metrics.Accuracy()",
+        "TopKCategoricalAccuracy": "fluid.layers.accuracy(prediction, label, k=5), as an output of the program",
+        "accuracy": "fluid.layers.accuracy(prediction, label), as an output of the program",
     },
 )
 
@@ -220,5 +245,142 @@ of_optimizer = instead_of(
         "RMSprop": "fluid.optimizer.RMSProp(1e-3)",
         "lr_scheduler": "fluid.layers.warmup_cosine and the other schedules, given as learning_rate=",
         "schedules": "fluid.layers.warmup_cosine and the other schedules, given as learning_rate=",
+    },
+)
+
+_BEST = 'fluid.handlers.SaveBest("best.params", "test_loss"), or fluid.CheckpointConfig(folder)'
+
+of_handlers = instead_of(
+    "fluid.handlers",
+    {
+        "BackupAndRestore": "fluid.Trainer(..., checkpoint_config=fluid.CheckpointConfig(folder))",
+        "BatchSizeFinder": "fluid.plan, which says how much memory a program takes",
+        "Callback": "fluid.handlers.Handler",
+        "EMA": "fluid.optimizer.ExponentialMovingAverage(0.999), whose update() stands in the program",
+        "EMACallback": "fluid.optimizer.ExponentialMovingAverage(0.999), whose update() stands in the program",
+        "ExponentialMovingAverage": "fluid.optimizer.ExponentialMovingAverage(0.999), whose update() stands in the "
+        "program",
+        "GradientAccumulationScheduler": "accumulate_steps= of fluid.optimizer.Adam and the others",
+        "History": "what trainer.train returns, a fluid.History",
+        "LambdaCallback": "a function of one event: trainer.train(reader, handlers=[function])",
+        "LearningRateFinder": "fluid.find_learning_rate",
+        "LearningRateScheduler": "a schedule as learning_rate=, such as fluid.layers.warmup_cosine, or "
+        "trainer.learning_rate = 0.01 in a handler",
+        "MLFlowLogger": "fluid.handlers.MLflow",
+        "ModelCheckpoint": _BEST,
+        "ModelSummary": "fluid.summary(trainer)",
+        "ProgbarLogger": "fluid.handlers.ProgressBar",
+        "RichProgressBar": "fluid.handlers.ProgressBar",
+        "StochasticWeightAveraging": "fluid.optimizer.ModelAverage, or fluid.optimizer.ExponentialMovingAverage",
+        "SwapEMAWeights": "fluid.optimizer.ExponentialMovingAverage, whose apply(trainer) swaps them",
+        "TQDMProgressBar": "fluid.handlers.ProgressBar",
+        "TensorBoardLogger": 'fluid.handlers.TensorBoard("logs")',
+        "TerminateOnNan": "fluid.handlers.TerminateOnNaN",
+        "WandbLogger": "fluid.handlers.WandB",
+    },
+)
+
+of_initializer = instead_of(
+    "fluid.initializer",
+    {
+        "GlorotNormal": "fluid.initializer.Xavier(uniform=False)",
+        "GlorotUniform": "fluid.initializer.Xavier()",
+        "HeNormal": "fluid.initializer.MSRA(uniform=False)",
+        "HeUniform": "fluid.initializer.MSRA()",
+        "Identity": "fluid.initializer.NumpyArray(numpy.eye(n)), or any function of (key, shape, dtype)",
+        "KaimingNormal": "fluid.initializer.MSRA(uniform=False)",
+        "KaimingUniform": "fluid.initializer.MSRA()",
+        "LecunNormal": "jax.nn.initializers.lecun_normal(): any function of (key, shape, dtype) is an initializer",
+        "Ones": "fluid.initializer.Constant(1.0)",
+        "Orthogonal": "jax.nn.initializers.orthogonal(): any function of (key, shape, dtype) is an initializer",
+        "RandomNormal": "fluid.initializer.Normal(0.0, 0.05)",
+        "RandomUniform": "fluid.initializer.Uniform(-0.05, 0.05)",
+        "VarianceScaling": "jax.nn.initializers.variance_scaling(...): any function of (key, shape, dtype) is an "
+        "initializer",
+        "XavierNormal": "fluid.initializer.Xavier(uniform=False)",
+        "XavierUniform": "fluid.initializer.Xavier()",
+        "Zeros": "fluid.initializer.Constant(0.0)",
+        "init_on_cpu": "nothing: XLA decides where values are computed",
+        "kaiming_normal_": "fluid.initializer.MSRA(uniform=False), given as ParamAttr(initializer=...)",
+        "kaiming_uniform_": "fluid.initializer.MSRA(), given as ParamAttr(initializer=...)",
+        "normal_": "fluid.initializer.Normal, given as ParamAttr(initializer=...)",
+        "orthogonal_": "jax.nn.initializers.orthogonal(), given as ParamAttr(initializer=...)",
+        "xavier_normal_": "fluid.initializer.Xavier(uniform=False), given as ParamAttr(initializer=...)",
+        "xavier_uniform_": "fluid.initializer.Xavier(), given as ParamAttr(initializer=...)",
+        "zeros_": "fluid.initializer.Constant(0.0), given as ParamAttr(initializer=...)",
+    },
+)
+
+of_lr = instead_of(
+    "fluid.lr",
+    {
+        "CosineAnnealingLR": "fluid.layers.cosine_decay, or fluid.lr.warmup_cosine",
+        "CosineDecay": "fluid.lr.cosine_decay, or fluid.lr.warmup_cosine",
+        "ExponentialDecay": "fluid.lr.exponential_decay",
+        "ExponentialLR": "fluid.lr.exponential_decay",
+        "InverseTimeDecay": "fluid.lr.inverse_time_decay",
+        "LambdaLR": "a function of the number of updates done: learning_rate=lambda count: 0.1 * 0.99**count",
+        "LinearLR": "fluid.lr.linear_lr_warmup",
+        "MultiStepLR": "fluid.lr.piecewise_decay",
+        "NoamDecay": "fluid.lr.noam_decay",
+        "OneCycleLR": "fluid.lr.warmup_cosine",
+        "PiecewiseConstantDecay": "fluid.lr.piecewise_decay",
+        "PiecewiseDecay": "fluid.lr.piecewise_decay",
+        "PolynomialDecay": "fluid.lr.polynomial_decay",
+        "ReduceLROnPlateau": 'fluid.handlers.ReduceLROnPlateau("test_loss")',
+        "StepLR": "fluid.lr.exponential_decay(..., staircase=True)",
+    },
+)
+
+of_nets = instead_of(
+    "fluid.nets",
+    {
+        "MultiHeadAttention": "fluid.layers.multi_head_attention, or fluid.nets.scaled_dot_product_attention",
+        "Sequential": "a function that calls one layer after another",
+        "img_conv_bn_pool": "fluid.nets.img_conv_group(..., conv_with_batchnorm=True)",
+        "simple_attention": "fluid.nets.scaled_dot_product_attention",
+        "simple_gru": "fluid.layers.dynamic_gru",
+        "simple_lstm": "fluid.layers.dynamic_lstm",
+    },
+)
+
+of_reader = instead_of(
+    "fluid.reader",
+    {
+        "ComposeNotAligned": "fluid.errors.ReaderError",
+        "DataLoader": 'fluid.reader.arrays({"x": x, "y": y}, batch_size=32), or a DataLoader of torch as it is',
+        "Dataset": "fluid.reader.arrays, or any function that returns an iterable of rows, for fluid.reader.batch",
+        "PyReader": "fluid.reader.buffered(reader, 64), or fluid.static",
+        "TensorDataset": "fluid.reader.arrays((x, y), batch_size=32)",
+        "concat": "fluid.reader.chain",
+        "csv": 'fluid.reader.files("rows.csv")',
+        "dataframe": "fluid.reader.arrays(frame, batch_size=32)",
+        "filter": "a generator that leaves rows out: a reader is any function that returns an iterable",
+        "from_generator": "the generator function itself: fluid.reader.batch(function, 32)",
+        "from_tensor_slices": "fluid.reader.arrays((x, y), batch_size=32)",
+        "multiprocess_reader": "fluid.reader.xmap(function, reader, processes=4)",
+        "numpy": "fluid.reader.arrays((x, y), batch_size=32)",
+        "pandas": "fluid.reader.arrays(frame, batch_size=32)",
+        "parquet": 'fluid.reader.files("rows.parquet")',
+        "random_split": "slices of the arrays: fluid.reader.arrays((x[:900], y[:900]), batch_size=32)",
+        "read_csv": 'fluid.reader.files("rows.csv")',
+        "repeat": "num_epochs= of trainer.train",
+        "take": "fluid.reader.firstn",
+        "zip": "fluid.reader.compose",
+    },
+)
+
+of_regularizer = instead_of(
+    "fluid.regularizer",
+    {
+        "L1": "fluid.regularizer.L1Decay(1e-4)",
+        "L1L2": "fluid.regularizer.L1Decay, or fluid.regularizer.L2Decay; for both, add one to the loss",
+        "L2": "fluid.regularizer.L2Decay(1e-4)",
+        "WeightDecay": "fluid.regularizer.L2Decay(1e-4), or fluid.optimizer.AdamW(1e-3, weight_decay=0.01)",
+        "WeightDecayRegularizer": "fluid.regularizer.L2Decay",
+        "append_regularization_ops": "regularization= of fluid.optimizer.Adam and the others",
+        "l1": "fluid.regularizer.L1Decay(1e-4)",
+        "l1_l2": "fluid.regularizer.L1Decay, or fluid.regularizer.L2Decay; for both, add one to the loss",
+        "l2": "fluid.regularizer.L2Decay(1e-4)",
     },
 )

@@ -5,10 +5,11 @@ import logging
 import math
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from fluid import errors
-from fluid.core import whole_number
+from fluid.core import fitting, whole_number
+from fluid.missing import SpelledElsewhere
 from fluid.online.accepting import AcceptsRows
 from fluid.online.control import Control
 from fluid.online.journal import Journal
@@ -31,7 +32,7 @@ LOG = logging.getLogger("fluid.online")
 _KEPT = 3  # checkpoints
 
 
-class OnlineTrainer(AcceptsRows):
+class OnlineTrainer(AcceptsRows, SpelledElsewhere):
     """Trains on rows as they arrive, in a thread of its own.
 
     A row that `send` has returned for is on disk. However often the process is killed and started again with the same
@@ -84,6 +85,18 @@ class OnlineTrainer(AcceptsRows):
       (5, 2, 1)
     """
 
+    _spelled: ClassVar = {
+        "add": "online.send(rows)",
+        "evaluate": "online.status(), which holds the moving test",
+        "fit": "online.send(rows) for some rows, or online.send_all(reader)",
+        "learn_one": "online.send(rows)",
+        "partial_fit": "online.send(rows)",
+        "predict": "online.publish(), and fluid.serve of what it wrote",
+        "train": "online.start(), and online.send(rows)",
+        "update": "online.send(rows)",
+    }
+
+    @fitting("fluid.OnlineTrainer")
     def __init__(
         self,
         program_func: Callable[[], Any],

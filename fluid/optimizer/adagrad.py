@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid.lazy import optax
+from fluid.missing import not_called
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import Rate, with_rate
 
@@ -203,3 +204,6 @@ DecayedAdagradOptimizer = DecayedAdagrad
 AdadeltaOptimizer = Adadelta
 RMSPropOptimizer = RMSProp
 FtrlOptimizer = Ftrl
+
+
+not_called(__name__, "fluid.optimizer.Adagrad(learning_rate=0.1)")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fluid.core import Parameter
 from fluid.lazy import optax
+from fluid.missing import not_called
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import unless, with_rate
 
@@ -198,3 +199,6 @@ AdamOptimizer = Adam
 AdamWOptimizer = AdamW
 AdamaxOptimizer = Adamax
 LambOptimizer = Lamb
+
+
+not_called(__name__, "fluid.optimizer.Adam(learning_rate=1e-3)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import jax.numpy as jnp
 
@@ -63,12 +63,15 @@ class Minimizer:
       True
     """
 
+    _set_by: ClassVar = {"learning_rate": ", or set the rate of a Trainer: trainer.learning_rate = 0.01"}
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse arguments that the class does not have, such as `lr=`, with those that it has."""
         if args or kwargs:  # copies are made without
             misfit = core.misfit_of(cls.__init__, f"fluid.optimizer.{cls.__name__}", (None, *args), kwargs)
             if misfit is not None:
                 raise misfit
+        core.explain_frozen(cls, f"fluid.optimizer.{cls.__name__}")
         return super().__new__(cls)
 
     @property

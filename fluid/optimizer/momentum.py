@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fluid.core import Parameter, described
 from fluid.lazy import optax
+from fluid.missing import not_called
 from fluid.optimizer.adam import Adam
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import Rate, unless
@@ -201,3 +202,6 @@ MomentumOptimizer = Momentum
 LarsMomentumOptimizer = LarsMomentum
 LionOptimizer = Lion
 MuonOptimizer = Muon
+
+
+not_called(__name__, "fluid.optimizer.Momentum(learning_rate=0.1, momentum=0.9)")

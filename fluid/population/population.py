@@ -20,6 +20,7 @@ from fluid.population.vary import Varied, Vary
 from fluid.reader.base import Reader, ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.session import StepFunction
+from fluid.session.read_only import ReadOnlyArrays
 from fluid.storage import PathLike, source_of
 from fluid.trainer import CheckpointConfig, Trainer
 from fluid.trainer.calls import Readers
@@ -138,7 +139,7 @@ class Population(Trainer):
     def __len__(self) -> int:
         return len(self.seeds)
 
-    def __getitem__(self, member: int) -> dict[str, jax.Array]:
+    def __getitem__(self, member: int) -> ReadOnlyArrays:
         """The parameters and states of one member: copies, as `Trainer.params` of a Trainer that has trained it alone.
 
         Args:
@@ -151,7 +152,8 @@ class Population(Trainer):
         index = whole_number("population", "member", member, least=-size, most=size - 1)
         scope = self.session.scope
         with scope.lock:
-            return {name: own_array(np.asarray(array)[index]) for name, array in scope.arrays.items()}
+            arrays = {name: own_array(np.asarray(array)[index]) for name, array in scope.arrays.items()}
+        return ReadOnlyArrays(arrays)
 
     def __iter__(self) -> Iterator[dict[str, jax.Array]]:
         return (self[member] for member in range(len(self)))

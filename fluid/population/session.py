@@ -79,8 +79,8 @@ class PopulationSession(Session):
         self.members = members.size
         self._step_type = functools.partial(self._kind, members=members)
         super().__init__(place=place, seed=members.seeds[0], **options)
-        members.lie(self.place)
-        self.scope.root = self.place(np.stack([jax.random.key_data(root_key(seed)) for seed in members.seeds]))
+        members.lie(self._on_device)
+        self.scope.root = self.layout.place(np.stack([jax.random.key_data(root_key(seed)) for seed in members.seeds]))
         self.add(program)
 
     def add(self, function: Any, initial: bool = True) -> Program:
@@ -89,6 +89,11 @@ class PopulationSession(Session):
         stacked = {n: replace(spec, shape=(self.members, *spec.shape)) for n, spec in self.scope.specs.items()}
         self.scope.specs |= stacked
         return program
+
+    def _move(self, layout: Any) -> None:
+        super()._move(layout)
+        self.population.lie(self._on_device)
+        self.activate(self.population.active)
 
     def take_params(self, source: Source, program: Program | None = None, *rest: Any, **allowed: Any) -> LoadReport:
         """Set parameters and states from arrays of all members, or from those of one training, which each member gets.
@@ -112,7 +117,7 @@ class PopulationSession(Session):
     def activate(self, active: np.ndarray) -> None:
         """Say which members are trained from the next step on: bool `[members]`."""
         self.population.active = np.array(active, bool)
-        self.population.flags = None if active.all() else self.place(self.population.active)
+        self.population.flags = None if active.all() else self.layout.place(self.population.active)
 
     def convert(self, feeder: Feeder, minibatch: Any, index: int) -> dict[str, Any]:
         """A feed on the device of a minibatch, or of one for each member: those are stacked behind the batch.
@@ -172,7 +177,7 @@ class PopulationSession(Session):
     def state(self) -> dict[str, Any]:
         """All that a later run needs, by name; with `@active`, and what differs among the members as `@vary/...`."""
         differing = {f"{_VARIED}{n}": v for n, v in {**self.population.arguments, **self.population.numbers}.items()}
-        return {**super().state(), **differing, _ACTIVE: self.place(self.population.active)}
+        return {**super().state(), **differing, _ACTIVE: self.layout.place(self.population.active)}
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
         """Take over what `state` returned in a session of the same program.

@@ -16,6 +16,7 @@ from fluid.naming import select
 from fluid.place import OneDevice
 from fluid.session.freezing import Freezing
 from fluid.session.rates import Rates
+from fluid.session.read_only import ReadOnlyArrays
 from fluid.storage import PathLike
 
 if TYPE_CHECKING:
@@ -230,10 +231,13 @@ class SavesArrays:
             storage.save_arrays(path, arrays, **options)
         group().meet(f"the file {os.fspath(path)} that was written")
 
-    def params(self) -> dict[str, jax.Array]:
-        """Parameters and states by name: copies, which stay valid while training goes on."""
+    def params(self) -> ReadOnlyArrays:
+        """Parameters and states by name: copies, which stay valid while training goes on.
+
+        The dict is read-only. `session.scope["fc_0.w_0"] = array` sets a parameter.
+        """
         self._check_open()
-        return self.scope.copies()
+        return ReadOnlyArrays(self.scope.copies())
 
     def state(self) -> dict[str, Any]:
         """All that a later run needs, by name: parameters and states, and `@slots/...`, `@step` and `@root`.

@@ -3,15 +3,16 @@
 import functools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from fluid import errors
 from fluid.compilation import keep_compilations, price_of
-from fluid.core import TEST, TRAIN, Program, Scope, check_same_nets
+from fluid.core import TEST, TRAIN, Program, Scope, check_same_nets, fitting
 from fluid.formatting import counted, html_table, scaled
+from fluid.missing import SpelledElsewhere
 from fluid.param_attr import Shardings
 from fluid.place import OneDevice, Parallel, Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from fluid.parallel import OnMesh
 
 
-class Session(SavesArrays, ValuesOnDemand):
+class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
     """Runs programs over one set of named arrays.
 
     Args:
@@ -82,7 +83,28 @@ class Session(SavesArrays, ValuesOnDemand):
     """
 
     _step_type: Callable[..., BoundStep] = BoundStep
+    _spelled: ClassVar = {
+        "eval": 'session.run(program, feed, fetch=[...], mode="test")',
+        "evaluate": 'session.run(program, feed, mode="test"), or fluid.Trainer(program, optimizer).test(reader)',
+        "fit": "fluid.Trainer(program, optimizer).train(reader), or session.step(feed) in a loop of your own",
+        "graph": "session.programs, a dict by name",
+        "infer": 'session.run(program, feed, mode="test")',
+        "learning_rate": "session.set_learning_rates(0.01), and session.learning_rates() to read it",
+        "load_state_dict": "session.load_params(arrays)",
+        "load_weights": "session.load_params(path)",
+        "parameters": "session.params(), a dict of arrays by name",
+        "predict": 'session.run(program, feed, mode="test")',
+        "program": "session.programs[name]",
+        "save_weights": "session.save_params(path)",
+        "state_dict": "session.params(), or session.state() with what an optimizer keeps",
+        "summary": "fluid.summary(program)",
+        "test": 'session.run(program, feed, mode="test")',
+        "to": 'session.place = "gpu:0" before the first run',
+        "train": "session.step(feed) in a loop of your own, or fluid.Trainer(program, optimizer).train(reader)",
+        "weights": "session.params(), a dict of arrays by name",
+    }
 
+    @fitting("fluid.Session")
     def __init__(
         self,
         *program_functions: Callable[[], Any] | Program,
@@ -105,9 +127,9 @@ class Session(SavesArrays, ValuesOnDemand):
         self.programs: dict[str, Program] = {}
         self.rules: dict[str, list[Rule]] = {}
         self.compilations = Compilations()
-        self.scope = Scope(seed, self.place)
-        self.rates = Rates(self.place)
-        self.freezing = Freezing(self.scope, self.rules, self.place, self.members)
+        self.scope = Scope(seed, self._on_device)
+        self.rates = Rates(self._on_device)
+        self.freezing = Freezing(self.scope, self.rules, self._on_device, self.members)
         self.step_function = step
         self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
         self._steps: dict[tuple[str, Request], BoundStep] = {}
@@ -129,6 +151,55 @@ class Session(SavesArrays, ValuesOnDemand):
     def device(self) -> jax.Device:
         """The device, or one of them."""
         return self.layout.device
+
+    @property
+    def place(self) -> str | list[str]:
+        """The device, such as "cpu:0"; a list of devices with `parallel`.
+
+        It can be set until the first run, to whatever `place=` of a Session takes. All arrays move to that device.
+
+        Raises:
+          DeviceError: this machine has no such device.
+          ArgumentError: a program has run already, or there are several devices.
+
+        Example:
+          >>> import fluid
+          >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+          >>> session.place = "cpu"
+          >>> session.place
+          'cpu:0'
+        """
+        if self.layout.mesh is None:
+            return _device_name(self.device)
+        return [_device_name(device) for device in self.layout.mesh.devices.flat]
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        self._check_open()
+        layout = self._laid_out(place, None, None)
+        if self.layout.mesh is not None:
+            raise errors.ArgumentError(
+                f"place = {place!r}: the arrays are divided among {len(self.place)} devices, which are given when a "
+                f"Session or Trainer is made: fluid.Trainer(program, optimizer, place=..., parallel=...)"
+            )
+        if layout.device == self.device:
+            return
+        if len(self.compilations) or self._fed is not None:
+            raise errors.ArgumentError(
+                f"place = {place!r}: a program has run on {self.place}, and the place is fixed from then on; make "
+                f"another one that starts from these parameters: "
+                f"fluid.Trainer(program, optimizer, place={place!r}, params=trainer.params), or "
+                f"session = fluid.Session(program, place={place!r}) and session.load_params(other.params())"
+            )
+        self._move(layout)
+
+    def _move(self, layout: "OneDevice | OnMesh") -> None:
+        """Put all arrays on another device, before the first run."""
+        self.layout = layout
+        self._steps.clear()
+        self.scope.move(self._on_device)
+        for name in self.rules:
+            self.rates.put(name, self.rates.given(name))
 
     def __enter__(self) -> "Session":
         return self
@@ -347,8 +418,8 @@ class Session(SavesArrays, ValuesOnDemand):
             ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
         return Buckets(program.feeds, ladders, self._max_compilations, price_of(program, self.device.platform))
 
-    def place(self, value: Any) -> Any:
-        """Put a tree of arrays on this session's device, or on each of them."""
+    def _on_device(self, value: Any) -> Any:
+        """Put a tree of arrays on the device of this session, or on each of its devices."""
         return self.layout.place(value)
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -400,3 +471,8 @@ class Session(SavesArrays, ValuesOnDemand):
         from fluid.parallel import layout_of  # not everybody needs it
 
         return layout_of(place, parallel, shardings)
+
+
+def _device_name(device: jax.Device) -> str:
+    """Return the name that `place=` takes for a device."""
+    return f"{device.platform}:{device.id}"

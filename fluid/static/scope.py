@@ -131,11 +131,11 @@ class Scope:
             session = self.on(place, seed)
             program = self.program(main, place)
             first = program.init(jax.random.key(seed))
-            session.scope.arrays |= session.place(first)
+            session.scope.arrays |= session.layout.place(first)
             slots = [
                 rule.init({n: session.scope.arrays[n] for n in rule.parameters}) for rule in session.rules[program.name]
             ]
-            session.scope.slots[program.name] = session.place(slots)
+            session.scope.slots[program.name] = session.layout.place(slots)
             self._initialised |= set(first)
 
     def load(self, arrays: Mapping[str, Any]) -> None:

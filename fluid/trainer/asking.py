@@ -148,18 +148,18 @@ class AskableStep:
             placed = self._placed(feeds, room)
         count = len(feeds)
         if count not in self._counts:
-            self._counts[count] = self._session.place(np.int32(count))
+            self._counts[count] = self._session.layout.place(np.int32(count))
         return self._step.several(replace(placed.there, count=self._counts[count]), count)
 
     def _placed(self, feeds: Sequence[Mapping[str, Any]], room: int) -> _Placed:
         first = feeds[0]
         if not isinstance(first, RowFeed):
-            return _Placed(feeds, room, self._session.place(Stack.of(feeds, room)))
+            return _Placed(feeds, room, self._session.layout.place(Stack.of(feeds, room)))
         rows = np.zeros((room, len(first.rows)), np.int32)
         for number, feed in enumerate(feeds):
             assert isinstance(feed, RowFeed)
             rows[number] = feed.rows
-        return _Placed(feeds, room, Picks(first.columns, self._session.place(rows), np.int32(len(feeds))))
+        return _Placed(feeds, room, Picks(first.columns, self._session.layout.place(rows), np.int32(len(feeds))))
 
     def __call__(self, feed: Mapping[str, Any], asked: Asked) -> tuple[Results, Results]:
         """Run one step; returns the outputs, and by name what handlers want to see."""

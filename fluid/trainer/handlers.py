@@ -8,6 +8,7 @@ from typing import Any
 from fluid import errors
 from fluid.core import TRAIN, Program, warn
 from fluid.distributed import group
+from fluid.missing import check_attributes
 from fluid.session import Results, check_fetch
 from fluid.session.results import IN_FLIGHT
 from fluid.trainer.dispatch.waits import Waits
@@ -209,6 +210,8 @@ class Dispatcher:
             handler._dispatcher = self
         for kind in dict.fromkeys(map(type, self._handlers)):
             _check_names(kind)
+        for handler in self._handlers:
+            check_attributes(handler)
         # The methods of each handler by event; an event for which a handler has none costs it nothing.
         self._methods = [{} if _is_for_another(handler) else _methods_of(handler) for handler in handlers]
         self._order: dict[type, list[Callable[[Any], Any]]] = {

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.core import TRAIN, Program, whole_number
+from fluid.core import TRAIN, Program, fitting, whole_number
 from fluid.metrics import Metrics
+from fluid.missing import SpelledElsewhere
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.prefetch import Feed, Feeds
@@ -30,7 +31,7 @@ from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, mem
 from fluid.trainer.progress import ProgressBar
 
 
-class Loop(HasParameters):
+class Loop(HasParameters, SpelledElsewhere):
     """Tells handlers of the steps of a loop of your own, as a Trainer does of its steps; one of them is a progress bar.
 
     `with loop:` surrounds the training, `for feed in loop:` goes over its minibatches, epoch by epoch, and
@@ -74,6 +75,7 @@ class Loop(HasParameters):
       (4, ['epoch', 'step', 'loss'])
     """
 
+    @fitting("fluid.Loop")
     def __init__(
         self,
         session: Session,

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from fluid import errors
 from fluid.core import Program
+from fluid.place import Place
 from fluid.session import Session
 from fluid.session.names import Fetch
+from fluid.session.read_only import ReadOnlyArrays
 from fluid.storage import LoadReport, Parameters, PathLike, Rename
 from fluid.trainer.programs import Member, ProgramFunction
 
@@ -40,8 +40,30 @@ class HasParameters:
     _reported: str | None = None  # the last export that was logged
 
     @property
-    def params(self) -> dict[str, jax.Array]:
-        """Parameters and states by name, as they are now: copies, for `fluid.Inferencer(params=trainer.params)`."""
+    def place(self) -> str | list[str]:
+        """The device, such as "cpu:0"; a list with `parallel`. It can be set until the first step, see `Session.place`.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+          >>> trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+          >>> trainer.place = "cpu"
+          >>> trainer.place
+          'cpu:0'
+        """
+        return self.session.place
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        self.session.place = place
+
+    @property
+    def params(self) -> ReadOnlyArrays:
+        """Parameters and states by name, as they are now: copies, for `fluid.Inferencer(params=trainer.params)`.
+
+        The dict is read-only. `trainer.session.scope["fc_0.w_0"] = array` sets a parameter, `load_params` several.
+        """
         return self.session.params()
 
     @property

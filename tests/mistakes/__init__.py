@@ -9,6 +9,7 @@ from mistakes import (
     inference,
     layers,
     losses,
+    names,
     online,
     optimizers,
     order,
@@ -44,4 +45,5 @@ THEMES = [
     feeds.THEME,
     online.THEME,
     sharing.THEME,
+    names.THEME,
 ]

@@ -81,6 +81,16 @@ class Scope(MutableMapping[str, jax.Array]):
             self.arrays |= {n: values[n] for n in sorted(new)}  # as files have them
             self.specs |= {n: specs[n] for n in new}
 
+    def move(self, place: Callable[[Any], Any]) -> None:
+        """Put all arrays elsewhere, before the first step.
+
+        Args:
+          place: puts a tree of arrays on a device.
+        """
+        with self.lock:
+            self.arrays, self.slots = place(self.arrays), place(self.slots)
+            self.step, self.root = place(self.step), place(self.root)
+
     def known_step(self) -> int | None:
         """Training steps done; None while one is running, as this does not wait for it."""
         step = self.step

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluid import errors
-from fluid.core import whole_number
+from fluid.core import fitting, whole_number
 from fluid.storage import PathLike
 
 
+@fitting("fluid.CheckpointConfig")
 @dataclass(frozen=True)
 class CheckpointConfig:
     """Where and how often a Trainer saves everything that it needs to continue after its process was killed.

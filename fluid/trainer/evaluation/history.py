@@ -4,11 +4,12 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fluid import errors
+from fluid.missing import SpelledElsewhere
 from fluid.session import Results
 from fluid.storage import PathLike
 from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
@@ -39,7 +40,7 @@ class _Row:
     announced: dict[str, Any]
 
 
-class History(Mapping[str, list[Any]]):
+class History(Mapping[str, list[Any]], SpelledElsewhere):
     """What a training measured: a column for each value, with one entry for each epoch.
 
     The columns are `epoch`, from 0; `step`, the training steps done; the scalars of the program, over the steps of the
@@ -58,6 +59,18 @@ class History(Mapping[str, list[Any]]):
       >>> list(history), history["step"]
       (['epoch', 'step', 'loss', 'test_loss'], [2, 4, 6])
     """
+
+    _spelled: ClassVar = {
+        "accuracy": 'history["accuracy"]',
+        "columns": "list(history)",
+        "epoch": 'history["epoch"]',
+        "history": 'history["loss"], since it is read like a dict',
+        "loss": 'history["loss"]',
+        "params": "trainer.params, of the trainer",
+        "to_csv": 'history.to_pandas().to_csv(path), or fluid.handlers.CSVLogger("log.csv") while training',
+        "to_dict": "dict(history)",
+        "val_loss": 'history["test_loss"], with test_reader= of trainer.train',
+    }
 
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {"epoch": [], "step": []}

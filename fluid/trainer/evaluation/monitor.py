@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
+from fluid.core import fitting
 from fluid.storage import PathLike
 from fluid.trainer.evaluation.means import Averaging, on_host
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, known_values, number
@@ -28,6 +29,8 @@ class Monitor(Averaging):
       best: the best value so far, or None; of a population float64 `[members]`, for handlers that take one.
     """
 
+    monitor: str
+    best: Any
     for_members = False
     asked_by: str | None = None  # what messages blame instead of the class
 
@@ -39,7 +42,7 @@ class Monitor(Averaging):
         if not min_delta >= 0:
             raise errors.ArgumentError(f"{kind}(min_delta={min_delta!r}): expected a number from 0 on")
         self.monitor = monitor
-        self.best: Any = None
+        self.best = None
         self._mode = mode
         self._sign = 1 if mode == "min" else -1
         self._min_delta = min_delta
@@ -95,6 +98,7 @@ class Monitor(Averaging):
         raise NotImplementedError
 
 
+@fitting("fluid.handlers.SaveBest")
 class SaveBest(Monitor):
     """Saves the parameters whenever a value is the best so far, unless they are not finite.
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program
+from fluid.core import Program, fitting
 from fluid.metrics import Metrics, names_of
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fluid.optimizer.averages import Average
 
 
+@fitting("fluid.handlers.TestEvery")
 class TestEvery(Handler):
     """Tests at regular intervals, and announces the numbers of the result as `test_loss` and so on.
 

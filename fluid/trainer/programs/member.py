@@ -139,7 +139,7 @@ class Member:
         def put() -> dict[str, Any]:
             feed = feeder.feed(without(resident.whole(), self.others))
             session.nans.look(feeder.specs, feed)
-            there: dict[str, Any] = session.place(session.take(feed))
+            there: dict[str, Any] = session.layout.place(session.take(feed))
             return there
 
         specs = tuple((n, s.shape, s.held, s.limits, feeder.positions[n]) for n, s in feeder.specs.items())

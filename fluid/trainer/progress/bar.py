@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from fluid.core import fitting
 from fluid.session import Compilation
 from fluid.trainer.evaluation.means import Averaging
 from fluid.trainer.evaluation.values import by_name, number, spans
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fluid.trainer.progress.terminal import Terminal
 
 
+@fitting("fluid.ProgressBar")
 class ProgressBar(Averaging):
     """Shows how far training is: on a terminal as one bar for each epoch, in a notebook as one table.
 
