@@ -46,7 +46,10 @@ LAYERS = [
     ["__init__"],
 ]
 # Stricter than the tiers: these rooms use at most the rooms named here ...
-ONLY = {"reader": {"errors", "core", "protobuf"}, "parallel": {"errors", "naming", "core", "place", "param_attr"}}
+ONLY = {
+    "reader": {"errors", "core", "missing", "protobuf"},
+    "parallel": {"errors", "naming", "core", "place", "param_attr"},
+}
 # ... and these never use what lies below them.
 NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer", "looking", "tuning")}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.

@@ -12,10 +12,16 @@ from fluid import errors, layers, missing
 MODULES = {
     "fluid": missing.of_fluid,
     "fluid.clip": missing.of_clip,
+    "fluid.handlers": missing.of_handlers,
+    "fluid.initializer": missing.of_initializer,
     "fluid.io": missing.of_io,
     "fluid.layers": missing.of_layers,
+    "fluid.lr": missing.of_lr,
     "fluid.metrics": missing.of_metrics,
+    "fluid.nets": missing.of_nets,
     "fluid.optimizer": missing.of_optimizer,
+    "fluid.reader": missing.of_reader,
+    "fluid.regularizer": missing.of_regularizer,
 }
 NAMES = [(module, name) for module, found in MODULES.items() for name in found.instead]
 
@@ -49,6 +55,11 @@ def test_what_never_was_has_no_advice():
         (lambda: fluid.Executor, "use fluid.static.Executor; or fluid.Session"),
         (lambda: fluid.static.profiler, "use fluid.handlers.Profiler"),
         (lambda: fluid.static.Exekutor, "Did you mean 'Executor'"),
+        (lambda: fluid.metrics.AUC, "Did you mean 'Auc'"),
+        (lambda: fluid.initializer.Xaviar, "Did you mean 'Xavier'"),
+        (lambda: fluid.nets.simple_img_conv_pol, "Did you mean 'simple_img_conv_pool'"),
+        (lambda: fluid.lr.cosine_deacy, "Did you mean 'cosine_decay'"),
+        (lambda: fluid.regularizer.L2decay, "Did you mean 'L2Decay'"),
         (lambda: fluid.traner, "Did you mean 'trainer'"),
     ],
 )

@@ -160,7 +160,7 @@ def explain_frozen(kind: Any, name: str) -> None:
                 name=attribute,
             ) from None
 
-    kind.__setattr__ = __setattr__
+    kind.__setattr__ = __setattr__  # type: ignore[method-assign]
 
 
 def misfit_of(

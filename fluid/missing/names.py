@@ -142,7 +142,7 @@ of_fluid = instead_of(
         "install_check": "python -m fluid",
         "is_compiled_with_cuda": "fluid.core.is_compiled_with_cuda",
         "layer_helper": "a function of layers, fluid.layers.create_parameter and fluid.layers.create_state",
-        "load": "trainer.load_params(path), session.load(path), or fluid.io.load_fluid_params for files of the original",
+        "load": "trainer.load_params(path), session.load(path), or fluid.io.load_fluid_params of old files",
         "load_op_library": "fluid.layers.py_func, or a function of JAX",
         "memory_optimize": "nothing: XLA plans the memory",
         "net_drawer": "fluid.draw",

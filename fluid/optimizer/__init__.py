@@ -6,4 +6,3 @@ They are loaded on use. `__init__.pyi` says which file each name comes from.
 from fluid import lazy, missing
 
 __getattr__, __dir__, __all__ = lazy.attach(__name__, otherwise=missing.of_optimizer)
-missing.not_called(__name__, "fluid.optimizer.SGD(...), fluid.optimizer.Adam(...) or another one of it")

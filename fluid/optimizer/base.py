@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.core import whole_number
 from fluid.lazy import optax
+from fluid.missing import not_called
 from fluid.optimizer.parts import (
     Rate,
     accumulate,
@@ -34,6 +35,8 @@ _NO_RATE = (
     "            return optax.adamw(self.learning_rate)\n"
     "    fluid.Trainer(program, Mine(learning_rate=0.001))"
 )
+
+not_called("fluid.optimizer", "fluid.optimizer.SGD(0.1), fluid.optimizer.Adam(1e-3) or another one of it")
 
 
 class Transformation(Protocol):

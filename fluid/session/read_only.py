@@ -37,8 +37,8 @@ class ReadOnlyArrays(dict[str, jax.Array]):
             f"strict=False). To change copies of your own: dict(trainer.params)"
         )
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)

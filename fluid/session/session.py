@@ -176,13 +176,12 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
     @place.setter
     def place(self, place: Place) -> None:
         self._check_open()
-        layout = self._laid_out(place, None, None)
         if self.layout.mesh is not None:
             raise errors.ArgumentError(
                 f"place = {place!r}: the arrays are divided among {len(self.place)} devices, which are given when a "
                 f"Session or Trainer is made: fluid.Trainer(program, optimizer, place=..., parallel=...)"
             )
-        if layout.device == self.device:
+        if place == self.place:
             return
         if len(self.compilations) or self._fed is not None:
             raise errors.ArgumentError(
@@ -191,7 +190,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
                 f"fluid.Trainer(program, optimizer, place={place!r}, params=trainer.params), or "
                 f"session = fluid.Session(program, place={place!r}) and session.load_params(other.params())"
             )
-        self._move(layout)
+        self._move(self._laid_out(place, None, None))
 
     def _move(self, layout: "OneDevice | OnMesh") -> None:
         """Put all arrays on another device, before the first run."""

@@ -72,9 +72,6 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         "predict_on_batch": _RUN,
         "program": "trainer.programs[name], since there are several",
         "save": "trainer.save_params(path), or trainer.save_inference_model(path) with the program",
-        "save_checkpoint": "trainer.save_params(path), or "
-        + _AT_ONCE
-        + "checkpoint_config=fluid.CheckpointConfig(folder))",
         "save_model": "trainer.save_inference_model(path), or trainer.save_params(path)",
         "save_weights": "trainer.save_params(path)",
         "scope": "trainer.session.scope",

@@ -8,6 +8,7 @@ from fluid import errors
 from fluid.core import TEST, fitting, one_of, whole_number
 from fluid.distributed import group
 from fluid.metrics import Metrics
+from fluid.missing import not_called
 from fluid.optimizer.base import OptimizerLike
 from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
@@ -53,6 +54,8 @@ from fluid.trainer.progress import ProgressBar
 from fluid.trainer.signals import Signals
 from fluid.trainer.together.agreement import Agreement
 from fluid.trainer.together.comparing import compare
+
+not_called("fluid.trainer", "fluid.Trainer(...)")
 
 
 class Trainer(HasParameters, HasCheckpoints, Predicting):
