@@ -1,10 +1,13 @@
 """Which process this is, of how many, and where process 0 is to be found."""
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from fluid import errors
+from fluid.core import warn
+from fluid.distributed.group import group
 
 COORDINATOR = "FLUID_COORDINATOR"
 PROCESSES = "FLUID_PROCESSES"
@@ -80,6 +83,22 @@ def membership(
         )
     numbers = None if devices is None else tuple(int(number) for number in devices.split(","))
     return Membership(coordinator, processes, process, numbers)
+
+
+def warn_if_alone(environment: Mapping[str, str] = os.environ) -> None:
+    """Warn, once, where the variables name other processes and this process has not joined them."""
+    coordinator = environment.get(COORDINATOR)
+    if coordinator and environment.get(PROCESSES) != "1" and group().size == 1:
+        _warn_of(coordinator)
+
+
+@functools.cache
+def _warn_of(coordinator: str) -> None:
+    warn(
+        f"{COORDINATOR}={coordinator} is set, but this process has not joined the others and trains alone, found a "
+        f"group of 1; call fluid.distributed.initialize() in the first lines of the script, or start it by "
+        f"python -m fluid launch; to train alone, unset {COORDINATOR}"
+    )
 
 
 def _of_cluster() -> Membership | None:

@@ -21,7 +21,8 @@ class EarlyStopping(Monitor):
       monitor: name of the value: "test_loss" of TestEvery, or "loss", an output of the program, as its mean over each
         epoch.
       patience: how many measurements in a row may be no better than the best before training stops.
-      mode: "min" or "max": which way is better.
+      mode: "min" or "max": which way is better. "auto", the default, reads it from the name of the value: larger for
+        "test_acc" and "auc", smaller for "loss" and "test_rmse".
       min_delta: by how much a value must be better than the best to count as better.
 
     In a `fluid.Population` each member is judged, and stopped, by itself.
@@ -30,7 +31,7 @@ class EarlyStopping(Monitor):
       best: the best value so far, or None; of a population float64 `[members]`.
 
     Raises:
-      ArgumentError: an argument makes no sense.
+      ArgumentError: an argument makes no sense, or the name does not say which way is better.
       UnknownNameError: nothing measures such a value; raised when training begins.
 
     Example:
@@ -46,7 +47,7 @@ class EarlyStopping(Monitor):
 
     for_members = True
 
-    def __init__(self, monitor: str, patience: int = 3, mode: str = "min", min_delta: float = 0.0):
+    def __init__(self, monitor: str, patience: int = 3, mode: str = "auto", min_delta: float = 0.0):
         super().__init__(monitor, mode, min_delta)
         self._patience = whole_number("EarlyStopping", "patience", patience)
         self._worse: Any = 0  # how many measurements in a row were no better; of a population int64 `[members]`

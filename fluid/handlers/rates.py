@@ -24,7 +24,7 @@ class ReduceLROnPlateau(Monitor):
       monitor: name of the value, as for EarlyStopping.
       factor: what the rate is multiplied by, above 0 and below 1.
       patience: how many measurements in a row may be no better than the best before the rate is lowered.
-      mode: "min" or "max": which way is better.
+      mode: as for EarlyStopping.
       min_delta: by how much a value must be better than the best to count as better.
       cooldown: how many measurements after that do not count, so that the new rate has time to show what it does.
       min_lr: the rate is never set to less.
@@ -55,7 +55,7 @@ class ReduceLROnPlateau(Monitor):
         monitor: str,
         factor: float = 0.1,
         patience: int = 10,
-        mode: str = "min",
+        mode: str = "auto",
         min_delta: float = 1e-4,
         cooldown: int = 0,
         min_lr: float = 0.0,

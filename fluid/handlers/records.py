@@ -1,6 +1,8 @@
 """Handlers that write what is measured to files."""
 
 import csv
+import itertools
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -8,10 +10,13 @@ from typing import Any
 
 from fluid import errors
 from fluid.core import fitting
+from fluid.formatting import counted
 from fluid.handlers.logger import Logger
 from fluid.storage import PathLike
 from fluid.trainer import BeginTrainEvent, MeasuredEvent
 from fluid.trainer.evaluation.values import Interval, by_name, known_values
+
+log = logging.getLogger("fluid")
 
 
 @fitting("fluid.handlers.CSVLogger")
@@ -21,11 +26,12 @@ class CSVLogger(Logger):
     The columns are `epoch`, `step` (steps done, those before a resume included), the scalars of the program, as means
     over the steps since the row before, and what other handlers announce: the last value since the row before.
 
-    A file that exists is continued. Its rows up to the step at which this training begins are kept; later rows belong
-    to steps that are trained again, and are replaced.
+    A file that exists is continued. A training that resumes keeps the rows up to the step at which it begins, and
+    replaces later ones, whose steps are trained again. A training that begins at step 0 moves the file of another
+    training to `log.1.csv`, and logs that as a warning.
 
     Args:
-      path: of the file.
+      path: of the file; its folder is made when it is not there.
       every: a number of steps, or "epoch", "2 epochs" ...
 
     Raises:
@@ -60,6 +66,7 @@ class CSVLogger(Logger):
                 f'differ, as in TestEvery(reader, name="validation")'
             )
         self._announced = {}
+        os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
         rows = self._rows_to_keep()
         partial = f"{self._path}.partial"
         with open(partial, "w", newline="", encoding="utf-8") as file:
@@ -107,7 +114,23 @@ class CSVLogger(Logger):
                 f'move the file, or write to another one: CSVLogger("other.csv")'
             )
         whole = [row for row in rows if len(row) == len(header) and row[1].isdigit()]
-        return [row for row in whole if int(row[1]) <= self.done]
+        kept = [row for row in whole if int(row[1]) <= self.done]
+        if whole and not self.done and self._resumed is None:  # nothing says that these rows are of this training
+            self._move_aside(len(whole))
+            return []
+        return kept
+
+    def _move_aside(self, count: int) -> None:
+        """Keep the file of another training under the first name that is free."""
+        stem, ending = os.path.splitext(self._path)
+        free = next(name for i in itertools.count(1) if not os.path.exists(name := f"{stem}.{i}{ending}"))
+        os.rename(self._path, free)
+        log.warning(
+            "%s held %s of another training and is %s now; to choose a file for each: CSVLogger('second.csv')",
+            self._path,
+            counted(count, "row"),
+            free,
+        )
 
 
 @fitting("fluid.handlers.TensorBoard")

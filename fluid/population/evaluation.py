@@ -12,6 +12,7 @@ from fluid.metrics import Metrics
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.session import Results
+from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.evaluate import Evaluator, Gathered
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import output_names
@@ -38,6 +39,12 @@ class GatheredOfMembers(Gathered):
         here = jax.device_get(found)
         for member, gathered in enumerate(self._each):
             gathered.add(jax.tree.map(lambda array, i=member: array[i], here), names)
+
+    @property
+    def kept(self) -> dict[int, int]:
+        """Bytes of the rows that are kept, by the index of the output."""
+        each = [gathered.kept for gathered in self._each]
+        return {index: sum(kept[index] for kept in each) for index in each[0]}
 
     def values(self) -> list[Any]:
         """One value for each output and each metric, with an axis of members in front."""
@@ -69,13 +76,13 @@ class MembersEvaluator(Evaluator):
 
     def best(self, name: str | None, mode: str) -> int:
         """The member with the best value of the last test; see `Population.best`."""
-        if mode not in ("min", "max"):
-            raise errors.ArgumentError(f'best(mode={mode!r}): expected "min" or "max"')
         if self._results is None:
             raise errors.ArgumentError(
                 "best() compares the results of the last test, and there is none; population.test(reader) makes one"
             )
         found = self._results[self._results.keys()[0] if name is None else name]
+        if name is not None or mode != AUTO:
+            mode = direction(name or "", mode, lambda mode: f"population.best({name!r}, mode={mode!r})")
         values = np.asarray(found, np.float64)
         if found is None or values.size != self._size:
             raise errors.ArgumentError(
@@ -85,7 +92,7 @@ class MembersEvaluator(Evaluator):
         known = np.where(np.isfinite(values.reshape(-1)), values.reshape(-1), np.nan)
         if np.isnan(known).all():
             raise errors.ArgumentError(f"best({name!r}): the value of every member is infinite or NaN")
-        return int(np.nanargmin(known) if mode == "min" else np.nanargmax(known))
+        return int(np.nanargmax(known) if mode == "max" else np.nanargmin(known))
 
     def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
         return GatheredOfMembers(program, metrics, rows, self._size)

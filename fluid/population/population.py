@@ -226,16 +226,18 @@ class Population(Trainer):
         if not active.any():
             super().stop()
 
-    def best(self, name: str | None = None, mode: str = "min") -> int:
+    def best(self, name: str | None = None, mode: str = "auto") -> int:
         """The number of the member with the best value of the last test, by `test` or while training went on.
 
         Args:
           name: of the value: an output of the program or a metric; the first output by default. Outputs without names
             are called `loss`, `output_1` and so on.
-          mode: "min" or "max": which way is better. Infinities and NaNs are never best.
+          mode: "min" or "max": which way is better; by default its name says it, and of the first output, the loss, the
+            smallest is best. Infinities and NaNs are never best.
 
         Raises:
-          ArgumentError: there was no test, a member has no single number of that name, or none has one that is finite.
+          ArgumentError: there was no test, a member has no single number of that name, none has one that is finite, or
+            the name does not say which way is better.
           UnknownNameError: nothing in the test has that name.
         """
         return self._evaluator.best(name, mode)

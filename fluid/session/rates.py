@@ -11,7 +11,7 @@ from fluid.core import warn
 from fluid.optimizer.parts import replaced
 from fluid.session.rules import Rule
 
-_PREFIX = "@learning_rate/"
+PREFIX = "@learning_rate/"
 # Where a schedule was declared it decides while the rate is negative.
 _AS_DECLARED = -1.0
 
@@ -123,12 +123,12 @@ class Rates:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned; rates that it does not hold are as declared."""
         for program, rules in self._rules.items():
-            found = [state.get(f"{_PREFIX}{program}/{i}") for i in range(len(rules))]
+            found = [state.get(f"{PREFIX}{program}/{i}") for i in range(len(rules))]
             self.put(program, [None if value is None else _number(value) for value in found])
 
     def _names(self) -> dict[str, tuple[str, int]]:
         every = ((program, i) for program, rules in self._rules.items() for i in range(len(rules)))
-        return {f"{_PREFIX}{program}/{i}": (program, i) for program, i in every}
+        return {f"{PREFIX}{program}/{i}": (program, i) for program, i in every}
 
     def _scalar(self, rate: Any) -> jax.Array:
         # A Python number, so that the scalar is weakly typed: parameters of half precision stay what they are.

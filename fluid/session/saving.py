@@ -1,7 +1,7 @@
 """What a Session saves and loads: parameters alone, or everything that a later run needs."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,12 +15,15 @@ from fluid.distributed.arrays import whole
 from fluid.naming import select
 from fluid.place import OneDevice
 from fluid.session.freezing import Freezing
-from fluid.session.rates import Rates
+from fluid.session.rates import PREFIX, Rates
 from fluid.session.read_only import ReadOnlyArrays
 from fluid.storage import PathLike
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh
+
+
+_SLOTS = "@slots/"
 
 
 class SavesArrays:
@@ -266,10 +269,27 @@ class SavesArrays:
           ParameterError: they differ from what this session has. Learning rates may be there or not, and so may what
             is frozen.
         """
+        found = {name: found[there] for there, name in self.names_here(found).items()}
         here = self._optional_state()
         wanted = {n: (v.shape, str(v.dtype)) for n, v in self.state().items() if n not in here}
         optional = {**dict.fromkeys(self.rates.optional(found), ((), "float32")), **self.freezing.optional(found)}
         storage.check_match(found, wanted | optional, where, advice=advice)
+
+    def names_here(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the name in this session of every name in the `state` of another session.
+
+        Slots and learning rates are named after their program. The name of a function that is the only one to be
+        trained, there and here, does not count: it may have been renamed.
+        """
+        every = {name: name for name in names}
+        prefixes = (_SLOTS, PREFIX)
+        there = {name.split("/")[1] for name in every if name.startswith(prefixes)}
+        here = [program.name for program in self.programs.values() if program.minimizes]
+        if len(there) == 1 == len(here) and "/" not in here[0]:
+            for prefix in prefixes:
+                before, now = f"{prefix}{min(there)}/", f"{prefix}{here[0]}/"
+                every |= {name: now + name.removeprefix(before) for name in every if name.startswith(before)}
+        return every
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
         """Take over what `state` returned in a session of the same programs.
@@ -279,6 +299,7 @@ class SavesArrays:
           own: the names of those that lie where they shall, and that nobody else has; they are not copied.
         """
         self._check_open()
+        state = {name: state[there] for there, name in self.names_here(state).items()}
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         # All of it before anything changes.
         names = self.state().keys() - self._optional_state().keys()
@@ -344,4 +365,4 @@ def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
 
 
 def _slot_name(path: Any) -> str:
-    return f"@slots/{jax.tree_util.keystr(path, simple=True, separator='/')}"
+    return f"{_SLOTS}{jax.tree_util.keystr(path, simple=True, separator='/')}"

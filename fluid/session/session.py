@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from fluid import errors
 from fluid.compilation import keep_compilations, price_of
 from fluid.core import TEST, TRAIN, Program, Scope, check_same_nets, fitting
+from fluid.distributed.cluster import warn_if_alone
 from fluid.formatting import counted, html_table, scaled
 from fluid.missing import SpelledElsewhere
 from fluid.param_attr import Shardings
@@ -146,6 +147,8 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
             self.layout.check(self.scope.specs)
         for program in self.programs.values():
             self.buckets(program)
+        if any(program.minimizes for program in self.programs.values()):
+            warn_if_alone()
 
     @property
     def device(self) -> jax.Device:

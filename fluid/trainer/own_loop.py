@@ -26,6 +26,7 @@ from fluid.trainer.events import (
     EndTrainEvent,
 )
 from fluid.trainer.handlers import Dispatcher, Handlers, listed
+from fluid.trainer.no_updates import NoUpdates
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, member_called
 from fluid.trainer.progress import ProgressBar
@@ -101,7 +102,7 @@ class Loop(HasParameters, SpelledElsewhere):
             told.insert(0, ProgressBar(show=progress))
         self._bars = [handler for handler in told if isinstance(handler, ProgressBar)]
         self._keeper = HistoryKeeper()
-        self._tell = Dispatcher([self._keeper, *told], self)
+        self._tell = Dispatcher([self._keeper, NoUpdates(), *told], self)
         self._evaluator = Evaluator(session)
         (also,) = self._tell.fetches([self.program])
         self._step = AskableStep(session, self.program, Request(TRAIN, None, tuple(self.program.feeds), also=also))

@@ -232,7 +232,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
           test_every: how often: a number of steps, or "epoch", "2 epochs" ...
           metrics: as in `test`, of these tests.
           restore_best: whether to go back to the parameters with the best test loss when training has ended. For
-            another value its name and which way is better: `("test_accuracy", "max")`.
+            another value its name, "test_accuracy", and where that does not say which way is better, both:
+            `("test_score", "max")`.
 
         Returns:
           The History: for each epoch the scalars of the program, and what was measured.

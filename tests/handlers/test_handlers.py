@@ -265,7 +265,9 @@ def test_early_stopping_that_is_trained_on_has_its_patience_back():
     assert int(trainer.session.scope.step) == 3 * (3 + 2)
 
 
-@pytest.mark.parametrize("make_handler", [lambda m: H.EarlyStopping(m), lambda m: H.SaveBest("best.params", m)])
+@pytest.mark.parametrize(
+    "make_handler", [lambda m: H.EarlyStopping(m, mode="min"), lambda m: H.SaveBest("best.params", m, "min")]
+)
 @pytest.mark.parametrize("monitor, hint", [("tset_loss", "Did you mean 'test_loss'"), ("prediction", "Known names")])
 def test_a_value_that_nothing_measures(make_handler, monitor, hint, in_tmp):
     trainer = make()
@@ -277,10 +279,10 @@ def test_a_value_that_nothing_measures(make_handler, monitor, hint, in_tmp):
 @pytest.mark.parametrize(
     "build, match",
     [
-        (lambda: H.EarlyStopping("loss", mode="low"), 'expected "min" or "max"'),
+        (lambda: H.EarlyStopping("loss", mode="low"), 'expected "min", "max", or "auto"'),
         (lambda: H.EarlyStopping("loss", patience=0), "patience=0"),
         (lambda: H.EarlyStopping("loss", min_delta=-1), "min_delta=-1"),
-        (lambda: H.SaveBest("p", "loss", mode=None), 'expected "min" or "max"'),
+        (lambda: H.SaveBest("p", "loss", mode=None), 'expected "min", "max", or "auto"'),
         (lambda: H.Profiler(steps=(5, 5)), r"steps=\(10, 13\)"),
         (lambda: H.Profiler(steps=(-1, 5)), r"steps=\(10, 13\)"),
     ],
@@ -372,7 +374,7 @@ def test_a_csv_with_other_columns_is_refused(tmp_path):
         def measures(self):
             return ["loss"]
 
-    with pytest.raises(errors.ArgumentError, match="two columns 'loss'"):
+    with pytest.raises(errors.ArgumentError, match="value named 'loss'"):
         trainer.train(reader(), handlers=[H.CSVLogger(tmp_path / "x.csv"), Same()])
 
 
@@ -660,7 +662,7 @@ def test_handlers_resume_with_the_training(tmp_path):
     def run(folder, breaks=None):
         config = fluid.CheckpointConfig(folder / "saved", epoch_interval=None, step_interval=2)
         stopping = H.EarlyStopping("test_loss", patience=3)
-        saving = H.SaveBest(folder / "best.params", "root")
+        saving = H.SaveBest(folder / "best.params", "root", "min")
         script = Scripted([5, 4, 4, 4, 4, 4, 4])
 
         def fail(event):

@@ -101,7 +101,7 @@ def test_resumed_it_lowers_the_rate_when_the_whole_training_does(tmp_path):
         ({"patience": 0}, "patience=1"),
         ({"cooldown": -1}, "cooldown=0"),
         ({"min_lr": -1.0}, "from 0 on"),
-        ({"mode": "least"}, '"min" or "max"'),
+        ({"mode": "least"}, '"min", "max", or "auto"'),
     ],
 )
 def test_arguments_that_make_no_sense(arguments, match):

@@ -176,7 +176,11 @@ def assert_same(found, wanted):
 
 @pytest.mark.parametrize(
     ("best", "values", "place"),
-    [(("score", "max"), [1, 5, 2, 3], 1), ("score", [3, 2, 1, 4], 2), (("score", "min"), [1, np.nan, 2, 0.5], 3)],
+    [
+        (("score", "max"), [1, 5, 2, 3], 1),
+        (("score", "min"), [3, 2, 1, 4], 2),
+        (("score", "min"), [1, np.nan, 2, 0.5], 3),
+    ],
 )
 def test_the_best_parameters_are_restored(best, values, place):
     trainer, kept = make(), []
@@ -202,7 +206,7 @@ def test_an_error_leaves_the_last_parameters():
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        trainer.train(reader(), 3, on_event, handlers=[Scripted([1, 2, 3])], restore_best="score")
+        trainer.train(reader(), 3, on_event, handlers=[Scripted([1, 2, 3])], restore_best=("score", "min"))
     assert_same(trainer.params, kept[1])
 
 
@@ -221,12 +225,14 @@ def interrupted(trainer, epoch, step, **options):
 
 def test_what_was_best_before_an_interruption_is_restored_after_it():
     values, wanted, kept = [3, 1, 2, 4], make(), []
-    wanted.train(reader(), 4, kept_by(wanted, kept), handlers=[Scripted(values)], restore_best="score")
+    wanted.train(reader(), 4, kept_by(wanted, kept), handlers=[Scripted(values)], restore_best=("score", "min"))
     trainer = make()
-    source = interrupted(trainer, 2, 1, handlers=[Scripted(values)], restore_best="score")
-    trainer.train(source, 4, handlers=[Scripted(values)], restore_best="score")
+    source = interrupted(trainer, 2, 1, handlers=[Scripted(values)], restore_best=("score", "min"))
+    trainer.train(source, 4, handlers=[Scripted(values)], restore_best=("score", "min"))
     assert_same(trainer.params, kept[1])
-    again = trainer.train(source, 4, handlers=[Scripted([9, 8, 9, 9])], restore_best="score")  # a call of its own
+    again = trainer.train(
+        source, 4, handlers=[Scripted([9, 8, 9, 9])], restore_best=("score", "min")
+    )  # a call of its own
     assert again["score"] == [9, 8, 9, 9]
     assert not np.array_equal(trainer.params["fc_0.w_0"], kept[1]["fc_0.w_0"])
 
@@ -240,7 +246,7 @@ def test_what_was_best_before_a_kill_is_restored_after_it(tmp_path):
             if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == fails:
                 raise ZeroDivisionError
 
-        options = {"handlers": [Scripted([3, 1, 2, 4])], "restore_best": "score", "test_reader": test_reader()}
+        options = {"handlers": [Scripted([3, 1, 2, 4])], "restore_best": ("score", "min"), "test_reader": test_reader()}
         return trainer, trainer.train(reader(), 4, fail, **options)
 
     plain, history = run("plain")
@@ -312,7 +318,7 @@ def test_a_handler_that_tests_an_average_itself(inside, tmp_path):
 
     trainer = make(EMA.track(SGD(0.1)))
     tested, other = tmp_path / "tested.params", tmp_path / "other.params"
-    trainer.train(reader(), 1, handlers=[H.SaveBest(tested, "mine"), H.SaveBest(other, "norm"), Mine()])
+    trainer.train(reader(), 1, handlers=[H.SaveBest(tested, "mine", "min"), H.SaveBest(other, "norm", "min"), Mine()])
     assert_same(make(param_path=tested).params, averaged(trainer))
     # What no test has given was measured with the parameters as they are.
     assert_same(make(param_path=other).params, {n: np.array(v) for n, v in trainer.params.items()})
@@ -401,10 +407,10 @@ def test_keep_best_of_what_nothing_measures(tmp_path):
 
 
 MAKERS = {
-    "EarlyStopping": lambda folder: H.EarlyStopping("score", patience=2),
+    "EarlyStopping": lambda folder: H.EarlyStopping("score", mode="min", patience=2),
     "EarlyStopping on an output": lambda folder: H.EarlyStopping("loss", patience=2, mode="max"),
-    "SaveBest": lambda folder: H.SaveBest(folder / "best.params", "score"),
-    "SaveBest in memory": lambda folder: H.SaveBest(None, "score", restore=True),
+    "SaveBest": lambda folder: H.SaveBest(folder / "best.params", "score", "min"),
+    "SaveBest in memory": lambda folder: H.SaveBest(None, "score", "min", restore=True),
     "CSVLogger": lambda folder: H.CSVLogger(folder / "log.csv", every=3),
     "TensorBoard": lambda folder: H.TensorBoard(folder / "logs", every=3),
     "LivePlot": lambda folder: H.LivePlot(folder / "plot.png", every=8),
@@ -416,7 +422,7 @@ MAKERS = {
     "Checkpoint": lambda folder: H.Checkpoint(every=3),
     "ProgressBar": lambda folder: fluid.ProgressBar(show=True),
     "GradientMonitor": lambda folder: H.GradientMonitor(every=3),
-    "ReduceLROnPlateau": lambda folder: H.ReduceLROnPlateau("score", factor=0.5, patience=2),
+    "ReduceLROnPlateau": lambda folder: H.ReduceLROnPlateau("score", mode="min", factor=0.5, patience=2),
     "MLflow": lambda folder: H.MLflow("digits", f"sqlite:///{folder.parent}/mlflow.db", every=3),
     "WandB": lambda folder: H.WandB("digits", every=3, mode="offline", dir=folder),
     "every": lambda folder: H.every(3)(partial(append_step, folder / "steps.csv")),
@@ -475,7 +481,7 @@ def test_handlers_start_afresh_in_the_training_of_another_trainer(name, tmp_path
 
 
 def test_the_same_early_stopping_in_a_second_trainer_is_not_stopped_by_the_best_of_the_first():
-    stopping = H.EarlyStopping("score", patience=1)
+    stopping = H.EarlyStopping("score", mode="min", patience=1)
     make().train(reader(), 3, handlers=[stopping, Scripted([0.1, 0.2, 0.3])])
     second = make()
     second.train(reader(), 3, handlers=[stopping, Scripted([3.0, 2.0, 1.0])])

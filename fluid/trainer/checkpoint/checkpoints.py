@@ -133,7 +133,8 @@ class Checkpoints(CheckpointHooks):
         self._session = session
         self._programs = list(programs)
         by_name = {program.name: program for program in self._programs}
-        self._score = None if config.keep_best is None else Score(by_name, *config.keep_best)
+        best = config.keep_best
+        self._score = Score(by_name, *best) if isinstance(best, tuple) else None
         self.folder = folder_of(config.checkpoint_dir)
         self._group = group()
         check_shared(self.folder, self._group)
@@ -362,10 +363,12 @@ class Checkpoints(CheckpointHooks):
         """The arrays of a step: on the host; and those of which other processes have parts, where they shall lie."""
         try:
             places = read_onto(self._session.state())
-            found = self.folder.arrays(step, places)
-            for name in places:  # one by one: a training step takes over the memory of copies only
+            here = self._session.names_here(self.folder.meta(step)["arrays"])
+            divided = {there: places[name] for there, name in here.items() if name in places}
+            found = self.folder.arrays(step, divided)
+            for name in divided:  # one by one: a training step takes over the memory of copies only
                 found[name] = own_array(found[name])
-            return found
+            return {here[name]: array for name, array in found.items()}
         except Exception as error:
             raise errors.CheckpointError(
                 f"checkpoint {step} in {self.folder.name!r} is whole, but Orbax cannot read it: {error}; read it "

@@ -7,6 +7,7 @@ from typing import Any
 from fluid import errors
 from fluid.core import fitting, whole_number
 from fluid.storage import PathLike
+from fluid.trainer.evaluation.direction import AUTO, direction
 
 
 @fitting("fluid.CheckpointConfig")
@@ -25,14 +26,15 @@ class CheckpointConfig:
       epoch_interval: save at the end of every so many epochs; None saves none of them. The end of training is always
         saved.
       step_interval: save after every so many steps; None saves at the ends of epochs and of training only.
-      keep_best: `(output, "min" or "max")`: also keep the checkpoint with the best output. The output is a scalar,
-        given by its name or position, of several programs as "generator/loss", and is compared as the mean over the
-        steps of its program since the checkpoint before. Or the
+      keep_best: `(output, "min" or "max")`, or a name that says which way is better, such as "accuracy": also keep the
+        checkpoint with the best output. The output is a scalar, given by its name or position, of several programs as
+        "generator/loss", and is compared as the mean over the steps of its program since the checkpoint before. Or the
         name of a value that is measured while training goes on, such as `("test_loss", "min")`: when it is the best so
         far, a checkpoint is saved.
 
     Raises:
-      ArgumentError: a number is no whole number from 1 on, or `keep_best` is no such pair.
+      ArgumentError: a number is no whole number from 1 on, `keep_best` is no such pair, or its name does not say
+        which way is better.
       ArgumentTypeError: `checkpoint_dir` is no path.
 
     Example:
@@ -44,7 +46,7 @@ class CheckpointConfig:
     max_num_checkpoints: int | None = 3
     epoch_interval: int | None = 1
     step_interval: int | None = 10
-    keep_best: tuple[str | int, str] | None = None
+    keep_best: str | tuple[str | int, str] | None = None
 
     def __post_init__(self) -> None:
         if self.checkpoint_dir is None:
@@ -56,14 +58,16 @@ class CheckpointConfig:
         for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
             if getattr(self, name) is not None:
                 whole_number("CheckpointConfig", name, getattr(self, name))
-        if self.keep_best is not None and not _names_an_output_and_a_mode(self.keep_best):
-            raise errors.ArgumentError(
-                f'keep_best={self.keep_best!r}: expected an output and "min" or "max": keep_best=("accuracy", "max")'
-            )
+        if self.keep_best is not None:
+            object.__setattr__(self, "keep_best", _output_and_mode(self.keep_best))
 
 
-def _names_an_output_and_a_mode(value: Any) -> bool:
-    if not isinstance(value, tuple) or len(value) != 2:
-        return False
-    output, mode = value
-    return isinstance(output, str | int) and not isinstance(output, bool) and mode in ("min", "max")
+def _output_and_mode(value: Any) -> tuple[str | int, str]:
+    """The output of `keep_best`, and "min" or "max"."""
+    output, mode = value if isinstance(value, tuple) and len(value) == 2 else (value, AUTO)
+    named = isinstance(output, str) or (isinstance(output, int) and not isinstance(output, bool) and mode != AUTO)
+    if not named or mode not in ("min", "max", AUTO):
+        raise errors.ArgumentError(
+            f'keep_best={value!r}: expected an output and "min" or "max": keep_best=("accuracy", "max")'
+        )
+    return output, direction(output, mode, lambda mode: f"CheckpointConfig(keep_best={(output, mode)!r})")

@@ -1,7 +1,7 @@
 """Evaluation of programs over a data set: outputs and metrics, in one pass."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import TEST, Program, warn
 from fluid.distributed import group
+from fluid.formatting import scaled
 from fluid.metrics import Metrics, names_of
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
@@ -25,6 +26,9 @@ from fluid.trainer.evaluation.totals import Total
 from fluid.trainer.evaluation.values import output_names, scalar_outputs
 from fluid.trainer.programs import Member
 from fluid.trainer.signals import Signals
+
+# Bytes of rows in the result of a test, above which somebody may not have meant to keep them.
+_MANY = 64 * 2**20
 
 
 class _Last(NamedTuple):
@@ -54,6 +58,11 @@ class Gathered:
         scalars = scalar_outputs(program).values()
         self._totals = [Total(rule) if rows or i in scalars else None for i, rule in enumerate(program.reductions)]
         self._metrics = [metric.of(**metric.inputs) for metric in metrics.values()]
+
+    @property
+    def kept(self) -> dict[int, int]:
+        """Bytes of the rows that are kept, by the index of the output."""
+        return {i: total.kept for i, total in enumerate(self._totals) if total is not None and total.kept}
 
     def add(self, found: Any, names: Sequence[str]) -> None:
         """Count one more minibatch; this waits for it.
@@ -85,7 +94,7 @@ class Evaluator:
 
     def __init__(self, session: Session):
         self._session = session
-        self._warned: set[str] = set()  # names of programs
+        self._warned: set[str] = set()  # names of programs; and of those whose rows were warned of, with " rows"
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
 
@@ -144,8 +153,13 @@ class Evaluator:
         )
         step = self._session.bind(program, request)
         gathered = self._gathered(program, metrics, rows)
+        expected = fetch is not None or f"{program.name} rows" in self._warned
         try:
-            evaluate(step, request, batches, gathered, fixed)
+            for _ in evaluate(step, request, batches, gathered, fixed):
+                if not expected and sum(gathered.kept.values()) > _MANY:
+                    expected = True
+                    self._warned.add(f"{program.name} rows")
+                    warn(_many_rows(program, gathered))
         finally:
             batches.close()
         names = [*output_names(program), *metrics] if metrics or program.output_names else None
@@ -189,8 +203,8 @@ def evaluate(
     batches: Iterable[Any],
     gathered: Gathered,
     fixed: Constant = Constant({}, {}),  # noqa: B008
-) -> None:
-    """Gather what a program computes over all minibatches.
+) -> Iterator[None]:
+    """Gather what a program computes over all minibatches; yield after each of them.
 
     Args:
       step: the compiled step of the request.
@@ -205,8 +219,21 @@ def evaluate(
         under_way.append(step.raw({**batch.feed, **fixed.feeds}, fixed.overrides))
         if len(under_way) > IN_FLIGHT:
             gathered.add(under_way.popleft(), names)
+            yield
     for found in under_way:
         gathered.add(found, names)
+        yield
+
+
+def _many_rows(program: Program, gathered: Gathered) -> str:
+    """Return what to say of a test that keeps many rows, and which fetch avoids it."""
+    names = output_names(program)
+    found = ", ".join(f"{names[i]!r} ({scaled(size, 'B')})" for i, size in gathered.kept.items())
+    scalars = list(scalar_outputs(program)) if program.output_names else ["name_of_a_scalar"]
+    return (
+        f"test() keeps the rows of {found} so far, to return them; for the other values alone: "
+        f"trainer.test(reader, fetch={scalars}), and for rows as they come: trainer.predict(reader)"
+    )
 
 
 def doubts(program: Program) -> list[str]:

@@ -14,10 +14,13 @@ from fluid.session import Results
 from fluid.storage import PathLike
 from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
 from fluid.trainer.evaluation.means import TrainingMeans
-from fluid.trainer.evaluation.values import as_json, by_name, from_json, number, spans
+from fluid.trainer.evaluation.values import as_json, by_name, from_json, number, scalars_of, spans
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
 from fluid.trainer.progress.place import in_notebook
+
+# The columns of every history, and what they hold.
+OWN_COLUMNS = {"epoch": "the number of the epoch", "step": "the training steps done"}
 
 # So many epochs of an interrupted training are remembered: every checkpoint holds them.
 _REMEMBERED = 1000
@@ -73,7 +76,7 @@ class History(Mapping[str, list[Any]], SpelledElsewhere):
     }
 
     def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {"epoch": [], "step": []}
+        self._columns: dict[str, list[Any]] = {name: [] for name in OWN_COLUMNS}
         self._unread: deque[_Row] = deque()
 
     def __getitem__(self, name: str) -> list[Any]:
@@ -93,7 +96,7 @@ class History(Mapping[str, list[Any]], SpelledElsewhere):
     def __repr__(self) -> str:
         self._read()
         epochs = len(self._columns["epoch"])
-        last = {name: column[-1] for name, column in self._columns.items() if column and name not in ("epoch", "step")}
+        last = {name: column[-1] for name, column in self._columns.items() if column and name not in OWN_COLUMNS}
         shown = ", ".join(f"{name} {value:.4g}" for name, value in spans(last).items())
         return f"History({epochs} epoch{'' if epochs == 1 else 's'}{': ' if shown else ''}{shown})"
 
@@ -123,7 +126,7 @@ class History(Mapping[str, list[Any]], SpelledElsewhere):
         check_matplotlib("History.plot()")
         columns = dict(self)
         epochs = [epoch + 1 for epoch in columns["epoch"]]
-        names = [name for name in columns if name not in ("epoch", "step")]
+        names = [name for name in columns if name not in OWN_COLUMNS]
         known = {name: [i for i, value in enumerate(columns[name]) if not np.isnan(value).all()] for name in names}
         curves = {
             name: ([epochs[i] for i in found], [columns[name][i] for i in found])
@@ -197,7 +200,8 @@ class HistoryKeeper(Handler):
         return Results(_Late(means), means.names)
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Begin a new history, unless an interrupted training continues."""
+        """Begin a new history, unless an interrupted training continues; refuse values that would share a column."""
+        self._check_names()
         restored = self._restored
         self._restored = None
         if restored is not None:
@@ -209,6 +213,23 @@ class HistoryKeeper(Handler):
             self.history = History()
             self._announced = {}
             self._means = None
+
+    def _check_names(self) -> None:
+        outputs = [name for names in scalars_of(self.trainer.programs).values() for name in names]
+        announced = self._dispatcher.measures()
+        for name in (*outputs, *announced):
+            if name in OWN_COLUMNS:
+                whose = "the program returns" if name in outputs else "a handler announces"
+                raise errors.ArgumentError(
+                    f"{whose} a value named {name!r}, which would overwrite a column that every history has, "
+                    f"{OWN_COLUMNS[name]}; give it another name, as in return {{'loss': loss, 'my_{name}': value}}"
+                )
+        if both := [name for name in announced if name in outputs]:
+            raise errors.ArgumentError(
+                f"the program returns a value named {both[0]!r}, and a handler announces another one by that name, so "
+                f"that the history would keep one of them; give the output another name, or the handler: "
+                f"fluid.handlers.TestEvery(reader, name='validation')"
+            )
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Begin new means, unless an interrupted epoch continues."""

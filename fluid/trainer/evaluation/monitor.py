@@ -10,6 +10,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import fitting
 from fluid.storage import PathLike
+from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.means import Averaging, on_host
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, known_values, number
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent
@@ -21,7 +22,7 @@ class Monitor(Averaging):
 
     Args:
       monitor: the name of the scalar, such as "loss" or "test_loss".
-      mode: "min" or "max": which way is better.
+      mode: "min" or "max": which way is better; "auto" reads it from the name.
       min_delta: by how much a value must be better than the best to count as better.
 
     Attributes:
@@ -34,17 +35,15 @@ class Monitor(Averaging):
     for_members = False
     asked_by: str | None = None  # what messages blame instead of the class
 
-    def __init__(self, monitor: str, mode: str = "min", min_delta: float = 0.0):
+    def __init__(self, monitor: str, mode: str = AUTO, min_delta: float = 0.0):
         super().__init__()
         kind = type(self).__name__
-        if mode not in ("min", "max"):
-            raise errors.ArgumentError(f'{kind}(mode={mode!r}): expected "min" or "max"')
         if not min_delta >= 0:
             raise errors.ArgumentError(f"{kind}(min_delta={min_delta!r}): expected a number from 0 on")
         self.monitor = monitor
         self.best = None
-        self._mode = mode
-        self._sign = 1 if mode == "min" else -1
+        self._mode = direction(monitor, mode, lambda mode: f"{kind}({monitor!r}, mode={mode!r})")
+        self._sign = 1 if self._mode == "min" else -1
         self._min_delta = min_delta
 
     def begin_train(self, event: BeginTrainEvent) -> None:
@@ -108,7 +107,7 @@ class SaveBest(Monitor):
       path: as in `Trainer.save_params`; None, with `restore`, to keep them in memory.
       monitor: name of the value, as for EarlyStopping. The value of a test was measured with the parameters that are
         saved; the mean of an output over an epoch with those of all its steps.
-      mode: "min" or "max": which way is better.
+      mode: as for EarlyStopping.
       restore: whether the parameters become the best ones when training has ended. Optimizer slots stay as they are,
         and so does everything when an error or an interruption ended the training.
 
@@ -133,7 +132,8 @@ class SaveBest(Monitor):
       True
     """
 
-    def __init__(self, path: PathLike | None, monitor: str, mode: str = "min", restore: bool = False):
+    def __init__(self, path: PathLike | None, monitor: str, mode: str = AUTO, restore: bool = False):
+        mode = direction(monitor, mode, lambda mode: f"SaveBest({path!r}, {monitor!r}, mode={mode!r})")
         super().__init__(monitor, mode)
         if path is None and not restore:
             raise errors.ArgumentError(

@@ -21,6 +21,9 @@ class Total:
       >>> total.add(Part(np.float32(1), 3)); total.add(Part(np.float32(0), 1))
       >>> float(total.result())
       0.75
+
+    Attributes:
+      kept: bytes of the rows that are kept until the end.
     """
 
     def __init__(self, reduction: Reduction):
@@ -29,6 +32,7 @@ class Total:
         self._sum = _Sum()
         self._weight = _Sum()
         self._values: list[Any] = []
+        self.kept = 0
 
     def add(self, part: Part) -> None:
         """Count one more minibatch; waits for its values.
@@ -48,6 +52,7 @@ class Total:
             self._sum.add(_wide(part.value))
         elif kind == "rows":
             self._values.append(jax.device_get(part.value))
+            self.kept += sum(leaf.nbytes for leaf in jax.tree.leaves(self._values[-1]))
         else:
             value = np.asarray(part.value)
             self._values = [_OF_TWO[kind](self._values[0], value) if self._values else value]

@@ -8,15 +8,17 @@ from fluid.metrics import Metrics
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.trainer.checkpoint import Checkpoints
+from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.history import History, HistoryKeeper
 from fluid.trainer.evaluation.monitor import SaveBest
 from fluid.trainer.evaluation.testing import TestEvery
 from fluid.trainer.evaluation.values import Interval, output_names
 from fluid.trainer.events import BeginTrainEvent, EventHandler
 from fluid.trainer.handlers import Handler
+from fluid.trainer.no_updates import NoUpdates
 
 RestoreBest = bool | str | tuple[str, str]
-"""What `restore_best=` takes: whether; or the name of a value, of which the smallest is best; or name and mode."""
+"""The argument `restore_best=`: whether; or the name of a value that says which way is better; or name and mode."""
 
 
 class Tests(NamedTuple):
@@ -77,7 +79,7 @@ class Validation:
         inner += self._tests(tests)
         if self._checkpoints is not None:
             inner += self._checkpoints.handlers()
-        return [self.keeper, *handlers, *inner]
+        return [self.keeper, NoUpdates(), *handlers, *inner]
 
     def _tests(self, tests: Tests) -> list[Handler]:
         """The handlers that test: one for each program that has a reader."""
@@ -102,8 +104,8 @@ class Validation:
                 f'restore_best="test_{programs[0]}/loss"'
             )
         if best is True:
-            best = f"test_{output_names(self._trainer.program)[0]}"
-        monitor, mode = (best, "min") if isinstance(best, str) else _pair(best)
+            best = (f"test_{output_names(self._trainer.program)[0]}", "min")
+        monitor, mode = _pair(best)
         if self._best is None or not self._best.follows(monitor, mode):
             folder = None if self._checkpoints is None else self._checkpoints.folder
             if folder is not None and not folder.is_local:
@@ -134,9 +136,11 @@ class _BestOfCall(SaveBest):
 
 
 def _pair(best: Any) -> tuple[str, str]:
-    if not isinstance(best, tuple) or len(best) != 2 or best[1] not in ("min", "max"):
+    """The name of the value, and "min" or "max"."""
+    monitor, mode = best if isinstance(best, tuple) and len(best) == 2 else (best, AUTO)
+    if not isinstance(monitor, str) or mode not in ("min", "max", AUTO):
         raise errors.ArgumentError(
-            f"train(restore_best={best!r}): expected True for the test loss, the name of a value of which the smallest "
-            f'is best, or both: restore_best=("test_accuracy", "max")'
+            f"train(restore_best={best!r}): expected True for the test loss, the name of a value, or a name and which "
+            f'way is better: restore_best=("test_accuracy", "max")'
         )
-    return best
+    return monitor, direction(monitor, mode, lambda mode: f"train(restore_best={(monitor, mode)!r})")

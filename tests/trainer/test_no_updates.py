@@ -1,0 +1,92 @@
+"""A training that changes nothing says so: gathered gradients that are never used, and schedules that are over."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import fluid
+from fluid import errors
+from fluid.optimizer import SGD, Adam
+
+X = np.ones((40, 2), "float32")
+
+
+def program():
+    return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)))
+
+
+def reader():
+    return fluid.reader.arrays(X, batch_size=4)  # ten steps
+
+
+def complaints(optimizer, *calls, build=fluid.Trainer, **options):
+    trainer = build(program, optimizer)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for epochs in calls:
+            trainer.train(reader(), epochs, **options)
+    return [str(warning.message) for warning in found if issubclass(warning.category, errors.FluidWarning)]
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_gradients_that_are_gathered_for_longer_than_the_training(epochs):
+    (found,) = complaints(Adam(0.1, accumulate_steps=64), epochs)
+    assert f"accumulate_steps=64 makes one update of 64 steps, found {10 * epochs} steps" in found
+    assert f"write accumulate_steps={10 * epochs // 4}, or" in found
+
+
+def population(function, optimizer):
+    return fluid.Population(function, optimizer, size=2)
+
+
+@pytest.mark.parametrize("build", [fluid.Trainer, population])
+def test_a_schedule_whose_length_is_in_epochs(build):
+    (found,) = complaints(SGD(fluid.layers.warmup_cosine(0.1, warmup_steps=1, total_steps=4)), 4, build=build)
+    assert "0 for most of the 10 steps so far, and stays 0" in found
+    assert "an epoch has 10 steps" in found and "step_each_epoch=10, epochs=4" in found
+
+
+def test_a_schedule_that_ends_within_the_training_is_found_at_its_end():
+    (found,) = complaints(SGD(fluid.layers.polynomial_decay(0.1, decay_steps=12, end_learning_rate=0.0)), 4)
+    assert "0 for most of the 40 steps so far" in found
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "calls"),
+    [
+        (Adam(0.1, accumulate_steps=10), [1]),
+        (Adam(0.1, accumulate_steps=16), [2]),
+        (Adam(0.1, accumulate_steps=16), [4, 1]),
+        (SGD(fluid.layers.warmup_cosine(0.1, warmup_steps=10, total_steps=40)), [4]),
+        (SGD(fluid.layers.warmup_cosine(0.1, warmup_steps=10, total_steps=21), accumulate_steps=2), [4]),
+        (SGD(fluid.layers.polynomial_decay(0.1, decay_steps=30, end_learning_rate=0.0)), [4]),
+        (SGD(fluid.layers.piecewise_decay([15], [0.0, 0.1])), [3]),  # a delay
+        (SGD(fluid.layers.linear_lr_warmup(0.1, warmup_steps=1000, start_lr=0.0, end_lr=0.1)), [1, 1]),
+        (SGD(0.0), [2]),
+    ],
+)
+def test_ordinary_trainings_are_not_complained_of(optimizer, calls):
+    assert complaints(optimizer, *calls) == []
+
+
+def test_a_rate_that_was_set_takes_the_place_of_the_schedule():
+    trainer = fluid.Trainer(program, SGD(fluid.layers.warmup_cosine(0.1, warmup_steps=1, total_steps=2)))
+    trainer.learning_rate = 0.1
+    trainer.train(reader(), 2)
+
+
+def test_a_loop_of_the_users_own():
+    def minimizing():
+        loss = program()
+        Adam(0.1, accumulate_steps=64).minimize(loss)
+        return loss
+
+    session = fluid.Session(minimizing)
+    feeds = fluid.reader.prefetch(reader(), session)
+    with (
+        pytest.warns(errors.FluidWarning, match="accumulate_steps=64 makes one update"),
+        fluid.Loop(session, feeds, num_epochs=2) as loop,
+    ):
+        for feed in loop:
+            loop.step(feed)
