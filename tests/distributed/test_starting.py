@@ -152,3 +152,22 @@ def test_a_module_is_launched_and_each_line_has_its_process(in_tmp):
     assert done.returncode == 0, done.stderr
     assert done.stdout == "out one two\n"
     assert sorted(done.stderr.splitlines()) == ["[1] err 1 2,3", "err 0 0,1"]
+
+
+def test_other_processes_that_nobody_joined_are_warned_of_once(monkeypatch):
+    def trained():
+        loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    monkeypatch.setenv("FLUID_COORDINATOR", "forgotten:1")
+    monkeypatch.setenv("FLUID_PROCESSES", "1")
+    fluid.Session(trained)  # one process is no other one
+    monkeypatch.setenv("FLUID_PROCESSES", "4")
+    fluid.Session(lambda: fluid.layers.data("x", shape=[2]))  # a process that computes results beside the others
+    with pytest.warns(
+        fluid.errors.FluidWarning, match=r"FLUID_COORDINATOR=forgotten:1 is set.*initialize\(\)"
+    ) as found:
+        fluid.Session(trained)
+        fluid.Session(trained)
+    assert len(found) == 1 and found[0].filename == __file__

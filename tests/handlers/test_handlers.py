@@ -362,6 +362,40 @@ def test_the_csv_is_continued_without_repeated_rows(tmp_path):
     assert numbers == [{k: v for k, v in row.items() if k != "epoch"} for row in table(whole)]
 
 
+def test_the_csv_of_another_training_is_moved_aside(tmp_path, caplog):
+    path, whole = tmp_path / "logs" / "log.csv", []  # the folder is not there yet
+    for epochs in (1, 2, 3):
+        make().train(reader(), epochs, handlers=[H.CSVLogger(path)])
+        whole.append(table(path))
+    assert [table(path.with_name(f"log.{i}.csv")) for i in (1, 2)] == whole[:2]
+    assert [len(rows) for rows in whole] == [1, 2, 3]
+    assert "log.csv held 2 rows of another training and is" in caplog.text and "log.2.csv now" in caplog.text
+    assert sorted(file.name for file in path.parent.iterdir()) == ["log.1.csv", "log.2.csv", "log.csv"]
+
+
+def test_the_csv_goes_on_after_a_resume_and_in_further_calls(tmp_path):
+    path, config = tmp_path / "log.csv", fluid.CheckpointConfig(tmp_path / "c")
+    for epochs in (1, 2):
+        trainer = make(checkpoint_config=config)
+        trainer.train(reader(), epochs, handlers=[H.CSVLogger(path)])
+    trainer.train(reader(), 1, handlers=[H.CSVLogger(path)])
+    assert [row["step"] for row in table(path)] == ["3", "6", "9"]
+    assert [file.name for file in tmp_path.glob("*.csv")] == ["log.csv"]
+
+
+@pytest.mark.parametrize("name", ["epoch", "step", "test_loss", "announced"])
+def test_a_value_that_would_overwrite_a_column_is_refused(name):
+    def named():
+        loss = train_program()["loss"]
+        return {"loss": loss, "step" if name == "announced" else name: loss * 2}
+
+    trainer = fluid.Trainer(train_program if name == "announced" else named, fluid.optimizer.SGD(0.1))
+    handlers = [Scripted([1.0], "step")] if name == "announced" else []
+    with pytest.raises(errors.ArgumentError, match="a value named '(epoch|step|test_loss)'.*another name"):
+        trainer.train(reader(), handlers=handlers, test_reader=reader())
+    assert int(trainer.session.scope.step) == 0
+
+
 def test_a_csv_with_other_columns_is_refused(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("a,b\n1,2\n")

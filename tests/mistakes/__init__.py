@@ -2,6 +2,7 @@
 
 from mistakes import (
     absent,
+    best,
     checkpoints,
     data,
     feeds,
@@ -37,6 +38,7 @@ THEMES = [
     order.THEME,
     training.THEME,
     handlers.THEME,
+    best.THEME,
     optimizers.THEME,
     checkpoints.THEME,
     parameters.THEME,

@@ -645,3 +645,24 @@ def test_gathering_compiles_nothing():
     with counted() as compiled:
         trainer.train(long, 2)
     assert compiled == []
+
+
+def test_a_test_that_keeps_many_rows_says_so_once_and_how_to_do_without(monkeypatch):
+    monkeypatch.setattr("fluid.trainer.evaluation.evaluate._MANY", 50)
+    trainer = make()
+    with pytest.warns(errors.FluidWarning, match=r"rows of 'guess' \(\d+ B\) so far") as found:
+        kept = trainer.test(test_reader())["guess"]
+    assert "trainer.test(reader, fetch=['loss', 'worst', 'off'])" in str(found[0].message)
+    assert len(kept) == 21
+    np.testing.assert_array_equal(trainer.test(test_reader())["guess"], kept)  # it was said
+    scalars = make().test(test_reader(), fetch=["loss", "worst", "off"])
+    assert list(scalars.keys()) == ["loss", "worst", "off"]
+    assert len(make().test(test_reader(), fetch=["guess"])[0]) == 21  # asked for
+    make().train(reader(), 1, test_reader=test_reader(), restore_best=True)  # which keeps none
+
+
+def test_a_population_says_it_once_too(monkeypatch):
+    monkeypatch.setattr("fluid.trainer.evaluation.evaluate._MANY", 50)
+    population = fluid.Population(program, SGD(0.1), size=2)
+    with pytest.warns(errors.FluidWarning, match="rows of 'guess'"):
+        population.test(test_reader())
