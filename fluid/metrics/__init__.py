@@ -1,4 +1,4 @@
-"""Metrics that are accumulated over minibatches on the host, exactly and in bounded memory.
+"""Metrics that are accumulated over minibatches on the host, in bounded memory.
 
 Each has `update` for one minibatch, `eval` for the result so far and `reset`. `metric.of(...)` says which values of a
 program it reads, so that `trainer.test(reader, metrics={"auc": metric.of(preds="prediction", labels="label")})` streams

@@ -176,13 +176,14 @@ class Recall(MetricBase):
 
 @fitting("fluid.metrics.Auc")
 class Auc(MetricBase):
-    """Area under the receiver operating characteristic, from a histogram of the predictions.
+    """Area under the receiver operating characteristic, from a histogram of 4,096 bins of the predictions.
 
     Args:
       name: how the metric is called in messages.
       curve: "ROC", the only one.
       num_thresholds: predictions are counted in `num_thresholds + 1` bins, the i-th from `i / num_thresholds` on, as in
-        `layers.auc`. The area is exact where a positive and a negative example never share a bin.
+        `layers.auc`. The area is exact where a positive and a negative example never share a bin; a pair that does
+        counts half. More thresholds make it finer.
 
     Raises:
       ArgumentError: another curve, or a number of thresholds below 1.

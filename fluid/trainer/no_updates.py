@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from fluid.core import warn
-from fluid.optimizer.base import Minimizer, Rate
+from fluid.optimizer.base import Minimizer
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent
 from fluid.trainer.handlers import Handler
 
@@ -70,7 +71,7 @@ class NoUpdates(Handler):
         return None
 
 
-def _is_over(rate: Rate | None, begun: int, done: int, planned: int) -> bool:
+def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
     """Return whether a schedule gave 0 for most updates, and gives 0 from now on."""
     if not callable(rate) or _is_positive(rate, done):
         return False
@@ -80,9 +81,8 @@ def _is_over(rate: Rate | None, begun: int, done: int, planned: int) -> bool:
     return sum(_is_positive(rate, count) for count in before) < len(before) / 2
 
 
-def _is_positive(rate: Rate, count: int) -> bool:
+def _is_positive(rate: Any, count: int) -> bool:
     """Return whether the rate after `count` updates is another one than 0; of a population any of them."""
-    assert callable(rate)
     return bool(np.any(np.asarray(rate(jnp.int32(count))) != 0))
 
 

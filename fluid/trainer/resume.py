@@ -244,7 +244,7 @@ class Progress:
             if "source" not in reader and _counts_rows(reader.get("reader")) and reader["given"]:
                 log.warning(
                     "the reader keeps no position of its own, so %d minibatches of epoch %d are read and dropped",
-                    reader["given"],
+                    reader["given"] if "readers" in state else self.step,  # the last of them is compared first
                     self.epoch,
                 )
         try:

@@ -128,7 +128,7 @@ def test_row_05_stop_and_the_normal_end_save_and_delete_nothing(tmp_path):
         {"max_num_checkpoints": 0},
         {"step_interval": 1.5},
         {"step_interval": True},
-        {"keep_best": "loss"},
+        {"keep_best": "score"},
         {"keep_best": ("loss", "less")},
     ],
 )

@@ -33,7 +33,8 @@ def auc(
     """Area under the curve of a binary classifier, over all training steps so far and over the last ones.
 
     Probabilities are compared with the thresholds `k / num_thresholds`, for `k` from 1 to `num_thresholds`; those
-    between the same two count as equal. There are `num_thresholds + 1` bins, the last for probabilities of exactly 1.
+    between the same two count as equal. There are `num_thresholds + 1` bins, the last for probabilities of exactly 1;
+    the area is exact where no bin has rows of both classes.
     The numbers of positive and negative rows in each bin are states, which are saved with the parameters. Test mode
     does not change them: there, both areas are those of the batch that is fed, and `trainer.test` gives the area over
     the whole data set, from the sums over all batches.
