@@ -254,8 +254,9 @@ def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = Non
     Args:
       source: a Reader, a function that returns an iterable, or an iterable: a list of minibatches, a torch
         `DataLoader`, a Grain loader (its own iterator state is used), a Hugging Face data set.
-      in_order_for: "predict" or "test", whose results should come in the order of the data: a reader that shuffles is
-        warned of, once. None for a training.
+      in_order_for: what is made of the minibatches, and warned of, once, where a reader that shuffles spoils it:
+        "predict" and "test" for results with rows, "means" for a test of numbers, of which only those differ that do
+        not see all rows. None for a training.
 
     Returns:
       Minibatches: called once for each pass, with `state()` and `restore()`. A pass without any minibatch is an error.
@@ -274,7 +275,8 @@ def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = Non
     data_sets.refuse("reader=", source, rows=False, shuffle=in_order_for is None)
     made = Minibatches(source)
     if in_order_for is not None and (how := _shuffles(made.reader, in_order_for)):
-        warn_once(source, in_order_for, lambda: f"the reader of {in_order_for} shuffles, {how}: {_OTHER[in_order_for]}")
+        method = "predict" if in_order_for == "predict" else "test"
+        warn_once(source, in_order_for, lambda: f"the reader of {method} shuffles, {how}: {_OTHER[in_order_for]}")
     return made
 
 
@@ -284,8 +286,12 @@ _OTHER = {
         "without it; or fetch with the prediction what tells the rows apart: fetch=['prediction', 'label']"
     ),
     "test": (
-        "rows of its results come in an order that is not that of the data, and drop_last leaves out others each time; "
-        "only means of all rows stay the same. Read without it"
+        "rows of its results come in the order of the reader, which is not that of the data, and is another one in "
+        "each pass; numbers alone do not depend on it. Read without it"
+    ),
+    "means": (
+        "the rows that drop_last or firstn leaves out are others in each pass, so that each test is one of other data. "
+        "Read without it"
     ),
 }
 """What it means for a prediction, and for a test, that a reader shuffles."""
@@ -293,6 +299,11 @@ _OTHER = {
 
 def _shuffles(reader: Reader, method: str) -> str:
     """The part of a reader that gives rows an order of their own, as one may write it; empty where none is known."""
+    if method == "means" and not any(
+        (stage.get("drop_last") or "firstn" in stage) and any(part.get("shuffle") is not None for part in stages(stage))
+        for stage in stages(reader.plan)
+    ):
+        return ""
     for stage in stages(reader.plan):
         if stage.get("shuffle") is not None:
             if "arrays" in stage:
@@ -301,7 +312,7 @@ def _shuffles(reader: Reader, method: str) -> str:
             return f"reader.{'files(shuffle=True)' if isinstance(of, Mapping) and 'files' in of else 'shuffle(...)'}"
         if "bucket_by_length" in stage and method == "predict":
             return "reader.bucket_by_length(...)"
-    if isinstance(reader, Source):  # a DataLoader of torch
+    if isinstance(reader, Source) and method != "means":  # a DataLoader of torch
         sampler = getattr(reader.source, "sampler", None)
         if any(kind.__name__ == "RandomSampler" for kind in type(sampler).__mro__):
             return f"{type(reader.source).__name__}(shuffle=True)"

@@ -49,10 +49,16 @@ def shuffled_prediction():
     list(fluid.Trainer(regression, SGD).predict(reader, fetch="fc_0.tmp_0"))
 
 
-@THEME.mistake("A test with a reader that shuffles", errors.FluidWarning, "test shuffles", "reader.shuffle")
+@THEME.mistake("A test that returns rows, and shuffles", errors.FluidWarning, "test shuffles", "Read without")
 def shuffled_test():
     rows = fluid.reader.shuffle(list(zip(X, Y, strict=True)), buf_size=16)
-    fluid.Trainer(regression, SGD).test(fluid.reader.batch(rows, batch_size=8))
+    fluid.Trainer(regression, SGD).test(fluid.reader.batch(rows, batch_size=8), fetch="fc_0.tmp_0")
+
+
+@THEME.mistake("A test of some rows of a reader that shuffles", errors.FluidWarning, "each test is one of other data")
+def shuffled_part():
+    reader = fluid.reader.arrays({"x": X, "y": Y}, batch_size=6, shuffle=True, drop_last=True)
+    fluid.Trainer(regression, SGD).test(reader)
 
 
 @THEME.mistake("Augmentation inside of a cache", errors.FluidWarning, "every pass", "reader.map(augment, reader.cache(")

@@ -167,9 +167,10 @@ def test_readers_of_predictions_and_tests_that_shuffle_are_warned_of_once(how):
     source = shuffling()[how]
     (text,) = warned(lambda: [list(trainer.predict(source, fetch="h.tmp_0")) for _ in range(2)])
     assert f"predict shuffles, {how}" in text and "fetch=['prediction', 'label']" in text
-    (text,) = warned(lambda: trainer.train(source, num_epochs=2, handlers=[fluid.handlers.TestEvery(source)]))
+    (text,) = warned(lambda: [trainer.test(source, fetch=["h.tmp_0"]) for _ in range(2)])
     assert f"test shuffles, {how}" in text
-    assert not warned(lambda: trainer.test(source))
+    trainer.train(source, num_epochs=2, handlers=[fluid.handlers.TestEvery(source)])  # numbers, in any order
+    trainer.test(source)
     again = shuffling()[how]
     assert len(warned(lambda: list(infer.predict(again, feed_order=["x"])))) == 1
 
@@ -177,9 +178,25 @@ def test_readers_of_predictions_and_tests_that_shuffle_are_warned_of_once(how):
 def test_files_that_are_shuffled_are_warned_of(tmp_path):
     np.savez(tmp_path / "a.npz", x=X, y=X[:, :1])
     trainer = fluid.Trainer(regression, SGD)
-    (text,) = warned(lambda: trainer.test(reader.batch(reader.files(str(tmp_path / "a.npz"), shuffle=True), 4)))
+    rows = reader.batch(reader.files(str(tmp_path / "a.npz"), shuffle=True), 4)
+    (text,) = warned(lambda: trainer.test(rows, fetch=["h.tmp_0"]))
     assert "reader.files(shuffle=True)" in text
-    trainer.test(reader.batch(reader.files(str(tmp_path / "a.npz")), 4))
+    trainer.test(reader.batch(reader.files(str(tmp_path / "a.npz")), 4), fetch=["h.tmp_0"])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda columns: reader.arrays(columns, 3, shuffle=True, drop_last=True),
+        lambda columns: reader.firstn(reader.arrays(columns, 3, shuffle=True), 2),
+    ],
+)
+def test_a_test_of_other_rows_in_each_pass_is_warned_of_once(made):
+    trainer = fluid.Trainer(regression, SGD)
+    source = made({"x": X, "y": X[:, :1]})
+    (text,) = warned(lambda: trainer.train(source, num_epochs=2, handlers=[fluid.handlers.TestEvery(source)]))
+    assert "test shuffles, reader.arrays(shuffle=True)" in text and "each test is one of other data" in text
+    trainer.test(reader.shuffle(reader.arrays({"x": X, "y": X[:, :1]}, 3, drop_last=True), 3))
 
 
 def test_what_tells_the_rows_apart_or_keeps_their_order_is_not_warned_of():

@@ -133,12 +133,13 @@ class Evaluator:
           fetch: as in `Trainer.test`.
           feed: as in `Trainer.test`.
         """
-        source = minibatches(reader, in_order_for="test")
+        trained = member.program
+        program = trained if fetch is None else self._returning(trained, check_fetch(trained, fetch))
+        has_rows = rows and len(scalar_outputs(program)) < len(program.outputs)
+        source = minibatches(reader, in_order_for="test" if has_rows else "means")
         member.divide(source)
         if member.is_shared:
             group().meet(f"a test of {member.name}")
-        trained = member.program
-        program = trained if fetch is None else self._returning(trained, check_fetch(trained, fetch))
         fixed = constant(self._session, program, feed)
         request = replace(request_of(program, metrics), overrides=tuple(fixed.overrides))
         if member.name not in self._warned and fetch is None:
