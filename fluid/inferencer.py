@@ -8,6 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, fitting
+from fluid.distributed import group
 from fluid.missing import SpelledElsewhere
 from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
@@ -30,6 +31,7 @@ from fluid.session.prediction import (
     order_of_results,
     stream,
 )
+from fluid.session.seeds import Draw, Seeds
 from fluid.session.shown import ShowsProgram
 from fluid.storage import PathLike, Rename, newest_checkpoint, source_of
 
@@ -45,6 +47,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
     Batches are padded to the next power of two, so that many batch sizes need few compilations, and outputs are cut
     back to the examples that were given. A program runs unpadded if its examples depend on each other, which shows when
     two different paddings give different results; if an output has no batch dimension; or with `bucket=False`.
+
+    A program that draws random numbers draws other ones in each call, and in each Inferencer; see `docs/sampling.md`.
 
     Args:
       infer_func: the program function, the same that the training program calls; None for an exported model, or one
@@ -68,6 +72,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
       url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
         that is above: "http://host:8000", or of one of its models, "http://host:8000/v2/models/digits".
       token: what that server asks for, or None.
+      seed: of the random numbers of a program that samples, from 0 to 2**64 - 1: the calls of two Inferencers of one
+        seed draw the same sequence. None draws a seed from the system.
       parallel: as for `fluid.Trainer`; not for an exported model, which is made for one device.
       shardings: as for `fluid.Trainer`.
 
@@ -75,8 +81,10 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
       program: the discovered Program; a model behind a URL has none here.
       session: the Session underneath; nor this.
       remote: the model behind the URL, or None.
+      seeds: the sequence of its seeds; `seeds.first` is the seed that was given or that the system drew.
 
     Raises:
+      ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
       ParameterFileError: there is no such file, or it holds something else.
       ParameterError: parameters are missing or misshapen, or belong to other layers than those of their names here.
       CheckpointError: there is no such folder of checkpoints, or none in it is whole.
@@ -139,9 +147,11 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         strict: bool = True,
         url: str | None = None,
         token: str | None = None,
+        seed: int | None = None,
         parallel: Parallel = None,
         shardings: Shardings | None = None,
     ):
+        self.seeds = Seeds("Inferencer", seed)
         self.remote = None
         if url is not None:
             others = (infer_func, param_path, params, place, precision, rename, entry, checkpoint, shardings)
@@ -151,7 +161,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
                 )
             from fluid.remote import RemoteModel  # not everybody needs it
 
-            self.remote = RemoteModel(url, token)
+            self.remote = RemoteModel(url, token, seed)
             return
         if sum(source is not None for source in (param_path, params, checkpoint)) != 1:
             raise errors.ArgumentTypeError(
@@ -179,6 +189,11 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             if report.doubtful:
                 report.tell()
         self.program = next(iter(self.session.programs.values()))
+        if seed is not None:
+            self.seeds.of("Inferencer", self.program, seed)
+        elif (mesh := self.session.layout.mesh) is not None and mesh.is_multi_process and self.program.draws:
+            # All processes compute one answer, so that they draw the numbers of one seed.
+            self.seeds = Seeds("Inferencer", group().exchange("the seed of an Inferencer", self.seeds.first)[0])
         self._bucket = bucket
         ladders = self.program.buckets if buckets is None else buckets
         self._buckets = Buckets(self.program.feeds, ladders, max_compilations=None)
@@ -186,7 +201,14 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         # For arrays of shapes that have passed every check, and run as they are; those of the newest shapes first.
         self._answers: tuple[Answer, ...] = ()
 
-    def infer(self, feed: Mapping[str, Any] | Any, fetch: Fetch | None = None, return_numpy: bool = True) -> Results:
+    def infer(
+        self,
+        feed: Mapping[str, Any] | Any,
+        fetch: Fetch | None = None,
+        return_numpy: bool = True,
+        *,
+        seed: int | None = None,
+    ) -> Results:
         """Run the program on data.
 
         Args:
@@ -196,6 +218,9 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             takes the data of that feed alone.
           fetch: names of values to return instead of the outputs.
           return_numpy: False leaves arrays on the device, as JAX arrays, and returns sequences as LoDTensors.
+          seed: of the random numbers of this call, from 0 to 2**64 - 1: repeats one answer, whatever was called
+            before. A Session, an exported model and a server draw the same with it. None for other numbers in each
+            call.
 
         Returns:
           Results: one value for each output, or each name in `fetch`: an array `[batch, ...]`; for sequences a
@@ -205,10 +230,12 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
           FeedError: data does not fit.
           UnknownNameError: the program has no such feed or value.
           RemoteError: the server behind the URL does not answer, or refuses.
+          ArgumentError: the seed is no such number.
         """
         if self.remote is not None:
-            return self.remote.infer(feed if isinstance(feed, Mapping) else self._named(feed), fetch, return_numpy)
-        plain = fetch is None and return_numpy
+            named = feed if isinstance(feed, Mapping) else self._named(feed)
+            return self.remote.infer(named, fetch, return_numpy, seed)
+        plain = fetch is None and return_numpy and seed is None
         if plain:
             for answer in self._answers:
                 results = answer(feed)
@@ -228,7 +255,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         if not return_numpy:  # the step may still run after this call, when the caller changes its arrays
             feeds = self.session.take(feeds)
             overrides = self.session.take(overrides)
-        values = plan.begin(feeds, overrides)()
+        draw = None if seed is None else self.session.draw(self.seeds.of("infer", self.program, seed))
+        values = plan.begin(feeds, overrides, draw)()
         # Only arrays that are fed as they came are known by their shapes.
         if plain and all(type(v) is np.ndarray and feeds.get(n) is v for n, v in feed.items()):
             if plan.takes(feeds, values):
@@ -258,6 +286,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         feed_order: FeedOrder = None,
         *,
         feed: Mapping[str, Any] | None = None,
+        seed: int | None = None,
     ) -> Iterator[Results]:
         """Run the program over one pass of a reader, and give the results of each minibatch.
 
@@ -271,6 +300,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             are ignored, such as a label that the program does not declare.
           feed: what is fed beside every minibatch, as for `Session.run`: of a named value or a parameter, which it
             replaces, such as a scalar for all of its numbers; or of a feed that the reader does not give.
+          seed: of the random numbers of this pass: repeats it, minibatch by minibatch, as the calls of an Inferencer of
+            that seed do. None for other numbers in each pass.
 
         Returns:
           An iterator of Results, as `infer` returns them, one for each minibatch. Nothing is read before the first one
@@ -307,9 +338,13 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         feeder = Feeder(self.program.feeds, feed_order, buckets=self._buckets, only=needed)
         plan = self._plan((*needed, *fixed.feeds, *fixed.overrides), fetch)
         plan.padded = plan.padded and not fixed.has_rows
+        if seed is not None:
+            self.seeds.of("predict", self.program, seed)
+        seeds = Seeds("predict", seed) if seed is not None and self.program.draws else None
 
         def begin(minibatch: Any) -> Callable[[], Results]:
-            values = plan.begin({**minibatch, **fixed.feeds}, fixed.overrides)
+            draw = None if seeds is None else self.session.draw(seeds.next())
+            values = plan.begin({**minibatch, **fixed.feeds}, fixed.overrides, draw)
             return lambda: Results(on_host(values()), plan.names)
 
         return stream(source, lambda minibatch, index: self.session.take(feeder.feed(minibatch, index)), begin)
@@ -344,7 +379,12 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
         step = self.session.bind(program, request)
         names = program.output_names if names is None else names
-        return Plan(feeds, overrides, step, padded, names, program.batch_sizes)
+        draw = self._draw if program.draws else None
+        return Plan(feeds, overrides, step, padded, names, program.batch_sizes, draw)
+
+    def _draw(self) -> Draw | None:
+        """Return the random key of the next call."""
+        return self.session.draw(self.seeds.next())
 
     def _array(self, name: str) -> Array:
         program = self.program

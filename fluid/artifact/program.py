@@ -56,7 +56,7 @@ class ExportedProgram(Program):
         self.lines = {}
         self.returned = {}
         self.minimizes = []
-        self.random = entry.random
+        self.random = self._draws = entry.random
         self.orders = entry.orders
         self.lookups = ()
         self.dense_uses = frozenset()

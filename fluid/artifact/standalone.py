@@ -6,15 +6,19 @@ python standalone.py digits.fluid                         # says what is in it
 import standalone
 predict = standalone.load("digits.fluid")                 # or load("model.fluid", "encode")
 scores, = predict({"image": images})                      # a list; each new shape is compiled once
+image, = predict({"label": [[3]]}, seed=7)                # a model that samples: other numbers in each call without
 
 Sequences are lists of rows of any length, or tuples of padded data and lengths; results are such tuples.
 """
 
 import hashlib
 import io
+import itertools
 import json
 import os
+import secrets
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -70,17 +74,47 @@ def fed(feed: dict[str, Any], value: Any) -> Any:
     return (np.asarray(value[0], dtype), *(np.asarray(lengths, np.int32) for lengths in value[1:]))
 
 
-def load(path: Any, entry: str | None = None) -> Callable[[dict[str, Any]], list[Any]]:
-    """Read one entry point, the first by default; returns a function from feeds by name to results."""
+def checked(seed: Any) -> int:
+    """A seed, or a ValueError when it is no whole number from 0 to 2**64 - 1."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed.__index__() < 2**64:
+        raise ValueError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1, as in seed=7")
+    return int(seed.__index__())
+
+
+def seed_of(first: int, run: int) -> int:
+    """The seed of one call of a sequence."""
+    return int.from_bytes(hashlib.blake2b(f"{first}/{run}".encode(), digest_size=8).digest(), "little")
+
+
+def key_of(seed: int, like: jax.Array) -> jax.Array:
+    """The data of the random key of a seed, of the generator of another key."""
+    words = np.tile(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32), like.size // 2)
+    return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(jax.numpy.asarray(words)), 0))
+
+
+def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callable[..., list[Any]]:
+    """Read one entry point, the first by default; returns a function from feeds by name to results.
+
+    A model that samples draws other numbers in each call: of a sequence of the seed, or of one that the system draws;
+    the function takes a `seed`, too, to repeat one answer.
+    """
+    first = secrets.randbits(64) if seed is None else checked(seed)
+    calls = itertools.count()
     manifest, entries = read(path)
     check_version(manifest)
     known = manifest["entries"][entry or next(iter(manifest["entries"]))]
     arrays = {name: array_of(manifest["arrays"][name], entries) for name in known["arrays"]}
-    key = array_of(manifest["key"], entries) if known["random"] else None
+    like = array_of(manifest["key"], entries) if known["random"] else None
+    if seed is not None and like is None:
+        warnings.warn("load(seed=...): this model draws no random numbers, so that a seed does nothing", stacklevel=2)
     exported = [jax.export.deserialize(bytearray(entries[f["file"]])) for f in known["functions"]]
     functions = [(f["sizes"], jax.jit(e.call)) for f, e in zip(known["functions"], exported, strict=True)]
 
-    def run(feeds: dict[str, Any]) -> list[Any]:
+    def run(feeds: dict[str, Any], seed: int | None = None) -> list[Any]:
+        if seed is not None and like is None:
+            warnings.warn("seed=...: this model draws no random numbers, so that a seed does nothing", stacklevel=2)
+        number = None if seed is None else checked(seed)
+        key = None if like is None else key_of(seed_of(first, next(calls)) if number is None else number, like)
         values = {feed["name"]: fed(feed, feeds[feed["name"]]) for feed in known["feeds"]}
         sizes: dict[str, int] = {}
         for feed in known["feeds"]:

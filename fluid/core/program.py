@@ -112,7 +112,7 @@ class Program(SpelledElsewhere):
       equations: how many equations the function is, those inside of loops and branches counted once.
       convolves: whether one of them is a convolution.
       shared: the shared functions that it calls, by name.
-      random: whether a layer draws random numbers.
+      random: whether a layer draws random numbers, in training or in test mode.
       dense_uses: parameters that are used as a whole.
       orders: in which order of its elements a CPU computes with a parameter, by name, where it is another one.
       minimizes: what `optimizer.minimize` recorded.
@@ -142,6 +142,7 @@ class Program(SpelledElsewhere):
     exported = False
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
+    _draws: bool | None = None
 
     @fitting("fluid.Program")
     def __init__(
@@ -233,6 +234,34 @@ class Program(SpelledElsewhere):
     def values(self) -> dict[str, Array]:
         """Shape and dtype of every named value, in the order in which they are made; None stands for the batch."""
         return self._known_shapes().values
+
+    @property
+    def draws(self) -> bool:
+        """Whether a run in test mode draws random numbers; `random` is also true where training alone draws.
+
+        The first read traces the function once more, and only where `random` is true.
+        """
+        if self._draws is None:
+            self._draws = self.random and self._draws_in_test()
+        return self._draws
+
+    def _draws_in_test(self) -> bool:
+        specs = (self.parameters | self.states).items()
+        arrays = {name: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for name, spec in specs}
+        found = True
+
+        def run(arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> None:
+            nonlocal found
+            parameters, states = ({n: arrays[n] for n in part} for part in (self.parameters, self.states))
+            with explained_prints(_BATCHES[0], again=True):
+                frame, _ = self._run(Given(parameters=parameters, states=states, feeds=dict(feeds), key=key), TEST)
+            found = frame.declared.uses_randomness
+
+        try:
+            jax.eval_shape(run, arrays, self._stand_ins(_BATCHES[0]), jax.random.key(0))
+        except Exception:  # the run itself reports what is wrong with the function in test mode
+            return True
+        return found
 
     def _known_shapes(self) -> Shapes:
         """Shapes with None for what follows the batch, as another run of the function shows the first who asks."""

@@ -15,6 +15,7 @@ from fluid.place import OneDevice, Place, device_of
 from fluid.population.step import Members, MembersStep
 from fluid.reader.feeder import Feeder
 from fluid.session import Request, Session
+from fluid.session.seeds import Draw, root_of, seed_of
 from fluid.storage import LoadReport
 from fluid.storage.source import Source
 
@@ -107,6 +108,12 @@ class PopulationSession(Session):
         shared = {n: a for n, a in source.arrays.items() if n in specs and a.shape == specs[n].shape[1:]}
         stacked = {name: np.broadcast_to(array, specs[name].shape) for name, array in shared.items()}
         return super().take_params(source._replace(arrays={**source.arrays, **stacked}), None, *rest, **allowed)
+
+    def draw(self, seed: int | None) -> Draw | None:
+        """Return the random keys of a run in test mode: each member draws by itself; see `Session.draw`."""
+        if seed is None:
+            return None
+        return self.layout.place((np.stack([root_of(seed_of(seed, i)) for i in range(self.members)]), np.int32(0)))
 
     def unused(self, program: Program) -> set[str]:
         """The names of what differs among the members that a training step does not depend on."""

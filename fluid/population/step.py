@@ -13,6 +13,7 @@ from fluid.core.equations import unneeded
 from fluid.population.vary import Varied
 from fluid.session import BoundStep
 from fluid.session.names import RATE
+from fluid.session.seeds import Draw
 from fluid.session.step import Step
 
 # What a training step carries from one to the next: one of each member, and one counter of steps for all.
@@ -143,10 +144,10 @@ class MembersStep(BoundStep):
         self._left |= left
         return "members have stopped" if first and self.compiled else super()._reason(name, mode, shapes)
 
-    def _rest(self, overrides: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _rest(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
         if not self._members.arguments and not self._program.random:
             return super()._rest(overrides)
-        return overrides, self._scope.root, self._scope.step, self._members.arguments
+        return (overrides, *(draw or (self._scope.root, self._scope.step)), self._members.arguments)
 
 
 def _of_one(array: Any) -> jax.ShapeDtypeStruct:

@@ -33,12 +33,14 @@ class InferRequest:
       outputs: the results that are wanted, or None for all.
       id: which the answer repeats, or None.
       binary: whether results come as bytes, where nothing else is said of one.
+      seed: of the random numbers of a model that samples, or None for others in each answer.
     """
 
     inputs: Sequence[Tensor]
     outputs: Sequence[Wanted] | None = None
     id: str | None = None
     binary: bool = False
+    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class _Header(NamedTuple):
     outputs: Sequence[Wanted] | None
     id: str | None
     binary: bool
+    seed: int | None
 
 
 # Clients whose numbers are in binary form send the same few hundred bytes of JSON each time. To read them takes longer
@@ -121,12 +124,14 @@ def read_request(body: bytes, header_length: int | None = None, most_inputs: int
     """
     header, rest = _split(body, header_length)
     found = _KNOWN.get((header, most_inputs)) or _read_header(header, most_inputs)
-    return InferRequest(_read_tensors(found.inputs, rest), found.outputs, found.id, found.binary)
+    return InferRequest(_read_tensors(found.inputs, rest), found.outputs, found.id, found.binary, found.seed)
 
 
 def write_request(request: InferRequest) -> tuple[bytes, int]:
     """A request as a body, its tensors as bytes; and how many bytes of it are JSON."""
     header: dict[str, Any] = {"parameters": {"binary_data_output": request.binary}}
+    if request.seed is not None:
+        header["parameters"]["seed"] = request.seed
     if request.id is not None:
         header["id"] = request.id
     if request.outputs is not None:
@@ -215,9 +220,14 @@ def _read_header(header: bytes, most_inputs: int) -> _Header:
     if identity is not None and not isinstance(identity, str):
         raise errors.ProtocolError("the id of a request is a string")
     read = _Header(
-        _described(inputs), None if outputs is None else [_wanted(o, binary) for o in outputs], identity, binary
+        _described(inputs),
+        None if outputs is None else [_wanted(o, binary) for o in outputs],
+        identity,
+        binary,
+        _seed(parameters),
     )
-    if len(header) <= _SHORT and identity is None and all(tensor.size is not None for tensor in read.inputs):
+    repeated = identity is None and read.seed is None
+    if len(header) <= _SHORT and repeated and all(tensor.size is not None for tensor in read.inputs):
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
         _KNOWN[header, most_inputs] = read
@@ -290,6 +300,16 @@ def _flag(parameters: Mapping[str, Any], name: str, default: bool = False) -> bo
     value = parameters.get(name, default)
     if not isinstance(value, bool):
         raise errors.ProtocolError(f"the parameter {name} is true or false")
+    return value
+
+
+def _seed(parameters: Mapping[str, Any]) -> int | None:
+    value = parameters.get("seed")
+    if value is not None and (type(value) is not int or not 0 <= value < 2**64):
+        raise errors.ProtocolError(
+            f"the parameter seed is {short(value)}, expected a whole number from 0 to 2**64 - 1: "
+            f'"parameters": {{"seed": 7}}'
+        )
     return value
 
 

@@ -40,17 +40,20 @@ class Signature:
       feeds: the declarations by name.
       outputs: in order.
       named: whether the program named its outputs.
+      random: whether a model draws random numbers, so that `seed` in a request repeats an answer; None where the server
+        does not say it.
     """
 
     feeds: Mapping[str, FeedSpec]
     outputs: Sequence[Output]
     named: bool = True
+    random: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The part of the metadata that tells it."""
         inputs = [part for spec in self.feeds.values() for part in _described(spec, _limits(spec))]
         outputs = [part for output in self.outputs for part in _described(output, {})]
-        return {"inputs": inputs, "outputs": outputs, "parameters": {"named": self.named}}
+        return {"inputs": inputs, "outputs": outputs, "parameters": {"named": self.named, "random": bool(self.random)}}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], site: str) -> "Signature":
@@ -62,7 +65,9 @@ class Signature:
         try:
             feeds = [_feed(tensor, site) for tensor in _values(found["inputs"])]
             outputs = [Output(*_read(tensor)) for tensor in _values(found["outputs"])]
-            return cls({f.name: f for f in feeds}, outputs, bool(found.get("parameters", {}).get("named", True)))
+            parameters = found.get("parameters", {})
+            named, random = bool(parameters.get("named", True)), parameters.get("random")
+            return cls({f.name: f for f in feeds}, outputs, named, None if random is None else bool(random))
         except (KeyError, TypeError, AttributeError) as error:
             raise errors.ProtocolError(f"the metadata of {site} makes no sense: {error!r}") from error
 

@@ -12,6 +12,7 @@ from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
 from fluid.reader.columns import batch_size, check_feed
 from fluid.remote.connection import Connection, told
 from fluid.session import Results
+from fluid.session.seeds import Seeds, checked_seed
 
 _MODELS = "/v2/models"
 # What a server may call the errors of `infer`, and what they are here.
@@ -28,6 +29,8 @@ class RemoteModel:
       url: of the server, when it has one model; or of a model, "http://host:8000/v2/models/digits", to which
         "/versions/2" may be added.
       token: what the server was told to ask for, or None.
+      seed: of the random numbers of a model that samples: of calls in their order, as for an Inferencer that has the
+        model. None leaves it to the server to draw.
 
     Attributes:
       url: as it was given.
@@ -40,7 +43,7 @@ class RemoteModel:
       RemoteError: the server does not answer, or refuses.
     """
 
-    def __init__(self, url: str, token: str | None = None):
+    def __init__(self, url: str, token: str | None = None, seed: int | None = None):
         self._connection = Connection(url, token, "python -m fluid serve MODEL")
         self.url = url
         base, model, rest = self._connection.path.partition(f"{_MODELS}/")
@@ -48,9 +51,17 @@ class RemoteModel:
         described = self._get(self._path)
         self.name = str(described.get("name"))
         self.signature = protocol.Signature.from_json(described, url)
+        self._draws = seed is not None
+        self._seeds = Seeds("Inferencer", seed)
+        if seed is not None:
+            self._check_random("Inferencer", seed)
 
     def infer(
-        self, feed: Mapping[str, Any], fetch: str | Sequence[str] | None = None, return_numpy: bool = True
+        self,
+        feed: Mapping[str, Any],
+        fetch: str | Sequence[str] | None = None,
+        return_numpy: bool = True,
+        seed: int | None = None,
     ) -> Results:
         """Ask for the outputs; see `Inferencer.infer`.
 
@@ -65,7 +76,10 @@ class RemoteModel:
         if values:
             batch_size(values)
         request = protocol.InferRequest(
-            protocol.to_tensors(values), [protocol.Wanted(n, True) for n in names], binary=True
+            protocol.to_tensors(values),
+            [protocol.Wanted(n, True) for n in names],
+            binary=True,
+            seed=self._seed(seed),
         )
         body, length = protocol.write_request(request)
         status, headers, answer = self._connection.exchange(
@@ -78,6 +92,20 @@ class RemoteModel:
         results = protocol.from_tensors(response.outputs, {o.name: o.lod_level for o in signature.outputs})
         ready = [_given_back(protocol.padded_as_before(results[name]), return_numpy) for name in names]
         return Results(ready, tuple(names) if signature.named or fetch is not None else None)
+
+    def _seed(self, seed: int | None) -> int | None:
+        """Return the seed of a request; None where the server draws, or nothing is drawn."""
+        if seed is not None:
+            seed = checked_seed("infer", seed)
+            self._check_random("infer", seed)
+        if self.signature.random is False:
+            return None
+        return self._seeds.next() if seed is None and self._draws else seed
+
+    def _check_random(self, call: str, seed: int) -> None:
+        """Warn, once, of a seed for a model that is known to draw nothing."""
+        if self.signature.random is False:
+            self._seeds.unused(call, self.name, seed)
 
     def _checked_names(self, feed: Mapping[str, Any]) -> Mapping[str, FeedSpec]:
         specs = self.signature.feeds

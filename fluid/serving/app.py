@@ -164,7 +164,7 @@ class App:
         alone = self._company.is_alone(request.client)
         levels = {name: spec.lod_level for name, spec in version.runner.signature.feeds.items()}
         _check_outputs(version, asked)
-        job = version.runner.job(protocol.from_tensors(asked.inputs, levels), self._settings.timeout)
+        job = version.runner.job(protocol.from_tensors(asked.inputs, levels), self._settings.timeout, asked.seed)
         try:
             if not (alone and version.runner.is_quick(job) and version.batcher.run_now(job)):
                 version.batcher.submit(job)

@@ -16,6 +16,7 @@ from fluid.serving.metrics import Metrics
 from fluid.serving.runner import Runner
 from fluid.serving.settings import Settings
 from fluid.session import Session
+from fluid.session.seeds import Seeds
 
 LOG = logging.getLogger("fluid.serving")
 _FILE = "model.fluid"
@@ -33,16 +34,26 @@ class Version:
       program: what it computes.
       settings: how to batch.
       metrics: where its batches are counted.
+      seeds: of requests that name none; None draws a seed from the system.
 
     Attributes:
       ready: whether it answers.
     """
 
-    def __init__(self, model: str, version: str, session: Session, program: Any, settings: Settings, metrics: Metrics):
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        session: Session,
+        program: Any,
+        settings: Settings,
+        metrics: Metrics,
+        seeds: Seeds | None = None,
+    ):
         self.model = model
         self.version = version
         self.ready = False
-        self.runner = Runner(session, program, settings, model)
+        self.runner = Runner(session, program, settings, model, seeds)
         self._metrics = metrics
         self.batcher = Batcher(
             self._run,
@@ -202,7 +213,7 @@ class Models:
         if isinstance(source, Inferencer):
             if source.remote is not None:
                 raise errors.ArgumentError(f"the model {name!r} is at {source.remote.url} already; give a file of it")
-            return [Version(name, "1", source.session, source.program, self._settings, self._metrics)]
+            return [Version(name, "1", source.session, source.program, self._settings, self._metrics, source.seeds)]
         path = pathlib.Path(source)
         if path.is_dir() and not (path / _FILE).is_file():
             self._folders[name] = path

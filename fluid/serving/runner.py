@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from fluid.serving.batching import Job, Values
 from fluid.serving.settings import Settings
 from fluid.serving.shapes import Shapes, cut, joined, made_up
 from fluid.session import Request, Session
+from fluid.session.seeds import Draw, Seeds
 
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
 # Batches of other sizes sum in another order; what is further apart than that depends on the number of rows.
@@ -32,14 +34,16 @@ class Runner:
       program: the model.
       settings: the sizes to compile it for.
       name: of the model, for messages.
+      seeds: of requests that name none; None draws a seed from the system.
 
     Attributes:
       signature: what it takes and gives; known after `warm_up`.
       together: whether rows of different requests may be in one batch; known after `warm_up`.
     """
 
-    def __init__(self, session: Session, program: Program, settings: Settings, name: str):
+    def __init__(self, session: Session, program: Program, settings: Settings, name: str, seeds: Seeds | None = None):
         self.session = session
+        self._seeds = seeds or Seeds("serve")
         self._step = session.bind(program, Request(TEST, None, tuple(program.feeds), settled=True))
         site = f"the model {name}"
         # A message must not tell where the file of a model is.
@@ -53,8 +57,9 @@ class Runner:
         self._warm = 0
         self._seconds: dict[tuple[Any, int], float] = {}
         self._quick: set[tuple[Any, int]] = set()
-        self.signature = Signature(self._specs, (), program.output_names is not None)
+        self.signature = Signature(self._specs, (), program.output_names is not None, program.draws)
         self.together = False
+        self._padded = False
 
     @property
     def max_rows(self) -> int:
@@ -77,15 +82,21 @@ class Runner:
                 self._keys.add(key)
                 values = self._run(feeds)
                 self._seconds[key, size] = min(self._timed(feeds) for _ in range(3))
-        self.signature = Signature(self._specs, self._outputs(values), self._program.output_names is not None)
-        self.together = self._has_rows() and not self._program.random and self._is_independent(random)
+        self.signature = replace(self.signature, outputs=self._outputs(values))
+        self._padded = self._has_rows() and self._is_independent(random)
+        self.together = self._padded and not self._program.draws  # each request draws by itself
         self._warm = len(self._keys)
         if self.together and self.session.device.platform == "cpu":
             code = str(self._step.lowered(feeds).compile().as_text())
             self._quick = {k for k, seconds in self._seconds.items() if seconds <= _QUICK} if is_steady(code) else set()
 
-    def job(self, values: Mapping[str, Any], timeout: float) -> Job:
+    def job(self, values: Mapping[str, Any], timeout: float, seed: int | None = None) -> Job:
         """Check what a request feeds.
+
+        Args:
+          values: by name.
+          timeout: seconds until nobody waits for the answer.
+          seed: of its random numbers, or None.
 
         Raises:
           FeedError: data does not fit, or is more than is served.
@@ -103,7 +114,7 @@ class Runner:
         checked = self._shapes.padded(rung, checked)
         key = self._shapes.key(rung, checked)
         self._check_key(key)
-        return Job(checked, rows, key if self.together else None, time.monotonic() + timeout)
+        return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed)
 
     def is_quick(self, job: Job) -> bool:
         """Whether a job by itself takes so little time, whatever its values are, that everything else may wait for it.
@@ -126,24 +137,27 @@ class Runner:
 
     def run(self, jobs: Sequence[Job]) -> list[Values]:
         """The results of jobs of the same shape, by name."""
-        if not self.together:
-            return [dict(zip(self._names, self._run(job.values), strict=True)) for job in jobs]
+        if len(jobs) > 1 and not self.together:
+            return [values for job in jobs for values in self.run([job])]
+        draw = self.session.draw(self._seeds.of("serve", self._program, jobs[0].seed))
+        if not self._padded:
+            return [dict(zip(self._names, self._run(jobs[0].values, draw), strict=True))]
         rows = sum(job.rows for job in jobs)
         room = self._shapes.room(rows)
         if len(jobs) == 1 and rows == room:
-            return [dict(zip(self._names, self._run(jobs[0].values), strict=True))]
-        values = self._run(joined([job.values for job in jobs], room))
+            return [dict(zip(self._names, self._run(jobs[0].values, draw), strict=True))]
+        values = self._run(joined([job.values for job in jobs], room), draw)
         ends = itertools.accumulate(job.rows for job in jobs)
         return [
             {name: cut(value, end - job.rows, end) for name, value in zip(self._names, values, strict=True)}
             for job, end in zip(jobs, ends, strict=True)
         ]
 
-    def _run(self, feeds: Mapping[str, Any]) -> list[Any]:
+    def _run(self, feeds: Mapping[str, Any], draw: Draw | None = None) -> list[Any]:
         # To go through a tree takes longer than to copy a small array.
         return [
             np.asarray(value) if isinstance(value, jax.Array) else jax.tree.map(np.asarray, value)
-            for value in self._step.raw(feeds)
+            for value in self._step.raw(feeds, draw=draw)
         ]
 
     def _timed(self, feeds: Mapping[str, Any]) -> float:
@@ -161,7 +175,7 @@ class Runner:
         sizes = self._shapes.rows
         if rows > sizes[-1]:
             raise errors.FeedError(f"found {rows} rows, expected at most {sizes[-1]}; send them in several requests")
-        if not self.together and self._has_rows() and rows not in sizes:
+        if not self._padded and self._has_rows() and rows not in sizes:
             raise errors.FeedError(
                 f"found {rows} rows, expected one of {', '.join(map(str, sizes))}: the rows of this model depend on "
                 f"each other, so that none can be added"

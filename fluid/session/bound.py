@@ -21,6 +21,7 @@ from fluid.session.own_step import StepFunction
 from fluid.session.rates import Rates
 from fluid.session.results import Results
 from fluid.session.rules import Rule
+from fluid.session.seeds import Draw
 from fluid.session.step import Request, Step
 
 if TYPE_CHECKING:
@@ -180,20 +181,42 @@ class BoundStep:
             self._ahead = False
         self._train = Ahead(jitted, lowered, feeds, take)
 
-    def __call__(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Results:  # noqa: B006
-        """Run one step on the session's arrays and put the new ones in their place."""
-        return self.and_also(feeds, overrides)[0]
+    def __call__(
+        self,
+        feeds: Mapping[str, Any],
+        overrides: Mapping[str, Any] = {},  # noqa: B006
+        draw: Draw | None = None,
+    ) -> Results:
+        """Run one step on the session's arrays and put the new ones in their place; `draw` as for `raw`."""
+        return self.and_also(feeds, overrides, draw)[0]
 
-    def and_also(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> tuple[Results, Results]:  # noqa: B006
+    def and_also(
+        self,
+        feeds: Mapping[str, Any],
+        overrides: Mapping[str, Any] = {},  # noqa: B006
+        draw: Draw | None = None,
+    ) -> tuple[Results, Results]:
         """Run one step; returns what the request fetches, and by name what it asks for beside that."""
-        values = self.raw(feeds, overrides)
+        values = self.raw(feeds, overrides, draw)
         names = self._step.request.also
         if not names:
             return Results(values, self._names), _NOTHING
         return Results(values[0], self._names), Results(values[1], names)
 
-    def raw(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any] = {}) -> Any:  # noqa: B006
-        """Run one step; returns what the jitted function returns, without names."""
+    def raw(
+        self,
+        feeds: Mapping[str, Any],
+        overrides: Mapping[str, Any] = {},  # noqa: B006
+        draw: Draw | None = None,
+    ) -> Any:
+        """Run one step; returns what the jitted function returns, without names.
+
+        Args:
+          feeds: arrays by name.
+          overrides: values that replace named values.
+          draw: the random key of a run that changes nothing, see `Session.draw`; None for the key of the next training
+            step, which is the same until then. A training step ignores it.
+        """
         if not self._checked:
             self._check_missing(feeds, overrides)
         scope = self._scope
@@ -201,10 +224,10 @@ class BoundStep:
             self._fit()
         if not self._step.training:
             if not scope.trained:
-                results = self._test(self._kept(), feeds, *self._rest(overrides))
+                results = self._test(self._kept(), feeds, *self._rest(overrides, draw))
             else:
                 with scope.lock:  # a step in another thread takes these arrays over
-                    results = self._test(self._kept(), feeds, *self._rest(overrides))
+                    results = self._test(self._kept(), feeds, *self._rest(overrides, draw))
             if self._compiling:
                 self._end_compilation()
             return results
@@ -299,10 +322,10 @@ class BoundStep:
         root = self._scope.root if self._step.draws else None
         return {"arrays": self._kept(), "root": root, "rates": self._rates.of(self._program.name)}
 
-    def _rest(self, overrides: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _rest(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
         # A small net answers in microseconds, of which each argument takes its share, empty ones too.
         if self._program.random:
-            return overrides, self._scope.root, self._scope.step
+            return (overrides, *(draw or (self._scope.root, self._scope.step)))
         return (overrides,) if overrides else ()
 
     def _carry(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from fluid.reader.buckets import Buckets
 from fluid.session.bound import BoundStep
 from fluid.session.names import Fetch, check_feed, check_fetch, split_names
 from fluid.session.results import Results
+from fluid.session.seeds import Draw
 from fluid.session.step import Request, checked_mode
 
 
@@ -23,13 +24,22 @@ class Fed:
       mode: "train" or "test"; either changes nothing.
       feeds: arrays by name, as a step takes them.
       overrides: what takes the place of other values, by name.
+      draw: the random key of all values, see `Session.draw`; None for that of the next training step.
     """
 
-    def __init__(self, program: Program, mode: str, feeds: Mapping[str, Any], overrides: Mapping[str, Any]):
+    def __init__(
+        self,
+        program: Program,
+        mode: str,
+        feeds: Mapping[str, Any],
+        overrides: Mapping[str, Any],
+        draw: Draw | None = None,
+    ):
         self._program = program
         self._mode = mode
         self._feeds = feeds
         self._overrides = overrides
+        self._draw = draw
         self._kept: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}  # those that the kept values were computed from
 
@@ -46,7 +56,7 @@ class Fed:
             self._forget_old(scope)
             if missing := tuple(name for name in names if name not in self._kept):
                 request = Request(self._mode, missing, tuple(self._feeds), tuple(self._overrides), updates=False)
-                values = bind(self._program, request)(self._feeds, self._overrides)
+                values = bind(self._program, request)(self._feeds, self._overrides, self._draw)
                 self._kept.update(zip(missing, values, strict=True))
         found = [self._kept[name] for name in names]
         return found[0] if isinstance(fetch, str) and not is_glob(fetch) else Results(found, names)
@@ -77,6 +87,7 @@ class ValuesOnDemand:
     taken: Callable[..., tuple[dict[str, Any], dict[str, Any]]]
     buckets: Callable[..., Buckets]
     _check_open: Callable[[], None]
+    _drawn: Callable[..., Draw | None]
     _fed: Fed | None = None
 
     def feed(
@@ -84,14 +95,19 @@ class ValuesOnDemand:
         feed: Mapping[str, Any],
         program: str | Callable[[], Any] | Program | None = None,
         mode: str = TEST,
+        *,
+        seed: int | None = None,
     ) -> None:
         """Feed a program, to look at its values one by one, see `value`. Nothing is computed yet.
+
+        All values of one feed are computed from the same random numbers.
 
         Args:
           feed: as for `run`.
           program: as for `run`.
           mode: "test"; or "train" for the values of a training step, with its random numbers, which trains nothing
             all the same.
+          seed: as for `run`.
 
         Raises:
           FeedError, UnknownNameError: as from `run`; what was fed before stays then.
@@ -100,7 +116,9 @@ class ValuesOnDemand:
         found = self.find(program)
         checked = check_feed(found, feed)
         given, replaced = split_names(found, checked)
-        self._fed = Fed(found, checked_mode(mode), *self.taken(found, checked, given, replaced, self.buckets(found)))
+        taken = self.taken(found, checked, given, replaced, self.buckets(found))
+        draw = self._drawn(found, checked_mode(mode), seed, "session.feed")
+        self._fed = Fed(found, mode, *taken, draw)
 
     def value(self, fetch: Fetch) -> Any:
         """A value of the program that was fed last: computed when it is asked for, and kept until the next `feed`.

@@ -16,6 +16,7 @@ from fluid.reader.prefetch import Prefetcher
 from fluid.session.bound import BoundStep
 from fluid.session.names import check_feed, split_names
 from fluid.session.results import Results
+from fluid.session.seeds import Draw
 from fluid.session.session import Session
 from fluid.session.step import Request
 
@@ -214,6 +215,7 @@ class Plan:
       padded: whether batches may be padded.
       names: of the results, or None.
       sizes: to which batches may be padded; None for powers of two.
+      draw: returns the random key of the next call; None for a program that draws nothing.
     """
 
     def __init__(
@@ -224,6 +226,7 @@ class Plan:
         padded: bool,
         names: Sequence[str] | None,
         sizes: Sequence[int] | None,
+        draw: Callable[[], Draw | None] | None = None,
     ):
         self.feeds = feeds
         self.overrides = overrides
@@ -231,6 +234,7 @@ class Plan:
         self.padded = padded
         self.names = names
         self._sizes = sizes
+        self._draw = draw
         self.ragged = any(spec.lod_level for _, spec in feeds)
         self._proven = False  # whether padding was shown to leave the results as they are
 
@@ -271,7 +275,8 @@ class Plan:
             arrays.extend(map(as_numpy, values))
             return results
 
-        run = self.step.direct()
+        draw, raw = self._draw, self.step.raw
+        run = self.step.direct() if draw is None else lambda feed: raw(feed, {}, draw())
         on_cpu = all(device.platform == "cpu" for value in values for device in value.devices())
         run = soon(run, fetched) if on_cpu else lambda feed: fetched(run(feed))
 
@@ -286,23 +291,32 @@ class Plan:
 
         return answer
 
-    def begin(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Callable[[], Sequence[Any]]:
+    def begin(
+        self, feeds: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None = None
+    ) -> Callable[[], Sequence[Any]]:
         """Start a batch, padded to the next power of two unless padding changes the results.
+
+        Args:
+          feeds: arrays by name.
+          overrides: what takes the place of other values, by name.
+          draw: the random key; None for the next one, of a program that draws random numbers.
 
         Returns:
           A function that gives the values, and waits for them where they are to be cut.
         """
+        if draw is None and self._draw is not None:
+            draw = self._draw()
         rows = _with_rows(feeds, overrides) if self.padded else {}
         size = batch_size(rows) if rows else 0
         room = self._room(size) if size else 0
         if room == size:
-            values = self.step.raw(feeds, overrides)
+            values = self.step.raw(feeds, overrides, draw)
             return lambda: values
-        padded = self._begin(feeds, overrides, room, repeat_last)
+        padded = self._begin(feeds, overrides, room, repeat_last, draw)
         if not self._proven:
-            if not _equal(padded(), self._begin(feeds, overrides, room, add_zeros)()):
+            if not _equal(padded(), self._begin(feeds, overrides, room, add_zeros, draw)()):
                 self.padded = False
-                values = self.step.raw(feeds, overrides)
+                values = self.step.raw(feeds, overrides, draw)
                 return lambda: values
             self._proven = True
         return padded
@@ -314,11 +328,11 @@ class Plan:
         return min((room for room in self._sizes if room >= size), default=size)
 
     def _begin(
-        self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any]
+        self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any], draw: Draw | None
     ) -> Callable[[], Sequence[Any]]:
         size = batch_size(_with_rows(feeds, overrides))
         feeds, overrides = jax.tree.map(lambda x: pad(x, room - size) if np.ndim(x) else x, (feeds, overrides))
-        values = self.step.raw(feeds, overrides)
+        values = self.step.raw(feeds, overrides, draw)
         # Results are cut on the host: on the device each size would be a compilation of its own.
         return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import errors
 from fluid.compilation import keep_compilations, price_of
@@ -31,6 +32,7 @@ from fluid.session.rates import Rates
 from fluid.session.results import Results, UnderWay
 from fluid.session.rules import Rule, rules_of
 from fluid.session.saving import SavesArrays
+from fluid.session.seeds import Draw, Seeds, root_of
 from fluid.session.step import Request, checked_mode
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
       layout: where they lie.
+      seeds: of runs in test mode; training steps, checkpoints and tests know nothing of them.
       rates: the learning rates of all programs, see `learning_rates`.
       freezing: what training leaves as it is, see `freeze`.
       step_function: what was given as `step`.
@@ -129,6 +132,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         self.rules: dict[str, list[Rule]] = {}
         self.compilations = Compilations()
         self.scope = Scope(seed, self._on_device)
+        self.seeds = Seeds("Session", int(seed) % 2**64)
         self.rates = Rates(self._on_device)
         self.freezing = Freezing(self.scope, self.rules, self._on_device, self.members)
         self.step_function = step
@@ -259,8 +263,13 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         feed: Mapping[str, Any] | None = None,
         fetch: Fetch | None = None,
         mode: str | None = None,
+        *,
+        seed: int | None = None,
     ) -> Results:
         """Run a program once.
+
+        A program that draws random numbers in test mode draws other ones in each run: a sequence that follows from the
+        seed of the session, apart from that of training steps.
 
         Args:
           program: its name, its function or itself; may be left out when there is one.
@@ -270,12 +279,15 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
             run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised). A
               training step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
           mode: "train" updates parameters and states, "test" changes nothing; None for that of the session.
+          seed: of the random numbers of this run, in test mode: a number from 0 to 2**64 - 1 repeats one answer. None
+            for the next of the sequence.
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
 
         Raises:
           FeedError: data does not fit; UnknownNameError: no such program, feed or value. The Scope stays as it was.
+          ArgumentError: a seed for a training step, or one that is no such number.
         """
         self._check_open()
         found = self.find(program)
@@ -285,9 +297,10 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         names = None if fetch is None else check_fetch(found, fetch, mode)
         step = self.bind(found, Request(mode, names, given, replaced))
         if isinstance(feed, Feed) and feed.program is found:  # converted already
-            results = step(feed.arrays)
+            taken: tuple[Mapping[str, Any], Mapping[str, Any]] = (feed.arrays, {})
         else:
-            results = step(*self.taken(found, feed, given, replaced, step.buckets))
+            taken = self.taken(found, feed, given, replaced, step.buckets)
+        results = step(*taken, self._drawn(found, mode, seed))
         if isinstance(feed, Feed):  # while the device works
             feed.advance()
         return results
@@ -355,6 +368,26 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         feeds = buckets.pad({n: read_feed(program.feeds[n], feed[n]) for n in given})
         self.nans.look(program.feeds, feeds)
         return self.take(feeds), self.take({n: as_array(feed[n]) for n in replaced})
+
+    def _drawn(self, program: Program, mode: str, seed: int | None, call: str = "session.run") -> Draw | None:
+        """Return the random key of a run in test mode, see `Seeds.of`; None where nothing is drawn, and in training."""
+        if mode == TRAIN and seed is not None:
+            raise errors.ArgumentError(
+                f"{call}(mode='train', seed={seed!r}): a training step draws from the seed of the session and the "
+                f"number of the step, expected seed= with mode='test' alone; fluid.Session(program, seed=7) is another "
+                f"sequence of training steps"
+            )
+        if mode == TRAIN:
+            return None
+        return self.draw(self.seeds.of(call, program, seed))
+
+    def draw(self, seed: int | None) -> Draw | None:
+        """Return the random key of a run in test mode: with `seed=7`, that of the first step of `Session(seed=7)`.
+
+        Args:
+          seed: of the run, see `Seeds.of`; None where nothing is drawn.
+        """
+        return None if seed is None else self.layout.place((root_of(seed), np.int32(0)))
 
     def bind(self, program: Program, request: Request) -> BoundStep:
         """The compiled step for a request; the same one for equal requests."""

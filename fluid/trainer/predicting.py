@@ -11,6 +11,7 @@ from fluid.reader.feeder import FeedOrder
 from fluid.session import Request, Results, check_fetch
 from fluid.session.names import Fetch
 from fluid.session.prediction import constant, needed_feeds, on_host, order_of_results, stream
+from fluid.session.seeds import Seeds
 from fluid.session.shown import ShowsProgram
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.programs import Member, ProgramFunction, check_data
@@ -108,6 +109,7 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         program: str | ProgramFunction | None = None,
         *,
         feed: Mapping[str, Any] | None = None,
+        seed: int | None = None,
     ) -> Iterator[Results]:
         """Run a program over one pass of a reader, in test mode, and give the results of each minibatch.
 
@@ -122,6 +124,8 @@ class Predicting(ShowsProgram, SpelledElsewhere):
           program: its name or its function; may be left out when there is one.
           feed: what is fed beside every minibatch, as for `Session.run`: of a named value or a parameter, which it
             replaces, such as a scalar for all of its numbers; or of a feed that the reader does not give.
+          seed: of the random numbers of this pass: a number from 0 to 2**64 - 1 repeats it. None draws other ones in
+            each pass and for each minibatch, in a sequence that follows from the seed of the Trainer.
 
         Returns:
           An iterator of Results: NumPy arrays `[batch, ...]`, for sequences SequenceBatches of NumPy arrays; by name
@@ -155,10 +159,15 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         # What is fed from other programs reads all that those need.
         only = needed if member.chain is None else member.reads.keys() - fixed.feeds.keys()
         interrupts = self._signals if self._training else None
+        seeds = session.seeds if seed is None else Seeds("predict", seed)
+        draws = member.chain is not None or found.draws
+        if seed is not None and not draws:
+            session.seeds.unused("predict", found.name, seed)
 
         def begin(minibatch: Any) -> Callable[[], Results]:
-            fed = {**member.fed({**minibatch, **fixed.feeds}), **fixed.feeds}
-            values = step.raw({name: fed[name] for name in (*needed, *fixed.feeds)}, fixed.overrides)
+            draw = session.draw(seeds.next()) if draws else None
+            fed = {**member.fed({**minibatch, **fixed.feeds}, draw), **fixed.feeds}
+            values = step.raw({name: fed[name] for name in (*needed, *fixed.feeds)}, fixed.overrides, draw)
             return lambda: Results(on_host(values), shown)
 
         return stream(source, member.convert(feed_order, session.buckets(found), only, interrupts), begin)
@@ -169,6 +178,8 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         fetch: Fetch | None = None,
         mode: str = TEST,
         program: str | ProgramFunction | None = None,
+        *,
+        seed: int | None = None,
     ) -> Results:
         """Run a program once, to look at it: nothing is trained unless `mode` says so.
 
@@ -177,6 +188,7 @@ class Predicting(ShowsProgram, SpelledElsewhere):
           fetch: as for `Session.run`.
           mode: "test"; or "train" for one training step, of which no handler is told.
           program: its name or its function; may be left out when there is one.
+          seed: as for `Session.run`.
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
@@ -193,4 +205,4 @@ class Predicting(ShowsProgram, SpelledElsewhere):
           >>> trainer.run({"x": np.ones((3, 2))}, fetch=["out", "out.w_0@GRAD"])
           {out: float32[3, 1], out.w_0@GRAD: float32[2, 1]}
         """
-        return self.session.run(self._member(program, "run").program, feed, fetch, mode)
+        return self.session.run(self._member(program, "run").program, feed, fetch, mode, seed=seed)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from fluid.core import FeedSpec
 from fluid.session import BoundStep
+from fluid.session.seeds import Draw
 
 
 class Link(NamedTuple):
@@ -44,12 +45,12 @@ class Chain:
         self._own = own
         self._links = links
 
-    def __call__(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """The feed of the program for a minibatch of `reads`."""
+    def __call__(self, feed: Mapping[str, Any], draw: Draw | None = None) -> dict[str, Any]:
+        """Return the feed of the program for a minibatch of `reads`; `draw` as for `BoundStep.raw`."""
         computed: dict[str, Any] = {}
         for link in self._links:
-            needed = feed if link.chain is None else {**feed, **link.chain(feed)}
-            values = link.step({name: needed[name] for name in link.needs})
+            needed = feed if link.chain is None else {**feed, **link.chain(feed, draw)}
+            values = link.step({name: needed[name] for name in link.needs}, draw=draw)
             computed.update(zip(link.feeds, values, strict=True))
         both = {**feed, **computed}
         return {name: both[name] for name in self._own if name in both}

@@ -13,6 +13,7 @@ from fluid.reader.buckets import Buckets
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.resident import Resident, RowFeed, Rows
 from fluid.session import Session
+from fluid.session.seeds import Draw
 from fluid.trainer.programs.chain import Chain
 from fluid.trainer.programs.parts import Parts, without
 from fluid.trainer.programs.training_program import TrainingProgram
@@ -94,9 +95,14 @@ class Member:
             expected[name] = jax.ShapeDtypeStruct(shape, spec.held, sharding=lies)
         return expected
 
-    def fed(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The feed of a step for a minibatch: with what other programs compute, from the parameters as they are now."""
-        return feed if self.chain is None else self.chain(feed)
+    def fed(self, feed: Mapping[str, Any], draw: Draw | None = None) -> Mapping[str, Any]:
+        """Return the feed of a step: the minibatch, and what other programs compute with the parameters of now.
+
+        Args:
+          feed: the minibatch.
+          draw: the random key of those programs, as for `BoundStep.raw`.
+        """
+        return feed if self.chain is None else self.chain(feed, draw)
 
     def convert(
         self,

@@ -1,0 +1,131 @@
+"""Seeds: the random numbers of runs in test mode, which are others in each run and can be repeated."""
+
+import functools
+import hashlib
+import itertools
+import secrets
+from typing import Any
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.core import Program, warn
+from fluid.core.arguments import whole_number
+
+# The random root of a run in test mode and the number of its step, both on the device.
+Draw = tuple[Any, Any]
+
+_BITS = 64
+
+
+class Seeds:
+    """A sequence of seeds, one for each run in test mode of a program that draws random numbers.
+
+    Run number n of a sequence draws what a run with `seed=seed_of(first, n)` draws. Several threads may ask at once.
+
+    Args:
+      call: which takes the seed, for messages, such as "Inferencer".
+      seed: the seed of the sequence, from 0 to 2**64 - 1; None draws one from the system.
+
+    Attributes:
+      first: the seed of the sequence.
+
+    Raises:
+      ArgumentError: the seed is no such number.
+
+    Example:
+      >>> one, same, other = Seeds("Inferencer", 7), Seeds("Inferencer", 7), Seeds("Inferencer")
+      >>> numbers = [one.next() for _ in range(3)]
+      >>> numbers == [same.next() for _ in range(3)], len({*numbers, other.next()})
+      (True, 4)
+    """
+
+    def __init__(self, call: str, seed: int | None = None):
+        self.first = secrets.randbits(_BITS) if seed is None else checked_seed(call, seed)
+        self._runs = itertools.count()
+        self._warned = False
+
+    def next(self) -> int:
+        """Return the seed of the next run."""
+        return seed_of(self.first, next(self._runs))  # one instruction of CPython: no two threads get one number
+
+    def of(self, call: str, program: Program, seed: int | None) -> int | None:
+        """Return the seed of a run: `seed`, or the next one of the sequence; None for a program that draws nothing.
+
+        A seed for a program that draws nothing is reported, once.
+
+        Args:
+          call: which takes the seed, for messages, such as "infer".
+          program: which runs.
+          seed: what the user gave, or None.
+
+        Raises:
+          ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
+        """
+        if seed is not None:
+            seed = checked_seed(call, seed)
+        if program.draws:
+            return self.next() if seed is None else seed
+        if seed is not None:
+            self.unused(call, program.name, seed)
+        return None
+
+    def unused(self, call: str, program: str, seed: int) -> None:
+        """Warn, once, that a seed does nothing."""
+        if not self._warned:
+            self._warned = True
+            warn(
+                f"{call}(seed={seed}): the program {program} draws no random numbers in test mode, where dropout does "
+                f"nothing, so that its answers are the same with any seed; leave seed= out, or draw in the program: "
+                f"fluid.layers.gaussian_random(shape)"
+            )
+
+
+def seed_of(first: int, run: int) -> int:
+    """Return the seed of one run of a sequence, 64 bits; exported models compute the same by themselves.
+
+    Args:
+      first: the seed of the sequence.
+      run: the number of the run, from 0.
+    """
+    return int.from_bytes(hashlib.blake2b(f"{first}/{run}".encode(), digest_size=_BITS // 8).digest(), "little")
+
+
+def checked_seed(call: str, seed: Any) -> int:
+    """Return a seed that a user gave, as an int.
+
+    Raises:
+      ArgumentError: it is no whole number from 0 to 2**64 - 1.
+
+    Example:
+      >>> checked_seed("infer", np.int32(7))
+      7
+      >>> checked_seed("infer", 0.5)
+      Traceback (most recent call last):
+      fluid.errors.ArgumentError: infer(seed=0.5): expected a whole number from 0 to 2**64 - 1, as in seed=7
+    """
+    try:
+        return whole_number(call, "seed", seed, least=0, most=2**_BITS - 1)
+    except errors.ArgumentError:
+        raise errors.ArgumentError(
+            f"{call}(seed={seed!r}): expected a whole number from 0 to 2**64 - 1, as in seed=7"
+        ) from None
+
+
+def root_of(seed: int) -> np.ndarray:
+    """Return the random root of a seed, the data of a key; unlike `jax.random.key`, all 64 bits count without x64.
+
+    Example:
+      >>> root_of(7).tolist(), root_of(2**32 + 7).tolist()
+      ([0, 7], [1, 7])
+    """
+    words = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
+    # The generators of JAX with longer keys repeat these words.
+    return np.tile(words, _key_words(str(jax.config.jax_default_prng_impl)) // len(words))  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _key_words(generator: str) -> int:
+    """Return the number of words in a key of one of JAX's generators."""
+    return int(jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).shape[0])
