@@ -26,6 +26,7 @@ PAGES = [
     "programs.md",
     "rates.md",
     "resume.md",
+    "sampling.md",
     "serving.md",
     "sharing.md",
     "speed.md",
