@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 import warnings
 import zipfile
 
@@ -335,6 +337,22 @@ def test_a_model_with_dropout_is_batched_and_a_remote_seed_for_it_warns(server):
         remote.infer(TWO, seed=7)
     with pytest.raises(errors.ArgumentError, match="whole number"):
         remote.infer(TWO, seed=-1)
+
+
+@pytest.mark.parametrize("seed", [7, True, -1, 0.5, 2**64, "7"])
+def test_the_parameter_of_a_request_is_checked(server, seed, caplog):
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [0, 1]}
+    body = json.dumps({"inputs": [tensor], "parameters": {"seed": seed}}).encode()
+    if seed == 7 and seed is not True:
+        for _ in range(2):
+            with urllib.request.urlopen(f"{server.url}/v2/models/dropped/infer", body) as answer:
+                assert answer.status == 200
+        assert sum("same with any" in line for line in caplog.messages) == 1
+        return
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{server.url}/v2/models/noisy/infer", body)
+    said = caught.value.read().decode()
+    assert caught.value.code == 400 and "2**64 - 1" in said and "parameters" in said
 
 
 PROCESS = """

@@ -1,6 +1,7 @@
 """Runner: one version of a model, compiled for all its shapes, which runs requests together."""
 
 import itertools
+import logging
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from fluid.serving.shapes import Shapes, cut, joined, made_up
 from fluid.session import Request, Session
 from fluid.session.seeds import Draw, Seeds
 
+LOG = logging.getLogger("fluid.serving")
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
 # Batches of other sizes sum in another order; what is further apart than that depends on the number of rows.
 _NEAR = 1e-2
@@ -60,6 +62,8 @@ class Runner:
         self.signature = Signature(self._specs, (), program.output_names is not None, program.draws)
         self.together = False
         self._padded = False
+        self._name = name
+        self._told = False  # whether it was said that a seed does nothing
 
     @property
     def max_rows(self) -> int:
@@ -107,6 +111,9 @@ class Runner:
             raise errors.FeedError(
                 f"the inputs {', '.join(map(repr, missing))} are missing; expected {', '.join(map(repr, self._specs))}"
             )
+        if seed is not None and not self._program.draws and not self._told:
+            self._told = True
+            LOG.warning("a request for the model %s has a seed, and its answers are the same with any", self._name)
         checked = {name: read_feed(spec, values[name]) for name, spec in self._specs.items()}
         rung = self._shapes.rung(checked)
         rows = batch_size(checked) if self._has_rows() else 1
@@ -139,7 +146,7 @@ class Runner:
         """The results of jobs of the same shape, by name."""
         if len(jobs) > 1 and not self.together:
             return [values for job in jobs for values in self.run([job])]
-        draw = self.session.draw(self._seeds.of("serve", self._program, jobs[0].seed))
+        draw = self._draw(jobs[0].seed) if self._program.draws else None
         if not self._padded:
             return [dict(zip(self._names, self._run(jobs[0].values, draw), strict=True))]
         rows = sum(job.rows for job in jobs)
@@ -159,6 +166,10 @@ class Runner:
             np.asarray(value) if isinstance(value, jax.Array) else jax.tree.map(np.asarray, value)
             for value in self._step.raw(feeds, draw=draw)
         ]
+
+    def _draw(self, seed: int | None) -> Draw | None:
+        """Return the random key of a request."""
+        return self.session.draw(self._seeds.next() if seed is None else seed)
 
     def _timed(self, feeds: Mapping[str, Any]) -> float:
         """How many seconds a batch takes."""

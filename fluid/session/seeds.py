@@ -76,8 +76,8 @@ class Seeds:
         if not self._warned:
             self._warned = True
             warn(
-                f"{call}(seed={seed}): the program {program} draws no random numbers in test mode, where dropout does "
-                f"nothing, so that its answers are the same with any seed; leave seed= out, or draw in the program: "
+                f"{call}(seed={seed}): the program {program} draws no random numbers in test mode, where dropout draws "
+                f"none, so that its answers are the same with any seed; leave seed= out, or draw in the program: "
                 f"fluid.layers.gaussian_random(shape)"
             )
 

@@ -46,7 +46,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
       program_functions: program functions or Programs; they share parameters by name.
       place: a device, see `fluid.place.device_of`, None for JAX's default; or with `parallel` the devices, see
         `fluid.place.devices_of`, None for all.
-      seed: of initial values and of random layers.
+      seed: of initial values, and of random layers in training and in test mode.
       precision: "bfloat16" or "float16" to compute in it, see Program.
       buckets: sizes to pad sequences to: a list for all, or a dict of lists by feed; None chooses by what is fed.
       max_compilations: how many compilations of a step that choice may lead to.

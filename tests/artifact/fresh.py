@@ -25,9 +25,9 @@ class Fresh:
     def __init__(self, process):
         self._process = process
 
-    def infer(self, path, feeds, entry=None, fetch=None):
+    def infer(self, path, feeds, entry=None, fetch=None, seed=None):
         """The bits of the answers to some feeds, and how many compilations they needed."""
-        question = {"path": str(path), "feeds": feeds, "entry": entry, "fetch": fetch}
+        question = {"path": str(path), "feeds": feeds, "entry": entry, "fetch": fetch, "seed": seed}
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
@@ -55,7 +55,7 @@ def answer(question):
     """Load a model anew, and answer."""
     import fluid
 
-    inferencer = fluid.Inferencer(param_path=question["path"], entry=question["entry"])
+    inferencer = fluid.Inferencer(param_path=question["path"], entry=question["entry"], seed=question["seed"])
     found = [bits(inferencer.infer(feed, question["fetch"])) for feed in question["feeds"]]
     return {"bits": found, "compilations": len(inferencer.session.compilations)}
 
