@@ -258,7 +258,7 @@ class Program(SpelledElsewhere):
             found = frame.declared.uses_randomness
 
         try:
-            jax.eval_shape(run, arrays, self._stand_ins(_BATCHES[0]), jax.random.key(0))
+            jax.eval_shape(run, arrays, self.stand_ins(_BATCHES[0]), jax.random.key(0))
         except Exception:  # the run itself reports what is wrong with the function in test mode
             return True
         return found
