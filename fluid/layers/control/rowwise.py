@@ -106,7 +106,7 @@ def _check_apart(this: Layer, block: Block, number: Any, own: Any, x: Any) -> No
         raise errors.ArgumentError(
             f"{this.name}: a row of what the block returns depends on other rows of the batch, at {line}. With "
             f"pipeline= a block is given a part of the rows at a time; compute each row by itself, as "
-            f"layers.layer_norm does, or leave pipeline= out"
+            f"layers.feature_norm does, or leave pipeline= out"
         )
 
 

@@ -152,7 +152,7 @@ def check_no_state_written(name: str, written: Collection[str]) -> None:
     if written:
         raise errors.ProgramError(
             f"{name}: a layer inside changes {', '.join(map(repr, sorted(written)))} in every step, also in those "
-            f"after the end of a row; normalise before the recurrence, or inside with fluid.layers.layer_norm"
+            f"after the end of a row; normalise before the recurrence, or inside with fluid.layers.feature_norm"
         )
 
 

@@ -161,7 +161,7 @@ REFUSED = {
     "xs": ({"block": lambda h, x: (h, x), "xs": np.ones(4)}, "are given no xs"),
     "statistics": (
         {"block": layers.batch_norm},
-        "the block changes 'repeat_0/batch_norm_0.w_1', .* use layers.layer_norm",
+        "the block changes 'repeat_0/batch_norm_0.w_1', .* use layers.feature_norm",
     ),
     "value without rows": (
         {"block": lambda v: v, "x": lambda x: (x, jnp.ones(()))},

@@ -318,7 +318,7 @@ MISUSES = {
     "must keep its shape": lambda rnn, now, before, x: rnn.update_memory(before, layers.fc(now, 5)),
     "became a sequence": lambda rnn, now, before, x: rnn.update_memory(before, x),
     "takes arrays, found a sequence": lambda rnn, now, before, x: rnn.output(x),
-    "batch_norm_0.w_1.*layer_norm": lambda rnn, now, before, x: good(rnn, layers.batch_norm(now), before, x),
+    "batch_norm_0.w_1.*feature_norm": lambda rnn, now, before, x: good(rnn, layers.batch_norm(now), before, x),
     "sequence of a step_input is computed inside.*before": lambda rnn, now, before, x: good(
         rnn, rnn.step_input(x * 2), before, x
     ),
