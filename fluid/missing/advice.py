@@ -18,6 +18,7 @@ def instead_of(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
       instead: what to use, by name.
 
     Example:
+      >>> import fluid.io
       >>> instead_of("fluid.io", {"PyReader": "a reader"})("PyReader")
       Traceback (most recent call last):
         ...
