@@ -1,11 +1,13 @@
 """The command line: `python -m fluid COMMAND`."""
 
 import argparse
+import os
 import sys
 
 from fluid import errors
 from fluid.cli import convert, export, inspect, launch, online, plan, serve, summary
 
+_SIGPIPE = 128 + 13  # the status of a program that ends so
 _COMMANDS = (convert, export, inspect, launch, online, plan, serve, summary)
 
 
@@ -16,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
       arguments: those of the command line, without the program's name; None takes the real ones.
 
     Returns:
-      The exit status: 0, or 1 when something is wrong with what it was given.
+      The exit status: 0, 1 when something is wrong with what it was given, or 141 when nobody reads its output.
     """
     parser = argparse.ArgumentParser(prog="python -m fluid", description="What fluid does from the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -24,7 +26,13 @@ def main(arguments: list[str] | None = None) -> int:
         command.add(commands)
     given = parser.parse_args(arguments)
     try:
-        return int(given.run(given))
+        status = int(given.run(given))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `| head` has read enough
+        # Python flushes what is left when it ends, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _SIGPIPE
     except errors.FluidError as error:
         print(error, file=sys.stderr)
         return 1

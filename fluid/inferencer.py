@@ -33,7 +33,7 @@ from fluid.session.prediction import (
 )
 from fluid.session.seeds import Draw, Seeds
 from fluid.session.shown import ShowsProgram
-from fluid.storage import PathLike, Rename, newest_checkpoint, source_of
+from fluid.storage import RENAME_THEM, PathLike, Rename, newest_checkpoint, source_of
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 _PLACE = 'fluid.Inferencer(infer_func, param_path, place="gpu:0")'
@@ -185,7 +185,9 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             )
             given: Any = param_path if params is None else params
             source = source_of(given) if checkpoint is None else newest_checkpoint(checkpoint)
-            report = self.session.take_params(source.renamed(rename), allow_extra=True, strict=strict)
+            report = self.session.take_params(
+                source.renamed(rename), allow_extra=True, strict=strict, advice=RENAME_THEM
+            )
             if report.doubtful:
                 report.tell()
         self.program = next(iter(self.session.programs.values()))

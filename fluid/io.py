@@ -1,6 +1,5 @@
 """Fluid's functions that save and load: parameters, all that a session holds, and models to be deployed."""
 
-import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,11 +10,15 @@ from fluid import errors
 from fluid.core import Program
 from fluid.missing import of_io as __getattr__  # noqa: F401
 from fluid.naming import select
+from fluid.paths import local_path
 from fluid.storage import (
+    PARAMS_FILE,
+    PERSISTABLES_FILE,
     LoadReport,
     PathLike,
     Rename,
     check_match,
+    file_in,
     is_safetensors,
     load_arrays,
     save_arrays,
@@ -34,9 +37,6 @@ __all__ = [
     "save_params",
     "save_persistables",
 ]
-
-_PARAMS_FILE = "params.fluid"
-_PERSISTABLES_FILE = "persistables.fluid"
 
 
 def save_params(
@@ -89,7 +89,7 @@ def load_params(
       executor: a Session or a Trainer.
       dirname: the folder, or a file that ends in ".safetensors".
       main_program: a Program of the Session: its parameters only. By default all that are in the file.
-      filename: in the folder; `params.fluid` by default.
+      filename: in the folder; `params.fluid` by default, or else `persistables.fluid`.
       rename: names in the file to names of the program, with globs and `{n}` for numbers, as in
         `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
       strict: False accepts what is missing, and what no program has, see `Session.load_params`.
@@ -147,11 +147,17 @@ def save_persistables(
       ['@root', '@step', 'fc_0.b_0', 'fc_0.w_0']
     """
     del main_program
-    _session(executor).save(_in_folder(dirname, filename or _PERSISTABLES_FILE, make=True))
+    _session(executor).save(_in_folder(dirname, filename, PERSISTABLES_FILE, make=True))
 
 
 def load_persistables(
-    executor: Any, dirname: PathLike, main_program: Program | None = None, filename: str | None = None
+    executor: Any,
+    dirname: PathLike,
+    main_program: Program | None = None,
+    filename: str | None = None,
+    rename: Rename = None,
+    strict: bool = True,
+    skip: str | Sequence[str] = (),
 ) -> None:
     """Read what `save_persistables` wrote into a Session or Trainer of the same programs.
 
@@ -159,7 +165,11 @@ def load_persistables(
       executor: a Session or a Trainer.
       dirname: the folder.
       main_program: accepted for programs written for Fluid; a Session is always loaded as a whole.
-      filename: in the folder; `persistables.fluid` by default.
+      filename: in the folder; `persistables.fluid` by default, or else `params.fluid`, which leaves optimizer states
+        as they are.
+      rename: see `Session.load`.
+      strict: see `Session.load`.
+      skip: see `Session.load`.
 
     Raises:
       ParameterFileError: there is no such file, or it holds something else.
@@ -172,7 +182,7 @@ def load_persistables(
       >>> fluid.io.load_persistables(session, "saved")
     """
     del main_program
-    _session(executor).load(_in_folder(dirname, filename or _PERSISTABLES_FILE))
+    _session(executor).load(_in_folder(dirname, filename, PERSISTABLES_FILE), strict, rename, skip)
 
 
 def save_inference_model(
@@ -203,7 +213,7 @@ def save_inference_model(
         results by rounding.
         `batch_sizes=(1, 2, 4, 8, 16, 32)` and `buckets=(4, 8, 16, 32, 64)`, a list or a dict of lists by feed: the
         sizes to export a program for that looks at sizes as numbers, and cannot leave them open.
-        `rename=`, see `load_params`.
+        `rename=` and `strict=`, see `load_params`; parameters must not be missing in any case.
 
     Raises:
       ArtifactError: the program cannot be exported, or the file cannot be written.
@@ -296,9 +306,9 @@ def _session(executor: Any) -> Any:
     return session
 
 
-def _in_folder(dirname: PathLike, filename: str | None, make: bool = False) -> pathlib.Path:
-    folder = pathlib.Path(os.fspath(dirname))
-    if filename is None and is_safetensors(folder):  # the name of a file
+def _in_folder(dirname: PathLike, filename: str | None, default: str = PARAMS_FILE, make: bool = False) -> pathlib.Path:
+    folder = local_path(dirname, errors.ParameterFileError)
+    if filename is None and default == PARAMS_FILE and is_safetensors(folder):  # the name of a file
         return folder
     if make:
         try:
@@ -307,4 +317,6 @@ def _in_folder(dirname: PathLike, filename: str | None, make: bool = False) -> p
             raise errors.ParameterFileError(
                 f"cannot write to {str(folder)!r}: {error.strerror}; expected a folder that can be written"
             ) from error
-    return folder / (filename or _PARAMS_FILE)
+    if filename is None and not make:
+        return file_in(folder, default)
+    return folder / (filename or default)

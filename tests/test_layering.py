@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 # Lowest first. A room is a module or package of fluid; those that share a tier do not know each other.
 TIERS = [
     ["errors", "lazy", "formatting", "host_random", "protobuf"],
-    ["naming", "missing"],
+    ["naming", "missing", "paths"],
     ["core"],
     ["lod_tensor", "place", "compilation", "distributed", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import os
 import pathlib
 import struct
 import zipfile
@@ -14,7 +13,8 @@ import numpy as np
 
 from fluid import errors
 from fluid.artifact import standalone
-from fluid.storage import replaced, write_npy, zip_entry
+from fluid.paths import local_path
+from fluid.storage import instead, replaced, warn_of_ending, write_npy, zip_entry
 
 _DIRECTORY_FILE = "model.fluid"
 
@@ -26,7 +26,7 @@ _DAMAGE = (
 
 def file_of(path: Any) -> pathlib.Path:
     """The file at a path; in a directory, `model.fluid`."""
-    target = pathlib.Path(os.fspath(path))
+    target = local_path(path, errors.ArtifactError)
     return target / _DIRECTORY_FILE if target.is_dir() else target
 
 
@@ -44,6 +44,7 @@ def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, b
       ArtifactError: the folder is not there or cannot be written.
     """
     sums = []
+    warn_of_ending(file_of(path), "model.fluid")
     with replaced(file_of(path), errors.ArtifactError) as (_, file), zipfile.ZipFile(file, "w") as archive:
         for name, content in _all(manifest, entries):
             sums.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
@@ -69,15 +70,17 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
     target = file_of(path)
     if not target.is_file():
         raise errors.ArtifactError(
-            f"no exported model at {str(target)!r}; write one with trainer.save_inference_model({str(path)!r})"
+            instead(local_path(path), "exported")
+            or f"no exported model at {str(target)!r}; write one with trainer.save_inference_model({str(path)!r})"
         )
     try:
         return standalone.read(target)
     except _DAMAGE as error:
+        if found := instead(target, "exported"):
+            raise errors.ArtifactError(found) from error
         raise errors.ArtifactError(
             f"{str(target)!r} is no exported model, or is damaged: {error}; expected a file that "
-            f"trainer.save_inference_model wrote. One of trainer.save_params holds no program, which must be given "
-            f"too: fluid.Inferencer(program, param_path={str(path)!r})"
+            f"trainer.save_inference_model wrote"
         ) from error
 
 

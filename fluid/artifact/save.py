@@ -17,7 +17,7 @@ from fluid.artifact.sizes import BATCH_SIZES, STEPS, checked_sizes
 from fluid.artifact.source import Source, key_data
 from fluid.core import Order, Program
 from fluid.session.names import Fetch
-from fluid.storage import PathLike, Rename, choose, source_of
+from fluid.storage import RENAME_THEM, PathLike, Rename, choose, source_of
 
 ProgramFunction = Callable[[], Any] | Program
 ENTRY = "predict"
@@ -53,6 +53,7 @@ def save(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     buckets: Any = STEPS,
     rename: Rename = None,
+    strict: bool = True,
 ) -> None:
     """Export programs with their parameters; see `fluid.io.save_inference_model`."""
     several = isinstance(program_func, Mapping)
@@ -62,7 +63,7 @@ def save(
         name: Source(_program(function, precision), _of(feed, name, several), _of(fetch, name, several))
         for name, function in functions.items()
     }
-    points = _with_arrays(sources, params, rename)
+    points = _with_arrays(sources, params, rename, strict)
     if fold_batch_norm:
         points = {name: _EntryPoint(point.source, *fold(point.source, point.arrays)) for name, point in points.items()}
     if precision in ("bfloat16", "float16"):
@@ -80,14 +81,14 @@ def settings() -> dict[str, Any]:
 
 
 def _with_arrays(
-    sources: Mapping[str, Source], params: Mapping[str, Any] | PathLike, rename: Rename
+    sources: Mapping[str, Source], params: Mapping[str, Any] | PathLike, rename: Rename, strict: bool
 ) -> dict[str, _EntryPoint]:
     """Entry points with the arrays that they need."""
     found = source_of(params).renamed(rename)
     points = {}
     for name, source in sources.items():
         wanted = {n: (spec.shape, spec.dtype) for n, spec in source.arrays.items()}
-        report = choose(found, wanted, source.origins, allow_extra=True)
+        report = choose(found, wanted, source.origins, allow_extra=True, allow_doubtful=not strict, advice=RENAME_THEM)
         points[name] = _EntryPoint(source, source, {n: found.arrays[n] for n in report.taken})
     return points
 

@@ -1,7 +1,6 @@
 """`python -m fluid convert OLD NEW`: a model that the original saved, as one file of fluid."""
 
 import argparse
-import pathlib
 from typing import Any
 
 from fluid import io
@@ -10,8 +9,8 @@ from fluid import io
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
     parser = commands.add_parser("convert", help="make an exported model of one that PaddlePaddle Fluid saved")
-    parser.add_argument("old", type=pathlib.Path, help="the folder that its save_inference_model wrote")
-    parser.add_argument("new", type=pathlib.Path, help="the file to write")
+    parser.add_argument("old", help="the folder that its save_inference_model wrote")
+    parser.add_argument("new", help="the file to write")
     parser.add_argument("--model-filename", help="of the program in the folder; __model__ by default")
     parser.add_argument("--params-filename", help="of the parameters in the folder, where one file holds all of them")
     parser.set_defaults(run=run)

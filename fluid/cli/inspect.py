@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from fluid import errors, io
 from fluid.formatting import scaled, text_table
+from fluid.paths import is_address
 from fluid.storage.folder import Folder
-from fluid.storage.remote import folder_of, is_address
+from fluid.storage.remote import folder_of
 
 
 def add(commands: Any) -> None:

@@ -17,6 +17,7 @@ from typing import IO, Any
 from fluid import errors
 from fluid.distributed.__main__ import LAUNCHER
 from fluid.distributed.cluster import COORDINATOR, DEVICES, PROCESS, PROCESSES
+from fluid.paths import local_path
 
 # Seconds between two looks at the processes.
 _INTERVAL = 0.05
@@ -45,7 +46,7 @@ def add(commands: Any) -> None:
         help="whose standard output is shown; error output is that of all. What comes from other processes than the "
         "first begins with its number, as in [2]",
     )
-    parser.add_argument("--logs", type=pathlib.Path, metavar="DIR", help="write all output of process 2 to DIR/2.log")
+    parser.add_argument("--logs", metavar="DIR", help="write all output of process 2 to DIR/2.log")
     parser.add_argument(
         "--grace", type=float, default=5, help="seconds that the others have to end when one has failed; 5 by default"
     )
@@ -63,7 +64,7 @@ def run(given: argparse.Namespace) -> int:
         raise errors.ArgumentError(f"launch: there is no script {given.script!r}")
     command = [sys.executable, "-m", "fluid.distributed", *(["-m"] if given.module else []), given.script]
     with Processes([*command, *given.arguments], given.processes, given.devices_per_process) as processes:
-        processes.show(given.output == "all", given.logs)
+        processes.show(given.output == "all", None if given.logs is None else local_path(given.logs))
         with _forwarded(processes.signal):
             return processes.wait(given.grace)
 

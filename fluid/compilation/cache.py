@@ -12,6 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from fluid import errors
 from fluid.compilation.entries import Entries
+from fluid.paths import local_path
 
 VARIABLE = "FLUID_COMPILATION_CACHE"
 _OFF = "off"
@@ -50,7 +51,7 @@ def set_compilation_cache(folder: str | os.PathLike[str] | None, max_bytes: int 
             f"max_bytes=200_000_000; set_compilation_cache(None) keeps nothing"
         )
     try:
-        path = _made(pathlib.Path(folder))
+        path = _made(local_path(folder))
     except OSError as error:
         raise errors.ArgumentError(
             f"set_compilation_cache({os.fspath(folder)!r}): the folder cannot be made: {error.strerror}; expected one "
@@ -68,8 +69,8 @@ def keep_compilations() -> None:
     if wanted == _OFF:
         return
     try:
-        path = _made(pathlib.Path(wanted)) if wanted else _made(_own())
-    except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows the home of this user
+        path = _made(local_path(wanted)) if wanted else _made(_own())
+    except (OSError, RuntimeError, errors.ArgumentError) as error:  # RuntimeError: nobody knows the home of this user
         log.log(logging.WARNING if wanted else logging.INFO, "compiled programs are not kept: %s", error)
         return
     _use(path, MAX_BYTES)

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.equations import ends_in_a_product, squared_batches, unsteady, with_slope
+from fluid.core.equations import ends_in_a_product, fixed_noise, is_literal, squared_batches, unsteady, with_slope
 from fluid.core.explain import in_own_words, shape_text
-from fluid.core.frame import TRAIN, Array, Frame, running, warn
+from fluid.core.frame import TRAIN, Array, Frame, current_frame, running, warn
 from fluid.core.nested import NestedSequenceBatch, data_of
 from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import SequenceBatch
@@ -33,6 +33,7 @@ class Discovery:
       feeds: the variables of each feed, by name.
       parameters: the variables of the parameters, by name; those that only loops and branches use are not among them.
       probabilities: the variables of `frame.made.probabilities`.
+      moving: the variables that differ from step to step: feeds, parameters, states and the random key.
       reductions: for each output what layers have noted of it, or None.
     """
 
@@ -47,6 +48,7 @@ class Discovery:
     feeds: dict[str, list[Any]]
     parameters: dict[str, Any]
     probabilities: list[Any]
+    moving: set[Any]
     reductions: list[Reduction | None]
 
 
@@ -123,7 +125,9 @@ def discover(
         losses = [m.loss for m in frame.made.minimizations]
         parameters = {n: v for n, v in frame.given.parameters.items() if isinstance(v, jax.core.Tracer)}
         fed = {n: jax.tree.leaves(v) for n, v in frame.given.feeds.items()}
-        return outputs, losses, fed, parameters, [jnp.asarray(p.value) for p in frame.made.probabilities]
+        states = [v for v in frame.given.states.values() if isinstance(v, jax.core.Tracer)]
+        probabilities = [jnp.asarray(p.value) for p in frame.made.probabilities]
+        return outputs, losses, fed, parameters, probabilities, [frame.given.key, *states]
 
     try:
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
@@ -136,7 +140,9 @@ def discover(
         if not isinstance(error, errors.FluidError):
             error.add_note(f"while tracing the program {name}; in shapes, {batch} stands for the batch size")
         raise
-    _, losses, fed, parameters, probabilities = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
+    _, losses, fed, parameters, probabilities, moving = jax.tree.unflatten(
+        jax.tree.structure(shapes), closed.jaxpr.outvars
+    )
     outputs = shapes[0]
     return Discovery(
         frame=frame,
@@ -150,6 +156,7 @@ def discover(
         feeds=fed,
         parameters=parameters,
         probabilities=probabilities,
+        moving={v for v in jax.tree.leaves((fed, parameters, moving)) if not is_literal(v)},
         reductions=reductions,
     )
 
@@ -172,15 +179,30 @@ def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ..
         raise errors.ProgramError(
             f"the program function {program} returned {found}; return its result, the loss first: return loss, accuracy"
         )
-    for value in values:
+    for position, value in enumerate(values):
         if not hasattr(value, "dtype") and not isinstance(value, int | float):
+            which = repr(names[position]) if names else f"number {position}"
             raise errors.ProgramError(
-                f"the program function {program} returned a {type(value).__name__} among its outputs; "
+                f"the program function {program} returned a {type(value).__name__} among its outputs, as output {which}"
+                f"{_first_of(value, names[position] if names else None)}; "
                 f"return arrays made by layers, in one flat list, tuple or dict"
             )
     # Only what is no array yet is converted: annotations belong to the very objects that layers returned.
     kept = SequenceBatch | NestedSequenceBatch | jax.Array
     return [v if isinstance(v, kept) else jnp.asarray(v) for v in values], names
+
+
+def _first_of(value: Any, name: str | None) -> str:
+    """Return the advice for the result of a layer that returns several values, such as `layers.auc`."""
+    if not isinstance(value, tuple | list) or not value or not hasattr(value[0], "dtype"):
+        return ""
+    what = f"{name}[0]" if name and name.isidentifier() else "result[0]"
+    frame = current_frame("layers.auc")
+    site = next((frame.declared.sites[n] for n, v in frame.made.values.items() if v is value[0]), "")
+    return (
+        f". Layers such as layers.auc and layers.mean_iou return several values, of which the first is the result: "
+        f"layers.auc(...)[0], here {what}{', made at ' if site else ''}{site}"
+    )
 
 
 def _loss_output(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> int:
@@ -235,6 +257,12 @@ def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
             f"{line}: arithmetic lays a column [batch, 1] and values [batch] out to [batch, batch], and the loss of "
             f"the program {program} depends on that; give both one shape: layers.reshape(y, [-1, 1]), or declare "
             f"layers.data(..., shape=[1]). If every pair is meant, write x[:, None] - y[None, :]"
+        )
+    for line in fixed_noise(found.jaxpr, found.moving, batch) if found.losses else ():
+        warn(
+            f"{line}: random numbers are drawn from a key that never changes, as jax.random.PRNGKey(0) is, so every "
+            f'step of the program {program} has the same ones; another key in each step is layers.random_key("noise"): '
+            f'jax.random.normal(layers.random_key("noise"), x.shape)'
         )
     for doubt in dict.fromkeys(found.frame.made.doubts):
         warn(doubt)

@@ -1,5 +1,6 @@
 """What the equations of a traced program show: what a loss depends on, and mistakes that shapes alone do not reveal."""
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ _PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 _SUMS = frozenset({"add", "sub", "add_any"})
 # Sets labels apart from the names that users give values for `jax.checkpoint`.
 _LABEL = "fluid:"
+_JAX = os.path.dirname(jax.__file__) + os.sep
 
 
 def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any) -> set[str]:
@@ -144,6 +146,43 @@ def unsteady(jaxpr: Any, constants: Sequence[Any], others: Sequence[Any]) -> lis
     }
     used = (e for e in jaxpr.eqns if any(not is_literal(v) and v in differing for v in e.invars))
     return list(dict.fromkeys(user_line(equation) for equation in used))
+
+
+def fixed_noise(jaxpr: Any, moving: Collection[Any], batch: int) -> list[str]:
+    """Return the user's lines that draw random numbers for each row of the batch from a key that never changes.
+
+    Constant keys of layers, from their argument `seed=`, and arrays of a fixed size are left out: both may be meant.
+
+    Args:
+      jaxpr: the equations.
+      moving: the variables that differ from step to step, such as feeds and the key of the step.
+      batch: the stand-in for the batch size.
+    """
+    found: dict[str, None] = {}
+    moving = set(moving)
+    for equation in jaxpr.eqns:
+        if _draws_rows(equation, moving, batch):
+            caller = next((f for f in frames(equation) if not f.file_name.startswith(_JAX)), None)
+            if caller is not None and not is_library(caller.file_name):
+                found[user_line(equation)] = None
+        if any(not is_literal(v) and v in moving for v in equation.invars):
+            moving |= {*equation.outvars}
+    return list(found)
+
+
+def _draws_rows(equation: Any, moving: Collection[Any], batch: int) -> bool:
+    """Return whether an equation draws random numbers, some for each row of the batch, from constants alone."""
+    inputs = [not is_literal(v) and v in moving for v in equation.invars]
+    inner = _called(equation)
+    if inner is None:
+        return equation.primitive.name == "random_bits" and not any(inputs) and batch in equation.outvars[0].aval.shape
+    inside = {v for v, moves in zip(inner.invars, inputs, strict=True) if moves}
+    for each in inner.eqns:
+        if _draws_rows(each, inside, batch):
+            return True
+        if any(not is_literal(v) and v in inside for v in each.invars):
+            inside |= {*each.outvars}
+    return False
 
 
 def has_arrays(constants: Sequence[Any]) -> bool:

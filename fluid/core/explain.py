@@ -42,6 +42,26 @@ _NEEDS_NUMBERS: tuple[tuple[type[Exception], str, str], ...] = (
         'fetch=["fc_0"]). Sizes must be known in advance, as x.shape is.',
     ),
 )
+# The same for a training step of the user's own, which calls JAX and no layers.
+_IN_A_STEP: tuple[tuple[type[Exception], str], ...] = (
+    (
+        jax.errors.TracerBoolConversionError,
+        "Choose with jnp.where(condition, x, y), or between computations with jax.lax.cond(condition, f, g, x).",
+    ),
+    (jax.errors.TracerArrayConversionError, "Use jax.numpy, which has the same functions."),
+    (jax.errors.TracerIntegerConversionError, "Take from an array with jnp.take(x, index)."),
+    (
+        jax.errors.ConcretizationTypeError,
+        'Compute with the value itself; to see it, use jax.debug.print("{}", x), or return it among the outputs of the '
+        "Evaluation.",
+    ),
+)
+_LEAKED = (
+    "this value was computed in another run of the function and kept, in a list, an attribute or a global name. A "
+    "program runs while it is traced, and its values exist only in that run. To keep numbers from one step to the "
+    'next, use a state: average = layers.create_state([1], name="average"), average.value and average.update(...); to '
+    "see or use a value elsewhere, return it from the function, or fetch it by name"
+)
 # What arrays of PyTorch and TensorFlow have and values of a program do not, and what to write instead.
 _INSTEAD = {
     "backward": "fluid.Trainer(program, optimizer) computes gradients by itself; fetch one as NAME@GRAD",
@@ -67,13 +87,14 @@ _ABOUT_SHAPES = re.compile("shape|dimension|broadcast|axis|indices", re.IGNORECA
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
-def in_own_words(error: Exception, program: str, batch: int) -> errors.FluidError | None:
+def in_own_words(error: Exception, program: str, batch: int, running: bool = False) -> errors.FluidError | None:
     """The error that says what is wrong with a program function; None when the original says it best.
 
     Args:
       error: what was raised while the function was traced.
       program: its name.
       batch: the stand-in for the batch size.
+      running: whether this is a later run, with other data than the stand-ins.
     """
     place = _place(error)
     if isinstance(error, errors.FluidError) or place is None:
@@ -81,7 +102,14 @@ def in_own_words(error: Exception, program: str, batch: int) -> errors.FluidErro
     for kind, what, instead in _NEEDS_NUMBERS:
         if isinstance(error, kind):
             return _needs_numbers(place, what, instead)
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return leak_in_own_words(error, program)
     text = str(error).partition("\n")[0].rstrip(".")
+    if isinstance(error, TypeError) and ("torch.Tensor" in text or "argument 'other' must be Tensor" in text):
+        return errors.ArgumentTypeError(
+            f"{place}: found a tensor of PyTorch, expected an array: a constant is converted by w = tensor.numpy(), "
+            f'outside of the program; one that is trained is layers.create_parameter(shape, "float32")'
+        )
     if isinstance(error, TypeError) and text.startswith("Shapes must be 1D sequences of concrete values"):
         return _needs_numbers(place, *_NEEDS_NUMBERS[-1][1:])
     if isinstance(error, TypeError) and "format string" in text and "Tracer" in text:
@@ -93,10 +121,55 @@ def in_own_words(error: Exception, program: str, batch: int) -> errors.FluidErro
             f"'average'), and so do operators; for jax.numpy use x.data, [batch, time, ...], with x.mask, [batch, "
             f"time], which says what is no padding"
         )
-    return _of_an_array(error, text, place, batch) if _raised_by_jax(error) else None
+    return _of_an_array(error, text, place, batch, running) if _raised_by_jax(error) else None
 
 
-def _of_an_array(error: Exception, text: str, place: str, batch: int) -> errors.FluidError | None:
+def leak_in_own_words(error: Exception, program: str) -> errors.FluidError:
+    """The error for a value of one run of a program function that was kept and used in another run."""
+    # JAX lists the lines that made the value, the innermost last.
+    made = [f"{file}:{line}" for file, line in re.findall(r"(\S+\.py):(\d+)", str(error)) if not is_library(file)]
+    place = made[-1] if made else _place(error)
+    return errors.ProgramError(f"the program {program} uses a value made at {place or 'another place'}: {_LEAKED}")
+
+
+def step_in_own_words(error: Exception) -> errors.FluidError | None:
+    """The error that says what is wrong with a training step of the user's own; None when the original says it best."""
+    place = _place(error)
+    if isinstance(error, errors.FluidError) or place is None:
+        return None
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return errors.ProgramError(
+            f"{place}: this value was computed in another run of the step function and kept. A step is traced and "
+            f"becomes one compiled computation, so its values exist only there. What one step keeps for the next is "
+            f"among the parameters, the optimizer states and the states that it returns; for one more state, call "
+            f"layers.create_state([1]) in the program"
+        )
+    for kind, instead in _IN_A_STEP:
+        if isinstance(error, kind):
+            what = next(what for other, what, _ in _NEEDS_NUMBERS if other is kind)
+            return errors.ProgramError(
+                f"{place}: {what} the numbers of a value, and while a training step is traced there are none: it "
+                f"becomes one compiled computation, which runs later. {instead}"
+            )
+    return None
+
+
+def handler_in_own_words(error: Exception) -> errors.FluidError | None:
+    """The error for a handler that reads a value of a traced program; None for every other error."""
+    place = _place(error)
+    kinds = (
+        jax.errors.UnexpectedTracerError | jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError
+    )
+    if place is None or not isinstance(error, kinds):
+        return None
+    return errors.ProgramError(
+        f"{place}: a handler uses a value that was kept while a program was traced, which has no numbers. What a step "
+        f"computes is in event.metrics; other values are asked for by name: a handler's fetches() returns "
+        f'["fc_0"], and event.fetched["fc_0"] is the array'
+    )
+
+
+def _of_an_array(error: Exception, text: str, place: str, batch: int, running: bool) -> errors.FluidError | None:
     """The error for what JAX refuses to do with an array; None for what is left as it is."""
     if isinstance(error, ValueError) and text.startswith("The truth value of an array"):
         return _needs_numbers(place, *_NEEDS_NUMBERS[0][1:])
@@ -117,6 +190,11 @@ def _of_an_array(error: Exception, text: str, place: str, batch: int) -> errors.
         )
     if isinstance(error, TypeError | ValueError | IndexError) and _ABOUT_SHAPES.search(text):
         shown = re.sub(rf"(?<=[\[(, ]){batch}(?=[,)\]])", "batch", text)
+        if running and shown != text:
+            return errors.ShapeError(
+                f"{place}: {text}. The size {batch} is that of stand-in data, with which the program runs first, so "
+                f"{_LEAKED}"
+            )
         return errors.ShapeError(
             f"{place}: {shown}. print(x.shape) shows the shape of a value, in which {batch} stands for the batch size; "
             f"layers.reshape, layers.unsqueeze and layers.transpose change it"

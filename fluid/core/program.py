@@ -25,6 +25,7 @@ from fluid.core.discovery import (
     warn_of_random_constants,
 )
 from fluid.core.equations import count, has_arrays, last_values, uses
+from fluid.core.explain import in_own_words
 from fluid.core.frame import (
     TEST,
     Array,
@@ -425,6 +426,12 @@ class Program(SpelledElsewhere):
                 outputs, _ = flatten_outputs(self.name, self.function())
         except Complete:
             return frame, []
+        except Exception as error:
+            explained = in_own_words(error, self.name, _BATCHES[0], running=True)
+            if explained is None:
+                raise
+            explained.__notes__ = list(getattr(error, "__notes__", ()))
+            raise explained from None
         return frame, outputs
 
     def _discover(self, batch: int) -> Discovery:

@@ -1,13 +1,12 @@
 """A plot that grows while training goes on."""
 
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from fluid.core import fitting
 from fluid.handlers.recorder import Recorder
-from fluid.storage import PathLike
+from fluid.paths import PathLike, local_path
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndTrainEvent
 from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
 from fluid.trainer.evaluation.values import Interval, number
@@ -36,7 +35,7 @@ class LivePlot(Recorder):
 
     def __init__(self, path: PathLike | None = None, every: Interval = 10, interval: float = 1.0):
         super().__init__(every)
-        self._path = None if path is None else os.fspath(path)
+        self._path = None if path is None else str(local_path(path))
         if path is None and not in_notebook():
             self._path = "training.png"
         self._interval = interval

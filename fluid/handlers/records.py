@@ -12,7 +12,7 @@ from fluid import errors
 from fluid.core import fitting
 from fluid.formatting import counted
 from fluid.handlers.logger import Logger
-from fluid.storage import PathLike
+from fluid.paths import PathLike, local_path
 from fluid.trainer import BeginTrainEvent, MeasuredEvent
 from fluid.trainer.evaluation.values import Interval, by_name, known_values
 
@@ -51,7 +51,7 @@ class CSVLogger(Logger):
 
     def __init__(self, path: PathLike, every: Interval = "epoch"):
         super().__init__(every)
-        self._path = os.fspath(path)
+        self._path = str(local_path(path))
         self._columns: list[str] = []
         self._announced: dict[str, Any] = {}
         self._file: Any = None

@@ -8,7 +8,7 @@ import jax
 
 from fluid import errors
 from fluid.core import fitting
-from fluid.storage import PathLike
+from fluid.paths import PathLike, local_path
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.evaluation.values import Every, Interval
 
@@ -121,7 +121,7 @@ class Profiler(Handler):
                 f"Profiler(steps={steps!r}): expected the first step and the one after the last, as in steps=(10, 13)"
             )
         self._steps = steps
-        self._logdir = logdir
+        self._logdir = str(local_path(logdir))
         self._count = 0
         self._running = False
         self._annotation: Any = None
@@ -138,7 +138,7 @@ class Profiler(Handler):
     def begin_step(self, event: BeginStepEvent) -> None:
         """Start the profile at the first of the steps, and mark each step in it."""
         if self._count == self._steps[0]:
-            jax.profiler.start_trace(str(self._logdir))
+            jax.profiler.start_trace(self._logdir)
             self._running = True
         if self._running:
             self._annotation = jax.profiler.StepTraceAnnotation("train", step_num=self._count)

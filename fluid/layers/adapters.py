@@ -99,7 +99,15 @@ def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
       ArgumentTypeError: it is no such module.
     """
     # Only the names of base classes are looked at, so that a library is imported only for a module of its own.
+    kind = module if inspect.isclass(module) else type(module)
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
+    foreign = next((base.__module__.partition(".")[0] for base in kind.__mro__ if _is_foreign(base)), None)
+    if foreign is not None:
+        raise errors.ArgumentTypeError(
+            f"layers.module takes modules of Flax or Haiku, found {kind.__name__} of {foreign}, which JAX cannot "
+            f"trace; write the layer with fluid.layers, as in layers.fc(x, size=10), and take its arrays by "
+            f'trainer.load_params({{"fc_0.w_0": weight, "fc_0.b_0": bias}}), the weight of a torch.nn.Linear transposed'
+        )
     if "flax.linen.module.Module" in bases:
         return _linen(module, call)
     if any(base.startswith("flax.nnx.") for base in bases) or (callable(module) and "rngs" in _arguments(module)):
@@ -109,6 +117,13 @@ def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
     raise errors.ArgumentTypeError(
         f"layers.module takes a module of Flax, a function of rngs that makes one, or a function that calls modules of "
         f"Haiku, found {type(module).__name__}; as in layers.module(flax.linen.Dense(10), x)"
+    )
+
+
+def _is_foreign(base: type) -> bool:
+    """Return whether a class is a module or layer of a library that JAX cannot trace."""
+    return base.__module__.startswith(("torch.nn.", "tensorflow.", "paddle.")) or (
+        base.__module__.startswith("keras.") and base.__name__ == "Layer"
     )
 
 
@@ -193,7 +208,14 @@ def _with_keys(rngs: Any, key: Any) -> Any:
 
 
 def _haiku(function: Any, call: Callable[..., Any] | None) -> Adapted:
-    import haiku
+    try:
+        import haiku
+    except ImportError as error:
+        raise errors.ArgumentTypeError(
+            f"layers.module takes a module of Flax, or a function that calls modules of Haiku, which is not installed: "
+            f"pip install dm-haiku. Found {function!r}; a function that calls layers is called by itself, without "
+            f"layers.module"
+        ) from error
 
     is_transformed = isinstance(function, haiku.Transformed | haiku.TransformedWithState)
     if isinstance(function, haiku.Transformed):

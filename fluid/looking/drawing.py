@@ -1,8 +1,6 @@
 """The drawing of a program, as SVG."""
 
 import math
-import os
-import pathlib
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
@@ -13,6 +11,7 @@ from fluid.looking.programs import look
 from fluid.looking.repeats import collapsed
 from fluid.looking.rows import rows_of
 from fluid.looking.trace import STEPS, Sizes
+from fluid.paths import local_path
 
 # Widths are known without a font because all letters of these have one, 0.6 of their size; a little more is safe.
 _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
@@ -47,7 +46,7 @@ class Drawing:
 
     def save(self, path: Any) -> None:
         """Write the drawing to a file, which browsers and vector graphics programs open."""
-        pathlib.Path(os.fspath(path)).write_text(self.svg, encoding="utf-8")
+        local_path(path).write_text(self.svg, encoding="utf-8")
 
     def __repr__(self) -> str:
         return f"Drawing({len(self.svg)} characters of SVG; drawing.save('program.svg') writes them to a file)"

@@ -1,13 +1,13 @@
 """Publishing: exported models as versions in a folder, of which a running server takes over the newest."""
 
 import os
-import pathlib
 import re
 import shutil
 from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors
+from fluid.paths import local_path
 from fluid.storage.atomic import sync
 from fluid.trainer import Trainer
 
@@ -30,7 +30,7 @@ class Publisher:
     """
 
     def __init__(self, folder: Any, options: Mapping[str, Any]):
-        self.folder = pathlib.Path(folder)
+        self.folder = local_path(folder)
         self._options = dict(options)
 
     @property

@@ -18,11 +18,12 @@ from fluid.online.moving import MovingTest
 from fluid.online.publishing import Publisher
 from fluid.online.stream import Split
 from fluid.optimizer.base import OptimizerLike
+from fluid.paths import PathLike, local_path
 from fluid.reader.feeder import FeedOrder
 from fluid.remote.rows import RowFormat
 from fluid.serving.server import Host, checked_settings
 from fluid.serving.settings import Settings
-from fluid.storage import PathLike
+from fluid.storage import recognized
 from fluid.storage.folder import Folder
 from fluid.trainer import CheckpointConfig, Trainer
 from fluid.trainer.evaluation.values import number
@@ -338,7 +339,13 @@ class OnlineTrainer(AcceptsRows, SpelledElsewhere):
 
 
 def _made(folder: PathLike) -> pathlib.Path:
-    path = pathlib.Path(folder)
+    path = local_path(folder, errors.JournalError)
+    if recognized(path) == "checkpoints":
+        raise errors.JournalError(
+            f"{str(path)!r} holds the checkpoints of a fluid.Trainer; expected a folder for an OnlineTrainer alone. To "
+            f"start from these parameters: fluid.OnlineTrainer(program, optimizer, 'online', "
+            f"params=fluid.Inferencer(program, checkpoint={str(path)!r}).session.params())"
+        )
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

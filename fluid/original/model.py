@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from fluid import errors
 from fluid.original.parameters import MODEL, read_model, read_model_params
 from fluid.original.program import SavedProgram
+from fluid.paths import local_path
+from fluid.storage import instead, recognized
 
 
 class InferenceModel(NamedTuple):
@@ -32,7 +34,9 @@ def load_inference_model(
     dirname: Any, session: Any = None, model_filename: str | None = None, params_filename: str | None = None
 ) -> InferenceModel:
     """Load an inference model that the original saved, into a Session if there is one; see `fluid.io`."""
-    folder = pathlib.Path(os.fspath(dirname))
+    folder = local_path(dirname, errors.ParameterFileError)
+    if recognized(folder) not in ("exported", "original parameters") and (found := instead(folder, "original")):
+        raise errors.ParameterFileError(found)
     if folder.is_file():
         raise errors.ParameterFileError(
             f"{str(folder)!r} is a file, expected a folder that save_inference_model of the original wrote; an "

@@ -1,6 +1,5 @@
 """Where the original left parameters: a folder with a file for each variable, or one combined file."""
 
-import os
 import pathlib
 import re
 from collections.abc import Collection, Iterable
@@ -11,6 +10,7 @@ import numpy as np
 from fluid import errors
 from fluid.original.description import ProgramDesc, read_program
 from fluid.original.variables import count_variables, open_file, read_file
+from fluid.paths import local_path
 
 MODEL = "__model__"
 
@@ -26,7 +26,7 @@ _OWN = re.compile(r"learning_rate_\d+|beta[12]_pow_acc_\d+|@LR_DECAY_COUNTER@")
 
 def load_params(path: Any, names: Iterable[str] | None = None, slots: bool = False) -> dict[str, np.ndarray]:
     """Read parameters that the original saved; see `fluid.io.load_fluid_params`."""
-    place = pathlib.Path(os.fspath(path))
+    place = local_path(path, errors.ParameterFileError)
     if place.is_dir():
         found = _from_folder(place, names, slots)
     else:

@@ -92,7 +92,7 @@ class _Reader:
         """Read the next one; `name` is for messages."""
         version = self._number(4, name, "a version")
         if version % 256 == _PICKLE:
-            raise self._error(name, "what looks like a pickle, which fluid.save of the original writes; it is not read")
+            raise self._error(name, "what looks like a pickle, which save of the original writes; it is not read")
         if version != 0:
             raise self._error(name, f"version {version}, expected 0")
         for _ in range(self._number(8, name, "the number of LoD levels")):

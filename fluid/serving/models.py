@@ -10,6 +10,7 @@ from typing import Any
 from fluid import artifact, errors
 from fluid.artifact import ExportedProgram
 from fluid.inferencer import Inferencer
+from fluid.paths import local_path
 from fluid.place import Place
 from fluid.serving.batching import Batcher, Job, Values
 from fluid.serving.metrics import Metrics
@@ -17,6 +18,7 @@ from fluid.serving.runner import Runner
 from fluid.serving.settings import Settings
 from fluid.session import Session
 from fluid.session.seeds import Seeds
+from fluid.storage import instead
 
 LOG = logging.getLogger("fluid.serving")
 _FILE = "model.fluid"
@@ -214,13 +216,15 @@ class Models:
             if source.remote is not None:
                 raise errors.ArgumentError(f"the model {name!r} is at {source.remote.url} already; give a file of it")
             return [Version(name, "1", source.session, source.program, self._settings, self._metrics, source.seeds)]
-        path = pathlib.Path(source)
+        path = local_path(source, errors.ArtifactError)
         if path.is_dir() and not (path / _FILE).is_file():
             self._folders[name] = path
             numbers = _numbers(path)
             if not numbers:
                 raise errors.ArtifactError(
-                    f"no exported model in {str(path)!r}; expected model.fluid there, or versions as in 1/model.fluid"
+                    instead(path, "exported")
+                    or f"no exported model in {str(path)!r}; expected model.fluid there, or versions as in "
+                    f"1/model.fluid"
                 )
             return self._load(name, str(max(numbers)), path / str(max(numbers)))
         return self._load(name, "1", path)

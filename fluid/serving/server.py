@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from fluid import errors
+from fluid.inferencer import Inferencer
 from fluid.place import Place
 from fluid.serving.access import Access, check_address
 from fluid.serving.settings import Settings
@@ -269,7 +270,18 @@ def _application(models: Mapping[str, Any], settings: Settings, access: Any, pla
 
 def _named(models: Models) -> Mapping[str, Any]:
     """The models by name; one file is called as it is, without its ending."""
-    return models if isinstance(models, Mapping) else {pathlib.Path(models).stem: models}
+    if isinstance(models, str | os.PathLike):
+        models = {pathlib.Path(models).stem: models}
+    if not isinstance(models, Mapping):
+        models = {"model": models}
+    for name, model in models.items():
+        if not isinstance(model, str | os.PathLike | Inferencer):
+            raise errors.ArgumentTypeError(
+                f"the model {name!r} is a {type(model).__name__}, expected the path of an exported model, or an "
+                f'Inferencer: trainer.save_inference_model("{name}.fluid", fetch=["prediction"]) writes one, and '
+                f'fluid.serve("{name}.fluid") serves it'
+            )
+    return models
 
 
 def _listening(host: str, port: int) -> socket.socket:

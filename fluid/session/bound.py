@@ -11,6 +11,7 @@ from fluid import errors
 from fluid.compilation import Ahead, Settled
 from fluid.core import TRAIN, Program, Scope
 from fluid.core.equations import unneeded, unread
+from fluid.core.explain import leak_in_own_words
 from fluid.place import OneDevice
 from fluid.reader.buckets import Buckets
 from fluid.session import absent
@@ -223,11 +224,14 @@ class BoundStep:
         if self._frozen is not self._freezing.names and self._step.request.mode == TRAIN:
             self._fit()
         if not self._step.training:
-            if not scope.trained:
-                results = self._test(self._kept(), feeds, *self._rest(overrides, draw))
-            else:
-                with scope.lock:  # a step in another thread takes these arrays over
+            try:
+                if not scope.trained:
                     results = self._test(self._kept(), feeds, *self._rest(overrides, draw))
+                else:
+                    with scope.lock:  # a step in another thread takes these arrays over
+                        results = self._test(self._kept(), feeds, *self._rest(overrides, draw))
+            except jax.errors.UnexpectedTracerError as error:
+                raise leak_in_own_words(error, self._program.name) from None
             if self._compiling:
                 self._end_compilation()
             return results
@@ -268,7 +272,10 @@ class BoundStep:
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
         # results are in their place.
         with scope.lock, self._guard:
-            after, results = train(self._carry(), self._not_carried(), *fed)
+            try:
+                after, results = train(self._carry(), self._not_carried(), *fed)
+            except jax.errors.UnexpectedTracerError as error:
+                raise leak_in_own_words(error, self._program.name) from None
             scope.arrays.update(after["arrays"])
             scope.slots[self._program.name] = after["slots"]
             scope.step = after["step"]

@@ -11,7 +11,7 @@ from fluid.core import Scope
 from fluid.naming import select
 from fluid.session.rules import Rule
 
-_NAME = "@frozen"
+FROZEN = "@frozen"
 
 
 class Freezing:
@@ -107,15 +107,15 @@ class Freezing:
         """Which names are frozen, as bool `[names]` in their alphabetical order; nothing where none is."""
         if not self._chosen:
             return {}
-        return {_NAME: self._place(np.array([name in self._chosen for name in sorted(self._scope.specs)]))}
+        return {FROZEN: self._place(np.array([name in self._chosen for name in sorted(self._scope.specs)]))}
 
     def optional(self, names: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of what `state` returns, if a file has it."""
-        return {_NAME: ((len(self._scope.specs),), "bool")} if _NAME in names else {}
+        return {FROZEN: ((len(self._scope.specs),), "bool")} if FROZEN in names else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned; without it nothing is frozen."""
-        flags = state.get(_NAME)
+        flags = state.get(FROZEN)
         names = sorted(self._scope.specs)
         self._put(frozenset() if flags is None else frozenset(n for n, f in zip(names, flags, strict=True) if f))
 

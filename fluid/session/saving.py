@@ -14,7 +14,7 @@ from fluid.distributed import group
 from fluid.distributed.arrays import whole
 from fluid.naming import select
 from fluid.place import OneDevice
-from fluid.session.freezing import Freezing
+from fluid.session.freezing import FROZEN, Freezing
 from fluid.session.rates import PREFIX, Rates
 from fluid.session.read_only import ReadOnlyArrays
 from fluid.storage import PathLike
@@ -58,20 +58,77 @@ class SavesArrays:
             state = jax.tree.map(jnp.copy, self.state())
         self._write(path, state, kind="session")
 
-    def load(self, path: PathLike) -> None:
-        """Read what `save` wrote; a file of `save_params` is read as well and leaves the slots as they are.
+    def load(
+        self, path: PathLike, strict: bool = True, rename: storage.Rename = None, skip: str | Sequence[str] = ()
+    ) -> None:
+        """Read what `save` wrote; a file of `save_params` is read as well and leaves optimizer states as they are.
+
+        Args:
+          path: of the file.
+          strict: as for `load_params`. With False, optimizer states that the file lacks keep their values too.
+          rename: as for `load_params`. The optimizer states of a parameter follow its name.
+          skip: as for `load_params`. The optimizer states of a skipped parameter keep their values.
 
         Raises:
           ParameterFileError: there is no such file, or it holds something else.
           ParameterError: names, shapes or dtypes differ; nothing is changed then.
+          UnknownNameError: something to skip is neither in the file nor in the programs.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="head"))
+          ...     fluid.optimizer.Adam().minimize(loss)
+          ...     return loss
+          >>> session = fluid.Session(program)
+          >>> session.save("all.session")
+          >>> session.load("all.session", skip=["head.b_0"])
         """
         self._check_open()
-        arrays, kind = storage.load_arrays(path)
-        if kind == "session":
-            self.check_state(arrays, path)
-            self.restore(arrays)
-        else:
-            self.load_params(path)
+        found = storage.load_file(path)
+        if found.kind != "session":
+            self.load_params(path, strict, rename, skip)
+            return
+        state = self._part_of(found, path, strict, rename, skip) if rename or skip or not strict else found.arrays
+        self.check_state(state, path, advice=storage.TAKE_A_PART)
+        self.restore(state)
+
+    def _part_of(
+        self, found: storage.Loaded, path: PathLike, strict: bool, rename: storage.Rename, skip: str | Sequence[str]
+    ) -> dict[str, Any]:
+        """Return the state to restore where a file holds other names, or only a part of it is wanted; see `load`."""
+        there = storage.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.origins)
+        old_names = storage.renamed({name: name for name in there.arrays}, rename, path)
+        new_names = {old: new for new, old in old_names.items()}
+        wanted = {name: (spec.shape, spec.dtype) for name, spec in self.scope.specs.items()}
+        report = storage.choose(
+            there.renamed(rename),
+            wanted,
+            self.origins,
+            skip,
+            allow_missing=not strict,
+            allow_extra=not strict,
+            allow_doubtful=not strict,
+        )
+        here = self.state()
+        state = {name: found.arrays[old_names[name]] for name in report.taken}
+        for name, array in found.arrays.items():
+            owner = _owner(name, new_names) if name[0] == "@" else None
+            if owner is not None and new_names[owner] in state:
+                state[name.removesuffix(owner) + new_names[owner]] = array
+            elif name[0] == "@" and owner is None and name != FROZEN and (strict or name in here):
+                state[name] = array
+        # What the file lacks, or what was skipped, keeps its value, and so do its optimizer states.
+        state |= {n: a for n, a in here.items() if n not in state and (not strict or self._left(n, report.taken))}
+        if not strict:
+            state = {name: array for name, array in state.items() if name in here}
+            report.tell()
+        return state
+
+    def _left(self, name: str, taken: Collection[str]) -> bool:
+        """Return whether an array of this session keeps its value, as it belongs to a parameter that is not taken."""
+        owner = name if name in self.scope.specs else _owner(name, self.scope.specs)
+        return name == FROZEN or (owner is not None and owner not in taken)
 
     def save_params(self, path: PathLike, names: str | Sequence[str] | None = None) -> None:
         """Write parameters and states to one file; see `fluid.io.save_arrays`.
@@ -194,6 +251,7 @@ class SavesArrays:
         allow_missing: bool = False,
         allow_extra: bool = False,
         strict: bool = True,
+        advice: str = storage.TAKE_A_PART,
     ) -> storage.LoadReport:
         """Set parameters and states from arrays that have the names of here; see `load_params`.
 
@@ -204,6 +262,7 @@ class SavesArrays:
           allow_missing: whether arrays may be missing, and keep their values then.
           allow_extra: whether there may be more arrays.
           strict: whether arrays that seem to belong to other layers are an error.
+          advice: for the message of a difference, what to do about it.
         """
         self._check_open()
         specs = self.scope.specs if program is None else program.parameters | program.states
@@ -217,6 +276,7 @@ class SavesArrays:
             allow_missing=allow_missing,
             allow_extra=allow_extra,
             allow_doubtful=not strict,
+            advice=advice,
         )
         new = self.layout.replace({name: source.arrays[name] for name in report.taken}, self.scope.arrays)
         with self.scope.lock:
@@ -362,6 +422,11 @@ class SavesArrays:
 def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
     """Return the value a part of the way from `old` to `new`; of integers a copy of `new`."""
     return (old + rate * (new - old)).astype(old.dtype) if jnp.issubdtype(old.dtype, jnp.inexact) else new + 0
+
+
+def _owner(slot: str, names: Collection[str]) -> str | None:
+    """Return the parameter that an optimizer state belongs to: the longest of the names that ends the state's name."""
+    return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
 
 
 def _slot_name(path: Any) -> str:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from fluid import errors
 from fluid.core import TEST, TRAIN, Applied, Program, data_of
 from fluid.core.equations import last_values
+from fluid.core.explain import step_in_own_words
 from fluid.optimizer.loss_scale import scale_of, was_skipped
 from fluid.optimizer.norms import norm, ratio
 from fluid.session.names import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_line
@@ -205,13 +206,24 @@ class Step:
         frozen = {n: arrays[n] for rule in self.rules for n in rule.frozen}
         machinery = Machinery(self.rules, rates, apply, fetched, frozen)
         step = TrainingStep(parameters, list(carry["slots"]), states, dict(feeds), key, carry["step"], machinery)
-        after, slots, evaluation = check_result(self._function(step), step)
+        after, slots, evaluation = check_result(self._called(step), step)
         values = dict(evaluation.values)
         for i, rule in enumerate(self.rules):
             if f"{UPDATE_RATIO}_{i}" in self._asked:
                 before, changed = ({n: found[n] for n in rule.parameters} for found in (parameters, after))
                 values[f"{UPDATE_RATIO}_{i}"] = ratio(before, changed)
         return _Done(after, slots, evaluation.states, evaluation.outputs, values, lambda i: {})
+
+    def _called(self, step: TrainingStep) -> Any:
+        """Call the user's step function."""
+        assert self._function is not None
+        try:
+            return self._function(step)
+        except Exception as error:
+            explained = step_in_own_words(error)
+            if explained is None:
+                raise
+            raise explained from None
 
     def _states(self, carry: Mapping[str, Any], done: _Done) -> dict[str, Any]:
         """The states after a step: with an update that was left out, those of before."""

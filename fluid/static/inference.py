@@ -1,6 +1,5 @@
 """Models for inference, saved and loaded with an Executor."""
 
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fluid import core, errors, io
+from fluid.paths import local_path
 from fluid.static.executor import Executor, name_of, plain_program
 from fluid.static.scope import Scope, global_scope
 from fluid.static.tape.program import Program
@@ -146,7 +146,7 @@ original wrote
     del pserver_endpoints
     from fluid import artifact
 
-    path = pathlib.Path(os.fspath(dirname)) / (model_filename or "model.fluid")
+    path = local_path(dirname, errors.ParameterFileError) / (model_filename or "model.fluid")
     scope = global_scope()
     if path.is_file() and artifact.is_artifact(path):
         inner: core.Program = artifact.load(path).program()
@@ -190,7 +190,7 @@ def scope_of(executor: Any, program: Program) -> Scope:
 
 def in_folder(dirname: PathLike, filename: str, make: bool = False) -> pathlib.Path:
     """The path of a file in a folder, which is made on demand."""
-    folder = pathlib.Path(os.fspath(dirname))
+    folder = local_path(dirname, errors.ParameterFileError)
     if make:
         try:
             folder.mkdir(parents=True, exist_ok=True)

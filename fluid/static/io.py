@@ -1,5 +1,6 @@
 """Saving and loading with an Executor."""
 
+import logging
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from fluid.static.readers import DataLoader, PyReader
 from fluid.static.scope import Scope
 from fluid.static.tape.program import Program
 from fluid.static.tape.variable import Persistent, Variable
-from fluid.storage import PathLike, check_match, load_arrays, save_arrays
+from fluid.storage import PARAMS_FILE, PERSISTABLES_FILE, PathLike, check_match, file_in, load_arrays, save_arrays
 
 __all__ = [
     "DataLoader",
@@ -30,9 +31,9 @@ __all__ = [
     "save_vars",
 ]
 
-_PARAMS = "params.fluid"
-_PERSISTABLES = "persistables.fluid"
 _SLOTS = "@slots/"
+
+log = logging.getLogger("fluid")
 
 Chosen = Callable[[Variable], bool] | None
 Variables = Sequence[Variable | str] | None
@@ -75,7 +76,7 @@ def save_vars(
     program = plain_program(main_program)
     scope = scope_of(executor, program)
     names = _chosen(program, vars, predicate)
-    save_arrays(in_folder(dirname, filename or _PARAMS, make=True), scope.session.scope.copies(names), "parameters")
+    save_arrays(in_folder(dirname, filename or PARAMS_FILE, make=True), scope.session.scope.copies(names), "parameters")
 
 
 def load_vars(
@@ -103,7 +104,7 @@ trainer.save_params('nowhere/params.fluid')
     """
     program = plain_program(main_program)
     scope = scope_of(executor, program)
-    _load(scope, program, _chosen(program, vars, predicate), dirname, filename, _PARAMS)
+    _load(scope, program, _chosen(program, vars, predicate), dirname, filename, PARAMS_FILE)
 
 
 def save_params(executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None) -> None:
@@ -148,7 +149,7 @@ def save_persistables(
     arrays: dict[str, Any] = dict(held.copies(_chosen(program, None, None)))
     arrays |= {f"{_SLOTS}{i}": np.asarray(v) for i, v in enumerate(jax.tree.leaves(_slots(scope, program)))}
     arrays |= {"@step": np.asarray(held.step), "@root": np.asarray(held.root)}
-    save_arrays(in_folder(dirname, filename or _PERSISTABLES, make=True), arrays, "persistables")
+    save_arrays(in_folder(dirname, filename or PERSISTABLES_FILE, make=True), arrays, "persistables")
 
 
 def load_persistables(
@@ -173,12 +174,19 @@ def load_persistables(
     """
     program = plain_program(main_program)
     scope = scope_of(executor, program)
-    found = _load(scope, program, _chosen(program, None, None), dirname, filename, _PERSISTABLES)
+    found = _load(scope, program, _chosen(program, None, None), dirname, filename, PERSISTABLES_FILE)
     if "@step" not in found:
         return
     leaves, structure = jax.tree.flatten(_slots(scope, program))
     wanted = {f"{_SLOTS}{i}": (v.shape, str(v.dtype)) for i, v in enumerate(leaves)}
     slots = {n: v for n, v in found.items() if n.startswith(_SLOTS)}
+    if slots and not slots.keys() & wanted.keys():
+        log.warning(
+            "%s was written by a Session or Trainer, whose optimizer states have other names: parameters are "
+            "loaded, and optimizer states stay as they are",
+            dirname,
+        )
+        return
     if wanted:  # a program without `minimize`, as for testing, needs none
         check_match(slots, wanted, str(dirname))
         new = [jax.numpy.array(slots[name]) for name in wanted]
@@ -209,7 +217,7 @@ def _load(
     scope: Scope, program: Program, names: list[str], dirname: PathLike, filename: str | None, default: str
 ) -> dict[str, Any]:
     """Load values by name; returns all that is in the file."""
-    path = in_folder(dirname, filename or default)
+    path = in_folder(dirname, filename) if filename else file_in(in_folder(dirname, ""), default)
     is_original = path.parent.is_dir() and not path.exists() or (path.exists() and not _is_zip(path))
     found = load_fluid_params(path if path.exists() else dirname, names) if is_original else load_arrays(path)[0]
     specs = scope.session.scope.specs

@@ -1,10 +1,21 @@
 """Files of named arrays: written whole or not at all, read without running anything that is in them."""
 
-from fluid.storage.arrays import load_arrays, load_file, save_arrays
-from fluid.storage.atomic import PathLike, replaced
-from fluid.storage.match import CHECK_THE_PROGRAM, check_match, choose
+from fluid.paths import PathLike
+from fluid.storage.arrays import (
+    PARAMS_FILE,
+    PERSISTABLES_FILE,
+    Loaded,
+    file_in,
+    load_arrays,
+    load_file,
+    save_arrays,
+    warn_of_ending,
+)
+from fluid.storage.atomic import replaced
+from fluid.storage.match import CHECK_THE_PROGRAM, RENAME_THEM, TAKE_A_PART, check_match, choose
 from fluid.storage.npy import read_npy, size_limit, write_npy
 from fluid.storage.origins import packed
+from fluid.storage.recognize import instead, recognized
 from fluid.storage.rename import Rename, renamed
 from fluid.storage.report import LoadReport
 from fluid.storage.safetensors import is_safetensors
@@ -13,24 +24,33 @@ from fluid.storage.zip_entry import zip_entry
 
 __all__ = [
     "CHECK_THE_PROGRAM",
+    "PARAMS_FILE",
+    "PERSISTABLES_FILE",
     "LoadReport",
+    "Loaded",
     "Parameters",
     "PathLike",
+    "RENAME_THEM",
     "Rename",
+    "TAKE_A_PART",
     "Source",
     "check_match",
     "choose",
+    "file_in",
+    "instead",
     "is_safetensors",
     "load_arrays",
     "load_file",
     "newest_checkpoint",
     "packed",
     "read_npy",
+    "recognized",
     "renamed",
     "replaced",
     "save_arrays",
     "size_limit",
     "source_of",
+    "warn_of_ending",
     "write_npy",
     "zip_entry",
 ]

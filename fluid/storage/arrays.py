@@ -6,7 +6,6 @@ reads it too (a dtype that NumPy lacks, such as bfloat16, appears there as raw i
 """
 
 import json
-import os
 import pathlib
 import zipfile
 from collections.abc import Mapping
@@ -15,17 +14,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluid import errors
-from fluid.core import Origin
+from fluid.core import Origin, warn
+from fluid.paths import PathLike, local_path
 from fluid.storage import safetensors
-from fluid.storage.atomic import PathLike, replaced
+from fluid.storage.atomic import replaced
 from fluid.storage.npy import read_npy, size_limit, write_npy
 from fluid.storage.origins import packed, unpacked
+from fluid.storage.recognize import instead
 from fluid.storage.zip_entry import zip_entry
 
 FORMAT = "fluid-arrays"
 VERSION = 1
 _MANIFEST = "manifest.json"
-_DIRECTORY_FILE = "params.fluid"
+PARAMS_FILE, PERSISTABLES_FILE = "params.fluid", "persistables.fluid"
+_ENDINGS = {
+    **dict.fromkeys((".h5", ".hdf5", ".keras"), "Keras"),
+    **dict.fromkeys((".pt", ".pth"), "PyTorch"),
+    **dict.fromkeys((".pkl", ".pickle"), "pickle"),
+    **dict.fromkeys((".pdparams", ".pdmodel"), "PaddlePaddle"),
+    **dict.fromkeys((".pb", ".tflite"), "TensorFlow"),
+    ".npy": "NumPy",
+    ".onnx": "ONNX",
+}
 _DAMAGES = (
     zipfile.BadZipFile,
     KeyError,
@@ -76,7 +86,8 @@ def save_arrays(
       >>> load_arrays(path)[0]["w"].tolist()
       [1.0, 1.0, 1.0]
     """
-    target = _file(path)
+    target = _file(path, writes=True)
+    warn_of_ending(target, "model.params, or model.safetensors for other libraries")
     host = {name: np.asarray(value) for name, value in arrays.items()}
     known = packed({n: origin for n, origin in (origins or {}).items() if n in host})
     if safetensors.is_safetensors(target):
@@ -89,6 +100,18 @@ def save_arrays(
         for name, array in host.items():
             with archive.open(zip_entry(f"{name}.npy"), "w", force_zip64=True) as entry:
                 write_npy(entry, name, array)  # type: ignore[arg-type]
+
+
+def warn_of_ending(path: pathlib.Path, instead: str) -> None:
+    """Warn of a file that other libraries would take for one of theirs, by its ending.
+
+    An error would come when a training is over, and lose it.
+    """
+    if path.suffix.lower() in _ENDINGS:
+        warn(
+            f"{str(path)!r} is a file in fluid's own format, and {_ENDINGS[path.suffix.lower()]} cannot read it in "
+            f"spite of its ending; name it {instead}"
+        )
 
 
 def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
@@ -117,25 +140,23 @@ def load_file(path: PathLike) -> Loaded:
     """Read all that a file says of its arrays; see `load_arrays`."""
     target = _file(path)
     if not target.is_file():
-        message = f"no parameter file at {str(target)!r}; write one with trainer.save_params({str(path)!r})"
-        if target.parent.is_dir() and target != pathlib.Path(path):
-            message += f". Is it a folder of checkpoints? fluid.Inferencer(program, checkpoint={str(path)!r})"
-        raise errors.ParameterFileError(message)
+        found = instead(pathlib.Path(path), "parameters")
+        raise errors.ParameterFileError(
+            found or f"no parameter file at {str(target)!r}; write one with trainer.save_params({str(path)!r})"
+        )
     if safetensors.is_safetensors(target):
         arrays, notes = safetensors.load(target)
         return Loaded(arrays, notes.get("kind", "parameters"), _foreign_origins(notes.get("origins")))
     try:
         with zipfile.ZipFile(target) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
-            if manifest["format"] == "fluid-artifact":
-                raise ValueError(
-                    f"it is an exported model, to be loaded without the function: fluid.Inferencer(param_path={path!r})"
-                )
             if manifest["format"] != FORMAT or manifest["version"] > VERSION:
                 raise ValueError(f"format {manifest['format']!r}, version {manifest['version']}")
             arrays = {name: _read(archive, name, entry) for name, entry in manifest["arrays"].items()}
             return Loaded(arrays, str(manifest["kind"]), unpacked(manifest.get("origins", {})))
     except _DAMAGES as error:
+        if found := instead(target, "parameters"):
+            raise errors.ParameterFileError(found) from error
         raise errors.ParameterFileError(
             f"{str(target)!r} is no parameter file of fluid, or is damaged: {error}; "
             f"expected a file that trainer.save_params wrote (format {FORMAT}, version {VERSION}); parameters of other "
@@ -151,9 +172,22 @@ def _foreign_origins(text: str | None) -> dict[str, Origin]:
         return {}
 
 
-def _file(path: PathLike) -> pathlib.Path:
-    target = pathlib.Path(os.fspath(path))
-    return target / _DIRECTORY_FILE if target.is_dir() else target
+def file_in(folder: pathlib.Path, wanted: str = PARAMS_FILE) -> pathlib.Path:
+    """Return the file of parameters in a folder: the wanted one, or another one that is there instead.
+
+    `trainer.save_params(folder)` writes `params.fluid`, and `save_persistables` writes `persistables.fluid`.
+    """
+    return next(
+        (folder / name for name in (wanted, PARAMS_FILE, PERSISTABLES_FILE) if (folder / name).is_file()),
+        folder / wanted,
+    )
+
+
+def _file(path: PathLike, writes: bool = False) -> pathlib.Path:
+    target = local_path(path, errors.ParameterFileError)
+    if not target.is_dir():
+        return target
+    return target / PARAMS_FILE if writes else file_in(target)
 
 
 def _read(archive: zipfile.ZipFile, name: str, entry: Mapping[str, Any]) -> np.ndarray:

@@ -9,9 +9,6 @@ from typing import BinaryIO
 
 from fluid import errors
 
-# What a path of a file or folder may be.
-PathLike = str | os.PathLike[str]
-
 
 @contextlib.contextmanager
 def replaced(

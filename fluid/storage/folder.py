@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid.paths import local_path
 from fluid.storage import seal
 from fluid.storage.atomic import sync
 
@@ -74,7 +75,7 @@ class Folder:
     is_local = True
 
     def __init__(self, path: Any, read_only: bool = False):
-        self.path = pathlib.Path(os.path.abspath(os.fspath(path)))
+        self.path = pathlib.Path(os.path.abspath(local_path(path, errors.CheckpointError)))
         self.name = str(self.path)
         try:
             if not read_only:

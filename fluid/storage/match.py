@@ -1,6 +1,6 @@
 """Named arrays compared with what a program has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
@@ -19,7 +19,8 @@ CHECK_THE_PROGRAM = (
     "parameters and program must come from the same layers and names; check that the program function is the one that "
     "was trained"
 )
-_TAKE_A_PART = (
+RENAME_THEM = f'{CHECK_THE_PROGRAM}. Arrays with other names are taken by rename={{"old/*": "new/*"}}'
+TAKE_A_PART = (
     f'{CHECK_THE_PROGRAM}. To take what another program left: rename={{"old/*": "new/*"}} for other names, '
     'skip=["head/*"] for what shall not be taken, such as arrays of other shapes, strict=False for what is missing '
     "there or here"
@@ -57,7 +58,10 @@ def check_match(
             shape, dtype = wanted[name]
             value = found[name]
             if tuple(value.shape) != tuple(shape) or str(value.dtype) != str(dtype):
-                problems.append(f"{name}: found {value.dtype}{list(value.shape)}, expected {dtype}{list(shape)}")
+                convert = f": array.astype({str(dtype)!r})" if tuple(value.shape) == tuple(shape) else ""
+                problems.append(
+                    f"{name}: found {value.dtype}{list(value.shape)}, expected {dtype}{list(shape)}{convert}"
+                )
     if not allow_extra:
         problems += [f"extra: {n} {found[n].dtype}{list(found[n].shape)}" for n in extra]
     if problems:
@@ -76,6 +80,7 @@ def choose(
     allow_missing: bool = False,
     allow_extra: bool = False,
     allow_doubtful: bool = False,
+    advice: str = TAKE_A_PART,
 ) -> LoadReport:
     """Say which of the arrays that are there a program takes.
 
@@ -87,6 +92,7 @@ def choose(
       allow_missing: accept that arrays of the program are not there.
       allow_extra: accept names that are not wanted.
       allow_doubtful: accept arrays that seem to belong to other layers.
+      advice: for the message of a difference, what to do about it.
 
     Raises:
       ParameterError: names, shapes, dtypes or origins differ; or nothing at all would be taken.
@@ -106,6 +112,11 @@ def choose(
     taken = tuple(n for n in wanted if n in found and n not in left_out)
     missing = {n: here[n] for n in wanted if n not in found and n not in left_out}
     extra = {n: there[n] for n in found if n not in wanted and n not in left_out}
+    if wanted and left_out.issuperset(n for n in wanted if n in found) and any(n in found for n in wanted):
+        raise errors.ParameterError(
+            f"nothing would be taken from {source.where}: skip={skip!r} leaves out every array that the program takes "
+            f"from it, {_some([n for n in wanted if n in found])}; skip fewer names, or do not load"
+        )
     if wanted and not taken and (allow_missing or left_out):
         raise errors.ParameterError(_nothing(source, wanted))
     check_match(
@@ -113,7 +124,7 @@ def choose(
         {n: wanted[n] for n in (*taken, *(() if allow_missing else missing))},
         source.where,
         allow_extra,
-        advice=_TAKE_A_PART,
+        advice=advice,
     )
     doubtful = doubts(taken, origins, source.origins, found, extra)
     if doubtful and not allow_doubtful:
@@ -141,5 +152,5 @@ def _both(there: str | None, here: str | None) -> str:
     return f"{there} (here {here})" if there and here else there or f"here {here}"
 
 
-def _some(names: Mapping[str, Any]) -> str:
+def _some(names: Collection[str]) -> str:
     return ", ".join([*list(names)[:5], *(["..."] if len(names) > 5 else [])]) or "nothing"

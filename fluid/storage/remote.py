@@ -28,24 +28,23 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid.paths import PathLike, is_address
 from fluid.storage import seal
-from fluid.storage.atomic import PathLike
 from fluid.storage.folder import ASIDE, LOCK, META, STEP, Folder, remove
-
-
-def is_address(path: PathLike) -> bool:
-    """Whether a path is the address of something in a store.
-
-    Example:
-      >>> is_address("s3://bucket/run"), is_address("checkpoints")
-      (True, False)
-    """
-    return "://" in os.fspath(path)
+from fluid.storage.recognize import recognized
 
 
 def folder_of(path: PathLike, read_only: bool = False) -> Folder:
     """The folder of checkpoints that a path or an address means; arguments and errors as for `Folder`."""
-    return RemoteFolder(os.fspath(path), read_only) if is_address(path) else Folder(path, read_only)
+    if is_address(path):
+        return RemoteFolder(os.fspath(path), read_only)
+    if recognized(pathlib.Path(path)) == "online":
+        raise errors.CheckpointError(
+            f"{str(path)!r} is the folder of a fluid.OnlineTrainer, which keeps its checkpoints in "
+            f"{str(pathlib.Path(path) / 'checkpoints')!r}; expected a folder for a Trainer alone: "
+            f"fluid.CheckpointConfig('checkpoints')"
+        )
+    return Folder(path, read_only)
 
 
 class RemoteFolder(Folder):

@@ -8,10 +8,11 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import Origin
+from fluid.paths import PathLike, is_address, local_path
 from fluid.storage.arrays import load_file
-from fluid.storage.atomic import PathLike
 from fluid.storage.origins import unpacked
-from fluid.storage.remote import folder_of, is_address
+from fluid.storage.recognize import instead
+from fluid.storage.remote import folder_of
 from fluid.storage.rename import Rename, renamed
 
 # A file of parameters, or arrays by name.
@@ -57,8 +58,22 @@ def source_of(given: Parameters) -> Source:
     """
     if isinstance(given, Mapping):
         return Source({name: np.asarray(value) for name, value in given.items()}, "the given parameters")
+    if not isinstance(given, str | os.PathLike):
+        raise errors.ArgumentTypeError(f"found {type(given).__name__}, expected {_arrays_of(given)}")
     found = load_file(given)
-    return Source(found.arrays, os.fspath(given), found.origins)
+    # A file of Session.save has optimizer states and counters too, whose names begin so.
+    arrays = {name: array for name, array in found.arrays.items() if not name.startswith("@")}
+    return Source(arrays, os.fspath(given), found.origins)
+
+
+def _arrays_of(given: Any) -> str:
+    """Return what to give instead of an object, such as the Trainer that has the parameters."""
+    session = getattr(given, "session", None)
+    if hasattr(given, "params") and session is not None:
+        return "its parameters, which are arrays by name: trainer.params"
+    if session is not None or hasattr(given, "load_params"):
+        return f"its parameters, which are arrays by name: {'inferencer.' if session else ''}session.params()"
+    return 'a file of trainer.save_params, or arrays by name: {"fc_0.w_0": array, "fc_0.b_0": array}'
 
 
 def newest_checkpoint(path: PathLike) -> Source:
@@ -75,8 +90,11 @@ def newest_checkpoint(path: PathLike) -> Source:
       Traceback (most recent call last):
       fluid.errors.CheckpointError: there is no folder 'nowhere'; expected the checkpoint_dir of a Trainer
     """
-    if not is_address(path) and not os.path.isdir(path):
-        raise errors.CheckpointError(f"there is no folder {str(path)!r}; expected the checkpoint_dir of a Trainer")
+    if not is_address(path):
+        if found := instead(local_path(path), "checkpoints"):
+            raise errors.CheckpointError(found)
+        if not os.path.isdir(path):
+            raise errors.CheckpointError(f"there is no folder {str(path)!r}; expected the checkpoint_dir of a Trainer")
     folder = folder_of(path, read_only=True)
     step, flaws = folder.newest_whole()
     if step is None:

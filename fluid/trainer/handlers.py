@@ -3,10 +3,11 @@
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from fluid import errors
 from fluid.core import TRAIN, Program, warn
+from fluid.core.explain import handler_in_own_words
 from fluid.distributed import group
 from fluid.missing import check_attributes
 from fluid.session import Results, check_fetch
@@ -231,8 +232,11 @@ class Dispatcher:
         """Deliver one event to all handlers."""
         if type(event) is EndStepEvent:
             self.done += 1
-        for deliver in self._order[type(event)]:
-            deliver(event)
+        try:
+            for deliver in self._order[type(event)]:
+                deliver(event)
+        except Exception as error:
+            _raise_in_own_words(error)
 
     def hear(self, kind: type) -> bool:
         """Whether a handler is told of such events."""
@@ -245,7 +249,10 @@ class Dispatcher:
         for methods in self._methods:
             self._entered += 1
             if BeginTrainEvent in methods:
-                methods[BeginTrainEvent](event)
+                try:
+                    methods[BeginTrainEvent](event)
+                except Exception as error:
+                    _raise_in_own_words(error)
 
     def leave(self, event: EndTrainEvent) -> None:
         """Deliver the end to every handler that the beginning reached; one that fails does not keep it from the others.
@@ -262,7 +269,7 @@ class Dispatcher:
                 if EndTrainEvent in methods:
                     methods[EndTrainEvent](event)
             except Exception as error:
-                failures.append(error)
+                failures.append(handler_in_own_words(error) or error)
         if not failures:
             return
         if event.error is None:
@@ -363,6 +370,14 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
         raise errors.ArgumentTypeError(
             f"{what}{signature} cannot be called with one event ({error}); write def {name}{wanted}: ..."
         ) from error
+
+
+def _raise_in_own_words(error: Exception) -> NoReturn:
+    """Raise what a handler has raised, or the error that explains it."""
+    explained = handler_in_own_words(error)
+    if explained is None:
+        raise error
+    raise explained from None
 
 
 def _fetched(program: Program, name: str) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import math
-import os
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +12,11 @@ import numpy as np
 from fluid import errors
 from fluid.core import TRAIN, whole_number
 from fluid.optimizer.base import OptimizerLike
+from fluid.paths import PathLike, local_path
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.session import Request
-from fluid.storage import PathLike
 from fluid.trainer import Trainer
 
 # How much of the running mean of losses, by which a sweep is ended, is kept at each step.
@@ -91,7 +90,7 @@ class RateSweep:
         axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
         axes.grid(alpha=0.3)
         if path is not None:
-            figure.savefig(os.fspath(path))
+            figure.savefig(local_path(path))
         return figure
 
 

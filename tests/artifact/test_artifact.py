@@ -394,7 +394,7 @@ def test_row_38_what_is_something_else_is_refused_at_once(tmp_path, content, no_
     path = tmp_path / "x.fluid"
     path.write_bytes(content)
     start = time.monotonic()
-    with pytest.raises(errors.ArtifactError, match="no exported model, or is damaged"):
+    with pytest.raises(errors.ArtifactError, match="is no exported model, (or is damaged|but )"):
         fluid.Inferencer(param_path=path)
     assert time.monotonic() - start < 1
 
@@ -566,7 +566,7 @@ def test_files_of_the_other_kind(saved, tmp_path):
     fluid.io.save_arrays(tmp_path / "p", params_of(digits))
     with pytest.raises(errors.ArtifactError, match="no exported model"):
         fluid.Inferencer(param_path=tmp_path / "p")
-    with pytest.raises(errors.ParameterFileError, match="without the function: fluid.Inferencer"):
+    with pytest.raises(errors.ParameterFileError, match=r"an exported model.* runs it without infer_func"):
         fluid.Inferencer(digits, param_path=saved[0])
     with pytest.raises(errors.ArtifactError, match="no exported model at"):
         fluid.Inferencer(param_path=tmp_path / "nothing")

@@ -10,6 +10,7 @@ from mistakes import (
     inference,
     layers,
     losses,
+    messages,
     names,
     online,
     optimizers,
@@ -50,4 +51,5 @@ THEMES = [
     online.THEME,
     sharing.THEME,
     names.THEME,
+    messages.THEME,
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.storage import PathLike
+from fluid.paths import PathLike, local_path
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
 """Where the points of each curve lie, and their values, by name; of a population each value is an array `[members]`."""
@@ -68,10 +68,11 @@ def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
 
 def write_picture(picture: bytes, path: PathLike) -> None:
     """Write a PNG, so that the file is never half there."""
-    partial = f"{os.fspath(path)}.partial"
+    target = local_path(path)
+    partial = f"{target}.partial"
     with open(partial, "wb") as file:
         file.write(picture)
-    os.replace(partial, path)
+    os.replace(partial, target)
 
 
 def display_picture(picture: bytes, handle: Any = None) -> Any:

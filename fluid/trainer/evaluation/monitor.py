@@ -9,7 +9,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import fitting
-from fluid.storage import PathLike
+from fluid.paths import PathLike, local_path
 from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.means import Averaging, on_host
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, known_values, number
@@ -139,7 +139,7 @@ class SaveBest(Monitor):
             raise errors.ArgumentError(
                 'SaveBest(None, ...) would save nowhere; give it a file, SaveBest("best.params", ...), or restore=True'
             )
-        self._path = path
+        self._path = None if path is None else local_path(path)
         self._restore = restore
         self._kept: dict[str, Any] | None = None  # in memory
         self._health = Health()

@@ -1,0 +1,62 @@
+"""Path arguments: files and folders of this machine, and addresses in object stores where these are supported."""
+
+import os
+import pathlib
+from typing import Any
+
+from fluid import errors
+
+PathLike = str | os.PathLike[str]
+"""A path of a file or folder, as functions take it."""
+
+TAKE_ADDRESSES = (
+    "addresses are taken by fluid.CheckpointConfig(address), fluid.Checkpoint(session, address), "
+    "fluid.Inferencer(program, checkpoint=address), fluid.reader.files(address) and `python -m fluid inspect`"
+)
+
+
+def is_address(path: PathLike) -> bool:
+    """Return whether a path is the address of something in an object store.
+
+    Example:
+      >>> is_address("s3://bucket/run"), is_address("checkpoints")
+      (True, False)
+    """
+    return "://" in os.fspath(path)
+
+
+def local_path(path: Any, failure: type[errors.FluidError] = errors.ArgumentError) -> pathlib.Path:
+    """Return the path of a file or folder of this machine.
+
+    Without this check `pathlib` makes a local folder named `s3:` of an address.
+
+    Args:
+      path: a string or an `os.PathLike`.
+      failure: the exception for an address.
+
+    Raises:
+      ArgumentTypeError: `path` is no path.
+
+    Example:
+      >>> local_path("digits.params").name
+      'digits.params'
+      >>> local_path("file:///data/digits.params")
+      Traceback (most recent call last):
+      fluid.errors.ArgumentError: 'file:///data/digits.params' is an address, and a local path is needed here: \
+'/data/digits.params'
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise errors.ArgumentTypeError(
+            f"found {type(path).__name__}, expected the path of a file or folder, as text or pathlib.Path"
+        )
+    text = os.fspath(path)
+    if not is_address(text):
+        return pathlib.Path(text)
+    scheme, _, rest = text.partition("://")
+    if scheme == "file":
+        raise failure(f"{text!r} is an address, and a local path is needed here: {rest!r}")
+    name = rest.rstrip("/").rpartition("/")[2] or "here"
+    raise failure(
+        f"{text!r} is an address, and a local path is needed here, such as {name!r}; {TAKE_ADDRESSES}. "
+        f"fsspec.filesystem({scheme!r}).put({name!r}, {text!r}) copies a file to an address, get(...) from one"
+    )
