@@ -97,12 +97,12 @@ class SavesArrays:
         self, found: storage.Loaded, path: PathLike, strict: bool, rename: storage.Rename, skip: str | Sequence[str]
     ) -> dict[str, Any]:
         """Return the state to restore where a file holds other names, or only a part of it is wanted; see `load`."""
-        there = storage.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.origins)
-        old_names = storage.renamed({name: name for name in there.arrays}, rename, path)
+        source = storage.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.origins)
+        old_names = storage.renamed({name: name for name in source.arrays}, rename, path)
         new_names = {old: new for new, old in old_names.items()}
         wanted = {name: (spec.shape, spec.dtype) for name, spec in self.scope.specs.items()}
         report = storage.choose(
-            there.renamed(rename),
+            source.renamed(rename),
             wanted,
             self.origins,
             skip,
@@ -112,7 +112,8 @@ class SavesArrays:
         )
         here = self.state()
         state = {name: found.arrays[old_names[name]] for name in report.taken}
-        for name, array in found.arrays.items():
+        arrays = {name: found.arrays[there] for there, name in self.names_here(found.arrays).items()}
+        for name, array in arrays.items():
             owner = _owner(name, new_names) if name[0] == "@" else None
             if owner is not None and new_names[owner] in state:
                 state[name.removesuffix(owner) + new_names[owner]] = array
