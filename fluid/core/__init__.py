@@ -45,7 +45,7 @@ from fluid.core.frame import (
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, data_of, stand_in
 from fluid.core.origins import Origin
-from fluid.core.program import Applied, Minimize, Program
+from fluid.core.program import Applied, Minimize, Program, warn_of_adversaries, warn_of_unused_layers
 from fluid.core.reduction import Part, Reduced, Reduction
 from fluid.core.scopes import NameScope, Scope, Shared, check_same_nets, name_scope, own_array, shared
 from fluid.core.sequence import SequenceBatch, filled, spread_mask
@@ -64,11 +64,12 @@ from fluid.core.variables import (
     create_parameter,
     create_state,
     doubt,
-    expect_probabilities,
+    expect,
     fold_name,
     frozen,
     is_frozen,
     limit_feed,
+    limit_to_probabilities,
     look_up,
     named_array,
     note_order,
@@ -131,7 +132,7 @@ __all__ = [
     "described",
     "doubt",
     "doubt_reading",
-    "expect_probabilities",
+    "expect",
     "filled",
     "explain_frozen",
     "fitting",
@@ -145,6 +146,7 @@ __all__ = [
     "is_size",
     "leave",
     "limit_feed",
+    "limit_to_probabilities",
     "look_up",
     "named_array",
     "note_order",
@@ -170,6 +172,8 @@ __all__ = [
     "user_site",
     "user_sites",
     "warn",
+    "warn_of_adversaries",
+    "warn_of_unused_layers",
     "warn_once",
     "whole_number",
 ]

@@ -1,5 +1,6 @@
 """Discovery: one run of a program function on stand-in data, and what it shows."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,13 +9,27 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.equations import ends_in_a_product, fixed_noise, is_literal, squared_batches, unsteady, with_slope
+from fluid.core.equations import fixed_noise, is_literal, maker_of, needed_by, squared_batches, unsteady, with_slope
 from fluid.core.explain import in_own_words, shape_text
 from fluid.core.frame import TRAIN, Array, Frame, current_frame, running, warn
 from fluid.core.nested import NestedSequenceBatch, data_of
 from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import SequenceBatch
 from fluid.core.updates import check_not_changed
+
+# For each kind of value that layers expect: its name in a message, and makers whose results are most likely not of it.
+_KINDS = {
+    "probabilities": ("probabilities", {"product", "relu", "tanh"}),
+    "logarithms": ("logarithms of probabilities", {"sigmoid", "softmax", "relu", "product"}),
+    "logits": ("logits, which may be any numbers", {"sigmoid", "softmax", "relu", "tanh"}),
+}
+_MAKERS = {
+    "product": "a matrix product or convolution, which may be any numbers",
+    "sigmoid": "a sigmoid, which is between 0 and 1",
+    "softmax": "a softmax, which is between 0 and 1",
+    "relu": "a relu, which is never negative",
+    "tanh": "a tanh, which is between -1 and 1",
+}
 
 
 @dataclass(frozen=True)
@@ -29,10 +44,12 @@ class Discovery:
       aliases: other names of named values, see `Program`.
       jaxpr: the equations of the run.
       constants: the arrays from outside that they use.
+      results: the variables of each output; a sequence batch has several.
       losses: the variable of each minimised loss.
+      kept: the variables of what users named or keep in states of their own: these can be read, used or not.
       feeds: the variables of each feed, by name.
       parameters: the variables of the parameters, by name; those that only loops and branches use are not among them.
-      probabilities: the variables of `frame.made.probabilities`.
+      expected: the variables of `frame.made.expected`.
       moving: the variables that differ from step to step: feeds, parameters, states and the random key.
       reductions: for each output what layers have noted of it, or None.
     """
@@ -44,10 +61,12 @@ class Discovery:
     aliases: dict[str, str]
     jaxpr: Any
     constants: list[Any]
+    results: list[Any]
     losses: list[Any]
+    kept: list[Any]
     feeds: dict[str, list[Any]]
     parameters: dict[str, Any]
-    probabilities: list[Any]
+    expected: list[Any]
     moving: set[Any]
     reductions: list[Reduction | None]
 
@@ -126,8 +145,9 @@ def discover(
         parameters = {n: v for n, v in frame.given.parameters.items() if isinstance(v, jax.core.Tracer)}
         fed = {n: jax.tree.leaves(v) for n, v in frame.given.feeds.items()}
         states = [v for v in frame.given.states.values() if isinstance(v, jax.core.Tracer)]
-        probabilities = [jnp.asarray(p.value) for p in frame.made.probabilities]
-        return outputs, losses, fed, parameters, probabilities, [frame.given.key, *states]
+        kept = jax.tree.leaves(_kept(frame))
+        expected = [jnp.asarray(e.value) for e in frame.made.expected]
+        return outputs, losses, kept, fed, parameters, expected, [frame.given.key, *states]
 
     try:
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
@@ -140,7 +160,7 @@ def discover(
         if not isinstance(error, errors.FluidError):
             error.add_note(f"while tracing the program {name}; in shapes, {batch} stands for the batch size")
         raise
-    _, losses, fed, parameters, probabilities, moving = jax.tree.unflatten(
+    results, losses, kept, fed, parameters, expected, moving = jax.tree.unflatten(
         jax.tree.structure(shapes), closed.jaxpr.outvars
     )
     outputs = shapes[0]
@@ -152,10 +172,12 @@ def discover(
         aliases=aliases,
         jaxpr=closed.jaxpr,
         constants=closed.consts,
+        results=[jax.tree.leaves(result) for result in results],
         losses=losses,
+        kept=kept,
         feeds=fed,
         parameters=parameters,
-        probabilities=probabilities,
+        expected=expected,
         moving={v for v in jax.tree.leaves((fed, parameters, moving)) if not is_literal(v)},
         reductions=reductions,
     )
@@ -205,6 +227,19 @@ def _first_of(value: Any, name: str | None) -> str:
     )
 
 
+def _kept(frame: Frame) -> list[Any]:
+    """Return what users named and the states that they made, which can be read without being outputs.
+
+    States of layers with parameters, such as the averages of batch_norm, are not among them.
+    """
+    declared = frame.declared.arrays
+    trained = {spec.layer for spec in declared.values() if spec.trainable is not None} - {""}
+    kinds = frame.declared.kinds
+    automatic = {n for n in frame.made.values if re.search(rf"(^|/){re.escape(kinds.get(n, ''))}_\d+\.tmp_\d+$", n)}
+    named = [value for name, value in frame.made.values.items() if name not in automatic]
+    return [named, [value for name, value in frame.made.states.items() if declared[name].layer not in trained]]
+
+
 def _loss_output(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> int:
     """Which output is minimised first; or else the one named "loss", or else the first."""
     minimized = [m.value for m in frame.made.minimizations[:1]]
@@ -250,6 +285,34 @@ def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, 
             )
 
 
+def unused_parameters(found: Discovery, trained: Sequence[str]) -> tuple[str, ...]:
+    """Return which of the trained parameters nothing depends on: no output, no loss, nothing that the user named."""
+    needed = needed_by(found.jaxpr, [*found.losses, *jax.tree.leaves(found.results), *found.kept])
+    return tuple(n for n in trained if n in found.parameters and found.parameters[n] not in needed)
+
+
+def _warn_of_other_losses(program: str, found: Discovery) -> None:
+    """Warn where a dict without "loss" has several losses, of which a Trainer minimises the first."""
+    minimizations = found.frame.made.minimizations
+    if len(minimizations) != 1 or not found.frame.fact(minimizations[0].value, "first_of_dict"):
+        return
+    needed = needed_by(found.jaxpr, found.losses)
+    others = [
+        name
+        for name, variables in zip(found.output_names or (), found.results, strict=True)
+        if {"loss", "losses", "cost"} & set(name.lower().split("_")) and len(variables) == 1
+        if variables[0].aval.shape in ((), (1,)) and variables[0] not in needed
+        if with_slope(found.jaxpr, found.parameters, variables[0])
+    ]
+    if others:
+        first = (found.output_names or ())[found.loss_output]
+        warn(
+            f'the program {program} returns a dict without "loss", so that its first value, {first!r}, is minimised, '
+            f"and {' and '.join(map(repr, others))} not; return the sum as well: "
+            f'return {{"loss": {" + ".join([first, *others])}, ...}}, or name the one that counts "loss"'
+        )
+
+
 def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
     """Warn of what the equations show to be most likely a mistake, although everything can be computed."""
     for line in squared_batches(found.jaxpr, batch, found.losses):
@@ -264,14 +327,16 @@ def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
             f'step of the program {program} has the same ones; another key in each step is layers.random_key("noise"): '
             f'jax.random.normal(layers.random_key("noise"), x.shape)'
         )
+    _warn_of_other_losses(program, found)
     for doubt in dict.fromkeys(found.frame.made.doubts):
         warn(doubt)
-    for expected, variable in zip(found.frame.made.probabilities, found.probabilities, strict=True):
-        if ends_in_a_product(found.jaxpr, variable):
+    for expected, variable in zip(found.frame.made.expected, found.expected, strict=True):
+        takes, wrong = _KINDS[expected.kind]
+        maker = maker_of(found.jaxpr, variable)
+        if maker in wrong:
             warn(
-                f"{expected.layer} at {expected.site} takes probabilities, and is given the result of a matrix product "
-                f'or convolution, which may be any numbers; write fc(..., act="softmax"), or use '
-                f"layers.softmax_with_cross_entropy(logits, label)"
+                f"{expected.layer} at {expected.site} takes {takes}, and is given the result of {_MAKERS[maker]}; "
+                f"{expected.instead}"
             )
 
 

@@ -195,13 +195,47 @@ def _is_array(value: Any) -> bool:
     return not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.size > 1
 
 
-def ends_in_a_product(jaxpr: Any, variable: Any) -> bool:
-    """Whether a value is a matrix product or a convolution, perhaps with a bias added: nothing bounds its numbers."""
-    for equation, makers in _Makers(jaxpr).origins(variable):
-        terms = equation.invars if equation.primitive.name in _SUMS else equation.outvars
-        if any(made.primitive.name in _PRODUCTS for term in terms for made, _ in makers.origins(term)):
-            return True
-    return False
+def maker_of(jaxpr: Any, variable: Any) -> str | None:
+    """Return which of a few computations made a value.
+
+    Args:
+      jaxpr: the equations.
+      variable: the value.
+
+    Returns:
+      "product" for a matrix product or a convolution, perhaps with a bias added; "sigmoid", "softmax", "relu" or
+      "tanh"; None for everything else.
+    """
+    makers = [_kind_of(*origin) for origin in _Makers(jaxpr).origins(variable)]
+    if "product" in makers:
+        return "product"
+    return makers[0] if len(set(makers)) == 1 else None
+
+
+def _kind_of(equation: Any, makers: "_Makers") -> str | None:
+    """Return what `maker_of` says of one equation; `makers` are those of the variables that the equation reads."""
+    name = equation.primitive.name
+    terms = equation.invars if name in _SUMS else equation.outvars
+    if any(made.primitive.name in _PRODUCTS for term in terms for made, _ in makers.origins(term)):
+        return "product"
+    if name == "div":  # of a softmax both come from one exponential: exp(x) / sum(exp(x))
+        above, below = ([e for e, _ in makers.origins(v)] for v in equation.invars)
+        is_softmax = len(above) == len(below) == 1 and below[0].primitive.name == "reduce_sum"
+        return "softmax" if is_softmax and below[0].invars[0] in above[0].outvars else None
+    if name == "custom_jvp_call":
+        return "relu" if _is_relu(equation.params["call_jaxpr"].jaxpr) else None
+    return {"logistic": "sigmoid", "tanh": "tanh"}.get(name)
+
+
+def _is_relu(jaxpr: Any) -> bool:
+    """Return whether a function of one array is `max(x, 0)`."""
+    if len(jaxpr.eqns) != 1:
+        return False
+    equation = jaxpr.eqns[0]
+    inner = _called(equation)
+    if inner is not None:
+        return _is_relu(inner)
+    return equation.primitive.name == "max" and any(is_literal(v) and v.val == 0 for v in equation.invars)
 
 
 def last_values(jaxpr: Any) -> dict[str, Any]:
@@ -239,6 +273,14 @@ def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any
             live |= {v for v in equation.invars if not is_literal(v)}
             found.append(equation)
     return found[::-1]
+
+
+def needed_by(jaxpr: Any, targets: Iterable[Any]) -> set[Any]:
+    """Return the variables that targets are computed from, the targets included; what is printed counts as a target."""
+    effects = [v for equation in jaxpr.eqns if equation.effects for v in equation.invars]
+    wanted = [v for v in (*targets, *effects) if not is_literal(v)]
+    read = (v for equation in live_equations(jaxpr, wanted) for v in equation.invars if not is_literal(v))
+    return {*wanted, *read}
 
 
 def inner_jaxprs(equation: Any) -> Iterator[Any]:

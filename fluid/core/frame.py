@@ -85,7 +85,8 @@ class FeedSpec:
       dtype: the dtype as the user wrote it; "int64" data is held in JAX's default integer.
       lod_level: 0 for dense data, 1 for rows of any length.
       column: position in a row when the reader's order differs from the order of declaration, else None.
-      limits: `(low, high, also)` when a layer restricts the values of integer data to `low <= v < high` or `v == also`.
+      limits: `(low, high, also)` when a layer restricts the values of the data: integers to `low <= v < high`, other
+        numbers to `low <= v <= high`; `v == also` is valid too.
       site: the user's line that declared it.
       allow_nan: whether NaN is data that the program expects.
     """
@@ -183,12 +184,22 @@ class Minimization(NamedTuple):
     rate: Any = None
 
 
-class Probabilities(NamedTuple):
-    """A value that a layer takes for probabilities: which layer, called at which line."""
+class Expected(NamedTuple):
+    """A value that a layer takes for something: for probabilities, their logarithms, or logits.
+
+    Attributes:
+      layer: such as "layers.cross_entropy".
+      site: the user's line that called the layer.
+      value: the array.
+      kind: "probabilities", "logarithms" or "logits".
+      instead: the call to write where the value is something else.
+    """
 
     layer: str
     site: str
     value: Any
+    kind: str
+    instead: str
 
 
 @dataclass
@@ -258,7 +269,7 @@ class Made:
       states: those that layers gave a new value.
       lookups: for each table of which rows were taken, the ids of each time.
       minimizations: what `optimizer.minimize` recorded, in order.
-      probabilities: what layers take for probabilities without knowing what they are.
+      expected: values that layers take for probabilities, their logarithms, or logits; discovery checks them.
       doubts: what layers take for a mistake, although it can be computed, as sentences.
       gradient_clip: what `clip.set_gradient_clip` gave, for the `minimize` calls that follow.
     """
@@ -267,7 +278,7 @@ class Made:
     states: dict[str, Any] = field(default_factory=dict)
     lookups: dict[str, list[Any]] = field(default_factory=dict)
     minimizations: list[Minimization] = field(default_factory=list)
-    probabilities: list[Probabilities] = field(default_factory=list)
+    expected: list[Expected] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     gradient_clip: Any = None
 

@@ -21,6 +21,7 @@ from fluid.core.discovery import (
     flatten_outputs,
     marked,
     shapes_of,
+    unused_parameters,
     warn_of_likely_mistakes,
     warn_of_random_constants,
 )
@@ -38,6 +39,7 @@ from fluid.core.frame import (
     ParameterSpec,
     SharedFunction,
     running,
+    warn,
 )
 from fluid.core.nested import NestedSequenceBatch, data_of, stand_in
 from fluid.core.origins import Origin, origins_of
@@ -117,6 +119,7 @@ class Program(SpelledElsewhere):
       dense_uses: parameters that are used as a whole.
       orders: in which order of its elements a CPU computes with a parameter, by name, where it is another one.
       minimizes: what `optimizer.minimize` recorded.
+      unused: trained parameters that nothing depends on: no output, no loss, nothing that the user named.
       exported: whether it was read from a file, and holds nothing but what was exported.
       batch_sizes: those that it can be run with; None for any.
       buckets: to which sizes its sequences must be padded, by feed; None for any.
@@ -140,6 +143,7 @@ class Program(SpelledElsewhere):
     convolves = False
     orders: Mapping[str, Order] = {}
     shared: Mapping[str, SharedFunction] = {}
+    unused: Sequence[str] = ()
     exported = False
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
@@ -176,6 +180,8 @@ class Program(SpelledElsewhere):
         self.minimizes = [
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.made.minimizations
         ]
+        trained = dict.fromkeys(name for m in self.minimizes for name in m.parameters)
+        self.unused = unused_parameters(found, tuple(trained))
         self._note_equations(found)
         self.shared = frame.declared.shared
         self.random = frame.declared.uses_randomness
@@ -459,6 +465,37 @@ class Program(SpelledElsewhere):
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
         wanted = self.parameters if names is None else names
         return tuple(n for n in wanted if self.parameters[n].trainable and n not in excluded)
+
+
+def warn_of_adversaries(programs: Collection[Program]) -> None:
+    """Warn of a generator and a discriminator that two programs both train, as without a parameter_list."""
+    sides = ("discriminator", "generator")
+    # Programs with a common trunk rightly share what they train, so that nothing but the names tells.
+    names = {p.name: {s for m in p.minimizes for n in m.parameters for s in sides if s in n} for p in programs}
+    both = [name for name, found in names.items() if len(found) == len(sides)]
+    if len(both) > 1:
+        warn(
+            f"the programs {' and '.join(both)} each train the parameters of the generator and of the discriminator, "
+            f"so that each undoes what the other does; say what each trains: "
+            f'optimizer.minimize(loss, parameter_list=["discriminator/*"]), or '
+            f'fluid.TrainingProgram(program, optimizer, parameter_list=["discriminator/*"])'
+        )
+
+
+def warn_of_unused_layers(programs: Collection[Program]) -> None:
+    """Warn of layers that a program trains and does not use, unless another of the programs uses their parameters."""
+    used = {name for p in programs for name in p.parameters if name not in p.unused}
+    for program in programs:
+        layers: dict[str, list[str]] = {}
+        for name in program.unused:
+            if name not in used:
+                layers.setdefault(program.parameters[name].layer, []).append(name)
+        for layer, names in layers.items():
+            warn(
+                f"{program.parameters[names[0]].site}: nothing uses the result of {layer or 'this parameter'}, neither "
+                f"an output nor a loss of the program {program.name}, so that {' and '.join(names)} are never trained; "
+                f'use the result, leave the layer out, or name a result that is to be fetched: name="..."'
+            )
 
 
 def _key_name(spec: ParameterSpec) -> str:

@@ -15,15 +15,15 @@ from fluid.core.equations import label
 from fluid.core.frame import (
     TRAIN,
     Complete,
+    Expected,
     Frame,
     Naming,
     Order,
     ParameterSpec,
-    Probabilities,
     current_frame,
     user_site,
 )
-from fluid.core.nested import NestedSequenceBatch
+from fluid.core.nested import NestedSequenceBatch, data_of
 from fluid.core.origins import user_lines
 from fluid.core.sequence import SequenceBatch, filled
 
@@ -265,6 +265,8 @@ def perturbed(value: Any, perturbation: Any) -> Any:
 def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None:
     """Note that integer data must lie in `[low, high)` or equal `also`, so that the feeder can check it on the host.
 
+    Of floating-point data, `high` itself is valid too.
+
     Does nothing when the value is not a feed itself: what was computed is on the device.
     """
     frame = current_frame("core.limit_feed")
@@ -279,11 +281,31 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
     frame.declared.feeds[name] = replace(spec, limits=(low, high, also))
 
 
-def expect_probabilities(layer: str, value: Any) -> None:
-    """Note that a layer takes an array for probabilities, so that discovery can warn if it can be any numbers."""
-    frame = current_frame("core.expect_probabilities")
+def limit_to_probabilities(value: Any, also: int | None = None) -> None:
+    """Note that labels must be 0 or 1, or numbers between 0 and 1, or equal `also`; see `limit_feed`.
+
+    Labels that the program converts to floats are those of the feed.
+    """
+    frame = current_frame("core.limit_to_probabilities")
+    converted = frame.fact(value, "cast_from")
+    value = value if converted is None else converted
+    name = frame.fact(value, "feed")
+    if name is not None and frame.discovering:
+        limit_feed(value, 0, 1 if frame.declared.feeds[name].held.kind == "f" else 2, also)
+
+
+def expect(kind: str, layer: str, value: Any, instead: str) -> None:
+    """Note what a layer takes a value for, so that discovery can warn where the equations show something else.
+
+    Args:
+      kind: "probabilities", "logarithms" (of probabilities) or "logits".
+      layer: such as "layers.log_loss".
+      value: an array or a sequence batch.
+      instead: the call to write where the value is something else.
+    """
+    frame = current_frame("core.expect")
     if frame.discovering and not frame.inside_loop:
-        frame.made.probabilities.append(Probabilities(layer, user_site(), value))
+        frame.made.expected.append(Expected(layer, user_site(), data_of(value), kind, instead))
 
 
 def doubt(message: str) -> None:

@@ -65,6 +65,7 @@ class Layer:
         # What automatic names of its parameters begin with; those that the user gives tell enough by themselves.
         self.automatic_kind = kind if name is None else ""
         self._made: set[str] = set()
+        self._named: dict[str, str] = {}
 
     def here(self) -> "Layer":
         """The same layer in the frame that runs now, which may be the inside of a loop that was outside before."""
@@ -121,6 +122,11 @@ class Layer:
                 f"{self.name} cannot do without this parameter; param_attr=False is not possible"
             )
         name = settings.name or self.array_name(suffix)
+        if settings.name and self._named.setdefault(name, suffix) != suffix:
+            core.doubt(
+                f"the weight and the bias of {self.name} are one parameter, since both have the name {name!r}; give "
+                f"each a ParamAttr with a name of its own"
+            )
         if isinstance(settings, WeightNormParamAttr):
             if rows_only:
                 raise errors.ArgumentError(
@@ -218,9 +224,29 @@ class Layer:
             return self.output_elementwise(functional.ACTIVATIONS[act], value)
         raw = on_data(functional.activation(act), value)
         result = self.output(raw)
-        if act == "softmax" and result is raw:  # an overridden value does not come from these logits
-            self.frame.note(result, logits=value, logits_axis=-1)
+        if act == "softmax":
+            doubt_softmax_of_one(value, -1)
+            if result is raw:  # an overridden value does not come from these logits
+                self.frame.note(result, logits=value, logits_axis=-1)
         return result
+
+
+def doubt_softmax_of_one(value: Any, axis: int) -> None:
+    """Doubt a softmax over one number, and one over the rows of a minibatch."""
+    sizes = np.shape(dense(value))
+    batch = core.current_frame("layers.softmax").placeholder_batch
+    if sizes[axis] == 1:
+        core.doubt(
+            f"a softmax over the last dimension of {describe(value)} is over one number, and so is always 1, whatever "
+            f"the input; write act='sigmoid' for one probability, size=2 for two classes, or "
+            f"layers.sequence_softmax(x) for weights of the steps of a sequence"
+        )
+    elif not is_sequence(value) and len(sizes) > 1 and axis % len(sizes) == 0 and sizes.count(batch) == 1:
+        if sizes[0] == batch and sizes[-1] > 1:
+            core.doubt(
+                f"a softmax of {describe(value)} along axis 0 is over the rows of the minibatch, so that the result of "
+                f"a row depends on the other rows; write layers.softmax(x) for the last axis"
+            )
 
 
 def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:

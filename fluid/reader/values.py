@@ -22,6 +22,8 @@ _ACCEPTS = {
     "bool": {"int", "bool"},
     "complex": {"complex", "float", "int", "bool"},
 }
+# How far rounding may move a label beyond the limits.
+_ROUNDED = 1e-3
 _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_level=2)")
 
 
@@ -199,6 +201,9 @@ def _always_fits(found: np.dtype, want: np.dtype) -> bool:
 
 def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, owner: Callable[[int], int]) -> None:
     fits, low, high, also = _bounds(spec.limits, want)
+    if class_of(want) == "float":
+        _check_share(spec, array, where, owner)
+        return
     if low <= array.min() and array.max() < high:
         return
     bad = (array < low) | (array >= high)
@@ -215,6 +220,25 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
         expected = f"{low} <= value < {high}" + ("" if also is None else f" (or {also})")
         fix = f"Ids and labels count from 0; correct the data, or give the layer that takes {spec.name!r} a larger size"
     raise complaint(spec, where, owner(at[0]) if at else None, f"the value {value}", fix, expected)
+
+
+def _check_share(spec: FeedSpec, array: np.ndarray, where: str, owner: Callable[[int], int]) -> None:
+    """Refuse numbers outside the limits of a feed of floating-point data, such as labels of -1 in a sigmoid loss."""
+    low, high, also = spec.limits or (-math.inf, math.inf, None)
+    if low <= array.min() and array.max() <= high:
+        return
+    bad = (array < low - _ROUNDED) | (array > high + _ROUNDED)  # false for NaN, of which `NaNs` warns
+    if also is not None:
+        bad &= array != also
+    if not bad.any():
+        return
+    at = tuple(np.argwhere(bad)[0])
+    expected = f"{low} <= value <= {high}" + ("" if also is None else f" (or {also})")
+    fix = (
+        f"The loss that takes {spec.name!r} expects 0, 1 or a number between them, and has no minimum elsewhere: "
+        f"(value + 1) / 2 for labels of -1 and 1, value / 255 for pixels"
+    )
+    raise complaint(spec, where, owner(at[0]) if at else None, f"the value {array[at]}", fix, expected)
 
 
 @functools.lru_cache(maxsize=256)

@@ -411,7 +411,7 @@ class BoundStep:
             needed = [] if overrides else sorted(self._needed_in_discovery())
             if not needed:
                 names = ", ".join(map(repr, self._missing))
-                error.add_note(f"not given: {names}; zeros stand in for feeds that the results do not depend on")
+                error.add_note(f"not given: {names}, for which zeros stood in, as far as they are needed for shapes")
                 raise
         if needed:
             spec = self._program.feeds[needed[0]]

@@ -11,7 +11,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.compilation import keep_compilations, price_of
-from fluid.core import TEST, TRAIN, Program, Scope, check_same_nets, fitting
+from fluid.core import TEST, TRAIN, Program, Scope, check_same_nets, fitting, warn_of_adversaries, warn_of_unused_layers
 from fluid.distributed.cluster import warn_if_alone
 from fluid.formatting import counted, html_table, scaled
 from fluid.missing import SpelledElsewhere
@@ -149,6 +149,8 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         if program_functions:
             check_names(buckets, (n for p in self.programs.values() for n, spec in p.feeds.items() if spec.lod_level))
             self.layout.check(self.scope.specs)
+        warn_of_unused_layers(self.programs.values())
+        warn_of_adversaries(self.programs.values())
         for program in self.programs.values():
             self.buckets(program)
         if any(program.minimizes for program in self.programs.values()):

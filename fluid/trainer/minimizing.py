@@ -81,6 +81,8 @@ def minimizing(
         _refuse_two_rules(chosen)
         loss = _loss_of(outputs)
         if loss is not None and not isinstance(loss, list | tuple):
+            if isinstance(outputs, Mapping) and "loss" not in outputs:
+                current_frame("optimizer.minimize").note(loss, first_of_dict=True)
             chosen.minimize(loss, parameter_list=parameter_list)
         return outputs
 

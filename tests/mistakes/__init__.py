@@ -12,6 +12,7 @@ from mistakes import (
     losses,
     messages,
     names,
+    nets,
     online,
     optimizers,
     order,
@@ -31,6 +32,7 @@ __all__ = ["THEMES"]
 THEMES = [
     programs.THEME,
     losses.THEME,
+    nets.THEME,
     tracing.THEME,
     layers.THEME,
     rank.THEME,

@@ -6,7 +6,7 @@ import jax
 
 from fluid import core
 from fluid.layers import functional
-from fluid.layers.base import Layer, axis_of, dense, layer, like
+from fluid.layers.base import Layer, axis_of, dense, doubt_softmax_of_one, layer, like
 from fluid.layers.no_effect import no_effect
 
 
@@ -36,6 +36,7 @@ def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None,
     """
     this = Layer("softmax", name)
     place = axis_of(input, axis)
+    doubt_softmax_of_one(input, place)
     raw = like(input, functional.softmax(dense(input), axis=place))
     result = this.output(raw)
     if result is raw:  # an overridden value does not come from these logits
@@ -68,4 +69,6 @@ def log_softmax(input: core.Value, axis: int | None = None, dtype: str | None = 
     """
     this = Layer("log_softmax", name)
     x = dense(input) if dtype is None else dense(input).astype(jax.dtypes.canonicalize_dtype(dtype))
-    return this.output(like(input, functional.log_softmax(x, axis=axis_of(input, -1 if axis is None else axis))))
+    place = axis_of(input, -1 if axis is None else axis)
+    doubt_softmax_of_one(input, place)
+    return this.output(like(input, functional.log_softmax(x, axis=place)))

@@ -71,7 +71,7 @@ def auc(
         raise errors.ArgumentError(f"{this.name}: curve={curve!r}; expected 'ROC' or 'PR'")
     core.whole_number(this.name, "num_thresholds", num_thresholds)
     core.whole_number(this.name, "slide_steps", slide_steps, least=0)
-    p, positive = chances(this, input, label)
+    p, positive = chances(this, input, label, "auc")
     bins = jnp.clip((p * num_thresholds).astype(jnp.int32), 0, num_thresholds)
     empty = jnp.zeros([2, num_thresholds + 1], jnp.int32)
     now = empty.at[jnp.where(positive, 0, 1), bins].add(1)

@@ -125,6 +125,11 @@ def label_smooth(
     this = Layer("label_smooth", name)
     if not 0 <= epsilon <= 1:
         raise errors.ArgumentError(f"{this.name}: epsilon={epsilon!r}; expected 0 to 1, as in epsilon=0.1")
+    if epsilon == 1:
+        core.doubt(
+            f"{this.name}: epsilon=1 replaces the labels by the prior, so that they are not learnt; it is the share of "
+            f"the prior, as in epsilon=0.1"
+        )
     target = dense(label).astype(dtype_of("label_smooth", dtype))
     prior = 1.0 / target.shape[-1] if prior_dist is None else dense(prior_dist).reshape(-1)
     return this.output(like(label, ((1 - epsilon) * target + epsilon * prior).astype(target.dtype)))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, axis_of, dense, describe, is_sequence, layer, like, row_dims, valid_steps, wide
+from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_dims, valid_steps, wide
 from fluid.layers.checks import check_same_shape
 from fluid.layers.no_effect import no_effect
 
@@ -53,11 +53,19 @@ def cross_entropy(
     axis = probabilities.ndim - 1
     logits = _logits_of(this, input, axis)
     if logits is None:
-        core.expect_probabilities("layers.cross_entropy", input.data if is_sequence(input) else input)
+        instead = 'write fc(..., act="softmax"), or use layers.softmax_with_cross_entropy(logits, label)'
+        core.expect("probabilities", "layers.cross_entropy", input, instead)
+        if probabilities.shape[axis] == 1 and not soft_label:
+            core.doubt(
+                "layers.cross_entropy has one probability in each row, so that class 0 is the only one; write "
+                "layers.log_loss(p, label) for the probability of one thing, or fc(x, size=2, act='softmax') for two "
+                "classes"
+            )
         zero = probabilities == 0
         logs = jnp.where(zero, _LOG_OF_ZERO, jnp.log(jnp.where(zero, 1, probabilities)))
         total = jnp.zeros([], logs.dtype)
     else:
+        _expect_logits("the softmax in front of layers.cross_entropy", logits)
         logs, total = _log_softmax_parts(logits, axis)
     return this.output(like(input, _losses(this, input, logs, total, label, soft_label, ignore_index, axis)))
 
@@ -110,6 +118,9 @@ def softmax_with_cross_entropy(
             "layers.softmax_with_cross_entropy takes logits, and is given what a softmax has computed, so that two "
             "would follow each other; leave out the first, or use layers.cross_entropy(probabilities, label)"
         )
+    else:
+        _expect_logits("layers.softmax_with_cross_entropy", logits)
+    _doubt_one_class(dense(logits), place)
     logs, total = _log_softmax_parts(wide(logits), place)
     softmax = this.output(like(logits, jnp.exp(logs - total).astype(dense(logits).dtype)))
     loss = this.output(like(logits, _losses(this, logits, logs, total, label, soft_label, ignore_index, place)))
@@ -146,6 +157,9 @@ def sigmoid_cross_entropy_with_logits(
     """
     this = Layer("sigmoid_cross_entropy_with_logits", name)
     check_same_shape(this, x, label)
+    core.limit_to_probabilities(label, also=ignore_index)
+    instead = "leave out the activation, or use layers.log_loss(probabilities, label)"
+    core.expect("logits", "layers.sigmoid_cross_entropy_with_logits", x, instead)
     logits = wide(x)
     target = dense(label)
     kept = target != ignore_index
@@ -163,7 +177,30 @@ def _logits_of(this: Layer, input: core.Value, axis: int) -> Any:
     logits = this.frame.fact(input, "logits")
     if logits is None:
         return None
-    return wide(logits) if this.frame.fact(input, "logits_axis") % dense(logits).ndim == axis else None
+    found = this.frame.fact(input, "logits_axis") % dense(logits).ndim
+    if found == axis:
+        return wide(logits)
+    core.doubt(
+        f"layers.cross_entropy takes probabilities of classes along the last axis, {axis}, and is given "
+        f"{describe(input)} of a softmax along axis {found}, so that the probabilities of the classes do not "
+        f"add up to 1; write layers.softmax(x), or "
+        f"layers.softmax_with_cross_entropy(logits, label, axis={found}) for classes along it"
+    )
+    return None
+
+
+def _expect_logits(layer: str, logits: core.Value) -> None:
+    core.expect("logits", layer, logits, "leave out that activation: fc(x, size=classes) without act= makes logits")
+
+
+def _doubt_one_class(logits: Any, axis: int) -> None:
+    """Doubt a softmax over one class."""
+    if logits.shape[axis] == 1:
+        core.doubt(
+            "layers.softmax_with_cross_entropy has one class, whose probability is always 1, so that the loss is 0 and "
+            "nothing is learnt; for two classes give two logits a row, fc(x, size=2), or use "
+            "layers.sigmoid_cross_entropy_with_logits(logit, label)"
+        )
 
 
 def _log_softmax_parts(logits: Any, axis: int) -> tuple[Any, Any]:

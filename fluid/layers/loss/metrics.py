@@ -29,8 +29,11 @@ def accuracy(
 ) -> jax.Array:
     """The fraction of rows whose class is among the `k` most probable ones.
 
+    One column is taken for the probability of class 1, as from a sigmoid: from 0.5 on, class 1 is predicted.
+
     Args:
-      input: probabilities or scores `[batch, classes]`, or a SequenceBatch of them.
+      input: probabilities or scores `[batch, classes]`, or a SequenceBatch of them; or `[batch, 1]`, the probability of
+        class 1 of two.
       label: classes `[batch, 1]` of an integer dtype, or a SequenceBatch of them.
       k: how many classes count as predicted.
       correct: not possible in a program function, whose values never change: use what is returned.
@@ -67,7 +70,15 @@ def accuracy(
             f"{this.name}: input {describe(input)} and label {describe(label)} do not fit; expected one class per row, "
             f'as in layers.data("label", shape=[1], dtype="int64")'
         )
-    best = jax.lax.top_k(scores, core.whole_number(this.name, "k", k, most=scores.shape[-1]))[1]
+    core.whole_number(this.name, "k", k, most=scores.shape[-1])
+    if scores.shape[-1] == 1 and jnp.issubdtype(scores.dtype, jnp.floating):
+        core.limit_feed(label, 0, 2)
+        core.expect(
+            "probabilities", "layers.accuracy of one column", input, "write layers.accuracy(layers.sigmoid(x), y)"
+        )
+        best = (scores >= 0.5).astype(classes.dtype)
+    else:
+        best = jax.lax.top_k(scores, k)[1]
     hits = jnp.any(best == classes.reshape(*scores.shape[:-1], 1), axis=-1).astype(jnp.float32)
     if is_sequence(input):
         result = jnp.sum(hits, where=input.mask) / jnp.maximum(jnp.sum(input.mask), 1)
@@ -105,7 +116,7 @@ def precision(input: core.Value, label: core.Value, threshold: float = 0.5, name
       float32[]
     """
     this = Layer("precision", name)
-    p, positive = chances(this, input, label)
+    p, positive = chances(this, input, label, "precision", threshold)
     predicted = p >= threshold
     return share(this, predicted & positive, predicted)
 
@@ -137,7 +148,7 @@ def recall(input: core.Value, label: core.Value, threshold: float = 0.5, name: s
       float32[]
     """
     this = Layer("recall", name)
-    p, positive = chances(this, input, label)
+    p, positive = chances(this, input, label, "recall", threshold)
     return share(this, (p >= threshold) & positive, positive)
 
 
@@ -268,8 +279,20 @@ def _without_rows(this: Layer, value: Any) -> Any:
     return value
 
 
-def chances(this: Layer, input: Any, label: Any) -> tuple[Any, Any]:
-    """Read the probability that a row is positive, and whether it is, both `[batch]`."""
+def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float = 0.5) -> tuple[Any, Any]:
+    """Read the probability that a row is positive, and whether it is, both `[batch]`.
+
+    Args:
+      this: the layer.
+      input: probabilities `[batch, 1]` or `[batch, 2]`; with a threshold outside 0 to 1, any scores.
+      label: integers `[batch, 1]` or `[batch]`.
+      caller: the layer as the user calls it, such as "auc".
+      threshold: the number from which on a row counts as positive.
+
+    Raises:
+      ArgumentTypeError: labels are no integers.
+      ShapeError: labels do not fit the input.
+    """
     p = array_of(this, input)
     truth = check_ids(this.name, array_of(this, label))
     if p.ndim != 2 or truth.shape not in ((p.shape[0], 1), (p.shape[0],)):
@@ -278,6 +301,9 @@ def chances(this: Layer, input: Any, label: Any) -> tuple[Any, Any]:
             f'[batch, 1], as from layers.data("label", shape=[1], dtype="int64")'
         )
     core.limit_feed(label, 0, 2)
+    if 0 < threshold < 1:
+        activation = "sigmoid" if p.shape[1] == 1 else "softmax"
+        core.expect("probabilities", f"layers.{caller}", input, f"write layers.{caller}(layers.{activation}(x), label)")
     return wide(jax.lax.stop_gradient(p[:, -1])), truth.reshape(-1) > 0
 
 

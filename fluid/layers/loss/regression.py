@@ -195,6 +195,9 @@ def log_loss(input: core.Value, label: core.Value, epsilon: float = 1e-4, name: 
     """
     this = Layer("log_loss", name)
     check_same_shape(this, input, label)
+    core.limit_to_probabilities(label)
+    instead = 'write fc(..., act="sigmoid"), or use layers.sigmoid_cross_entropy_with_logits(logit, label)'
+    core.expect("probabilities", "layers.log_loss", input, instead)
     p = wide(filled(input, 0.5))
     target = wide(label)
     loss = -target * jnp.log(p + epsilon) - (1 - target) * jnp.log(1 - p + epsilon)
@@ -228,6 +231,7 @@ def rank_loss(label: core.Value, left: core.Value, right: core.Value, name: str 
     this = Layer("rank_loss", name)
     check_same_shape(this, left, right, ("left", "right"))
     check_same_shape(this, left, label, ("left", "label"))
+    core.limit_to_probabilities(label)
     ahead = wide(left) - wide(right)
     return this.output(like(left, jax.nn.softplus(ahead) - dense(label) * ahead))
 
@@ -296,6 +300,8 @@ def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name:
         raise errors.ArgumentError(
             f"{this.name}: reduction={reduction!r}; expected 'mean', 'batchmean', 'sum' or 'none'"
         )
+    instead = "write layers.log_softmax(x), or layers.log(p) of probabilities"
+    core.expect("logarithms", "layers.kldiv_loss", x, instead)
     wanted = wide(target if reduction == "none" else array_of(this, target))
     positive = wanted > 0
     loss = jnp.where(positive, wanted * (jnp.log(jnp.where(positive, wanted, 1)) - wide(x)), 0)

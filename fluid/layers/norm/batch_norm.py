@@ -101,6 +101,7 @@ def batch_norm(
     this = Layer("batch_norm", name)
     x = dense(input)
     axis = channel_axis_of(this, input, data_layout, "data_layout")
+    _doubt_momentum(momentum)
     images = channels_last(x) if axis == 1 else None
     if images is not None:
         x = images
@@ -122,6 +123,7 @@ def batch_norm(
         else:  # a gradient would be a difference of large numbers
             near, centred = mean, wide(x) - mean.reshape(shape)
     else:
+        _warn_of_one_row(this, input, x, axis)
         near, centred, mean, variance = _batch_moments(input, x, axis)
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
@@ -133,6 +135,26 @@ def batch_norm(
     result = result.astype(x.dtype)
     recorded = this.output(like(input, result)) if images is None else this.output_channels_first(result)
     return this.activate(recorded, act)
+
+
+def _doubt_momentum(momentum: Any) -> None:
+    """Doubt a momentum that other libraries mean the other way round."""
+    if isinstance(momentum, float) and momentum < 0.5:
+        core.doubt(
+            f"batch_norm(momentum={momentum}) keeps {momentum:g} of the moving averages in each step, so that tests "
+            f"use the last minibatches alone; torch counts the share of the new batch: its momentum={momentum} is "
+            f"momentum={1 - momentum:g} here"
+        )
+
+
+def _warn_of_one_row(this: Layer, value: Any, x: Any, axis: int) -> None:
+    """Warn of a minibatch that has one number for each channel, when its training step is traced."""
+    if not this.frame.discovering and not is_sequence(value) and x.shape[0] == 1 and x.size == x.shape[axis]:
+        core.warn(
+            f"{core.user_site()}: {this.name} trains on a minibatch of one row, whose mean is the row itself, so that "
+            f"the result is the bias whatever the row holds; leave out a shorter last minibatch: "
+            f"fluid.reader.batch(reader, batch_size, drop_last=True), or train with larger minibatches"
+        )
 
 
 def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any, Any, Any]:

@@ -96,3 +96,8 @@ def check_probability(this: Layer, dropout_prob: Any) -> None:
         raise errors.ArgumentError(
             f"{this.name}: dropout_prob={dropout_prob!r}; expected 0 to 1, as in dropout_prob=0.5"
         )
+    if dropout_prob == 1:
+        core.doubt(
+            f"{this.name}: dropout_prob=1 drops every number in training, so that nothing before it is trained; it is "
+            f"the share that is dropped, as in dropout_prob=0.1"
+        )

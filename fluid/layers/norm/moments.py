@@ -1,5 +1,6 @@
 """What normalisations share: means and variances, scales and biases, and where the channels are."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +45,11 @@ def moments(x: Any, axes: tuple[int, ...], where: Any = None) -> tuple[Any, Any,
     Returns:
       `x` in a dtype wide enough for sums; its mean and its variance, in which these dimensions have size 1.
     """
+    if math.prod(x.shape[axis] for axis in axes) == 1:
+        core.doubt(
+            f"a normalisation of {describe(x)} over one number makes it 0, whatever the input, so that the result is "
+            f"the bias; normalise over more numbers, or leave out the layer"
+        )
     x = wide(x)
     mean = jnp.mean(x, axis=axes, keepdims=True)
     return x, mean, jnp.mean(jnp.square(x - mean), axis=axes, keepdims=True)

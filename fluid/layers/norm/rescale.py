@@ -93,7 +93,13 @@ def l2_normalize(x: core.Value, axis: int, epsilon: float = 1e-12, name: str | N
     this = Layer("l2_normalize", name)
     array = wide(x)
     dtype = dense(x).dtype
-    squares = jnp.sum(jnp.square(array), axis=axis_of(x, axis), keepdims=True)
+    place = axis_of(x, axis)
+    if array.shape[place] == 1:
+        core.doubt(
+            f"{this.name} of {describe(x)} along axis {axis} is over one number, so that the result is 1, -1 or 0; "
+            f"normalise over the dimension of the features, or leave out the layer"
+        )
+    squares = jnp.sum(jnp.square(array), axis=place, keepdims=True)
     result = this.output(like(x, (array * jax.lax.rsqrt(squares + epsilon)).astype(dtype)))
     this.record_aside(like(x, jnp.sqrt(squares + epsilon).astype(dtype)))
     return result

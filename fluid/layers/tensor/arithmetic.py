@@ -160,6 +160,11 @@ def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
     """
     if min > max:
         raise errors.ArgumentError(f"clip(min={min}, max={max}): min is larger than max; write clip(x, {max}, {min})")
+    if min == max:
+        core.doubt(
+            f"clip(min={min}, max={max}) returns {min} for every number, so that nothing before it is trained; give "
+            f"two different bounds, as in clip(x, -1.0, 1.0)"
+        )
     return Layer("clip", name).output(on_data(lambda v: jnp.clip(v, min, max), x))
 
 

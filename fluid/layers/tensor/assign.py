@@ -175,4 +175,7 @@ def cast(x: core.Value, dtype: DTypeLike, name: str | None = None) -> Any:
       int32[batch, 3]
     """
     target = dtype_of("cast", dtype)
-    return Layer("cast", name).output(on_data(lambda v: v.astype(target), x))
+    this = Layer("cast", name)
+    result = this.output(on_data(lambda v: v.astype(target), x))
+    this.frame.note(result, cast_from=x)
+    return result
