@@ -25,6 +25,9 @@ def module(
     while its states are frozen, by `fluid.frozen` or `trainer.freeze`, it runs as in test mode.
     Flax and Haiku are not installed with fluid.
 
+    A module object of NNX keeps the arrays that it was made with: training changes `trainer.params`, where the trained
+    arrays have the names of the module, such as `module_0/kernel`.
+
     Args:
       module: a Flax Linen module; a Flax NNX module, whose arrays are the initial values, or a function of `rngs` that
         makes one, such as `functools.partial(nnx.Linear, 4, 3)`; a function that calls Haiku modules, or what
