@@ -77,12 +77,12 @@ def semantic_roles(fluid):
         fluid.layers.embedding(size=[20, 6], input=word, param_attr=fluid.ParamAttr(name="emb", trainable=False)),
         fluid.layers.embedding(size=[2, 4], input=mark, is_sparse=True),
     ]
-    hidden_0 = fluid.layers.sums(input=[fluid.layers.fc(input=emb, size=12, act="tanh") for emb in emb_layers])
-    lstm_0 = fluid.layers.dynamic_lstm(input=hidden_0, size=12, candidate_activation="relu", use_peepholes=True)
+    hidden_0 = fluid.layers.sums(input=[fluid.layers.fc(input=emb, size=16, act="tanh") for emb in emb_layers])
+    lstm_0 = fluid.layers.dynamic_lstm(input=hidden_0, size=16, candidate_activation="relu", use_peepholes=True)
     input_tmp = [hidden_0, lstm_0]
     for _ in range(1):
-        mix_hidden = fluid.layers.sums(input=[fluid.layers.fc(input=x, size=12, act="tanh") for x in input_tmp])
-        lstm = fluid.layers.dynamic_lstm(input=mix_hidden, size=12, is_reverse=True)
+        mix_hidden = fluid.layers.sums(input=[fluid.layers.fc(input=x, size=16, act="tanh") for x in input_tmp])
+        lstm = fluid.layers.dynamic_lstm(input=mix_hidden, size=16, is_reverse=True)
         input_tmp = [mix_hidden, lstm]
     feature_out = fluid.layers.sums(input=[fluid.layers.fc(input=x, size=5, act="tanh") for x in input_tmp])
     crf_cost = fluid.layers.linear_chain_crf(
