@@ -107,6 +107,7 @@ def test_dropout_with_a_seed_never_changes():
 
 
 @pytest.mark.parametrize("implementation", ["downgrade_in_infer", "upscale_in_train"])
+@pytest.mark.filterwarnings("ignore:.*dropout_prob=1 drops every number")
 def test_dropout_of_all_or_nothing(implementation):
     for probability, want in ((0.0, ONES), (1.0, 0 * ONES), (0, ONES), (1, 0 * ONES)):
         program = dropped(probability, dropout_implementation=implementation)
