@@ -281,6 +281,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
     def _repr_html_(self) -> str:
         return super()._repr_html_() if self.remote is None else html.escape(repr(self))
 
+    @fitting("inferencer.predict")
     def predict(
         self,
         reader: ReaderLike,

@@ -56,6 +56,7 @@ _SAME = {
     "weight_decay": ("regularization",),
 }
 _BATCHES = 'a reader makes the minibatches: fluid.reader.arrays({"x": x, "y": y}, batch_size=32, shuffle=True)'
+_IN_ORDER = _BATCHES.replace(", shuffle=True", "")
 _BY_THE_PROGRAM = "the program function returns it: return {'loss': loss, 'accuracy': accuracy}"
 _BY_TRAIN = "it belongs to the call of train: trainer.train(reader, {})"
 _CLIP = "clips belong to the optimizer: fluid.optimizer.Adam(1e-3, grad_clip=fluid.clip.{})"
@@ -75,6 +76,9 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
     "accelerator": {"": 'place="gpu:0" chooses a device, parallel=True all of them'},
     "batch_size": {
         "layers.": "the batch is not declared: a program is compiled for the batches that it is fed",
+        "trainer.test": _IN_ORDER,
+        "trainer.predict": _IN_ORDER,
+        "inferencer.": _IN_ORDER,
         "": _BATCHES,
     },
     "betas": {"fluid.optimizer.": "Write beta1=0.9, beta2=0.999"},
@@ -125,7 +129,12 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
     "restore_best_weights": {"": "Write trainer.train(reader, test_reader=test_reader, restore_best=True)"},
     "sample_weight": {"": _WEIGHTED},
     "save_best_only": {"fluid.CheckpointConfig": 'Write keep_best=("test_loss", "min")'},
-    "shuffle": {"": _BATCHES},
+    "shuffle": {
+        "trainer.test": "leave it out: the rows are read in the order of the reader",
+        "trainer.predict": "leave it out: the rows are read in the order of the reader",
+        "inferencer.": "leave it out: the rows are read in the order of the reader",
+        "": _BATCHES,
+    },
     "steps_per_epoch": {"": "a reader of so many minibatches: trainer.train(fluid.reader.firstn(reader, 100))"},
     "strategy": {"fluid.": 'parallel=True divides each batch among all devices, parallel="fsdp" parameters as well'},
     "training": {"layers.": _MODE},

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from fluid.core import TEST, Program
+from fluid.core import TEST, Program, fitting
 from fluid.missing import SpelledElsewhere
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
@@ -101,6 +101,7 @@ class Predicting(ShowsProgram, SpelledElsewhere):
     def _shown_programs(self) -> Sequence[Program]:
         return list(self.programs.values())
 
+    @fitting("trainer.predict")
     def predict(
         self,
         reader: ReaderLike,
@@ -172,6 +173,7 @@ class Predicting(ShowsProgram, SpelledElsewhere):
 
         return stream(source, member.convert(feed_order, session.buckets(found), only, interrupts), begin)
 
+    @fitting("trainer.run")
     def run(
         self,
         feed: Mapping[str, Any] | None = None,

@@ -317,6 +317,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         else:
             self._calls.end(run.progress, num_epochs)
 
+    @fitting("trainer.test")
     def test(
         self,
         reader: ReaderLike | None = None,

@@ -137,6 +137,14 @@ def batch_size():
     fluid.Trainer(regression, SGD).train(READER, batch_size=32)
 
 
+@THEME.mistake(
+    "The batch size is given to `predict`", errors.ArgumentTypeError, "batch_size=32)", "fluid.reader.arrays"
+)
+def batch_size_of_predict():
+    trainer = fluid.Trainer(regression, SGD)
+    trainer.predict({"x": X[:4]}, batch_size=2)
+
+
 @THEME.mistake("`validation_split`, as in Keras", errors.ArgumentTypeError, "test_reader=fluid.reader.arrays(")
 def validation_split():
     fluid.Trainer(regression, SGD).train(READER, validation_split=0.2)
