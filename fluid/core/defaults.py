@@ -1,17 +1,17 @@
-"""Defaults that Fluid chose in 2017, and the warning where they meet a value that most people read in another way."""
+"""Defaults that Fluid chose in 2017, and the warning where most people would expect another default today."""
 
 import contextlib
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
+from fluid.core.frame import current_frame
 from fluid.core.variables import doubt
 
 T = TypeVar("T", int, str)
 
 
 class _Default:
-    """A default value; equal to the same value given by the user, but of another type."""
+    """A marked default value. It equals the plain number or string, and has another type."""
 
 
 class _Number(_Default, int):
@@ -23,7 +23,7 @@ class _Text(_Default, str):
 
 
 def default(value: T) -> T:
-    """Return a value for the signature of a layer that `is_default` can tell from the same value given by the user.
+    """Mark a default value in the signature of a layer, so that `is_default` recognizes it.
 
     Example:
       >>> axis = default(1)
@@ -34,28 +34,26 @@ def default(value: T) -> T:
 
 
 def is_default(value: Any) -> bool:
-    """Return whether an argument was left out, so that it has the value from `default`."""
+    """Return whether the user left an argument out: its value is one that `default` marked."""
     return isinstance(value, _Default)
-
-
-_as_fluid: ContextVar[bool] = ContextVar("fluid_as_fluid", default=False)
 
 
 @contextlib.contextmanager
 def as_fluid() -> Iterator[None]:
     """Silence `doubt_reading`: programs and models that were written for Fluid mean the readings of Fluid."""
-    token = _as_fluid.set(True)
+    frame = current_frame("core.as_fluid")
+    before, frame.as_fluid = frame.as_fluid, True
     try:
         yield
     finally:
-        _as_fluid.reset(token)
+        frame.as_fluid = before
 
 
 def doubt_reading(message: str) -> None:
-    """Warn, once and with the user's line, that a value can be read in another way than Fluid reads it.
+    """Warn, once and with the user's line, that a program means one thing in Fluid and another to most people today.
 
     Args:
       message: both readings, and what to write for each.
     """
-    if not _as_fluid.get():
+    if not current_frame("core.doubt_reading").as_fluid:
         doubt(message)

@@ -310,6 +310,7 @@ class Frame:
       inside_loop: whether this is the inside of a loop or branch, whose values are none outside it.
       labelling: whether named values in there carry their names in the equations, see `core.equations.label`.
       freezing: whether this is the inside of `with fluid.frozen():`.
+      as_fluid: whether layers are called by a program or model that was written for Fluid, see `core.as_fluid`.
       frozen: names of the parameters and states that this run leaves as they are, although the program would not.
       awaited: names of the values after which this run ends, as far as they are not computed yet; None for a run of
         the whole function.
@@ -327,6 +328,7 @@ class Frame:
     inside_loop: bool = False
     labelling: bool = False
     freezing: bool = False
+    as_fluid: bool = False
     frozen: frozenset[str] = frozenset()
     awaited: set[str] | None = None
     given: Given = field(default_factory=Given)

@@ -178,7 +178,7 @@ class Layer:
         kind = self._caller.removeprefix("layers.")
         second = not self.automatic_kind and not self._made and first != name and first in declared.arrays
         if second and declared.kinds.get(f"{self.name}.tmp_0") == kind:
-            core.doubt(
+            core.doubt_reading(
                 f"layers.{kind}(name={self.name.rpartition('/')[2]!r}) is a second layer of this name, and has "
                 f"parameters of its own: {name!r} is another array than {first!r} of {declared.arrays[first].site}; "
                 f"called at {core.user_sites()}. To use one layer twice, share the function that calls it: "

@@ -561,3 +561,22 @@ def test_a_written_down_program_shares_it():
     assert not same.any()
     weights = {name.replace("tower", "encoder"): value for name, value in weights.items()}
     np.testing.assert_allclose(other, by_hand(weights, X) - by_hand(weights, Z), rtol=1e-4, atol=1e-6)
+
+
+def test_a_second_layer_of_one_name_is_silent_in_programs_written_for_fluid():
+    import fluid.static as static
+
+    def program():
+        return layers.fc(layers.fc(layers.data("x", shape=[4]), size=4, name="h"), size=4, name="h")
+
+    with pytest.warns(errors.FluidWarning, match="second layer of this name"):
+        fluid.Program(program)
+
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup), static.unique_name.guard():
+        hidden = static.layers.fc(static.layers.data("x", shape=[4]), size=4, name="h")
+        result = static.layers.fc(hidden, size=4, name="h")
+    with static.scope_guard(static.Scope()):
+        executor = static.Executor(static.CPUPlace())
+        executor.run(startup)
+        assert executor.run(main, feed={"x": X}, fetch_list=[result])[0].shape == (6, 4)
