@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,8 @@ from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
 from fluid.formatting import counted, described, html_table
 from fluid.missing import SpelledElsewhere
+
+T = TypeVar("T")
 
 # Two different stand-ins for the batch size: dimensions that differ between the two runs follow the batch.
 _BATCHES = (37, 41)
@@ -244,31 +246,13 @@ class Program(SpelledElsewhere):
 
     @property
     def draws(self) -> bool:
-        """Whether a run in test mode draws random numbers; `random` is also true where training alone draws.
+        """Whether a run in test mode draws random numbers. `random` is also true where only training draws.
 
         The first read traces the function once more, and only where `random` is true.
         """
         if self._draws is None:
-            self._draws = self.random and self._draws_in_test()
+            self._draws = self.random and self._in_test(lambda frame, _: frame.declared.uses_randomness, True)
         return self._draws
-
-    def _draws_in_test(self) -> bool:
-        specs = (self.parameters | self.states).items()
-        arrays = {name: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for name, spec in specs}
-        found = True
-
-        def run(arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> None:
-            nonlocal found
-            parameters, states = ({n: arrays[n] for n in part} for part in (self.parameters, self.states))
-            with explained_prints(_BATCHES[0], again=True):
-                frame, _ = self._run(Given(parameters=parameters, states=states, feeds=dict(feeds), key=key), TEST)
-            found = frame.declared.uses_randomness
-
-        try:
-            jax.eval_shape(run, arrays, self.stand_ins(_BATCHES[0]), jax.random.key(0))
-        except Exception:  # the run itself reports what is wrong with the function in test mode
-            return True
-        return found
 
     def _known_shapes(self) -> Shapes:
         """Shapes with None for what follows the batch, as another run of the function shows the first who asks."""
@@ -291,14 +275,7 @@ class Program(SpelledElsewhere):
         ]
         if None not in noted:
             return [rule for rule in noted if rule is not None]
-        key = jax.random.key(0)
-
-        def run(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> tuple[Frame, list[Any]]:
-            parameters = {n: arrays[n] for n in self.parameters}
-            states = {n: arrays[n] for n in self.states}
-            with explained_prints(_BATCHES[0], again=True):
-                return self._run(Given(parameters=parameters, states=states, feeds=dict(feeds), key=key), TEST)
-
+        run = functools.partial(self._run_in_test, jax.random.key(0))
         try:
             return find_reductions(
                 run, self._empty_arrays(), {batch: self.stand_ins(batch) for batch in _BATCHES}, noted
@@ -387,28 +364,46 @@ class Program(SpelledElsewhere):
     def returned(self) -> dict[str, str]:
         """The names of the values that the function returns in test mode, by the keys of the outputs.
 
-        Outputs without a name of their own, such as those of operators, are not among them. `aliases` cannot stand in:
-        it is of train mode, in which a function may return another value under the key.
+        Outputs without a name of their own, such as those of operators, are left out. `aliases` holds the names of
+        train mode, in which the function may return another value under the same key.
         """
-        found: dict[str, str] = {}
 
-        def run(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
-            parameters, states = ({n: arrays[n] for n in names} for names in (self.parameters, self.states))
-            given = Given(parameters=parameters, states=states, feeds=dict(feeds), key=jax.random.key(0))
-            frame, outputs = self._run(given, TEST)
+        def names(frame: Frame, outputs: list[Any]) -> dict[str, str]:
             recorded = {id(value): name for name, value in frame.made.values.items()}
             pairs = zip(self.output_names or (), outputs, strict=False)
-            found.update({key: recorded[id(value)] for key, value in pairs if id(value) in recorded})
+            return {key: recorded[id(value)] for key, value in pairs if id(value) in recorded}
+
+        return self._in_test(names, {})
+
+    def _in_test(self, read: Callable[[Frame, list[Any]], T], otherwise: T) -> T:
+        """Trace a run in test mode, and return what `read` finds in its frame and outputs.
+
+        Args:
+          read: called with the frame and the outputs.
+          otherwise: the result where the function raises in test mode; a run of the program reports that error.
+        """
+        found = []
+        key = jax.random.key(0)
+
+        def run(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
+            found.append(read(*self._run_in_test(key, arrays, feeds)))
 
         try:
-            with explained_prints(_BATCHES[0], again=True):
-                jax.eval_shape(run, self._empty_arrays(), self.stand_ins(_BATCHES[0]))
-        except Exception:  # who runs the whole function in this mode will see what is wrong with it
-            return {}
-        return found
+            jax.eval_shape(run, self._empty_arrays(), self.stand_ins())
+        except Exception:
+            return otherwise
+        return found[-1]
+
+    def _run_in_test(
+        self, key: jax.Array, arrays: Mapping[str, Any], feeds: Mapping[str, Any]
+    ) -> tuple[Frame, list[Any]]:
+        """Run the function once more, in test mode, on parameters and states, and feeds by name."""
+        parameters, states = ({n: arrays[n] for n in part} for part in (self.parameters, self.states))
+        with explained_prints(_BATCHES[0], again=True):
+            return self._run(Given(parameters=parameters, states=states, feeds=dict(feeds), key=key), TEST)
 
     def _empty_arrays(self) -> dict[str, Any]:
-        """The shape and dtype of each parameter and state."""
+        """Return the shape and dtype of each parameter and state, by name."""
         specs = (self.parameters | self.states).items()
         return {name: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for name, spec in specs}
 
