@@ -153,6 +153,14 @@ def test_attention_and_contrastive_softmaxes_are_no_mistake():
     fluid.Session(program).close()
 
 
+def test_entropies_and_comparisons_with_itself_are_no_mistake():
+    def program():
+        p = layers.fc(layers.data("x", shape=[4]), size=3, act="softmax")
+        return layers.mean(layers.cross_entropy(p, p, soft_label=True)), layers.equal(p, p)
+
+    fluid.Session(program).close()
+
+
 def test_one_row_is_no_mistake_where_the_moving_averages_are_used():
     def program():
         return regression(layers.batch_norm(layers.data("x", shape=[4]), is_test=True))

@@ -94,11 +94,6 @@ def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str
             f"{this.name}: {names[0]} {describe(first)} and {names[1]} {describe(second)} differ in shape; "
             f"reshape one: layers.reshape({names[1]}, {[-1, *dense(first).shape[1:]]})"
         )
-    if first is second:
-        core.doubt(
-            f"{this.name} compares a value with itself, so that there is nothing to learn: {names[0]} and {names[1]} "
-            f"are both {describe(first)}; give two values, such as a prediction and a label"
-        )
 
 
 def dtype_of(caller: str, dtype: Any) -> Any:

@@ -49,7 +49,7 @@ def square_error_cost(input: core.Value, label: core.Value, name: str | None = N
       float32[]
     """
     this = Layer("square_error_cost", name)
-    check_same_shape(this, input, label)
+    _check_two_values(this, input, label)
     difference = this.output(on_data(lambda a, b: wide(a) - wide(b), input, label))
     return this.output(on_data(jnp.square, difference))
 
@@ -78,7 +78,7 @@ def mse_loss(input: core.Value, label: core.Value, name: str | None = None) -> j
       float32[]
     """
     this = Layer("mse_loss", name)
-    check_same_shape(this, input, label)
+    _check_two_values(this, input, label)
     squares = jnp.square(wide(input) - wide(label))
     if is_sequence(input):
         valid = jnp.broadcast_to(valid_steps(input, squares.ndim), squares.shape)
@@ -115,7 +115,7 @@ def huber_loss(input: core.Value, label: core.Value, delta: float = 1.0, name: s
       float32[batch, 1]
     """
     this = Layer("huber_loss", name)
-    check_same_shape(this, input, label)
+    _check_two_values(this, input, label)
     away = jnp.abs(wide(label) - wide(input))
     return this.output(like(input, jnp.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta))))
 
@@ -358,3 +358,13 @@ def npair_loss(
     result = this.output(jnp.mean(-jnp.sum(target * logs, axis=1)) + 0.25 * l2_reg * penalty)
     this.frame.note(result, weight=first.shape[0])
     return result
+
+
+def _check_two_values(this: Layer, input: core.Value, label: core.Value) -> None:
+    """Check the shapes of two values whose difference is a loss, and doubt the difference of a value to itself."""
+    check_same_shape(this, input, label)
+    if input is label:
+        core.doubt(
+            f"{this.name} compares a value with itself, so that there is nothing to learn: input and label are both "
+            f"{describe(input)}; give two values, such as a prediction and a label"
+        )
