@@ -86,7 +86,7 @@ def actor(observation):
 
 @fluid.shared
 def critic(observation):
-    """The return that is expected, `[batch, 1]`."""
+    """Estimate the return of each state, `[batch, 1]`."""
     return layers.fc(layers.fc(observation, size=64, act="tanh"), size=1)
 
 
@@ -95,7 +95,7 @@ def act():
 
 
 def learn():
-    """The actor follows the gradient of its policy; the critic learns which return to expect."""
+    """Train the actor along the gradient of its policy, and the critic to estimate returns."""
     observation = layers.data("observation", shape=[4])
     action = layers.data("action", shape=[1], dtype="int64")
     reached = layers.data("return", shape=[1])

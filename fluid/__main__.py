@@ -7,7 +7,7 @@ import sys
 from fluid import errors
 from fluid.cli import convert, export, inspect, launch, online, plan, serve, summary
 
-_SIGPIPE = 128 + 13  # the status of a program that ends so
+_SIGPIPE = 128 + 13  # the exit status of a program that SIGPIPE ended
 _COMMANDS = (convert, export, inspect, launch, online, plan, serve, summary)
 
 

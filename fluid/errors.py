@@ -195,5 +195,5 @@ def missing_name(owner: str, name: str, known: Iterable[str], instead: Mapping[s
 
 
 def _plain(name: str) -> str:
-    """Return a name without capitals and underscores, so that AUC is Auc, and batchNorm batch_norm."""
+    """Return a name in small letters without underscores, so that AUC equals Auc, and batchNorm equals batch_norm."""
     return name.replace("_", "").lower()

@@ -221,8 +221,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
           fetch: names of values to return instead of the outputs.
           return_numpy: False leaves arrays on the device, as JAX arrays, and returns sequences as LoDTensors.
           seed: of the random numbers of this call, from 0 to 2**64 - 1: repeats one answer, whatever was called
-            before. A Session, an exported model and a server draw the same with it. None for other numbers in each
-            call.
+            before. A Session, an exported model and a server draw the same numbers with this seed. None for other
+            numbers in each call.
 
         Returns:
           Results: one value for each output, or each name in `fetch`: an array `[batch, ...]`; for sequences a
@@ -232,7 +232,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
           FeedError: data does not fit.
           UnknownNameError: the program has no such feed or value.
           RemoteError: the server behind the URL does not answer, or refuses.
-          ArgumentError: the seed is no such number.
+          ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
         """
         if self.remote is not None:
             named = feed if isinstance(feed, Mapping) else self._named(feed)
@@ -270,7 +270,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         return Results(values, plan.names)
 
     def __call__(self, *data: Any, **named: Any) -> Results:
-        """Refuse the call, with the one that is meant."""
+        """Raise an error that names the method to call."""
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         call = "data" if len(feeds) == 1 else data_sets.spelled(feeds)
         raise errors.ArgumentTypeError(f"an Inferencer is no function; ask it: results = inferencer.infer({call})")

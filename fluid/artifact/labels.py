@@ -1,4 +1,4 @@
-"""Labels: the feeds that only the loss and the metrics of a trained program need, and the results without them."""
+"""Labels: the feeds that only the loss and the metrics of a trained program need, and results without labels."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from fluid import errors
 from fluid.core import TEST, Program
 from fluid.core.equations import is_literal
 
-# Layers that judge a result by a label. What they return is no result of the net.
+# Layers that compare a result with a label. The values that they return are no results of the net.
 JUDGES = frozenset(
     "accuracy auc bpr_loss center_loss chunk_eval cross_entropy dice_loss edit_distance hsigmoid huber_loss kldiv_loss "
     "linear_chain_crf log_loss margin_rank_loss mean_iou metric mse_loss nce npair_loss precision rank_loss "
@@ -40,7 +40,13 @@ class Unlabelled(NamedTuple):
 
 
 class _Output(NamedTuple):
-    """One output of a program: its name, empty where it has none; what it depends on; whether it has rows."""
+    """An output of a program.
+
+    Attributes:
+      name: empty for an output without a name.
+      needs: the feeds and marks that the output depends on, see `_dependencies`.
+      has_rows: whether the output has a row for each example.
+    """
 
     name: str
     needs: frozenset[str]
@@ -92,14 +98,23 @@ def unlabelled(program: Program) -> Unlabelled:
 
 
 def _is_of_net(program: Program, name: str, found: frozenset[str]) -> bool:
-    """Whether a named value has float rows, and was computed with parameters before any loss."""
+    """Return whether a named value has float rows and depends on parameters, but on no loss or metric.
+
+    Args:
+      program: the program.
+      name: of the value.
+      found: the feeds and marks that the value depends on.
+    """
     array = program.values[name]
     is_float = jnp.issubdtype(jnp.dtype(array.dtype), jnp.floating)
     return is_float and array.shape[:1] == (None,) and _PARAMETER in found and _JUDGED not in found
 
 
 def _dependencies(program: Program) -> tuple[dict[str, frozenset[str]], list[_Output]]:
-    """Return what each named value and each output depends on: feeds, and the marks above."""
+    """Return the feeds that each named value and each output depends on.
+
+    Among the feeds, `_PARAMETER` marks what depends on a parameter, `_JUDGED` what depends on a result of `JUDGES`.
+    """
     arrays = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(s.dtype)) for n, s in program.parameters.items()}
     states = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(s.dtype)) for n, s in program.states.items()}
     recorded: list[str | None] = []
@@ -142,11 +157,11 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _in_order(program: Program, names: Any) -> tuple[str, ...]:
-    """Feeds in the order of their declarations."""
+    """Return names of feeds in the order of their declarations."""
     return tuple(name for name in program.feeds if name in names)
 
 
 def _short(program: Program, name: str) -> str:
-    """The name of the layer whose last result a value is, or else the name of the value."""
+    """Return the name of the layer if the value is the last result of a layer, else the name of the value."""
     layer = name.rpartition(".tmp_")[0]
     return layer if layer and program.aliases.get(layer) == name else name

@@ -153,7 +153,7 @@ class Source:
         return found
 
     def _equations_of_longer(self, name: str) -> str | None:
-        """The equations with more steps of one feed; None where a loss refuses such a label."""
+        """Return the equations where the feed `name` has more steps than others; None where a loss refuses that."""
         try:
             return self._equations(self._stand_ins(_BATCHES[0], longer=name))
         except errors.FluidError:
@@ -166,7 +166,7 @@ class Source:
     def _live(self, stand_ins: Mapping[str, Any]) -> tuple[Any, list[bool]]:
         """The equations that the results depend on, and which of the stand-ins they use."""
         jaxpr = jax.make_jaxpr(self._results)(stand_ins).jaxpr
-        # Effects need nothing: what layers.Print shows of a loss is not exported with the net.
+        # Equations that are needed for their effects only, such as layers.Print of a loss, are not exported.
         pure = jaxpr.replace(eqns=live_equations(jaxpr), effects=frozenset())
         live, used = partial_eval.dce_jaxpr(pure, [True] * len(jaxpr.outvars))
         return live, list(used)

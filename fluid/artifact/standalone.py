@@ -75,19 +75,19 @@ def fed(feed: dict[str, Any], value: Any) -> Any:
 
 
 def checked(seed: Any) -> int:
-    """A seed, or a ValueError when it is no whole number from 0 to 2**64 - 1."""
+    """Return a seed as an int; raise a ValueError unless it is a whole number from 0 to 2**64 - 1."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed.__index__() < 2**64:
         raise ValueError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1, as in seed=7")
     return int(seed.__index__())
 
 
 def seed_of(first: int, run: int) -> int:
-    """The seed of one call of a sequence."""
+    """Return the seed of call number `run` of the sequence with the seed `first`."""
     return int.from_bytes(hashlib.blake2b(f"{first}/{run}".encode(), digest_size=8).digest(), "little")
 
 
 def key_of(seed: int, like: jax.Array) -> jax.Array:
-    """The data of the random key of a seed, of the generator of another key."""
+    """Return the data of the random key of a seed, for the generator of the key `like`."""
     words = np.tile(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32), like.size // 2)
     return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(jax.numpy.asarray(words)), 0))
 
@@ -95,8 +95,8 @@ def key_of(seed: int, like: jax.Array) -> jax.Array:
 def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callable[..., list[Any]]:
     """Read one entry point, the first by default; returns a function from feeds by name to results.
 
-    A model that samples draws other numbers in each call: of a sequence of the seed, or of one that the system draws;
-    the function takes a `seed`, too, to repeat one answer.
+    A model that draws random numbers draws other ones in each call. `seed` repeats the sequence of calls; without it
+    the system draws a seed. The function takes `seed=` too, which repeats one answer.
     """
     first = secrets.randbits(64) if seed is None else checked(seed)
     calls = itertools.count()

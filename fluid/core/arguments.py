@@ -92,7 +92,7 @@ def is_size(value: Any) -> bool:
 def fitting(name: str) -> Callable[[F], F]:
     """Decorate a function or a class so that a call whose arguments do not fit raises an error with the right ones.
 
-    An instance of a frozen dataclass that is decorated says how to make a changed copy, where a field is assigned.
+    Assigning to a field of a decorated frozen dataclass raises an error that shows how to make a changed copy.
 
     Args:
       name: of the function or class, as users write it, for the message.
@@ -129,16 +129,18 @@ def fitting(name: str) -> Callable[[F], F]:
 
 
 def _fit_class(kind: Any, name: str) -> None:
-    """Check the arguments of a class's constructor, and explain why a field of a frozen dataclass is not assigned."""
+    """Check the arguments of the constructor of a class, and explain assignments to a frozen dataclass."""
     kind.__init__ = fitting(name)(kind.__init__)
     explain_frozen(kind, name)
 
 
 def explain_frozen(kind: Any, name: str) -> None:
-    """Say how to make a changed copy where a field of a frozen dataclass is assigned; do nothing to other classes.
+    """Let assignments to a frozen dataclass raise an error that shows how to make a changed copy.
+
+    Other classes stay as they are.
 
     Args:
-      kind: the class. Its attribute `_set_by`, if there is one, says what else sets a field.
+      kind: the class. Its attribute `_set_by`, if there is one, adds another way to set a field, by name.
       name: of the class, as users write it.
     """
     refuse = vars(kind).get("__setattr__")

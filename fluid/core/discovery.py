@@ -46,7 +46,7 @@ class Discovery:
       constants: the arrays from outside that they use.
       results: the variables of each output; a sequence batch has several.
       losses: the variable of each minimised loss.
-      kept: the variables of what users named or keep in states of their own: these can be read, used or not.
+      kept: the variables of values that users named and of custom states: they can be fetched, used or not.
       feeds: the variables of each feed, by name.
       parameters: the variables of the parameters, by name; those that only loops and branches use are not among them.
       expected: the variables of `frame.made.expected`.
@@ -286,13 +286,13 @@ def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, 
 
 
 def unused_parameters(found: Discovery, trained: Sequence[str]) -> tuple[str, ...]:
-    """Return which of the trained parameters nothing depends on: no output, no loss, nothing that the user named."""
+    """Return the trained parameters that no output, no loss and no value that the user named depends on."""
     needed = needed_by(found.jaxpr, [*found.losses, *jax.tree.leaves(found.results), *found.kept])
     return tuple(n for n in trained if n in found.parameters and found.parameters[n] not in needed)
 
 
 def _warn_of_other_losses(program: str, found: Discovery) -> None:
-    """Warn where a dict without "loss" has several losses, of which a Trainer minimises the first."""
+    """Warn of a dict without "loss" that has several losses: a Trainer minimises the first one only."""
     minimizations = found.frame.made.minimizations
     if len(minimizations) != 1 or not found.frame.fact(minimizations[0].value, "first_of_dict"):
         return

@@ -171,7 +171,7 @@ def fixed_noise(jaxpr: Any, moving: Collection[Any], batch: int) -> list[str]:
 
 
 def _draws_rows(equation: Any, moving: Collection[Any], batch: int) -> bool:
-    """Return whether an equation draws random numbers, some for each row of the batch, from constants alone."""
+    """Return whether an equation draws random numbers for each row of the batch from a constant key."""
     inputs = [not is_literal(v) and v in moving for v in equation.invars]
     inner = _called(equation)
     if inner is None:
@@ -196,15 +196,15 @@ def _is_array(value: Any) -> bool:
 
 
 def maker_of(jaxpr: Any, variable: Any) -> str | None:
-    """Return which of a few computations made a value.
+    """Return the kind of computation that made a value.
 
     Args:
       jaxpr: the equations.
       variable: the value.
 
     Returns:
-      "product" for a matrix product or a convolution, perhaps with a bias added; "sigmoid", "softmax", "relu" or
-      "tanh"; None for everything else.
+      "product" for a matrix product or a convolution, with or without a bias; "sigmoid", "softmax", "relu" or "tanh";
+      None for everything else.
     """
     makers = [_kind_of(*origin) for origin in _Makers(jaxpr).origins(variable)]
     if "product" in makers:
@@ -213,7 +213,12 @@ def maker_of(jaxpr: Any, variable: Any) -> str | None:
 
 
 def _kind_of(equation: Any, makers: "_Makers") -> str | None:
-    """Return what `maker_of` says of one equation; `makers` are those of the variables that the equation reads."""
+    """Return the kind of computation of one equation, see `maker_of`.
+
+    Args:
+      equation: the equation.
+      makers: knows the equations that made the inputs of the equation.
+    """
     name = equation.primitive.name
     terms = equation.invars if name in _SUMS else equation.outvars
     if any(made.primitive.name in _PRODUCTS for term in terms for made, _ in makers.origins(term)):
@@ -276,7 +281,7 @@ def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any
 
 
 def needed_by(jaxpr: Any, targets: Iterable[Any]) -> set[Any]:
-    """Return the variables that targets are computed from, the targets included; what is printed counts as a target."""
+    """Return all variables that `targets` are computed from, with the targets. Printed values count as targets."""
     effects = [v for equation in jaxpr.eqns if equation.effects for v in equation.invars]
     wanted = [v for v in (*targets, *effects) if not is_literal(v)]
     read = (v for equation in live_equations(jaxpr, wanted) for v in equation.invars if not is_literal(v))

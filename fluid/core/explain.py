@@ -125,7 +125,7 @@ def in_own_words(error: Exception, program: str, batch: int, running: bool = Fal
 
 
 def leak_in_own_words(error: Exception, program: str) -> errors.FluidError:
-    """The error for a value of one run of a program function that was kept and used in another run."""
+    """Return the error for a value that one run of a program function kept and another run used."""
     # JAX lists the lines that made the value, the innermost last.
     made = [f"{file}:{line}" for file, line in re.findall(r"(\S+\.py):(\d+)", str(error)) if not is_library(file)]
     place = made[-1] if made else _place(error)
@@ -133,7 +133,7 @@ def leak_in_own_words(error: Exception, program: str) -> errors.FluidError:
 
 
 def step_in_own_words(error: Exception) -> errors.FluidError | None:
-    """The error that says what is wrong with a training step of the user's own; None when the original says it best."""
+    """Return an error that explains a mistake in a custom training step; None where the original error is clear."""
     place = _place(error)
     if isinstance(error, errors.FluidError) or place is None:
         return None
@@ -155,7 +155,7 @@ def step_in_own_words(error: Exception) -> errors.FluidError | None:
 
 
 def handler_in_own_words(error: Exception) -> errors.FluidError | None:
-    """The error for a handler that reads a value of a traced program; None for every other error."""
+    """Return the error for a handler that reads a value of a traced program; None for every other error."""
     place = _place(error)
     kinds = (
         jax.errors.UnexpectedTracerError | jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError

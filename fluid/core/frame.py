@@ -160,9 +160,12 @@ class SharedCall(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """A name scope that was opened: at which line of the user's, and what was created in it.
+    """One opening of a name scope.
 
-    `array` is the name of the first parameter, `created` the names of all, without their numbers, and their shapes.
+    Attributes:
+      site: the user's line that opened the scope.
+      array: the name of the first parameter that was created in the scope.
+      created: name, without its numbers, and shape of each parameter that was created in the scope.
     """
 
     site: str
@@ -185,7 +188,7 @@ class Minimization(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """A value that a layer takes for something: for probabilities, their logarithms, or logits.
+    """A value that a layer reads as probabilities, as their logarithms, or as logits.
 
     Attributes:
       layer: such as "layers.cross_entropy".
@@ -364,13 +367,13 @@ class Frame:
         return f"{stem}_{count}"
 
     def array_name(self, name: str) -> str:
-        """Return the name of a parameter or state of a layer: in every call of a shared function that of the first.
+        """Return the name of a parameter or state of a layer. All calls of a shared function get one name.
 
         Args:
-          name: made of the layer's name, so that it begins with the prefix of the call's values.
+          name: begins with the name of the layer, and so with the prefix of the values of this call.
 
         Raises:
-          ParameterError: a name scope that the user has opened is called as a shared function is.
+          ParameterError: an open name scope has the name of a shared function.
         """
         shared = self.naming.shared
         if shared is not None:
@@ -445,7 +448,7 @@ def current_frame(caller: str) -> Frame:
 
 
 def mixed_prefix(name: str, site: str) -> str:
-    """Return the message for a name scope and a shared function of one name: their parameters would be mixed."""
+    """Return the message for a name scope and a shared function of one name, whose parameters would mix."""
     return (
         f"{name!r} is the name of a shared function, and of a name scope that creates parameters at {site}; both would "
         f'name them {name}/...; open another scope, fluid.name_scope("{name}_scope"), or name the function: '
@@ -470,7 +473,7 @@ def user_site() -> str:
 
 
 def user_sites() -> str:
-    """The user's line as `user_site` has it, and the line of the user's that called its function, if there is one."""
+    """Return the line of `user_site`, and the user's line that called the function around it, if there is one."""
     found: list[str] = []
     frame: Any = sys._getframe(1)
     while frame is not None and len(found) < 2:
@@ -500,7 +503,7 @@ def warn_once(about: Any, subject: str, message: Callable[[], str]) -> None:
 
     Args:
       about: an object that can be referred to weakly, such as a FeedSpec or a Reader.
-      subject: of the warning; one object can be warned of for several reasons.
+      subject: a word for the reason of the warning; each reason warns once.
       message: returns the text; called only if it is needed.
     """
     if (id(about), subject) in _warned:

@@ -463,9 +463,9 @@ class Program(SpelledElsewhere):
 
 
 def warn_of_adversaries(programs: Collection[Program]) -> None:
-    """Warn of a generator and a discriminator that two programs both train, as without a parameter_list."""
+    """Warn of two programs that both train a generator and a discriminator, as they do without a parameter_list."""
     sides = ("discriminator", "generator")
-    # Programs with a common trunk rightly share what they train, so that nothing but the names tells.
+    # Programs may rightly train a common trunk, so only the names of the parameters show the mistake.
     names = {p.name: {s for m in p.minimizes for n in m.parameters for s in sides if s in n} for p in programs}
     both = [name for name, found in names.items() if len(found) == len(sides)]
     if len(both) > 1:
@@ -478,7 +478,7 @@ def warn_of_adversaries(programs: Collection[Program]) -> None:
 
 
 def warn_of_unused_layers(programs: Collection[Program]) -> None:
-    """Warn of layers that a program trains and does not use, unless another of the programs uses their parameters."""
+    """Warn of layers that are trained in one program although no program uses their parameters."""
     used = {name for p in programs for name in p.parameters if name not in p.unused}
     for program in programs:
         layers: dict[str, list[str]] = {}

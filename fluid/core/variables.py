@@ -284,7 +284,7 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
 def limit_to_probabilities(value: Any, also: int | None = None) -> None:
     """Note that labels must be 0 or 1, or numbers between 0 and 1, or equal `also`; see `limit_feed`.
 
-    Labels that the program converts to floats are those of the feed.
+    If the program converts a feed to floats, the limits hold for the feed.
     """
     frame = current_frame("core.limit_to_probabilities")
     converted = frame.fact(value, "cast_from")
@@ -295,7 +295,7 @@ def limit_to_probabilities(value: Any, also: int | None = None) -> None:
 
 
 def expect(kind: str, layer: str, value: Any, instead: str) -> None:
-    """Note what a layer takes a value for, so that discovery can warn where the equations show something else.
+    """Note how a layer reads a value. Discovery warns if the equations show another kind of value.
 
     Args:
       kind: "probabilities", "logarithms" (of probabilities) or "logits".
@@ -320,13 +320,13 @@ def doubt(message: str) -> None:
 
 
 def _site(frame: Frame) -> str:
-    """The user's line that runs; and inside a shared function the line that called it."""
+    """Return the user's line that runs; inside a shared function also the line that called the function."""
     shared = frame.naming.shared
     return user_site() if shared is None else f"{user_site()}, called at {shared.site}"
 
 
 def _second_array(frame: Frame, name: str) -> str:
-    """Return what to write where one name would be two arrays."""
+    """Return the advice for one name that stands for two arrays."""
     shared = frame.naming.shared
     if shared is None or not name.startswith(f"{shared.arrays}/"):
         return f'one name is one array; give the second another: ParamAttr(name="{name}_2")'

@@ -86,7 +86,7 @@ def membership(
 
 
 def warn_if_alone(environment: Mapping[str, str] = os.environ) -> None:
-    """Warn, once, where the variables name other processes and this process has not joined them."""
+    """Warn, once, if environment variables name other processes and this process has not joined them."""
     coordinator = environment.get(COORDINATOR)
     if coordinator and environment.get(PROCESSES) != "1" and group().size == 1:
         _warn_of(coordinator)

@@ -121,7 +121,7 @@ class CSVLogger(Logger):
         return kept
 
     def _move_aside(self, count: int) -> None:
-        """Keep the file of another training under the first name that is free."""
+        """Rename the file of another training to the first free name."""
         stem, ending = os.path.splitext(self._path)
         free = next(name for i in itertools.count(1) if not os.path.exists(name := f"{stem}.{i}{ending}"))
         os.rename(self._path, free)

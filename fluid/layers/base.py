@@ -157,17 +157,17 @@ class Layer:
 
     @property
     def owner(self) -> str:
-        """The name of the layer in the names of its parameters and states; `name`, but in calls of shared functions."""
+        """The name that parameters and states begin with: `name`, in shared functions that of the first call."""
         return self.frame.array_name(self.name)
 
     def array_name(self, suffix: str) -> str:
-        """Return the name of its next parameter or state of this kind, `NAME.SUFFIX_K`."""
+        """Return the name of the next parameter or state of this layer with this suffix, `NAME.SUFFIX_K`."""
         name = self.frame.array_name(self.frame.unique(f"{self.name}.{suffix}"))
         self._check_name(suffix, name)
         return name
 
     def _check_name(self, suffix: str, name: str) -> None:
-        """Doubt a layer of a name and kind that an earlier layer has: its parameters are others.
+        """Warn of a second layer of one kind and name: the two layers have different parameters.
 
         Args:
           suffix: of the parameter.
@@ -232,7 +232,7 @@ class Layer:
 
 
 def doubt_softmax_of_one(value: Any, axis: int) -> None:
-    """Doubt a softmax over one number, and one over the rows of a minibatch."""
+    """Warn of a softmax over one number, and of a softmax over the rows of a minibatch."""
     sizes = np.shape(dense(value))
     batch = core.current_frame("layers.softmax").placeholder_batch
     if sizes[axis] == 1:

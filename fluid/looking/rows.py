@@ -108,7 +108,7 @@ def rows_of(programs: Sequence[Looked], counter: Counter | None = None) -> list[
 
 
 def rows_of_calls(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with one for all calls of a shared function: the row of the first call has the costs of all."""
+    """Return the rows with one row for all calls of a shared function: the first row, with the costs of all calls."""
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
         key = (row.program, str(len(found)) if row.operators else re.sub(r"\(\d+\)/", "/", row.name))

@@ -38,7 +38,7 @@ def instead_of(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 class _Called(types.ModuleType):
-    """A module that says what to call instead of it."""
+    """A module whose call raises an error with the call that works."""
 
     def __call__(self, *args: Any, **values: Any) -> Any:
         raise errors.ArgumentTypeError(
@@ -47,7 +47,7 @@ class _Called(types.ModuleType):
 
 
 def not_called(module: str, write: str) -> None:
-    """Make the error of a call of a module say what to call instead.
+    """Let a call of a module raise an error with the call that works.
 
     Args:
       module: its name.

@@ -1,4 +1,4 @@
-"""Attributes of objects: the names that other libraries have, misspelled ones, and those that nobody can set."""
+"""Attributes of objects: errors for the names of other libraries, for misspelled names, and for read-only ones."""
 
 import inspect
 import sys
@@ -11,12 +11,12 @@ from fluid import errors
 class SpelledElsewhere:
     """A base of classes whose attributes are known: reading or setting another one says what to write instead.
 
-    A class of a user that inherits from one of them may set what it likes. Names that begin with an underscore are as
-    they would be without this class, for copies, pickles and notebooks, which ask for them.
+    Subclasses that a user writes may set any attribute. Names that begin with an underscore are left alone, since
+    copies, pickles and notebooks read them.
 
     Attributes:
       _spelled: what to write instead of a name of another library.
-      _set_by: how to set what an assignment does not set: a property without a setter.
+      _set_by: how to change a property without a setter, by its name.
 
     Example:
       >>> class Reader(SpelledElsewhere):
@@ -54,7 +54,7 @@ class SpelledElsewhere:
 
 
 def _check_set(owner: Any, name: str, caller: Mapping[str, Any]) -> None:
-    """Refuse to set a public attribute that is not there yet, or that has no setter, unless fluid itself sets it."""
+    """Refuse to set a public attribute that is new or has no setter, unless fluid itself sets it."""
     kind = type(owner)
     there = getattr(kind, name, None)
     if isinstance(there, property) and there.fset is None:
@@ -82,12 +82,12 @@ def _is_of_fluid(module: Any) -> bool:
 
 
 def check_attributes(owner: Any) -> None:
-    """Refuse public attributes that nothing reads, of an object whose class does not check them when they are set.
+    """Refuse public attributes that the class of an object does not have.
 
-    It is for objects that change in each training step, where a check of every assignment would take time.
+    Handlers change in each training step, where a check of every assignment would take time. They are checked once.
 
     Args:
-      owner: the object. Nothing is said of one whose class a user wrote.
+      owner: the object; not checked if a user wrote its class.
 
     Raises:
       MissingNameError: its class does not have the attribute, nor does an annotation declare it.

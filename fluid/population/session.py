@@ -110,7 +110,7 @@ class PopulationSession(Session):
         return super().take_params(source._replace(arrays={**source.arrays, **stacked}), None, *rest, **allowed)
 
     def draw(self, seed: int | None) -> Draw | None:
-        """Return the random keys of a run in test mode: each member draws by itself; see `Session.draw`."""
+        """Return a random key for each member for a run in test mode, see `Session.draw`; None for `seed=None`."""
         if seed is None:
             return None
         return self.layout.place((np.stack([root_of(seed_of(seed, i)) for i in range(self.members)]), np.int32(0)))

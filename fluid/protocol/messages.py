@@ -33,7 +33,7 @@ class InferRequest:
       outputs: the results that are wanted, or None for all.
       id: which the answer repeats, or None.
       binary: whether results come as bytes, where nothing else is said of one.
-      seed: of the random numbers of a model that samples, or None for others in each answer.
+      seed: of the random numbers of a model that samples; None for other numbers in each answer.
     """
 
     inputs: Sequence[Tensor]

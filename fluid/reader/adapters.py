@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 
 def _one_argument(function: Callable[P, Reader]) -> Callable[P, Reader]:
-    """Refuse columns that are given as arguments of their own, with the call that is meant."""
+    """Decorate a function to refuse columns in several arguments, with the call that works."""
 
     @functools.wraps(function)
     def checked(*arguments: P.args, **options: P.kwargs) -> Reader:
@@ -254,9 +254,9 @@ def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = Non
     Args:
       source: a Reader, a function that returns an iterable, or an iterable: a list of minibatches, a torch
         `DataLoader`, a Grain loader (its own iterator state is used), a Hugging Face data set.
-      in_order_for: what is made of the minibatches, and warned of, once, where a reader that shuffles spoils it:
-        "predict" and "test" for results with rows, "means" for a test of numbers, of which only those differ that do
-        not see all rows. None for a training.
+      in_order_for: the use of the minibatches, for one warning of a reader whose order changes the results. "predict"
+        and "test" return rows, so each shuffling reader warns. "means" is a test that returns numbers only, so a reader
+        warns if it shuffles and leaves rows out. None, for a training, never warns.
 
     Returns:
       Minibatches: called once for each pass, with `state()` and `restore()`. A pass without any minibatch is an error.
@@ -294,11 +294,16 @@ _OTHER = {
         "Read without it"
     ),
 }
-"""What it means for a prediction, and for a test, that a reader shuffles."""
+"""The effect of a reader that shuffles on a prediction, and on a test, for a warning."""
 
 
 def _shuffles(reader: Reader, method: str) -> str:
-    """The part of a reader that gives rows an order of their own, as one may write it; empty where none is known."""
+    """Return the call that shuffles the rows of a reader, such as "reader.shuffle(...)"; empty where none is known.
+
+    Args:
+      reader: the reader.
+      method: a key of `_OTHER`.
+    """
     if method == "means" and not any(
         (stage.get("drop_last") or "firstn" in stage) and any(part.get("shuffle") is not None for part in stages(stage))
         for stage in stages(reader.plan)
@@ -369,7 +374,7 @@ def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
 
 
 def _array(name: Any, column: Any) -> np.ndarray:
-    """A column as a NumPy array."""
+    """Convert a column to a NumPy array."""
     if fix := data_sets.conversion(column):
         raise errors.ArgumentTypeError(
             f"reader.arrays found {data_sets.kind_of(column)} as column {name!r}, expected an array: {fix}"

@@ -98,7 +98,7 @@ class Reader:
         return self()
 
     def __len__(self) -> int:
-        """Refuse to count, since most readers do not know their number before they are read."""
+        """Raise an error: most readers do not know their number of rows before a pass ends."""
         raise errors.ArgumentTypeError(
             "a reader has no length: its number of items is known when a pass has ended; sum(1 for _ in reader()) "
             "reads a pass to count them, and arrays have -(-len(x) // batch_size) minibatches"
@@ -379,7 +379,7 @@ def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
 
 
 def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
-    """Every part of the plan of a reader that is a dict: one for each of most readers that it is made of.
+    """Yield the dicts in the plan of a reader, the outermost first. Most readers inside it have one each.
 
     Example:
       >>> list(stages({"batch": 2, "of": {"shuffle": 10, "of": "rows"}}))
@@ -393,7 +393,7 @@ def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def seeded_maps(plan: Any) -> int:
-    """Return how many times rows with this plan were given random numbers by a map."""
+    """Return the number of seeded maps in the plan of a reader."""
     return sum("map" in stage and "seed" in stage for stage in stages(plan))
 
 
@@ -424,5 +424,5 @@ def _brief(plan: Any) -> Any:
 
 
 def named(source: Any) -> str:
-    """Return the name of what a user gave as reader, for messages."""
+    """Return a name for an object that a user passed as reader, for messages."""
     return getattr(source, "__qualname__", None) or f"a {type(source).__name__}"

@@ -34,7 +34,7 @@ def is_data(value: Any) -> bool:
 
 
 def conversion(value: Any) -> str:
-    """Return the call that makes an array of what NumPy does not read; empty for anything else.
+    """Return the call that converts an object which NumPy cannot read to an array; empty for all other objects.
 
     Example:
       >>> conversion(np.ones(3))
@@ -50,7 +50,7 @@ def conversion(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Return what a value is that `conversion` knows, for messages."""
+    """Return a description of an object that needs `conversion`, for messages."""
     if hasattr(value, "tocsr"):
         return f"a sparse matrix ({type(value).__name__})"
     return "a tensor that requires grad" if getattr(value, "requires_grad", False) else "a tensor on a GPU"
@@ -73,7 +73,7 @@ def refuse(caller: str, value: Any, rows: bool, shuffle: bool = True) -> None:
       caller: the public function or argument that it was given to, for the message.
       value: what was given.
       rows: whether rows are wanted, which an array `[n, ...]` gives; or else minibatches, which it does not give.
-      shuffle: whether the order of the rows may be another one than that of the data.
+      shuffle: whether the rows may come in another order than the data.
 
     Raises:
       ArgumentTypeError: it is a DataFrame, a dict or tuple of columns, or an array where minibatches are wanted.

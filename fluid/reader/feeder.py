@@ -21,7 +21,7 @@ _MOST_PERMUTED = 4  # feeds whose orders are all tried for a message: 24 of four
 
 
 class _ByOrder(dict[str, Any]):
-    """Columns by name whose names come from the order of the fields.
+    """Columns by name, where the order of the fields decides which field has which name.
 
     Args:
       positions: of the fields, by name.
@@ -125,7 +125,7 @@ class Feeder:
             self.buckets.expect(fed, minibatch.together)
 
     def _checked(self, columns: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """The columns that are read, checked and with as many rows each."""
+        """Return the columns that are read, after a check that all of them have one number of rows."""
         try:
             fed = {name: read_feed(spec, columns[name], where) for name, spec in self._read.items()}
         except errors.FeedError as error:
@@ -136,7 +136,7 @@ class Feeder:
         return fed
 
     def _like_feeds(self) -> list[str]:
-        """Some feeds that only the order of their declarations tells apart, of which at least one is read."""
+        """Return feeds of equal shape and dtype, of which at least one is read; only their order tells them apart."""
         alike: dict[Any, list[str]] = {}
         for name, spec in self.specs.items():
             if spec.column is None:
@@ -144,7 +144,7 @@ class Feeder:
         return next((names for names in alike.values() if len(names) > 1 and set(names) & self._read.keys()), [])
 
     def _warn_of_order(self) -> None:
-        """Warn, once for each program, of fields that nobody would notice to be swapped."""
+        """Warn, once for each program, of fields that could be swapped without an error."""
         first, second = (self.specs[name] for name in self._alike[:2])
         names = sorted(self.positions, key=self.positions.__getitem__)
         in_a_row = [self.positions[name] for name in names] == list(range(len(names)))
@@ -163,7 +163,7 @@ class Feeder:
         self._alike = []
 
     def _order_told(self, columns: _ByOrder) -> str:
-        """A sentence for errors: which field of a tuple is read as which feed, and an order in which they would fit."""
+        """Return a sentence for errors: the feed that each field of a tuple is read as, and an order that would fit."""
         names = sorted(self.positions, key=self.positions.__getitem__)
         if self._order is None and all(spec.column is None for spec in self.specs.values()):
             told = f"Field 0 of the tuple is read as {names[0]!r}, because the program declares it first"
@@ -175,7 +175,7 @@ class Feeder:
         return f"{told}; another order is said by name: feed_order={names[::-1] if len(names) == 2 else names}"
 
     def _fitting_order(self, columns: _ByOrder, names: list[str]) -> list[str]:
-        """An order of the feeds in which the columns fit; empty where there is none, or it is not looked for."""
+        """Return an order of the feeds in which the columns fit; empty if none fits or there are too many."""
         if list(map(self.positions.__getitem__, names)) != list(range(columns.count)) or len(names) > _MOST_PERMUTED:
             return []
         for order in itertools.islice(itertools.permutations(names), 1, None):  # the first one is what was read
@@ -345,7 +345,7 @@ class DataFeeder:
 
 
 def _positions(specs: Mapping[str, FeedSpec], feed_order: FeedOrder, needed: Collection[str]) -> dict[str, int]:
-    """The position of each feed; an order may leave out what is not needed, such as the label in a prediction."""
+    """Return the position of each feed in a row. An order may leave out feeds that are not in `needed`."""
     if feed_order is None:
         positions = _declared_positions(specs)
     elif isinstance(feed_order, Mapping):

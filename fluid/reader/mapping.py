@@ -27,7 +27,7 @@ from fluid.reader.base import (
     seeded_maps,
 )
 
-# Most lists hold numbers or words, of which each is looked at.
+# Types that need no copy. Most lists hold only these, so they are tested first.
 _CONSTANT = frozenset((int, float, str, bool, bytes))
 
 
@@ -140,7 +140,7 @@ def xmap(
     size = whole_number("reader.xmap", "buffer_size", 2 * workers if buffer_size is None else buffer_size)
     random = None if seed is None else _Generators("reader.xmap", seed, [rows])
     _check_arguments("reader.xmap", mapper, 1, seed)
-    # What is sent to another process is a copy already.
+    # Rows that are sent to another process are copies already.
     call = (lambda *row: mapper(*_copied(row))) if processes is None else _in_processes(mapper, workers)
 
     def mapped(of: Iterate, mark: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterate:
@@ -219,7 +219,7 @@ def _copied(value: Any) -> Any:
         fields.update((key, _copied(part)) for key, part in value.items())
         return fields
     if isinstance(value, list):
-        items = copy.copy(value)  # of a list that knows more than its items, that too
+        items = copy.copy(value)  # keeps the class and the attributes of a subclass of list
         items[:] = [part if type(part) in _CONSTANT else _copied(part) for part in value]
         return items
     if type(value) is tuple:
@@ -232,7 +232,7 @@ def _copied(value: Any) -> Any:
 
 
 def _check_arguments(caller: str, func: Callable[..., Any], rows: int, seed: int | None) -> None:
-    """Refuse a function that cannot be called with a row of each reader, and a Generator where there is a seed."""
+    """Refuse a function that does not accept a row of each reader and, with a seed, a Generator."""
     try:
         # A decorator may give arguments of its own to what it wraps.
         signature = inspect.signature(func, follow_wrapped=False)

@@ -169,9 +169,9 @@ def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
 
 
 def _warn_of_padding(spec: FeedSpec, rows: np.ndarray) -> None:
-    """Warn, once for each feed, of ids `[batch, time]` that were padded with zeros before: each counts as a step.
+    """Warn, once for each feed, of ids `[batch, time]` that are padded with zeros: each zero would count as a step.
 
-    Rows look padded when they end in zeros of different number, and have no other zeros.
+    Rows look padded if they end in different numbers of zeros and have no other zeros.
     """
     steps = rows.reshape(len(rows), -1)
     if rows.dtype.kind not in "iu" or steps.shape[1] != rows.shape[1] or np.count_nonzero(steps[:, -1] == 0) < 2:

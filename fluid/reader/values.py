@@ -178,8 +178,8 @@ def typed(
 
 
 def _warn_of_pixels(spec: FeedSpec, array: np.ndarray) -> None:
-    """Warn, once for each feed, of images whose numbers go up to 255; masks and small counts are left alone."""
-    # Of one number in each row, or of small numbers, most are no pixels.
+    """Warn, once for each feed, of images with values up to 255. Masks and small counts do not warn."""
+    # One number in each row, or numbers below 128, are most likely no pixels.
     if array.ndim < 2 or math.prod(array.shape[1:]) < 2 or not array.size or array.max() < 128:
         return
     warn_once(
@@ -304,7 +304,7 @@ def short(value: Any) -> str:
 
 
 def array_or_none(row: Any) -> np.ndarray | None:
-    """A row as an array, or None when it is ragged, or a tensor of another library that NumPy cannot read."""
+    """Return a row as an array; None for a ragged row, and for a tensor that NumPy cannot read."""
     try:
         return np.asarray(row)
     except (ValueError, RuntimeError):

@@ -94,7 +94,7 @@ class RemoteModel:
         return Results(ready, tuple(names) if signature.named or fetch is not None else None)
 
     def _seed(self, seed: int | None) -> int | None:
-        """Return the seed of a request; None where the server draws, or nothing is drawn."""
+        """Return the seed of a request; None if the server chooses it, or if the model draws nothing."""
         if seed is not None:
             seed = checked_seed("infer", seed)
             self._check_random("infer", seed)

@@ -22,7 +22,7 @@ class Job:
       rows: how many rows it has.
       shape: jobs of the same shape may run together; None for one that runs alone.
       deadline: when nobody waits for it any more, in seconds of `time.monotonic`.
-      seed: of its random numbers, or None for others than those of all jobs before.
+      seed: of its random numbers; None for other numbers than in all jobs before.
       future: its results by name.
       arrived: when it came.
     """

@@ -1,4 +1,4 @@
-"""Absent feeds: what stands in for feeds that were not given, where the results do not depend on them."""
+"""Absent feeds: stand-ins for feeds that the user leaves out, since the requested results do not depend on them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,17 +13,17 @@ from fluid.core.equations import independent
 def stand_ins(
     specs: Mapping[str, FeedSpec], absent: Sequence[str], given: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield zeros for the absent feeds, by name, in several sizes: the likeliest first.
+    """Yield zeros for the absent feeds, by name, in several sizes: the likeliest sizes first.
 
-    A loss compares the sizes of a label with those of the net's result, although none of its numbers may be requested.
-    So a stand-in has the open sizes of a given feed, such as the steps of its sequences: those of the feed that is
-    declared nearest to it, and then, for whoever finds that these do not fit, those of each other one.
+    A loss raises an error if the sizes of a label do not fit the result of the net, even if the loss is not requested.
+    So a stand-in takes its open sizes, such as the steps of sequences, from a given feed: first from the feed that is
+    declared nearest to the absent one, then from each other feed. The caller takes the first that fits.
 
     Args:
       specs: the declarations of all feeds, in order.
       absent: names of the feeds to stand in for.
       given: the other feeds.
-      overrides: what takes the place of other values.
+      overrides: values that replace named values.
     """
     order = list(specs)
     batch = _batch_of(specs, given, overrides)
@@ -46,9 +46,9 @@ def stand_ins(
 
 
 def without(function: Callable[[Any], Any], absent: Iterator[Any]) -> Any:
-    """Return the result of a function of stand-ins, without the work that depends on them.
+    """Return the result of a function of stand-ins, and skip all work that depends on the stand-ins.
 
-    That work may have effects, such as a line that `layers.Print` shows of a loss: they do not happen.
+    Effects of the skipped work do not happen: `layers.Print` of a loss prints nothing.
 
     Args:
       function: called with stand-ins, traced.
@@ -61,7 +61,7 @@ def without(function: Callable[[Any], Any], absent: Iterator[Any]) -> Any:
 
 
 def traced(function: Callable[..., Any], absent: Iterator[Any], *rest: Any) -> tuple[Any, Any, Any]:
-    """Trace a function with the first stand-ins that it takes; raise what it raises for the likeliest ones.
+    """Trace a function with the first stand-ins that fit. If none fits, raise the error of the likeliest ones.
 
     Args:
       function: called with stand-ins and the rest.
@@ -82,7 +82,13 @@ def traced(function: Callable[..., Any], absent: Iterator[Any], *rest: Any) -> t
 
 
 def _stand_in(spec: FeedSpec, batch: int, sizes: Sequence[Any]) -> Any:
-    """Zeros for a feed; `sizes` are those of its open dimensions behind the batch, aligned at the last one."""
+    """Return zeros for a feed.
+
+    Args:
+      spec: the declaration of the feed.
+      batch: the batch size.
+      sizes: of the open dimensions after the batch; the last size belongs to the last open dimension.
+    """
     if spec.lod_level:
         return stand_in(spec, batch, (*(1, 1), *sizes)[-2:])
     axes = _open_axes(spec)
@@ -91,12 +97,12 @@ def _stand_in(spec: FeedSpec, batch: int, sizes: Sequence[Any]) -> Any:
 
 
 def _open_axes(spec: FeedSpec) -> list[int]:
-    """The dimensions of dense data, behind the first, whose sizes are not declared."""
+    """Return the dimensions of dense data, after the first one, that have no declared size."""
     return [i for i, size in enumerate(spec.shape) if i and size is None]
 
 
 def _open_sizes(spec: FeedSpec, value: Any) -> tuple[Any, ...]:
-    """The sizes of a feed, behind that of the batch, which its declaration leaves open."""
+    """Return the sizes of a feed, without the batch size, that its declaration leaves open."""
     if spec.lod_level:
         return _sizes_of(value)
     shape = tuple(value.shape)
@@ -104,12 +110,12 @@ def _open_sizes(spec: FeedSpec, value: Any) -> tuple[Any, ...]:
 
 
 def _sizes_of(value: Any) -> tuple[Any, ...]:
-    """The padded steps of a sequence batch, those of the outer level first; nothing of other values."""
+    """Return the padded number of steps of each level of a sequence batch, outer level first; empty for an array."""
     levels = 2 if isinstance(value, NestedSequenceBatch) else int(isinstance(value, SequenceBatch))
     return tuple(data_of(value).shape[1 : 1 + levels])
 
 
 def _batch_of(specs: Mapping[str, FeedSpec], given: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    """The number of examples of what is given; 1 where nothing says it."""
+    """Return the batch size of the feeds and overrides; 1 if there are none."""
     following = [value for name, value in given.items() if specs[name].shape[:1] == (None,)]
     return next((v.shape[0] for v in (*following, *given.values(), *overrides.values()) if v.shape), 1)

@@ -188,7 +188,7 @@ class BoundStep:
         overrides: Mapping[str, Any] = {},  # noqa: B006
         draw: Draw | None = None,
     ) -> Results:
-        """Run one step on the session's arrays and put the new ones in their place; `draw` as for `raw`."""
+        """Run one step, and store the new arrays in the session. `draw` is as for `raw`."""
         return self.and_also(feeds, overrides, draw)[0]
 
     def and_also(
@@ -215,8 +215,8 @@ class BoundStep:
         Args:
           feeds: arrays by name.
           overrides: values that replace named values.
-          draw: the random key of a run that changes nothing, see `Session.draw`; None for the key of the next training
-            step, which is the same until then. A training step ignores it.
+          draw: the random key of a run in test mode, see `Session.draw`; None for the key of the next training step, so
+            that the numbers stay equal until that step. Training ignores it.
         """
         if not self._checked:
             self._check_missing(feeds, overrides)
@@ -228,7 +228,7 @@ class BoundStep:
                 if not scope.trained:
                     results = self._test(self._kept(), feeds, *self._rest(overrides, draw))
                 else:
-                    with scope.lock:  # a step in another thread takes these arrays over
+                    with scope.lock:  # a training step in another thread donates these arrays
                         results = self._test(self._kept(), feeds, *self._rest(overrides, draw))
             except jax.errors.UnexpectedTracerError as error:
                 raise leak_in_own_words(error, self._program.name) from None
@@ -435,7 +435,7 @@ class BoundStep:
         return set(zeros) - unread(closed.jaxpr, zeros)
 
     def _needed_in_discovery(self) -> set[str]:
-        """The same in the sizes of discovery, in which all feeds fit each other; nothing where even these do not."""
+        """Return the missing feeds that the results depend on, found in the sizes of discovery; empty if these fail."""
         every = self._program.stand_ins()
         zeros = {name: every[name] for name in self._missing}
         rest = {name: value for name, value in every.items() if name not in zeros}
@@ -445,7 +445,7 @@ class BoundStep:
             return set()
 
     def _pure(self) -> Callable[..., Any]:
-        """The results of the step as a function of stand-ins, feeds and overrides."""
+        """Return the results of the step as a pure function of stand-ins, feeds and overrides."""
         step = self._step
         train, test = self._functions(step)
         kept = self._not_carried()

@@ -15,7 +15,7 @@ from fluid.session.step import Request, checked_mode
 
 
 class Fed:
-    """A feed of one program, and the values of it that somebody has asked for.
+    """A feed of one program, and the values that were computed from it.
 
     A value is computed when it is asked for first, and kept while the arrays of the scope are the same.
 

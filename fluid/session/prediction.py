@@ -114,7 +114,7 @@ def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | No
 
 
 def order_of_results(program: Program, names: Sequence[str] | None) -> str | None:
-    """Return "predict" where only the order of results tells their rows apart; None where a feed is among them.
+    """Return "predict" if results can be matched with rows of data by order only; None if a feed is among the results.
 
     Args:
       program: the program.
@@ -124,7 +124,7 @@ def order_of_results(program: Program, names: Sequence[str] | None) -> str | Non
 
 
 class Predictions(Iterator[Results]):
-    """The Results of one minibatch after the other, each computed when it is wanted.
+    """An iterator over the Results of each minibatch, computed when they are read.
 
     Args:
       results: an iterator of them.
@@ -141,7 +141,7 @@ class Predictions(Iterator[Results]):
         return next(self._results)
 
     def close(self) -> None:
-        """End the prediction here: `finally` blocks of the reader run, and nothing more is given."""
+        """Stop the prediction and close the reader, so that its `finally` blocks run."""
         if hasattr(self._results, "close"):
             self._results.close()
 
@@ -174,11 +174,11 @@ def stream(
     convert: Callable[[Any, int], Any],
     begin: Callable[[Any], Callable[[], Results]],
 ) -> Predictions:
-    """Return the results of minibatches, in their order. One minibatch is read ahead, while the device works.
+    """Return the results of minibatches, in order. While the device computes, the next minibatch is read.
 
     Args:
       source: its next pass is read.
-      convert: makes a feed of a minibatch and its number.
+      convert: converts a minibatch and its number to a feed.
       begin: starts a feed, without waiting for it, and returns a function that waits for its results.
     """
     return Predictions(_streamed(source, convert, begin))

@@ -1,4 +1,4 @@
-"""Copies of arrays by name that cannot be assigned to, since nobody would see the assignment."""
+"""Read-only dicts of copies of arrays: an assignment to a copy would have no effect on the model."""
 
 from collections.abc import Iterable
 from typing import Any, NoReturn

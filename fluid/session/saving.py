@@ -61,7 +61,7 @@ class SavesArrays:
     def load(
         self, path: PathLike, strict: bool = True, rename: storage.Rename = None, skip: str | Sequence[str] = ()
     ) -> None:
-        """Read what `save` wrote; a file of `save_params` is read as well and leaves optimizer states as they are.
+        """Restore the session from a file of `save`. A file of `save_params` works too, and keeps the optimizer states.
 
         Args:
           path: of the file.
@@ -96,7 +96,7 @@ class SavesArrays:
     def _part_of(
         self, found: storage.Loaded, path: PathLike, strict: bool, rename: storage.Rename, skip: str | Sequence[str]
     ) -> dict[str, Any]:
-        """Return the state to restore where a file holds other names, or only a part of it is wanted; see `load`."""
+        """Return the state to restore from a file that holds other names or is loaded in part; see `load`."""
         source = storage.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.origins)
         old_names = storage.renamed({name: name for name in source.arrays}, rename, path)
         new_names = {old: new for new, old in old_names.items()}
@@ -127,7 +127,7 @@ class SavesArrays:
         return state
 
     def _left(self, name: str, taken: Collection[str]) -> bool:
-        """Return whether an array of this session keeps its value, as it belongs to a parameter that is not taken."""
+        """Return whether an array of this session keeps its value, because its parameter is not in `taken`."""
         owner = name if name in self.scope.specs else _owner(name, self.scope.specs)
         return name == FROZEN or (owner is not None and owner not in taken)
 
@@ -186,7 +186,7 @@ class SavesArrays:
         return report
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
-        """Copy the parameters and states of one net to another net, or move these towards them.
+        """Copy the parameters and states of one net to another net, or move the other net a part of the way.
 
         Call it after each step with a small rate, and the second net is a moving average of the first.
 
@@ -263,7 +263,7 @@ class SavesArrays:
           allow_missing: whether arrays may be missing, and keep their values then.
           allow_extra: whether there may be more arrays.
           strict: whether arrays that seem to belong to other layers are an error.
-          advice: for the message of a difference, what to do about it.
+          advice: a sentence for error messages that says how to resolve a difference.
         """
         self._check_open()
         specs = self.scope.specs if program is None else program.parameters | program.states
@@ -337,7 +337,7 @@ class SavesArrays:
         storage.check_match(found, wanted | optional, where, advice=advice)
 
     def names_here(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the name in this session of every name in the `state` of another session.
+        """Return, for every name in the `state` of another session, the name in this session.
 
         Slots and learning rates are named after their program. The name of a function that is the only one to be
         trained, there and here, does not count: it may have been renamed.
@@ -421,12 +421,12 @@ class SavesArrays:
 
 @jax.jit
 def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
-    """Return the value a part of the way from `old` to `new`; of integers a copy of `new`."""
+    """Return `old + rate * (new - old)`; for integers a copy of `new`."""
     return (old + rate * (new - old)).astype(old.dtype) if jnp.issubdtype(old.dtype, jnp.inexact) else new + 0
 
 
 def _owner(slot: str, names: Collection[str]) -> str | None:
-    """Return the parameter that an optimizer state belongs to: the longest of the names that ends the state's name."""
+    """Return the parameter that an optimizer state belongs to: the longest of `names` that ends its name."""
     return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
 
 

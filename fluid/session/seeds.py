@@ -1,4 +1,4 @@
-"""Seeds: the random numbers of runs in test mode, which are others in each run and can be repeated."""
+"""Seeds: the random numbers of runs in test mode. Each run draws other numbers, and a seed repeats a run."""
 
 import functools
 import hashlib
@@ -22,17 +22,17 @@ _BITS = 64
 class Seeds:
     """A sequence of seeds, one for each run in test mode of a program that draws random numbers.
 
-    Run number n of a sequence draws what a run with `seed=seed_of(first, n)` draws. Several threads may ask at once.
+    Run number n draws the same numbers as a run with `seed=seed_of(first, n)`. Threads may share a sequence.
 
     Args:
-      call: which takes the seed, for messages, such as "Inferencer".
+      call: the public call that takes the seed, for messages, such as "Inferencer".
       seed: the seed of the sequence, from 0 to 2**64 - 1; None draws one from the system.
 
     Attributes:
       first: the seed of the sequence.
 
     Raises:
-      ArgumentError: the seed is no such number.
+      ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
 
     Example:
       >>> one, same, other = Seeds("Inferencer", 7), Seeds("Inferencer", 7), Seeds("Inferencer")
@@ -48,17 +48,19 @@ class Seeds:
 
     def next(self) -> int:
         """Return the seed of the next run."""
-        return seed_of(self.first, next(self._runs))  # one instruction of CPython: no two threads get one number
+        return seed_of(
+            self.first, next(self._runs)
+        )  # `next` of a count is atomic in CPython: threads get different numbers
 
     def of(self, call: str, program: Program, seed: int | None) -> int | None:
-        """Return the seed of a run: `seed`, or the next one of the sequence; None for a program that draws nothing.
+        """Return `seed`, or the next seed of the sequence; None for a program that draws nothing in test mode.
 
-        A seed for a program that draws nothing is reported, once.
+        Warns, once, of a seed for a program that draws nothing.
 
         Args:
-          call: which takes the seed, for messages, such as "infer".
-          program: which runs.
-          seed: what the user gave, or None.
+          call: the public call that takes the seed, for messages, such as "infer".
+          program: the program that runs.
+          seed: the argument of the user, or None.
 
         Raises:
           ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
@@ -83,7 +85,7 @@ class Seeds:
 
 
 def seed_of(first: int, run: int) -> int:
-    """Return the seed of one run of a sequence, 64 bits; exported models compute the same by themselves.
+    """Return the seed of one run of a sequence, 64 bits. `standalone.py` of exported models repeats this formula.
 
     Args:
       first: the seed of the sequence.
@@ -93,7 +95,7 @@ def seed_of(first: int, run: int) -> int:
 
 
 def checked_seed(call: str, seed: Any) -> int:
-    """Return a seed that a user gave, as an int.
+    """Check a seed from a user, and return it as an int.
 
     Raises:
       ArgumentError: it is no whole number from 0 to 2**64 - 1.
@@ -114,18 +116,18 @@ def checked_seed(call: str, seed: Any) -> int:
 
 
 def root_of(seed: int) -> np.ndarray:
-    """Return the random root of a seed, the data of a key; unlike `jax.random.key`, all 64 bits count without x64.
+    """Return the data of the random key of a seed. All 64 bits count; `jax.random.key` needs x64 for that.
 
     Example:
       >>> root_of(7).tolist(), root_of(2**32 + 7).tolist()
       ([0, 7], [1, 7])
     """
     words = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
-    # The generators of JAX with longer keys repeat these words.
+    # JAX repeats these two words for generators with longer keys.
     return np.tile(words, _key_words(str(jax.config.jax_default_prng_impl)) // len(words))  # type: ignore[attr-defined]
 
 
 @functools.cache
 def _key_words(generator: str) -> int:
-    """Return the number of words in a key of one of JAX's generators."""
+    """Return the number of 32-bit words in a key of a random generator of JAX."""
     return int(jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).shape[0])

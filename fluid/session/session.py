@@ -63,7 +63,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
       rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
       layout: where they lie.
-      seeds: of runs in test mode; training steps, checkpoints and tests know nothing of them.
+      seeds: of runs in test mode; training steps, checkpoints and tests do not use them.
       rates: the learning rates of all programs, see `learning_rates`.
       freezing: what training leaves as it is, see `freeze`.
       step_function: what was given as `step`.
@@ -165,7 +165,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
     def place(self) -> str | list[str]:
         """The device, such as "cpu:0"; a list of devices with `parallel`.
 
-        It can be set until the first run, to whatever `place=` of a Session takes. All arrays move to that device.
+        It can be set before the first run, to any value that `place=` of a Session takes. All arrays move there.
 
         Raises:
           DeviceError: this machine has no such device.
@@ -289,7 +289,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
 
         Raises:
           FeedError: data does not fit; UnknownNameError: no such program, feed or value. The Scope stays as it was.
-          ArgumentError: a seed for a training step, or one that is no such number.
+          ArgumentError: a seed for a training step, or no whole number from 0 to 2**64 - 1.
         """
         self._check_open()
         found = self.find(program)
@@ -372,7 +372,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         return self.take(feeds), self.take({n: as_array(feed[n]) for n in replaced})
 
     def _drawn(self, program: Program, mode: str, seed: int | None, call: str = "session.run") -> Draw | None:
-        """Return the random key of a run in test mode, see `Seeds.of`; None where nothing is drawn, and in training."""
+        """Return the random key of a run in test mode, see `Seeds.of`; None in training, or if nothing is drawn."""
         if mode == TRAIN and seed is not None:
             raise errors.ArgumentError(
                 f"{call}(mode='train', seed={seed!r}): a training step draws from the seed of the session and the "
@@ -384,7 +384,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         return self.draw(self.seeds.of(call, program, seed))
 
     def draw(self, seed: int | None) -> Draw | None:
-        """Return the random key of a run in test mode: with `seed=7`, that of the first step of `Session(seed=7)`.
+        """Return the random key of a run in test mode. `seed=7` draws the same numbers as step 0 of `Session(seed=7)`.
 
         Args:
           seed: of the run, see `Seeds.of`; None where nothing is drawn.
@@ -511,5 +511,5 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
 
 
 def _device_name(device: jax.Device) -> str:
-    """Return the name that `place=` takes for a device."""
+    """Return the name of a device, as `place=` takes it."""
     return f"{device.platform}:{device.id}"

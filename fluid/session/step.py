@@ -294,9 +294,9 @@ class Step:
         return with_lines(apply, variables, self._lines) if self._lines else apply(variables)
 
     def _until(self) -> frozenset[str] | None:
-        """The names of the values after which the program may end, since nothing behind them is requested.
+        """Return the names of the values after which the program function may end; None to run all of it.
 
-        None for all of it: where every feed is given, as in training and tests, effects such as `layers.Print` count.
+        All of it runs if every feed is given, as in training and tests, so that effects such as `layers.Print` happen.
         """
         request = self.request
         if request.mode != TEST or request.parts or request.fetch is None or not self._is_partial:
@@ -309,7 +309,7 @@ class Step:
         return None if None in names else frozenset(name for name in names if name) - known
 
     def _value(self, name: str) -> str | None:
-        """The name of the value in test mode that a requested name stands for; None for an output without a name."""
+        """Return the name of the value that a requested name means in test mode; None for an unnamed output."""
         return self.program.returned.get(name) if name in self._keys else self._canonical(name)
 
     def _variables(self, arrays: Mapping[str, Any], forward: Callable[[Any], Applied]) -> dict[str, Any] | None:

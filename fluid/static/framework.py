@@ -81,7 +81,7 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
 
 
 def _call_shared(net: core.Shared, *args: Any, **kwargs: Any) -> Any:
-    """Call a shared function while a program runs; what it returns may be variables from outside."""
+    """Call a shared function while a program runs. Variables among its results are replaced by their values."""
     return outer_environment(net.name).read(net(*args, **kwargs))
 
 

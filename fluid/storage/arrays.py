@@ -103,9 +103,9 @@ def save_arrays(
 
 
 def warn_of_ending(path: pathlib.Path, instead: str) -> None:
-    """Warn of a file that other libraries would take for one of theirs, by its ending.
+    """Warn of a file name with the ending of another library's format.
 
-    An error would come when a training is over, and lose it.
+    An error would lose the parameters of a finished training.
     """
     if path.suffix.lower() in _ENDINGS:
         warn(
@@ -173,7 +173,7 @@ def _foreign_origins(text: str | None) -> dict[str, Origin]:
 
 
 def file_in(folder: pathlib.Path, wanted: str = PARAMS_FILE) -> pathlib.Path:
-    """Return the file of parameters in a folder: the wanted one, or another one that is there instead.
+    """Return the path of the file of parameters in a folder; if it does not exist, of the other file there.
 
     `trainer.save_params(folder)` writes `params.fluid`, and `save_persistables` writes `persistables.fluid`.
     """

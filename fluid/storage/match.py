@@ -92,7 +92,7 @@ def choose(
       allow_missing: accept that arrays of the program are not there.
       allow_extra: accept names that are not wanted.
       allow_doubtful: accept arrays that seem to belong to other layers.
-      advice: for the message of a difference, what to do about it.
+      advice: a sentence for error messages that says how to resolve a difference.
 
     Raises:
       ParameterError: names, shapes, dtypes or origins differ; or nothing at all would be taken.

@@ -1,4 +1,4 @@
-"""Recognition of files and folders: what lies at a path where another kind was expected, and the call that takes it."""
+"""Recognition of files and folders of the wrong kind, for errors that name the call which reads them."""
 
 import pathlib
 import zipfile
@@ -121,7 +121,9 @@ _WANTED = {
 
 
 def instead(path: pathlib.Path, wanted: str) -> str | None:
-    """Return what lies at a path, and the call that takes it; None for what is not recognized, or is what is wanted.
+    """Return a message with the kind of a file or folder and the call that reads it.
+
+    Returns None for the wanted kind, and for an unknown kind.
 
     Args:
       path: of a file or folder.
@@ -136,7 +138,7 @@ def instead(path: pathlib.Path, wanted: str) -> str | None:
 
 
 def recognized(path: pathlib.Path) -> str | None:
-    """Return the kind of a file or folder; None where it is not known, or nothing is there.
+    """Return the kind of a file or folder; None if it is unknown or does not exist.
 
     Example:
       >>> import numpy as np
@@ -146,7 +148,7 @@ def recognized(path: pathlib.Path) -> str | None:
     """
     try:
         return _of_folder(path) if path.is_dir() else _of_file(path) if path.is_file() else None
-    except Exception:  # of a damaged archive there are many
+    except Exception:  # a damaged archive raises errors of many kinds
         return None
 
 
@@ -177,7 +179,7 @@ def _of_file(path: pathlib.Path) -> str | None:
             return "torch" if kind == "pickle" and path.suffix in (".pt", ".pth") else kind
     if len(head) == 16 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
         return "safetensors"
-    # The version of a variable, and how many levels of offsets it has.
+    # Fluid begins the file of a variable with its version, 0, and its number of LoD levels, 0 for parameters.
     return "original parameters" if len(head) == 16 and not any(head[:5]) else None
 
 
@@ -196,7 +198,7 @@ def _of_archive(path: pathlib.Path) -> str | None:
 
 
 def _filled(call: str, path: pathlib.Path) -> str:
-    """Return a call with the path in it."""
+    """Fill the path and its parts into a call of `_KINDS`."""
     numbers = [int(entry.name) for entry in path.iterdir() if STEP.fullmatch(entry.name)] if path.is_dir() else []
     return (
         call.replace("{path}", repr(str(path)))

@@ -61,13 +61,13 @@ def source_of(given: Parameters) -> Source:
     if not isinstance(given, str | os.PathLike):
         raise errors.ArgumentTypeError(f"found {type(given).__name__}, expected {_arrays_of(given)}")
     found = load_file(given)
-    # A file of Session.save has optimizer states and counters too, whose names begin so.
+    # In a file of Session.save, names of optimizer states and counters begin with "@".
     arrays = {name: array for name, array in found.arrays.items() if not name.startswith("@")}
     return Source(arrays, os.fspath(given), found.origins)
 
 
 def _arrays_of(given: Any) -> str:
-    """Return what to give instead of an object, such as the Trainer that has the parameters."""
+    """Return, for an error, the argument to write instead of an object such as a Trainer."""
     session = getattr(given, "session", None)
     if hasattr(given, "params") and session is not None:
         return "its parameters, which are arrays by name: trainer.params"

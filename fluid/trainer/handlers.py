@@ -373,7 +373,7 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
 
 
 def _raise_in_own_words(error: Exception) -> NoReturn:
-    """Raise what a handler has raised, or the error that explains it."""
+    """Raise the error of a handler again, or a clearer error that explains it."""
     explained = handler_in_own_words(error)
     if explained is None:
         raise error

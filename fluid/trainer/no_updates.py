@@ -1,4 +1,4 @@
-"""Warnings of a training that changes no parameter: its optimizer never gets to an update, or its schedule gives 0."""
+"""Warnings of a training that changes no parameter: too few steps for an update, or a learning rate of 0."""
 
 import math
 from collections.abc import Sequence
@@ -12,31 +12,31 @@ from fluid.optimizer.base import Minimizer
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent
 from fluid.trainer.handlers import Handler
 
-# How many rates of a schedule are looked at: of the steps that were done, and of those that are to come.
+# The number of rates to check: of the steps so far, and of the steps that follow.
 _BEFORE, _AFTER = 16, 4
 
 
 class NoUpdates(Handler):
-    """A handler that warns, once, of a training whose optimizer makes no update, or whose schedule is over.
+    """A handler that warns, once, of a training without updates, or with a schedule that is over.
 
-    It looks after the first epoch of a call of `train`, when the number of its steps is known, and after the last one.
+    It checks after the first epoch of a call of `train`, when the number of steps is known, and after the last epoch.
     """
 
     acts_on_measured = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Note where this call begins and ends."""
+        """Store the first step and the number of epochs of this call."""
         self._begun = self.done
         self._num_epochs = event.num_epochs
         self._looks = True
         self._said = False
 
     def steps_ahead(self) -> float:
-        """Any number: the ends of epochs are enough."""
+        """Return infinity: the handler acts at the ends of epochs only."""
         return math.inf
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Look at the optimizers of the program."""
+        """Check the updates of this call after its first and its last epoch."""
         left = self._num_epochs - event.epoch - 1
         if not event.completed or len(self.trainer.programs) > 1 or self.done - self._begun < 2:
             return
@@ -49,7 +49,14 @@ class NoUpdates(Handler):
             self._looks = False
 
     def _complaint(self, optimizers: Sequence[Minimizer], program: str, planned: int, epoch: int) -> str | None:
-        """Return what to say of the updates of this call, which ends after `planned` steps."""
+        """Return the warning for this call of `train`; None if its optimizers make updates.
+
+        Args:
+          optimizers: of the program.
+          program: its name.
+          planned: the number of the last step of this call.
+          epoch: the number of steps in an epoch.
+        """
         steps = planned - self._begun
         for optimizer in optimizers:
             count = optimizer.accumulate_steps
@@ -72,7 +79,7 @@ class NoUpdates(Handler):
 
 
 def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
-    """Return whether a schedule gave 0 for most updates, and gives 0 from now on."""
+    """Return whether a schedule gave 0 for most updates so far, and gives 0 for all that follow."""
     if not callable(rate) or _is_positive(rate, done):
         return False
     if any(_is_positive(rate, count) for count in _spread(done, planned, _AFTER)):
@@ -82,10 +89,10 @@ def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
 
 
 def _is_positive(rate: Any, count: int) -> bool:
-    """Return whether the rate after `count` updates is another one than 0; of a population any of them."""
+    """Return whether the rate after `count` updates is not 0; in a population, for any member."""
     return bool(np.any(np.asarray(rate(jnp.int32(count))) != 0))
 
 
 def _spread(first: int, end: int, most: int) -> list[int]:
-    """Return at most so many numbers from `first` to below `end`, evenly spread."""
+    """Return at most `most` numbers from `first` to `end - 1`, evenly spread."""
     return sorted({int(n) for n in np.linspace(first, end - 1, most)}) if end > first else []

@@ -41,7 +41,7 @@ class HasParameters:
 
     @property
     def place(self) -> str | list[str]:
-        """The device, such as "cpu:0"; a list with `parallel`. It can be set until the first step, see `Session.place`.
+        """The device, such as "cpu:0"; a list with `parallel`. Can be set before the first step, see `Session.place`.
 
         Example:
           >>> import fluid
@@ -155,7 +155,7 @@ class HasParameters:
         return self.session.load_params(source, strict, rename, skip)
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
-        """Copy parameters and states of one net to another, or move these towards them; see `Session.copy_params`.
+        """Copy parameters and states of one net to another, or move the other a part of the way; see `Session`.
 
         With several steps in one call, see `steps_per_dispatch`, a handler runs after the last of them.
 
@@ -293,7 +293,7 @@ class HasParameters:
         artifact.save(path, found, self.session.params(), fetch=fetch, **options)
 
     def _report(self, exported: str) -> None:
-        """Log what was exported; the same twice, as by an OnlineTrainer that publishes, is logged once."""
+        """Log what was exported, unless the export before was equal, as of an OnlineTrainer that publishes."""
         if exported != self._reported:
             log.warning(exported)
             self._reported = exported

@@ -60,13 +60,13 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
 
 
 def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
-    """Note what a name scope has created, and doubt a second opening that makes another set of the same parameters.
+    """Note the parameters that a name scope created; warn if an earlier opening created another set like these.
 
     Args:
       frame: of the program function.
       scope: the whole prefix.
       site: the user's line that opened it.
-      known: the arrays that there were before.
+      known: names of the arrays that the program had before.
     """
     new = [(n, s) for n, s in frame.declared.arrays.items() if n not in known and n.startswith(f"{scope}/")]
     if not frame.discovering or not new:

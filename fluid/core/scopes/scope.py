@@ -82,7 +82,7 @@ class Scope(MutableMapping[str, jax.Array]):
             self.specs |= {n: specs[n] for n in new}
 
     def move(self, place: Callable[[Any], Any]) -> None:
-        """Put all arrays elsewhere, before the first step.
+        """Move all arrays to another device, before the first step.
 
         Args:
           place: puts a tree of arrays on a device.

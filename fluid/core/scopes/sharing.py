@@ -76,8 +76,8 @@ class Shared:
       name: the prefix of its parameters and states.
 
     Attributes:
-      function: the same.
-      name: the same.
+      function: the argument.
+      name: the argument.
     """
 
     def __init__(self, function: Callable[..., Any], name: str):
@@ -132,12 +132,12 @@ class Shared:
 
 
 def check_same_nets(program: str, nets: Mapping[str, SharedFunction], others: Mapping[str, SharedFunction]) -> None:
-    """Refuse two programs of one Scope that share different functions under one name that nobody chose.
+    """Refuse two different functions that two programs of one Scope share under one default name.
 
     Args:
       program: the name of the second program, for the message.
-      nets: its shared functions by name.
-      others: those of an earlier program.
+      nets: the shared functions of the second program, by name.
+      others: the shared functions of an earlier program, by name.
 
     Raises:
       ProgramError: there are two such functions.
@@ -155,7 +155,10 @@ def check_same_nets(program: str, nets: Mapping[str, SharedFunction], others: Ma
 
 
 def _definition(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return where a function is defined, which stays when a notebook runs a cell again; and the method's instance."""
+    """Return module and qualified name of a function, and the id of the instance of a method.
+
+    They stay equal when a notebook defines the function again.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     names = [getattr(function, attribute, "") for attribute in ("__module__", "__qualname__")]
@@ -163,7 +166,7 @@ def _definition(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _check_prefix(frame: Frame, name: str) -> None:
-    """Refuse a shared function whose name is that of a scope in which layers have named parameters.
+    """Refuse a shared function that has the name of a scope in which layers have created parameters.
 
     Raises:
       ParameterError: there are such parameters.
@@ -174,7 +177,7 @@ def _check_prefix(frame: Frame, name: str) -> None:
 
 
 def _identity(function: Callable[..., Any]) -> Any:
-    """Return what two functions have in common that are one net: of equal partials, and of methods of one instance."""
+    """Return a value that is equal for two functions which are one net: equal partials, methods of one instance."""
     if not isinstance(function, functools.partial):
         return function
     plain = str | int | float | None

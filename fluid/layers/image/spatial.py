@@ -81,7 +81,7 @@ def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "d
 
 
 def seems_channels_last(this: Layer, array: Any, layout: str) -> bool:
-    """Return whether images have the sizes of `[batch, height, width, channels]`, and the layout was not given."""
+    """Return whether images look like `[batch, height, width, channels]` while the layout is the default."""
     if not core.is_default(layout):
         return False
     height, width, channels = array.shape[1:]

@@ -194,7 +194,7 @@ def _expect_logits(layer: str, logits: core.Value) -> None:
 
 
 def _doubt_one_class(logits: Any, axis: int) -> None:
-    """Doubt a softmax over one class."""
+    """Warn of a softmax over one class."""
     if logits.shape[axis] == 1:
         core.doubt(
             "layers.softmax_with_cross_entropy has one class, whose probability is always 1, so that the loss is 0 and "

@@ -280,14 +280,14 @@ def _without_rows(this: Layer, value: Any) -> Any:
 
 
 def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float = 0.5) -> tuple[Any, Any]:
-    """Read the probability that a row is positive, and whether it is, both `[batch]`.
+    """Return the probability that each row is positive, and whether each row is positive, both `[batch]`.
 
     Args:
       this: the layer.
       input: probabilities `[batch, 1]` or `[batch, 2]`; with a threshold outside 0 to 1, any scores.
       label: integers `[batch, 1]` or `[batch]`.
       caller: the layer as the user calls it, such as "auc".
-      threshold: the number from which on a row counts as positive.
+      threshold: the smallest number that counts as positive.
 
     Raises:
       ArgumentTypeError: labels are no integers.

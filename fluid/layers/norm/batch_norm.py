@@ -138,7 +138,7 @@ def batch_norm(
 
 
 def _doubt_momentum(momentum: Any) -> None:
-    """Doubt a momentum that other libraries mean the other way round."""
+    """Warn of a momentum below 0.5: the momentum of PyTorch is 1 minus the momentum here."""
     if isinstance(momentum, float) and momentum < 0.5:
         core.doubt(
             f"batch_norm(momentum={momentum}) keeps {momentum:g} of the moving averages in each step, so that tests "
@@ -148,7 +148,7 @@ def _doubt_momentum(momentum: Any) -> None:
 
 
 def _warn_of_one_row(this: Layer, value: Any, x: Any, axis: int) -> None:
-    """Warn of a minibatch that has one number for each channel, when its training step is traced."""
+    """Warn, while a training step is traced, of a minibatch with one number for each channel."""
     if not this.frame.discovering and not is_sequence(value) and x.shape[0] == 1 and x.size == x.shape[axis]:
         core.warn(
             f"{core.user_site()}: {this.name} trains on a minibatch of one row, whose mean is the row itself, so that "

@@ -22,7 +22,7 @@ def feature_norm(
 ) -> Any:
     """Layer normalisation (Ba, Kiros and Hinton, 2016) of the last axis: its numbers get mean 0 and variance 1.
 
-    Every step of `[batch, time, features]` is normalised by itself; `layer_norm` normalises over all steps together.
+    Each step of `[batch, time, features]` is normalised alone. `layer_norm` normalises over time and features together.
 
     Args:
       x: `[batch, ..., features]`, or a SequenceBatch of steps `[..., features]`.

@@ -61,7 +61,7 @@ def concat(input: Sequence[core.Value], axis: int = _ROWS, name: str | None = No
 
 
 def _doubt_rows(this: Layer, values: list[Any], axis: int) -> None:
-    """Warn where values of the batch are joined along it, and `axis` was not given."""
+    """Warn where the default `axis` joins values along the batch."""
     batch = this.frame.placeholder_batch
     arrays = [dense(v) for v in values]
     if core.is_default(axis) and len(arrays) > 1 and all(a.ndim > 1 and a.shape[0] == batch for a in arrays):

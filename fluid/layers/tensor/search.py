@@ -98,7 +98,7 @@ def argmin(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
 
 
 def _doubt_rows(this: Layer, value: core.Value, axis: int) -> None:
-    """Warn where the rows of the batch are compared with each other, and `axis` was not given."""
+    """Warn where the default `axis` compares the rows of the batch with each other."""
     array = dense(value)
     if core.is_default(axis) and array.ndim > 1 and array.shape[0] == this.frame.placeholder_batch:
         core.doubt_reading(

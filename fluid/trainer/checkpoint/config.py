@@ -63,7 +63,7 @@ class CheckpointConfig:
 
 
 def _output_and_mode(value: Any) -> tuple[str | int, str]:
-    """The output of `keep_best`, and "min" or "max"."""
+    """Check `keep_best`; return the output, and "min" or "max"."""
     output, mode = value if isinstance(value, tuple) and len(value) == 2 else (value, AUTO)
     named = isinstance(output, str) or (isinstance(output, int) and not isinstance(output, bool) and mode != AUTO)
     if not named or mode not in ("min", "max", AUTO):

@@ -1,4 +1,4 @@
-"""The direction in which a value is better: the larger, or the smaller; read from its name where nobody says it."""
+"""Directions: whether a larger or a smaller value is better, read from the name of the value by default."""
 
 import re
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _SMALLER = re.compile(
     r"\b(loss|losses|logloss|error|errors|err|cost|costs|mae|mse|rmse|mape|smape|msle|rmsle|perplexity|ppl|nll|bce|"
     r"cross entropy|crossentropy|xent|kl|kld|divergence|deviance|regret|brier|wer|cer|ter|eer|fid|kid|lpips)\b"
 )
-# Words after which a name says something else than what it holds: "neg_mse", "loss_scale", "accuracy_std", "map_size".
+# Words that change the meaning of a name: "neg_mse", "loss_scale", "accuracy_std", "map_size".
 _OTHER = re.compile(
     r"\b(neg|negative|minus|inv|inverse|not|no|without|std|stddev|var|variance|count|number|num|size|shape|delta|diff|"
     r"difference|gap|change|drop|ratio|scale|weight|weights|coefficient|factor|threshold|target|norm|grad|gradient|time|"
@@ -26,7 +26,7 @@ _OTHER = re.compile(
 
 
 def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
-    """Return "min" or "max": `mode`, or with "auto" the direction that the words of the name say.
+    """Return `mode`, "min" or "max"; with "auto", read it from the words of the name.
 
     "test_acc", "val/AUC", "map50" are better larger and "loss", "valRMSE" smaller. The loss of something is a loss:
     "dice_loss", "top5_error".
@@ -34,10 +34,10 @@ def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
     Args:
       name: of a value.
       mode: "min", "max" or "auto".
-      call: returns the call that takes the mode, as messages show it with a mode.
+      call: returns, for messages, the user's call with a mode written into it.
 
     Raises:
-      ArgumentError: the mode is another word; or it is "auto", and the name says nothing or two things.
+      ArgumentError: the mode is another word; or it is "auto", and the name is unknown or ambiguous.
 
     Example:
       >>> direction("val_accuracy_5", "auto", "EarlyStopping('val_accuracy_5', mode={!r})".format)
@@ -57,7 +57,7 @@ def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
 
 
 def _said(name: str) -> str | None:
-    """Return "min" or "max", or None where the words of a name say nothing, or two things."""
+    """Return "min" or "max"; None for a name whose words are unknown or ambiguous."""
     words = " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)).lower()
     larger = [match.end() for match in _LARGER.finditer(words)]
     smaller = [match.end() for match in _SMALLER.finditer(words)]

@@ -27,7 +27,7 @@ from fluid.trainer.evaluation.values import output_names, scalar_outputs
 from fluid.trainer.programs import Member
 from fluid.trainer.signals import Signals
 
-# Bytes of rows in the result of a test, above which somebody may not have meant to keep them.
+# Bytes of rows in the result of a test from which on a warning asks if they should be kept.
 _MANY = 64 * 2**20
 
 
@@ -227,7 +227,7 @@ def evaluate(
 
 
 def _many_rows(program: Program, gathered: Gathered) -> str:
-    """Return what to say of a test that keeps many rows, and which fetch avoids it."""
+    """Return the warning for a test that keeps many rows in memory, with the fetch that avoids it."""
     names = output_names(program)
     found = ", ".join(f"{names[i]!r} ({scaled(size, 'B')})" for i, size in gathered.kept.items())
     scalars = list(scalar_outputs(program)) if program.output_names else ["name_of_a_scalar"]

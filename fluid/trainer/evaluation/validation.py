@@ -136,7 +136,7 @@ class _BestOfCall(SaveBest):
 
 
 def _pair(best: Any) -> tuple[str, str]:
-    """The name of the value, and "min" or "max"."""
+    """Check `restore_best`; return the name of the value, and "min" or "max"."""
     monitor, mode = best if isinstance(best, tuple) and len(best) == 2 else (best, AUTO)
     if not isinstance(monitor, str) or mode not in ("min", "max", AUTO):
         raise errors.ArgumentError(

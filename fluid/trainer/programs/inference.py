@@ -14,12 +14,12 @@ InferenceFunction = Callable[[], Any] | Program
 def inference_program(
     infer_func: InferenceFunction | None, programs: Sequence[Program], session: Session, precision: str | None
 ) -> Program | None:
-    """Discover the inference program of a Trainer; None for None.
+    """Discover the inference program of a Trainer; return None if `infer_func` is None.
 
     Args:
       infer_func: as for Trainer.
       programs: the trained programs.
-      session: which holds their parameters.
+      session: holds their parameters.
       precision: as for Trainer.
 
     Raises:

@@ -96,7 +96,7 @@ class Member:
         return expected
 
     def fed(self, feed: Mapping[str, Any], draw: Draw | None = None) -> Mapping[str, Any]:
-        """Return the feed of a step: the minibatch, and what other programs compute with the parameters of now.
+        """Return the feed of a step: the minibatch, and values that other programs compute with the current parameters.
 
         Args:
           feed: the minibatch.
