@@ -1,4 +1,4 @@
-"""Names that are not there: attributes, arguments and modules say what to write; what is there can be set."""
+"""Unknown attributes, arguments and modules: errors say what to write. Known attributes can be set."""
 
 import copy
 import inspect

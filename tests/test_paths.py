@@ -1,4 +1,4 @@
-"""Path arguments: an address never becomes a local folder, and what lies at a path is recognized."""
+"""Path arguments: an address never becomes a local folder, and files of the wrong kind are recognized."""
 
 import os
 import pathlib

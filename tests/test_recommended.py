@@ -32,7 +32,7 @@ def objects():
 
 
 def _texts(path):
-    """Yield `(line, text)` for the strings of a module that are no docstrings; what is filled in is written `_`."""
+    """Yield `(line, text)` for the strings of a module except docstrings; filled-in values become `_`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docs = {
         id(node.body[0].value)
@@ -51,7 +51,7 @@ def _texts(path):
 
 
 def _inside(text, start):
-    """The arguments of a call whose parenthesis opens before `start`, without what stands in inner brackets."""
+    """Return the arguments of a call whose parenthesis opens before `start`, without the text in inner brackets."""
     depth, kept = 1, []
     for sign in text[start:]:
         depth += (sign in "([{") - (sign in ")]}")
@@ -87,7 +87,7 @@ def _complaints(text, objects):
 
 
 def _as_in(path, objects):
-    """What names mean in the messages of a file: below `static` people write `import fluid.static as fluid`."""
+    """Return the meaning of names in the messages of a file; in `static` users write `import fluid.static as fluid`."""
     static = {"fluid": fluid.static, "layers": fluid.static.layers}
     return {**objects, **static} if path.is_relative_to(ROOT / "static") else objects
 

@@ -58,7 +58,7 @@ def exported(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected():
-    """What `seed=` gives, of an Inferencer."""
+    """Return the answer of an Inferencer for each seed."""
     inferencer = fluid.Inferencer(noisy, params=PARAMS)
     return {seed: inferencer.infer(TWO, seed=seed)["y"] for seed in SEEDS}
 

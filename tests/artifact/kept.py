@@ -40,7 +40,7 @@ KEPT = {
 
 
 def answers(name):
-    """What the file of a name answers, as arrays by entry point and place; with the seed that all calls had once."""
+    """Return the answers of a file as arrays by entry point and index, with the seed that all calls once had."""
     found = {}
     seed = 0 if name == "random" else None
     for entry, feed in KEPT[name][2].items():

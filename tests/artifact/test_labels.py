@@ -1,4 +1,4 @@
-"""What a Trainer exports when nobody says what: `infer_func`, or what does not depend on labels."""
+"""The default export of a Trainer: `infer_func`, or the outputs that do not depend on labels."""
 
 import logging
 

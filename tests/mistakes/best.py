@@ -1,4 +1,4 @@
-"""Mistakes in what is best, in names of values, in files of logs, and in trainings that change nothing."""
+"""Mistakes with the direction and the names of values, with log files, and with trainings without updates."""
 
 from fluid import errors
 from mistakes.common import READER, SGD, fluid, np, regression

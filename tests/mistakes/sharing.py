@@ -1,4 +1,4 @@
-"""Mistakes about what is one net and what is two."""
+"""Mistakes about shared parameters: two sets instead of one, or one instead of two."""
 
 from fluid import errors
 from mistakes.common import SGD, fluid, layers

@@ -1,4 +1,4 @@
-"""Readers and results that are used as what they are not: each answer names the call that is meant."""
+"""Misuse of readers and results: each error names the call that works."""
 
 import warnings
 
@@ -67,7 +67,7 @@ def test_sparse_matrices_are_named_with_the_call_that_makes_arrays(kind, trainer
 
 
 class Tensor:
-    """What a tensor of torch that requires grad shows to NumPy."""
+    """A stand-in for a tensor of torch that requires grad, which NumPy cannot read."""
 
     requires_grad = True
     dtype = "torch.float32"

@@ -1,4 +1,4 @@
-"""What is matched by order alone says so; rows stay in the order of the data, and the data as it was."""
+"""Fields that are matched by order warn; rows keep their order, and readers do not change the data."""
 
 import collections
 import copy
@@ -141,7 +141,7 @@ RandomSampler = type("RandomSampler", (), {})
 
 
 class Loader:
-    """What can be seen of a torch DataLoader that shuffles."""
+    """A stand-in for a torch DataLoader that shuffles."""
 
     def __init__(self, sampler):
         self.sampler = sampler

@@ -1,4 +1,4 @@
-"""Only what the fetched values depend on is needed: feeds of a loss are absent, in programs of every kind."""
+"""Absent feeds: only feeds that the fetched values depend on are needed, in programs of every kind."""
 
 import jax
 import numpy as np
