@@ -40,7 +40,7 @@ def is_default(value: Any) -> bool:
 
 @contextlib.contextmanager
 def as_fluid() -> Iterator[None]:
-    """Silence `doubt_reading`: programs and models that were written for Fluid mean the readings of Fluid."""
+    """Silence `doubt_reading` in a block that calls layers as Fluid meant them, such as a program of `fluid.static`."""
     frame = current_frame("core.as_fluid")
     before, frame.as_fluid = frame.as_fluid, True
     try:

@@ -246,7 +246,7 @@ class Program(SpelledElsewhere):
 
     @property
     def draws(self) -> bool:
-        """Whether a run in test mode draws random numbers. `random` is also true where only training draws.
+        """Return whether a run in test mode draws random numbers. `random` is also true where only training draws.
 
         The first read traces the function once more, and only where `random` is true.
         """

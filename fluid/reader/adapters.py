@@ -282,16 +282,16 @@ def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = Non
 
 _OTHER = {
     "predict": (
-        "results come in the order of the reader, which is not that of the data, and is another one in each pass. Read "
-        "without it; or fetch with the prediction what tells the rows apart: fetch=['prediction', 'label']"
+        "results come in the order of the reader, which differs from the data and from pass to pass. Read without "
+        "shuffling; or fetch a value that identifies the rows as well: fetch=['prediction', 'label']"
     ),
     "test": (
-        "rows of its results come in the order of the reader, which is not that of the data, and is another one in "
-        "each pass; numbers alone do not depend on it. Read without it"
+        "the rows in its results come in the order of the reader, which differs from the data and from pass to pass. "
+        "Read without shuffling; results that are single numbers do not depend on the order"
     ),
     "means": (
-        "the rows that drop_last or firstn leaves out are others in each pass, so that each test is one of other data. "
-        "Read without it"
+        "drop_last or firstn leaves out other rows in each pass, so that each test is one of other data. Read without "
+        "shuffling"
     ),
 }
 """The effect of a reader that shuffles on a prediction, and on a test, for a warning."""

@@ -61,7 +61,7 @@ class SavesArrays:
     def load(
         self, path: PathLike, strict: bool = True, rename: storage.Rename = None, skip: str | Sequence[str] = ()
     ) -> None:
-        """Restore the session from a file of `save`. A file of `save_params` works too, and keeps the optimizer states.
+        """Restore the session from a file of `save`, or only parameters and states from a file of `save_params`.
 
         Args:
           path: of the file.

@@ -132,6 +132,6 @@ def _check_pipeline(this: Layer, stack: core.Stack, x: Any, xs: Any) -> None:
     if stack.written:
         raise errors.ArgumentError(
             f"{this.name}: the block changes {', '.join(map(repr, stack.written))}, and in a pipeline it is given a "
-            f"part of the rows at a time, of which statistics are others; use layers.feature_norm or "
-            f"layers.group_norm, or leave pipeline= out"
+            f"part of the rows at a time, whose statistics differ from those of the batch; use layers.feature_norm "
+            f"or layers.group_norm, or leave pipeline= out"
         )

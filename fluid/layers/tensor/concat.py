@@ -66,8 +66,8 @@ def _doubt_rows(this: Layer, values: list[Any], axis: int) -> None:
     arrays = [dense(v) for v in values]
     if core.is_default(axis) and len(arrays) > 1 and all(a.ndim > 1 and a.shape[0] == batch for a in arrays):
         core.doubt_reading(
-            f"{this.name} joins {' and '.join(describe(v) for v in values)} along the batch, so that {len(arrays)} "
-            f"times as many rows go on; axis=-1 to join the features of each row, axis=0 if more rows are meant"
+            f"{this.name} joins {' and '.join(describe(v) for v in values)} along the batch, so that the result has "
+            f"{len(arrays)} times as many rows; write axis=-1 to join the features of each row, or axis=0 to join rows"
         )
 
 
