@@ -72,8 +72,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
       url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
         that is above: "http://host:8000", or of one of its models, "http://host:8000/v2/models/digits".
       token: what that server asks for, or None.
-      seed: of the random numbers of a program that samples, from 0 to 2**64 - 1: the calls of two Inferencers of one
-        seed draw the same sequence. None draws a seed from the system.
+      seed: of the random numbers of a program that samples, from 0 to 2**64 - 1: two Inferencers with one seed
+        draw the same sequence of numbers. None takes a seed from the system.
       parallel: as for `fluid.Trainer`; not for an exported model, which is made for one device.
       shardings: as for `fluid.Trainer`.
 
@@ -81,7 +81,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
       program: the discovered Program; a model behind a URL has none here.
       session: the Session underneath; nor this.
       remote: the model behind the URL, or None.
-      seeds: the sequence of its seeds; `seeds.first` is the seed that was given or that the system drew.
+      seeds: the sequence of its seeds; `seeds.first` is the argument `seed`, or the seed from the system.
 
     Raises:
       ArgumentError: the seed is no whole number from 0 to 2**64 - 1.

@@ -47,7 +47,7 @@ class Source:
         self._program = program
         self._names = None if fetch is None else _without_gradients(check_fetch(program, fetch))
         given, self._replaced = split_names(program, program.feeds if feed is None else feed)
-        # Of feeds it is not known yet which are given: the function ends behind the last value that is requested.
+        # Which feeds the results need is found below. Until then the function ends after the last requested value.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
         self.origins = program.origins

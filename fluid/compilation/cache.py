@@ -70,7 +70,7 @@ def keep_compilations() -> None:
         return
     try:
         path = _made(local_path(wanted)) if wanted else _made(_own())
-    except (OSError, RuntimeError, errors.ArgumentError) as error:  # RuntimeError: nobody knows the home of this user
+    except (OSError, RuntimeError, errors.ArgumentError) as error:  # RuntimeError: the user has no home directory
         log.log(logging.WARNING if wanted else logging.INFO, "compiled programs are not kept: %s", error)
         return
     _use(path, MAX_BYTES)

@@ -31,7 +31,7 @@ class CSVLogger(Logger):
     training to `log.1.csv`, and logs that as a warning.
 
     Args:
-      path: of the file; its folder is made when it is not there.
+      path: of the file; its folder is created if it does not exist.
       every: a number of steps, or "epoch", "2 epochs" ...
 
     Raises:
@@ -115,7 +115,7 @@ class CSVLogger(Logger):
             )
         whole = [row for row in rows if len(row) == len(header) and row[1].isdigit()]
         kept = [row for row in whole if int(row[1]) <= self.done]
-        if whole and not self.done and self._resumed is None:  # nothing says that these rows are of this training
+        if whole and not self.done and self._resumed is None:  # these rows may belong to another training
             self._move_aside(len(whole))
             return []
         return kept

@@ -270,8 +270,8 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
     ) -> Results:
         """Run a program once.
 
-        A program that draws random numbers in test mode draws other ones in each run: a sequence that follows from the
-        seed of the session, apart from that of training steps.
+        A program that draws random numbers in test mode draws other ones in each run. Their sequence depends on the
+        seed of the session only, and differs from the numbers of training steps.
 
         Args:
           program: its name, its function or itself; may be left out when there is one.

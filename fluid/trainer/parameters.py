@@ -248,8 +248,8 @@ class HasParameters:
         """Write a program, as it is in test mode, and its parameters to one file that runs without its function.
 
         With `infer_func`, that program is exported. Else, without `fetch`, the outputs of the trained program that do
-        not depend on labels: feeds that the loss needs, and the net before it does not. A program that returns only
-        losses and metrics exports the last value before them. A line of the log says what is exported.
+        not depend on labels are exported. Labels are feeds that the loss needs and the net before the loss does not
+        need. A program that returns only losses and metrics exports the last value before them. The log says so.
 
         Args:
           path: of the file; in a directory that exists, `model.fluid` is written.

@@ -93,7 +93,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         takes, where all handlers say how many steps may run before they act. Nothing else changes by it: see
         `docs/speed.md`.
       infer_func: the program function that `save_inference_model` exports, such as the net without its loss. It shares
-        parameters with the trained program by name; None exports what does not depend on labels.
+        parameters with the trained program by name; None exports the outputs that do not depend on labels.
 
     Attributes:
       session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.

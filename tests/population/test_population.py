@@ -116,7 +116,8 @@ def test_metrics_of_events_and_tests_have_a_number_for_each_member(trained, alon
     assert population.best("loss") == int(np.argmin(found["loss"])) != population.best("loss", mode="max")
     ran = population.run({"x": X[:3]}, fetch="guess")
     np.testing.assert_allclose(ran[0][1], alone[1].run({"x": X[:3]}, fetch="guess")[0], rtol=1e-5, atol=1e-6)
-    assert [results[0].shape for results in population.predict(fluid.reader.arrays(DATA, batch_size=22), fetch="guess")] == 2 * [(2, 22, 1)]
+    in_order = fluid.reader.arrays(DATA, batch_size=22)
+    assert [results[0].shape for results in population.predict(in_order, fetch="guess")] == 2 * [(2, 22, 1)]
 
 
 def test_an_ensemble_gives_the_mean_of_its_members_and_what_each_computes(trained):

@@ -366,7 +366,7 @@ class Checkpoints(CheckpointHooks):
             here = self._session.names_here(self.folder.meta(step)["arrays"])
             divided = {there: places[name] for there, name in here.items() if name in places}
             found = self.folder.arrays(step, divided)
-            for name in divided:  # one by one: a training step takes over the memory of copies only
+            for name in divided:  # one copy at a time, since a training step can donate copies only
                 found[name] = own_array(found[name])
             return {here[name]: array for name, array in found.items()}
         except Exception as error:
