@@ -38,6 +38,9 @@ class GradientClipByValue:
     min: float | None = None
     need_clip: NeedClip = None
 
+    def __post_init__(self) -> None:
+        _check_bounds(self.max, self.min)
+
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation that clips a tree of gradients."""
         low = -self.max if self.min is None else self.min
@@ -62,6 +65,9 @@ class GradientClipByNorm:
 
     clip_norm: float
     need_clip: NeedClip = None
+
+    def __post_init__(self) -> None:
+        _check_norm("GradientClipByNorm", self.clip_norm)
 
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation that clips a tree of gradients."""
@@ -92,10 +98,40 @@ class GradientClipByGlobalNorm:
     group_name: str = "default_group"
     need_clip: NeedClip = None
 
+    def __post_init__(self) -> None:
+        _check_norm("GradientClipByGlobalNorm", self.clip_norm)
+
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation that clips a tree of gradients."""
         rule = optax.clip_by_global_norm(self.clip_norm)
         return _of_some(self.need_clip, lambda updates: rule.update(updates, optax.EmptyState())[0])
+
+
+def _check_norm(owner: str, norm: Any) -> None:
+    """Refuse a norm that would stop or turn round all gradients; NaN and traced numbers of a Population pass.
+
+    Raises:
+      ArgumentError: it is 0 or negative.
+    """
+    if isinstance(norm, int | float) and norm <= 0:
+        raise errors.ArgumentError(
+            f"{owner}(clip_norm={norm!r}): expected a positive number, as in clip_norm=1.0, since with 0 every "
+            f"gradient is 0; to clip nothing leave grad_clip= out"
+        )
+
+
+def _check_bounds(high: Any, low: Any) -> None:
+    """Refuse bounds between which there is no number but one.
+
+    Raises:
+      ArgumentError: the lower one is not below the upper one.
+    """
+    lowest = -high if low is None and isinstance(high, int | float) else low
+    if isinstance(high, int | float) and isinstance(lowest, int | float) and lowest >= high:
+        raise errors.ArgumentError(
+            f"GradientClipByValue(max={high!r}, min={low!r}): expected min below max, found {lowest!r} and {high!r}; "
+            f"GradientClipByValue(1.0) clips to [-1, 1]"
+        )
 
 
 Clip = GradientClipByValue | GradientClipByNorm | GradientClipByGlobalNorm

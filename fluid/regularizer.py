@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from fluid import errors
 from fluid.core import fitting
 from fluid.missing import of_regularizer as __getattr__  # noqa: F401
 
@@ -20,6 +21,9 @@ class L2Decay:
     """
 
     regularization_coeff: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check("L2Decay", self.regularization_coeff)
 
     def gradient(self, parameter: Any) -> Any:
         """The term to add, of the parameter's shape."""
@@ -38,9 +42,25 @@ class L1Decay:
 
     regularization_coeff: float = 0.0
 
+    def __post_init__(self) -> None:
+        _check("L1Decay", self.regularization_coeff)
+
     def gradient(self, parameter: Any) -> Any:
         """The term to add, of the parameter's shape."""
         return self.regularization_coeff * jnp.sign(parameter)
+
+
+def _check(owner: str, coefficient: Any) -> None:
+    """Refuse a decay that makes parameters larger.
+
+    Raises:
+      ArgumentError: the coefficient is negative.
+    """
+    if isinstance(coefficient, int | float) and coefficient < 0:
+        raise errors.ArgumentError(
+            f"{owner}({coefficient!r}): expected 0 or a positive number, since a negative decay makes parameters grow "
+            f"without bound: {owner}({-coefficient!r})"
+        )
 
 
 L1DecayRegularizer = L1Decay

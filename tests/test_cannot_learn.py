@@ -1,5 +1,7 @@
 """Nets that cannot learn are warned of, and no others; `tests/mistakes/nets.py` has those that are warned of."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -169,3 +171,20 @@ def test_one_row_is_no_mistake_where_the_moving_averages_are_used():
     trainer(program).train([row], num_epochs=1)
     with fluid.Session(lambda: regression(layers.batch_norm(layers.data("x", shape=[4])))) as session:
         session.run(feed=row, mode="test")
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        lambda h: h + jax.lax.stop_gradient(layers.sign(h) - h),
+        lambda h: h * layers.sign(h),
+        lambda h: jnp.where(h > 0, h, 0.1 * h),
+    ],
+    ids=["straight through", "beside a slope", "a comparison chooses"],
+)
+def test_a_gradient_beside_a_step_is_not_warned_of(hidden):
+    trainer(lambda: regression(hidden(layers.fc(layers.data("x", shape=[4]), size=3))))
+
+
+def test_a_net_that_only_stop_gradient_cuts_off_is_not_warned_of():
+    trainer(lambda: regression(jax.lax.stop_gradient(layers.fc(layers.data("x", shape=[4]), size=3))))

@@ -257,7 +257,7 @@ def _aliases(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) 
     return {alias: name for alias, name in aliases.items() if alias not in taken}
 
 
-def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, ...]]) -> None:
+def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, ...]]) -> frozenset[str]:
     """Refuse a loss that training cannot change.
 
     Args:
@@ -265,9 +265,13 @@ def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, 
       found: its discovery.
       minimized: for each loss the parameters that shall change.
 
+    Returns:
+      Those of them that have a gradient, as far as equations can tell.
+
     Raises:
       ProgramError: there is no such parameter, or the loss has no gradient with respect to any.
     """
+    sloped: set[str] = set()
     for loss, names in zip(found.losses, minimized, strict=True):
         if not names:
             known = [n for n, s in found.frame.declared.arrays.items() if s.trainable is not None]
@@ -277,12 +281,24 @@ def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, 
                 f"from layers such as layers.fc, and ParamAttr(trainable=True) is their default"
             )
         tracked = {n: found.parameters[n] for n in names if n in found.parameters}
-        if len(tracked) == len(names) and not with_slope(found.jaxpr, tracked, loss):
+        moved = with_slope(found.jaxpr, tracked, loss)
+        sloped |= moved | (set(names) - set(tracked))
+        if len(tracked) == len(names) and not moved:
             raise errors.ProgramError(
                 f"the loss that the program {program} minimises has no gradient with respect to any of its parameters "
                 f"({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}), so training would change nothing; "
                 f'return the loss first, or in a dict under "loss": return {{"loss": loss, "accuracy": accuracy}}'
             )
+        cut = {name: variable for name, variable in tracked.items() if name not in moved}
+        if cut and (without := sorted(with_slope(found.jaxpr, cut, loss, through_steps=True))):
+            warn(
+                f"the loss of the program {program} depends on {', '.join(without[:5])}"
+                f"{', ...' if len(without) > 5 else ''} only through whole numbers, comparisons or rounding, as those "
+                f"of argmax, sign and round, which have no gradient, so that training does not change them; use "
+                f"layers.softmax in place of argmax, or let the gradient pass: "
+                f"y = x + jax.lax.stop_gradient(layers.round(x) - x)"
+            )
+    return frozenset(sloped)
 
 
 def unused_parameters(found: Discovery, trained: Sequence[str]) -> tuple[str, ...]:

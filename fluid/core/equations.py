@@ -22,7 +22,7 @@ _LABEL = "fluid:"
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
-def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any) -> set[str]:
+def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any, through_steps: bool = False) -> set[str]:
     """Which of the sources a target has a gradient with respect to, as far as equations can tell.
 
     Loops, branches and functions with derivatives of their own count as having a slope in all of their inputs.
@@ -31,11 +31,14 @@ def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any) -> set[str]:
       jaxpr: the equations.
       sources: variables by name.
       target: a variable, or a literal.
+      through_steps: follow also what changes in steps and has no slope, such as whole numbers and rounding, and stop
+        only at `stop_gradient`.
     """
+    flat = frozenset({"stop_gradient"}) if through_steps else _FLAT
     moving: dict[Any, frozenset[str]] = {}
     for name, variable in sources.items():
         moving[variable] = moving.get(variable, frozenset()) | {name}
-    _spread(jaxpr, moving)
+    _spread(jaxpr, moving, flat, "" if through_steps else "bui")
     return set() if is_literal(target) else set(moving.get(target, ()))
 
 
@@ -89,20 +92,20 @@ def independent(jaxpr: Any) -> Any:
     return jaxpr.replace(eqns=kept)
 
 
-def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]]) -> None:
-    """Note for each variable which sources move it."""
+def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str], kinds: str) -> None:
+    """Note for each variable which sources move it, unless a computation is flat, or its results of certain kinds."""
     for equation in jaxpr.eqns:
         inputs = [frozenset() if is_literal(v) else moving.get(v, frozenset()) for v in equation.invars]
         inner = _called(equation)
         if inner is not None:
             inside = dict(zip(inner.invars, inputs, strict=True))
-            _spread(inner, inside)
+            _spread(inner, inside, flat, kinds)
             results = [frozenset() if is_literal(v) else inside.get(v, frozenset()) for v in inner.outvars]
         else:
-            together = frozenset() if equation.primitive.name in _FLAT else frozenset().union(*inputs)
+            together = frozenset() if equation.primitive.name in flat else frozenset().union(*inputs)
             results = [together] * len(equation.outvars)
         for variable, sources in zip(equation.outvars, results, strict=True):
-            if sources and variable.aval.dtype.kind not in "bui":
+            if sources and variable.aval.dtype.kind not in kinds:
                 moving[variable] = moving.get(variable, frozenset()) | sources
 
 

@@ -121,6 +121,12 @@ def in_own_words(error: Exception, program: str, batch: int, running: bool = Fal
             f"'average'), and so do operators; for jax.numpy use x.data, [batch, time, ...], with x.mask, [batch, "
             f"time], which says what is no padding"
         )
+    if isinstance(error, AttributeError) and text.endswith("'stop_gradient'"):
+        return errors.ProgramError(
+            f"{place}: a value of a program has no attribute 'stop_gradient', as it had in Fluid; write "
+            f"x = jax.lax.stop_gradient(x), through which no gradient passes. To keep a part of the net from being "
+            f"trained, compute it inside `with fluid.frozen():`"
+        )
     return _of_an_array(error, text, place, batch, running) if _raised_by_jax(error) else None
 
 

@@ -196,7 +196,7 @@ class Program(SpelledElsewhere):
         self.sites = frame.declared.sites
         self.kinds = frame.declared.kinds
         self.aliases = found.aliases
-        check_losses(self.name, found, [m.parameters for m in self.minimizes])
+        self.sloped = check_losses(self.name, found, [m.parameters for m in self.minimizes])
         warn_of_likely_mistakes(self.name, found, _BATCHES[0])
         self._said = [r or _rows_of(v) for r, v in zip(found.reductions, found.outputs, strict=True)]
         if has_arrays(found.constants) and (other := self._other_run()) is not None:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program, fitting, own_array, whole_number
+from fluid.core import Program, fitting, own_array, warn, whole_number
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
 from fluid.population.ensemble import EachSession, MeanSession, Separately
@@ -111,6 +111,11 @@ class Population(Trainer):
         vary = {} if vary is None else vary
         self.seeds = _seeds(size, seeds, vary)
         self._varied = Varied(function, vary, len(self.seeds))
+        if not vary and len(set(self.seeds)) == 1:
+            warn(
+                f"Population(seeds={list(self.seeds)}): the members have one seed, and nothing varies, so that they "
+                f"are the same training; leave seeds= out for the seeds 0, 1, 2 ..., or give vary="
+            )
         self.vary = {name: list(values) for name, values in vary.items()}
         self._session_type = functools.partial(_opened, Members(self._varied, self.seeds))
         self._evaluator_type = functools.partial(MembersEvaluator, size=len(self.seeds))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core import Applied, Array
+from fluid.core import Applied, Array, warn
 from fluid.optimizer.loss_scale import scale_of
 from fluid.session.rules import Rule
 
@@ -95,6 +95,7 @@ class TrainingStep:
     key: Any
     number: Any
     _machinery: Machinery = field(repr=False)
+    _updates: list[list[Any]] = field(default_factory=list, repr=False)  # the slots that each call of update gave
 
     def evaluate(
         self,
@@ -185,6 +186,7 @@ class TrainingStep:
         after = list(self.slots if slots is None else slots)
         mine = {name: start[name] for name in rule.parameters} | {n: self._machinery.frozen[n] for n in rule.frozen}
         changed, after[which] = rule.update(self._machinery.rates[which], gradients, {}, after[which], mine)
+        self._updates.append(after)
         return {**start, **changed}, after
 
     def _rule(self, which: int) -> Rule:
@@ -239,6 +241,7 @@ def check_result(result: Any, step: TrainingStep) -> tuple[dict[str, Any], list[
     evaluation = result[2]
     parameters = dict(result[0])
     slots = list(result[1])
+    _warn_of_forgotten(step, parameters, slots)
     for what, before, after in (
         ("parameters", step.parameters, parameters),
         ("slots", step.slots, slots),
@@ -250,6 +253,28 @@ def check_result(result: Any, step: TrainingStep) -> tuple[dict[str, Any], list[
                 f"them from step.update(...) and step.evaluate(), or make them of step.{what}"
             )
     return _strong(parameters), _strong(slots), evaluation
+
+
+def _warn_of_forgotten(step: TrainingStep, parameters: Mapping[str, Any], slots: Sequence[Any]) -> None:
+    """Warn of a step that calls `step.update` and then returns the parameters, or the slots, of before."""
+    if not step._updates:
+        return
+    call = "write parameters, slots = step.update(gradients) and return both"
+    if _same(step.parameters, parameters):
+        warn(
+            f"the step function calls step.update and returns step.parameters, so that training changes nothing; {call}"
+        )
+    elif _same(step.slots, slots) and not any(_same(step.slots, after) for after in step._updates):
+        warn(
+            f"the step function calls step.update and returns step.slots, the states of the optimizer as they were, so "
+            f"that momentum and averages never change; {call}"
+        )
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Whether two trees hold the very same arrays."""
+    olds, news = jax.tree.leaves(before), jax.tree.leaves(after)
+    return len(olds) == len(news) and all(old is new for old, new in zip(olds, news, strict=True))
 
 
 def _strong(tree: Any) -> Any:

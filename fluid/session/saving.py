@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors, storage
-from fluid.core import Array, Origin, Program, Scope, own_array
+from fluid.core import Array, Origin, Program, Scope, own_array, warn_once
 from fluid.distributed import group
 from fluid.distributed.arrays import whole
 from fluid.naming import select
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _SLOTS = "@slots/"
+_KEPT = 0.9  # From here on a rate of copies is most likely the share that is to be kept.
 
 
 class SavesArrays:
@@ -217,6 +218,11 @@ class SavesArrays:
           0.0
         """
         self._check_open()
+        if not isinstance(names, Mapping):
+            raise errors.ArgumentTypeError(
+                f"copy_params({names!r}, {rate!r}): expected a dict of names, each with the name that its value goes "
+                f'to: copy_params({{"online/*": "target/*"}}, rate=0.005) moves the target'
+            )
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1:
             raise errors.ArgumentError(
                 f"copy_params(rate={rate!r}): expected a number in (0, 1]: 1.0 copies, 0.005 moves by 0.5 % of the way"
@@ -236,12 +242,51 @@ class SavesArrays:
                     f"copy_params: {source!r} is {there} and {target!r} is {here}; expected nets of one structure, as "
                     f'in fluid.shared(q, name="online") and fluid.shared(q, name="target")'
                 )
+        if rate < 1:
+            self._warn_of_copies(pairs, rate)
         with scope.lock:
             for target, source in pairs.items():
                 new, old = scope.arrays[source], scope.arrays[target]
                 moved = own_array(new) if rate == 1 else _moved(old, new, np.float32(rate))
                 scope.arrays[target] = jax.device_put(moved, old.sharding)
         return list(pairs)
+
+    def _warn_of_copies(self, pairs: Mapping[str, str], rate: float) -> None:
+        """Warn of a copy that does not follow: the optimizer moves it as well, or the rate is what is kept.
+
+        Args:
+          pairs: what is moved, and towards what.
+          rate: below 1.
+        """
+        trained = {
+            name: program.name
+            for program in self.programs.values()
+            for minimize in program.minimizes
+            for name in minimize.parameters
+            if name in program.sloped
+        }
+        for target, source in pairs.items():
+            if target not in trained:
+                continue
+            if source in trained:
+                fix = (
+                    f"for a copy that only follows, call that net in the program inside `with fluid.frozen():`, or say "
+                    f"what is trained: minimize(loss, parameter_list=[{source!r}, ...])"
+                )
+            else:
+                fix = f"to move {source!r} instead, turn the names round: copy_params({{{target!r}: {source!r}}})"
+            text = (
+                f"copy_params moves {target!r} towards {source!r}, and the optimizer of {trained[target]} trains "
+                f"{target!r} as well; {fix}"
+            )
+            warn_once(self, "trained copy", lambda text=text: text)  # type: ignore[misc]
+            break
+        if rate >= _KEPT:
+            text = (
+                f"copy_params(rate={rate:g}) moves by {100 * rate:g} % of the way, and keeps next to nothing of the "
+                f"old value; for an average that keeps {rate:g} write rate={1 - rate:.6g}, for a copy leave rate= out"
+            )
+            warn_once(self, "rate of copies", lambda: text)
 
     def take_params(
         self,

@@ -580,3 +580,24 @@ def test_a_second_layer_of_one_name_is_silent_in_programs_written_for_fluid():
         executor = static.Executor(static.CPUPlace())
         executor.run(startup)
         assert executor.run(main, feed={"x": X}, fetch_list=[result])[0].shape == (6, 4)
+
+
+def test_a_copy_behind_stop_gradient_follows_without_a_warning():
+    def learn():
+        online, target = (fluid.shared(layers.fc, name=n) for n in ("online", "target"))
+        x, z = inputs()
+        goal = jax.lax.stop_gradient(target(z, size=2))
+        return layers.mean(layers.square(online(x, size=2) - goal))
+
+    trainer = fluid.Trainer(learn, fluid.optimizer.SGD(0.1))
+    trainer.copy_params({"online/*": "target/*"}, rate=0.005)
+
+
+def test_the_first_values_of_a_trained_net_are_copied_without_a_warning():
+    def learn():
+        first, second = (fluid.shared(layers.fc, name=n) for n in ("first", "second"))
+        x, z = inputs()
+        return layers.mean(layers.square(first(x, size=2) - second(z, size=2)))
+
+    trainer = fluid.Trainer(learn, fluid.optimizer.SGD(0.1))
+    trainer.copy_params({"first/*": "second/*"})

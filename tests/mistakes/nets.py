@@ -262,3 +262,24 @@ def both_train_both():
         return loss
 
     fluid.Session(train_discriminator, train_generator)
+
+
+@THEME.mistake("A layer in front of a sign", errors.FluidWarning, "fc_0.w_0", "no gradient", "stop_gradient")
+def layer_before_sign():
+    def train_program():
+        bits = layers.sign(layers.fc(layers.data("x", shape=[4]), size=3))
+        error = layers.fc(bits, size=1) - layers.data("y", shape=[1])
+        return layers.mean(layers.square(error))
+
+    fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("argmax inside of a loss", errors.FluidWarning, "argmax", "layers.softmax")
+def argmax_in_a_loss():
+    def train_program():
+        x = layers.data("x", shape=[4])
+        best = layers.unsqueeze(layers.argmax(layers.fc(x, size=3), axis=-1), axes=[-1])
+        chosen = layers.fc(layers.one_hot(best, 3), size=1)
+        return layers.mean(layers.square(chosen - layers.data("y", shape=[1])))
+
+    fluid.Trainer(train_program, SGD)

@@ -108,3 +108,23 @@ def average():
     trainer = fluid.Trainer(regression, SGD)
     with fluid.optimizer.ExponentialMovingAverage(0.9).apply(trainer):
         trainer.test(READER)
+
+
+@THEME.mistake("A clip to a norm of 0, for no clip", errors.ArgumentError, "clip_norm=0.0", "leave grad_clip= out")
+def clip_to_nothing():
+    fluid.optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.0))
+
+
+@THEME.mistake("The lower bound of a clip alone", errors.ArgumentError, "min below max", "GradientClipByValue(1.0)")
+def lower_bound_alone():
+    fluid.optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByValue(-1.0))
+
+
+@THEME.mistake("A negative decay of weights", errors.ArgumentError, "L2Decay(-0.01)", "L2Decay(0.01)")
+def negative_decay():
+    fluid.optimizer.SGD(0.1, regularization=fluid.regularizer.L2Decay(-0.01))
+
+
+@THEME.mistake("A population of one seed", errors.FluidWarning, "the same training", "0, 1, 2")
+def population_of_one_seed():
+    fluid.Population(regression, SGD, seeds=[7, 7, 7])

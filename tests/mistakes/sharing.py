@@ -98,3 +98,66 @@ def target_of_another_structure():
         return layers.mean(small(x)) + layers.mean(large(x))
 
     fluid.Session(program).copy_params({"online/*": "target/*"})
+
+
+@THEME.mistake("A target network that the optimizer trains as well", errors.FluidWarning, "copy_params", "fluid.frozen")
+def target_is_trained():
+    def q(x):
+        return layers.fc(x, size=1)
+
+    online, target = fluid.shared(q, name="online"), fluid.shared(q, name="target")
+
+    def train_program():
+        x = layers.data("x", shape=[4])
+        return layers.mean(layers.square(online(x) - 0.9 * target(x)))
+
+    trainer = fluid.Trainer(train_program, SGD)
+    trainer.copy_params({"online/*": "target/*"}, rate=0.01)
+
+
+@THEME.mistake("A copy that moves the net that is trained", errors.FluidWarning, "turn the names round", "'online/fc_0")
+def copied_backwards():
+    def q(x):
+        return layers.fc(x, size=1)
+
+    online, target = fluid.shared(q, name="online"), fluid.shared(q, name="target")
+
+    def train_program():
+        x = layers.data("x", shape=[4])
+        with fluid.frozen():
+            goal = 0.9 * target(x)
+        return layers.mean(layers.square(online(x) - goal))
+
+    trainer = fluid.Trainer(train_program, SGD)
+    trainer.copy_params({"target/*": "online/*"}, rate=0.01)
+
+
+@THEME.mistake("The rate of a copy is the share that is to be kept", errors.FluidWarning, "99.5 %", "rate=0.005")
+def copied_by_what_is_kept():
+    def q(x):
+        return layers.fc(x, size=1)
+
+    online, target = fluid.shared(q, name="online"), fluid.shared(q, name="target")
+
+    def train_program():
+        x = layers.data("x", shape=[4])
+        with fluid.frozen():
+            goal = 0.9 * target(x)
+        return layers.mean(layers.square(online(x) - goal))
+
+    trainer = fluid.Trainer(train_program, SGD)
+    trainer.copy_params({"online/*": "target/*"}, rate=0.995)
+
+
+@THEME.mistake("Names of two nets for `copy_params`", errors.ArgumentTypeError, '{"online/*": "target/*"}')
+def copied_between_two_names():
+    def q(x):
+        return layers.fc(x, size=1)
+
+    online, target = fluid.shared(q, name="online"), fluid.shared(q, name="target")
+
+    def program():
+        x = layers.data("x", shape=[4])
+        return online(x) - target(x)
+
+    fluid.Session(program).copy_params("online", "target")

@@ -172,3 +172,13 @@ def batch_size_from_shape():
         return layers.mean(layers.reshape(hidden, [16, 2, 2]))
 
     fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("`x.stop_gradient = True`, as in Fluid", errors.ProgramError, "jax.lax.stop_gradient(x)", "fluid.frozen")
+def stop_gradient_of_a_value():
+    def train_program():
+        hidden = layers.fc(layers.data("x", shape=[4]), size=3)
+        hidden.stop_gradient = True
+        return layers.mean(layers.fc(hidden, size=1))
+
+    fluid.Trainer(train_program, SGD)

@@ -119,3 +119,23 @@ def fit():
 @THEME.mistake("Data and labels side by side, as in Keras", errors.ArgumentTypeError, "fluid.reader.arrays")
 def data_and_labels():
     fluid.Trainer(regression, SGD).train(X, Y)
+
+
+@THEME.mistake("A step of one's own returns the parameters of before", errors.FluidWarning, "changes nothing", "update")
+def step_without_effect():
+    def step(training):
+        here = training.losses_and_gradients()
+        training.update(here.gradients)
+        return training.parameters, training.slots, here
+
+    fluid.Trainer(regression, SGD, step=step).train(READER)
+
+
+@THEME.mistake("A step of one's own returns the states of before", errors.FluidWarning, "step.slots", "momentum")
+def step_without_momentum():
+    def step(training):
+        here = training.losses_and_gradients()
+        parameters, slots = training.update(here.gradients)
+        return parameters, training.slots, here
+
+    fluid.Trainer(regression, fluid.optimizer.Adam(0.01), step=step).train(READER)

@@ -379,3 +379,21 @@ def test_gradients_of_such_a_step_cannot_be_fetched(name):
     session = fluid.Trainer(program, fluid.optimizer.SGD(0.1), step=plain).session
     with pytest.raises(errors.UnknownNameError, match="may compute several gradients"):
         session.run(feed={"x": X, "y": Y}, fetch=[name], mode="train")
+
+
+def extragradient(step):
+    ahead, _ = step.update(step.losses_and_gradients().gradients)
+    here = step.losses_and_gradients(ahead)
+    parameters, slots = step.update(here.gradients)
+    return parameters, slots, here
+
+
+def without_the_optimizer(step):
+    here = step.losses_and_gradients()
+    return {n: p - 0.1 * here.gradients[n] for n, p in step.parameters.items()}, step.slots, here
+
+
+@pytest.mark.parametrize("step", [extragradient, without_the_optimizer], ids=lambda step: step.__name__)
+def test_an_update_that_is_thrown_away_on_purpose_is_not_warned_of(step):
+    trainer = fluid.Trainer(program, fluid.optimizer.Adam(0.01), step=step)
+    trainer.train(batches(1), num_epochs=1)
