@@ -74,7 +74,7 @@ def noisy(step):
 
 def by_hand(start, transformation, gradients, epochs=3, seed=0):
     """Train with optax: `gradients(parameters, x, y, key, number)`; the losses before each update, and the end."""
-    parameters, state = dict(start), transformation.init(start)
+    parameters, state = dict(start), transformation.init(dict(start))
     losses = []
 
     @jax.jit
