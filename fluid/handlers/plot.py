@@ -38,6 +38,7 @@ class LivePlot(Recorder):
         self._path = None if path is None else str(local_path(path))
         if path is None and not in_notebook():
             self._path = "training.png"
+        self._file_of = self._path
         self._interval = interval
         self._curves: dict[str, tuple[list[int], list[float]]] = {}
         self._next = 0.0

@@ -51,7 +51,7 @@ class CSVLogger(Logger):
 
     def __init__(self, path: PathLike, every: Interval = "epoch"):
         super().__init__(every)
-        self._path = str(local_path(path))
+        self._path = self._file_of = str(local_path(path))
         self._columns: list[str] = []
         self._announced: dict[str, Any] = {}
         self._file: Any = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
@@ -200,6 +201,12 @@ class ExponentialMovingAverage(Average):
         if not 0 <= self.decay < 1:
             raise errors.ArgumentError(
                 f"ExponentialMovingAverage(decay={self.decay!r}): expected a number from 0 up to 1, as in decay=0.999"
+            )
+        if isinstance(self.decay, Real) and 0 < self.decay < 0.5:
+            core.warn(
+                f"ExponentialMovingAverage(decay={self.decay!r}) keeps {self.decay:g} of the average in each step, so "
+                f"that it is hardly more than the parameters of the last step; decay={1 - self.decay:g} if "
+                f"{self.decay:g} is the share of the new parameters"
             )
 
     def start(self, params: Any) -> ExponentialState:

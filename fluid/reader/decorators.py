@@ -21,6 +21,7 @@ from fluid.reader.base import (
     opened,
     seeded_maps,
     skip,
+    stages,
 )
 
 _MISSING = object()
@@ -190,6 +191,13 @@ def compose(*readers: ReaderLike, check_alignment: bool = True) -> Reader:
       [(1, 'a', 'b'), (2, 'c', 'd')]
     """
     many = as_readers("reader.compose", readers)
+    if any(map(_shuffles, many)) and any(
+        not _shuffles(made) and _has_order(given, made) for given, made in zip(readers, many, strict=True)
+    ):
+        warn(
+            "reader.compose joins a reader that shuffles with data in a fixed order, so that the parts of a row do not "
+            "belong together; shuffle what is joined: reader.shuffle(reader.compose(images, labels), buf_size=10000)"
+        )
 
     def iterate(epoch: int, start: int) -> Rows:
         with opened(many, epoch, start) as inner:
@@ -207,6 +215,17 @@ def compose(*readers: ReaderLike, check_alignment: bool = True) -> Reader:
                 yield tuple(itertools.chain.from_iterable(r if isinstance(r, tuple) else (r,) for r in rows))
 
     return Reader(iterate, {"compose": [r.plan for r in many], "check_alignment": bool(check_alignment)})
+
+
+def _shuffles(reader: Reader) -> bool:
+    return any(stage.get("shuffle") is not None for stage in stages(reader.plan))
+
+
+def _has_order(given: ReaderLike, made: Reader) -> bool:
+    """Whether this is known to be data, in an order of its own, and not numbers of rows or a function that may draw."""
+    return isinstance(given, list | tuple | np.ndarray) or any(
+        "arrays" in stage or "files" in stage for stage in stages(made.plan)
+    )
 
 
 def firstn(reader: ReaderLike, n: int) -> Reader:

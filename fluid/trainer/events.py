@@ -16,7 +16,7 @@ Between these come MeasuredEvents: handlers announce what they measured, such as
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from fluid import errors
 from fluid.session import Results
@@ -27,7 +27,27 @@ from fluid.trainer.asking import Asked
 _CONSIDERABLE = 0.1
 _LONG = 1.0
 
+K = TypeVar("K")
 
+
+def _told_by_kind(kind: type[K]) -> type[K]:
+    """Decorate a class of events: comparing an event with a class, or its name, is an error, since it is never true."""
+    equal = kind.__eq__
+
+    def __eq__(self: Any, other: object) -> bool:
+        if isinstance(other, type | str):
+            name = other if isinstance(other, str) else other.__name__
+            raise errors.ArgumentTypeError(
+                f"an event is compared with {other!r}, which it never equals; ask for its class: "
+                f"isinstance(event, fluid.{name})"
+            )
+        return equal(self, other)
+
+    kind.__eq__ = __eq__  # type: ignore[method-assign]
+    return kind
+
+
+@_told_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginTrainEvent:
     """Training begins.
@@ -45,6 +65,7 @@ class BeginTrainEvent:
     resumed: bool = field(default=False, repr=False, compare=False)
 
 
+@_told_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginEpochEvent:
     """One pass over the reader begins.
@@ -62,6 +83,7 @@ class BeginEpochEvent:
     first_step: int = 0
 
 
+@_told_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginStepEvent:
     """A minibatch is ready and its step about to run.
@@ -136,6 +158,7 @@ class BeginStepEvent:
         return self.asked
 
 
+@_told_by_kind
 @dataclass(frozen=True, slots=True)
 class EndStepEvent:
     """A step was handed to the device: its metrics can be read, and reading one waits for the device.
@@ -161,6 +184,7 @@ class EndStepEvent:
     program: str = field(default="", repr=False, compare=False)
 
 
+@_told_by_kind
 @dataclass(frozen=True, slots=True)
 class EndEpochEvent:
     """One pass over the reader ended.
@@ -208,6 +232,7 @@ class EndEpochEvent:
         return ", ".join(parts)
 
 
+@_told_by_kind
 @dataclass(frozen=True, slots=True)
 class EndTrainEvent:
     """Training ended: after all epochs, by `stop()`, or by an exception.
@@ -227,6 +252,7 @@ class EndTrainEvent:
     error: BaseException | None = None
 
 
+@_told_by_kind
 @dataclass(frozen=True, slots=True)
 class MeasuredEvent:
     """A handler measured something, see `Handler.announce`.

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -10,6 +11,7 @@ from fluid.core import TRAIN, Program, warn
 from fluid.core.explain import handler_in_own_words
 from fluid.distributed import group
 from fluid.missing import check_attributes
+from fluid.paths import PathLike
 from fluid.session import Results, check_fetch
 from fluid.session.results import IN_FLIGHT
 from fluid.trainer.dispatch.waits import Waits
@@ -74,6 +76,7 @@ class Handler:
     first_process_only = False
     acts_on_measured = True
     for_members = True
+    _file_of: PathLike | None = None  # the file that it alone writes
     _dispatcher: "Dispatcher"
 
     @property
@@ -219,6 +222,7 @@ class Dispatcher:
             kind: [methods[kind] for methods in self._in_order_of(kind) if kind in methods] for kind in _METHODS
         }
         _check_announced(self._handlers)
+        _check_files(self._handlers)
         self._trainer = trainer
         self._entered = 0  # how many handlers the beginning has reached
         self.done = 0
@@ -400,6 +404,22 @@ def _check_announced(handlers: Sequence[Handler]) -> None:
                     f'fluid.handlers.TestEvery(reader, name="train"), or leave one out'
                 )
             owners[name] = kind
+
+
+def _check_files(handlers: Sequence[Handler]) -> None:
+    """Refuse two handlers that write one file: each would replace what the other has written."""
+    owners: dict[str, str] = {}
+    for handler in handlers:
+        kind = type(handler).__name__
+        if handler._file_of is None:
+            continue
+        path = os.path.abspath(handler._file_of)
+        if path in owners:
+            raise errors.ArgumentError(
+                f"{owners[path]} and {kind} both write {str(handler._file_of)!r}, so that each would replace what the "
+                f"other has written; give one another file"
+            )
+        owners[path] = kind
 
 
 def _check_names(kind: type) -> None:

@@ -106,3 +106,13 @@ def forgotten_initialize():
         fluid.Trainer(regression, SGD)
     finally:
         del os.environ["FLUID_COORDINATOR"]
+
+
+@THEME.mistake(
+    "The best weights of tests that never come", errors.FluidWarning, "'test_loss'", "not measured once", "2 steps"
+)
+def never_tested():
+    def program():
+        return {"loss": regression()}
+
+    fluid.Trainer(program, SGD).train(READER, test_reader=READER, test_every=1000, restore_best=True)

@@ -92,3 +92,23 @@ def checkpoint_without_folder():
 
     trainer = fluid.Trainer(regression, SGD)
     trainer.train(READER, event_handler=on_event)
+
+
+@THEME.mistake("Two handlers write one file", errors.ArgumentError, "SaveBest and SaveBest", "'best.params'")
+def two_handlers_one_file():
+    handlers = [
+        fluid.handlers.SaveBest("best.params", "test_loss"),
+        fluid.handlers.SaveBest("best.params", "test_accuracy"),
+    ]
+    fluid.Trainer(classification, SGD).train(LABELED, test_reader=LABELED, handlers=handlers)
+
+
+@THEME.mistake(
+    "An event is compared with its class", errors.ArgumentTypeError, "isinstance(event, fluid.EndEpochEvent)"
+)
+def event_equals_class():
+    def on_event(event):
+        if event == fluid.EndEpochEvent:
+            print("an epoch has ended")
+
+    fluid.Trainer(classification, SGD).train(LABELED, event_handler=on_event)

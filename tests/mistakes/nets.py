@@ -283,3 +283,15 @@ def argmax_in_a_loss():
         return layers.mean(layers.square(chosen - layers.data("y", shape=[1])))
 
     fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake(
+    "The accuracy of as many guesses as there are classes", errors.FluidWarning, "k=3", "3 classes", "is always 1"
+)
+def top_of_all_classes():
+    def program():
+        label = layers.data("label", shape=[1], dtype="int64")
+        guess = classifier()
+        return {"loss": layers.mean(layers.cross_entropy(guess, label)), "top3": layers.accuracy(guess, label, k=3)}
+
+    fluid.Trainer(program, SGD)

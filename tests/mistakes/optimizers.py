@@ -128,3 +128,8 @@ def negative_decay():
 @THEME.mistake("A population of one seed", errors.FluidWarning, "the same training", "0, 1, 2")
 def population_of_one_seed():
     fluid.Population(regression, SGD, seeds=[7, 7, 7])
+
+
+@THEME.mistake("The decay of an average as in torch", errors.FluidWarning, "decay=0.001", "decay=0.999")
+def average_of_the_last_step():
+    fluid.optimizer.ExponentialMovingAverage(decay=0.001)

@@ -1,7 +1,7 @@
 """Mistakes in what comes in which order, and in data that is read as something else than it is."""
 
 from fluid import errors
-from mistakes.common import READER, SGD, X, Y, classifier, fluid, layers, np, regression, sentiment
+from mistakes.common import LABELS, READER, SGD, X, Y, classifier, fluid, layers, np, regression, sentiment
 from mistakes.theme import Theme
 
 THEME = Theme("Order, and what data means")
@@ -137,3 +137,8 @@ def padded_ids():
 def raw_pixels():
     images = np.arange(64, 128, dtype="uint8").reshape(16, 4) * 2
     fluid.Trainer(regression, SGD).train(fluid.reader.arrays({"x": images, "y": Y}, batch_size=8))
+
+
+@THEME.mistake("Images are shuffled, and their labels are not", errors.FluidWarning, "reader.shuffle(reader.compose(")
+def shuffled_apart():
+    fluid.reader.compose(fluid.reader.shuffle(list(X), buf_size=16), list(LABELS))

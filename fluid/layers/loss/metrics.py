@@ -71,6 +71,8 @@ def accuracy(
             f'as in layers.data("label", shape=[1], dtype="int64")'
         )
     core.whole_number(this.name, "k", k, most=scores.shape[-1])
+    if 1 < k == scores.shape[-1]:
+        core.doubt(f"layers.accuracy(k={k}) of {k} classes is always 1: each class is among the {k} most probable ones")
     if scores.shape[-1] == 1 and jnp.issubdtype(scores.dtype, jnp.floating):
         core.limit_feed(label, 0, 2)
         core.expect(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.core import fitting
+from fluid.core import fitting, warn
 from fluid.paths import PathLike, local_path
 from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.means import Averaging, on_host
@@ -42,6 +42,8 @@ class Monitor(Averaging):
             raise errors.ArgumentError(f"{kind}(min_delta={min_delta!r}): expected a number from 0 on")
         self.monitor = monitor
         self.best = None
+        self._measured = False  # in this call of `train`
+        self._steps_before = 0
         self._mode = direction(monitor, mode, lambda mode: f"{kind}({monitor!r}, mode={mode!r})")
         self._sign = 1 if self._mode == "min" else -1
         self._min_delta = min_delta
@@ -49,6 +51,8 @@ class Monitor(Averaging):
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Refuse a name that belongs to no value of this training."""
         super().begin_train(event)
+        self._measured = False
+        self._steps_before = self.done
         known = known_values(self)
         if self.monitor not in known:
             meant = self.monitor.replace("val_", "test_", 1)  # as Keras and Lightning call results of tests
@@ -62,13 +66,25 @@ class Monitor(Averaging):
         """Judge the mean over the epoch."""
         if self._names and event.completed:
             for value in self._take().read().values():
+                self._measured = True
                 self._judge(value)
 
     def measured(self, event: MeasuredEvent) -> None:
         """Judge what was announced."""
         announced = by_name(event.metrics)
         if self.monitor in announced:
+            self._measured = True
             self._judge(number(announced[self.monitor]))
+
+    def end_train(self, event: EndTrainEvent) -> None:
+        """Warn of a training that never measured the value, so that following it was of no use."""
+        ended = event.error is None and not event.stopped
+        if ended and not self._measured and self.best is None and self.done > self._steps_before:
+            warn(
+                f"{self.asked_by or type(self).__name__} follows {self.monitor!r}, which was not measured once in a "
+                f"training of {self.done - self._steps_before} steps, so that it had nothing to do; test more often, as "
+                f'in train(..., test_reader=test_reader, test_every="epoch")'
+            )
 
     def state(self) -> dict[str, Any]:
         """The best value so far, and the mean over the steps of this epoch."""
@@ -140,6 +156,7 @@ class SaveBest(Monitor):
                 'SaveBest(None, ...) would save nowhere; give it a file, SaveBest("best.params", ...), or restore=True'
             )
         self._path = None if path is None else local_path(path)
+        self._file_of = self._path
         self._restore = restore
         self._kept: dict[str, Any] | None = None  # in memory
         self._health = Health()
@@ -156,6 +173,7 @@ class SaveBest(Monitor):
 
     def end_train(self, event: EndTrainEvent) -> None:
         """Go back to the best parameters, if that is asked for."""
+        super().end_train(event)
         if self._restore and self.best is not None and event.error is None:
             self.trainer.session.load_params(self._path if self._kept is None else self._kept)
 
