@@ -730,3 +730,27 @@ def test_handlers_resume_with_the_training(tmp_path):
     assert all(np.array_equal(best[name], other[name]) for name in best)
     finished, *_ = run(broken)  # what has stopped early does not go on when it is run again
     assert int(finished.session.scope.step) == 15
+
+
+def test_a_value_that_was_never_measured_is_not_complained_of_where_training_was_stopped(tmp_path):
+    trainer = make()
+
+    def stop(event):
+        if isinstance(event, fluid.EndStepEvent):
+            trainer.stop()
+
+    saving = H.SaveBest(tmp_path / "best.params", "test_loss")
+    testing = H.TestEvery(reader(), every=1000)
+    trainer.train(reader(), handlers=[saving, testing], event_handler=stop)  # warnings are errors
+    assert saving.best is None
+    with pytest.warns(errors.FluidWarning, match="SaveBest follows 'test_loss', .* in a training of 3 steps"):
+        trainer.train(reader(), handlers=[saving, testing])
+
+
+def test_events_equal_events_and_are_not_compared_with_their_classes():
+    assert fluid.BeginEpochEvent(1) == fluid.BeginEpochEvent(1) != fluid.BeginEpochEvent(2)
+    assert fluid.BeginEpochEvent(1) != 1 and hash(fluid.BeginEpochEvent(1)) == hash(fluid.BeginEpochEvent(1))
+    with pytest.raises(errors.ArgumentTypeError, match=r"isinstance\(event, fluid.EndEpochEvent\)"):
+        assert fluid.BeginEpochEvent(1) == fluid.EndEpochEvent
+    with pytest.raises(errors.ArgumentTypeError, match=r"isinstance\(event, fluid.EndEpochEvent\)"):
+        assert fluid.BeginEpochEvent(1) == "EndEpochEvent"

@@ -82,8 +82,8 @@ class Monitor(Averaging):
         if ended and not self._measured and self.best is None and self.done > self._steps_before:
             warn(
                 f"{self.asked_by or type(self).__name__} follows {self.monitor!r}, which was not measured once in a "
-                f"training of {self.done - self._steps_before} steps, so that it had nothing to do; test more often, as "
-                f'in train(..., test_reader=test_reader, test_every="epoch")'
+                f"training of {self.done - self._steps_before} steps, so that it had nothing to do; test more often, "
+                'as in train(..., test_reader=test_reader, test_every="epoch")'
             )
 
     def state(self) -> dict[str, Any]:
