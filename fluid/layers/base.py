@@ -127,6 +127,7 @@ class Layer:
                 f"the weight and the bias of {self.name} are one parameter, since both have the name {name!r}; give "
                 f"each a ParamAttr with a name of its own"
             )
+        self._check_settings(name, settings)
         if isinstance(settings, WeightNormParamAttr):
             if rows_only:
                 raise errors.ArgumentError(
@@ -147,6 +148,21 @@ class Layer:
             kind="" if settings.name else self.automatic_kind,
             layer=self.owner,
         )
+
+    def _check_settings(self, name: str, settings: Any) -> None:
+        """Doubt a second use of a parameter with other settings: those of the first use count."""
+        known = self.frame.declared.arrays.get(name)
+        first = None if known is None else known.settings
+        if known is None or first is None or first is settings or self.frame.freezing:
+            return
+        for field in ("trainable", "initializer"):
+            before, now = getattr(first, field), getattr(settings, field)
+            if before is not None and now is not None and repr(before) != repr(now):
+                core.doubt_reading(
+                    f"the parameter {name!r} has {field}={before!r} at {known.site}, and {field}={now!r} here, which "
+                    f"has no effect: one name is one array, and its first use counts. Give both uses one ParamAttr, or "
+                    f"give the second another name"
+                )
 
     def state(
         self, name: str | None, suffix: str, shape: Sequence[int], dtype: DTypeLike, default: Initializer

@@ -161,3 +161,36 @@ def copied_between_two_names():
         return online(x) - target(x)
 
     fluid.Session(program).copy_params("online", "target")
+
+
+@THEME.mistake("The second use of a parameter freezes it", errors.FluidWarning, "trainable=True", "trainable=False")
+def frozen_at_the_second_use():
+    def train_program():
+        x = layers.data("x", shape=[4])
+        fixed = layers.fc(x, size=3, param_attr=fluid.ParamAttr(name="w", trainable=False))
+        moved = layers.fc(x * 2.0, size=3, param_attr=fluid.ParamAttr(name="w"))
+        return layers.mean(fixed - moved)
+
+    fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("Two uses of a parameter start it in two ways", errors.FluidWarning, "Constant", "first use")
+def two_initializers():
+    def train_program():
+        x = layers.data("x", shape=[4])
+        ones = fluid.ParamAttr(name="w", initializer=fluid.initializer.Constant(1.0))
+        normal = fluid.ParamAttr(name="w", initializer=fluid.initializer.Normal(0.0, 0.1))
+        return layers.mean(layers.fc(x, size=3, param_attr=ones) * layers.fc(x, size=3, param_attr=normal))
+
+    fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("minimize is called twice with one loss", errors.FluidWarning, "twice", "parameter_list")
+def minimized_twice():
+    def train_program():
+        loss = layers.mean(layers.fc(layers.data("x", shape=[4]), size=1))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        fluid.optimizer.Adam(0.1).minimize(loss)
+        return loss
+
+    fluid.Session(train_program)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core.frame import Frame, Minimization, current_frame, present_frame
+from fluid.core.variables import doubt
 from fluid.naming import is_glob, select
 
 
@@ -53,6 +54,12 @@ def record_minimize(
         )
     names = None if parameter_list is None else _parameter_names(frame, parameter_list)
     excluded = _parameter_names(frame, no_grad_set or ())
+    for earlier in frame.made.minimizations:
+        if earlier.value is loss and earlier.parameter_list == names:
+            doubt(
+                "minimize was called twice with one loss, so that each step changes the parameters twice; call it once, "
+                "or give each call a parameter_list= of its own"
+            )
     number = len(frame.made.minimizations)
     frame.made.minimizations.append(Minimization(loss, jnp.reshape(loss, ()), optimizer, names, excluded))
     recorded = frame.declared.optimizers
