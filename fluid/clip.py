@@ -121,15 +121,19 @@ def _check_norm(owner: str, norm: Any) -> None:
 
 
 def _check_bounds(high: Any, low: Any) -> None:
-    """Refuse bounds between which there is no number but one.
+    """Refuse bounds that are not below and above 0: they would give gradients another sign.
 
     Raises:
-      ArgumentError: the lower one is not below the upper one.
+      ArgumentError: the lower one is above 0, the upper one below, or both are one number.
     """
     lowest = -high if low is None and isinstance(high, int | float) else low
-    if isinstance(high, int | float) and isinstance(lowest, int | float) and lowest >= high:
+    if (
+        isinstance(high, int | float)
+        and isinstance(lowest, int | float)
+        and not (lowest <= 0 <= high and lowest < high)
+    ):
         raise errors.ArgumentError(
-            f"GradientClipByValue(max={high!r}, min={low!r}): expected min below max, found {lowest!r} and {high!r}; "
+            f"GradientClipByValue(max={high!r}, min={low!r}): expected min <= 0 <= max, found {lowest!r} and {high!r}; "
             f"GradientClipByValue(1.0) clips to [-1, 1]"
         )
 

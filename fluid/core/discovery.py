@@ -331,10 +331,11 @@ def _warn_of_other_losses(program: str, found: Discovery) -> None:
 
 def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
     """Warn of what the equations show to be most likely a mistake, although everything can be computed."""
-    for line in squared_batches(found.jaxpr, batch, found.losses):
+    scalars = [v for v in jax.tree.leaves(found.results) if v.aval.shape in ((), (1,)) and not is_literal(v)]
+    for line in squared_batches(found.jaxpr, batch, [*found.losses, *scalars]):
         warn(
             f"{line}: arithmetic lays a column [batch, 1] and values [batch] out to [batch, batch], and the loss of "
-            f"the program {program} depends on that; give both one shape: layers.reshape(y, [-1, 1]), or declare "
+            f"the program {program}, or another of its results, depends on that; give both one shape: layers.reshape(y, [-1, 1]), or declare "
             f"layers.data(..., shape=[1]). If every pair is meant, write x[:, None] - y[None, :]"
         )
     for line in fixed_noise(found.jaxpr, found.moving, batch) if found.losses else ():

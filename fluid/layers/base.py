@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard, TypeVar
 
@@ -17,6 +19,8 @@ from fluid.layers.functional import Activation
 from fluid.param_attr import ParamSetting, WeightNormParamAttr, to_attr
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_FOLDER = os.path.dirname(__file__) + os.sep
 
 # Called with a key, a shape and a dtype; returns an array.
 Initializer = Callable[..., Any]
@@ -193,6 +197,7 @@ class Layer:
         first = f"{name.rpartition('_')[0]}_0"
         kind = self._caller.removeprefix("layers.")
         second = not self.automatic_kind and not self._made and first != name and first in declared.arrays
+        second = second and not _called_by_library()  # `fluid.nets` gives its layers one name, as Fluid does
         if second and declared.kinds.get(f"{self.name}.tmp_0") == kind:
             core.doubt_reading(
                 f"layers.{kind}(name={self.name.rpartition('/')[2]!r}) is a second layer of this name, and has "
@@ -263,6 +268,14 @@ def doubt_softmax_of_one(value: Any, axis: int) -> None:
                 f"a softmax of {describe(value)} along axis 0 is over the rows of the minibatch, so that the result of "
                 f"a row depends on the other rows; write layers.softmax(x) for the last axis"
             )
+
+
+def _called_by_library() -> bool:
+    """Return whether a function of fluid has called the layer that runs, rather than the user."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_FOLDER):
+        frame = frame.f_back
+    return frame is not None and core.is_library(frame.f_code.co_filename)
 
 
 def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -90,7 +91,8 @@ def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
 
 def _is_positive(rate: Any, count: int) -> bool:
     """Return whether the rate after `count` updates is not 0; in a population, for any member."""
-    return bool(np.any(np.asarray(rate(jnp.int32(count))) != 0))
+    with jax.transfer_guard("allow"):
+        return bool(np.any(np.asarray(rate(jnp.int32(count))) != 0))
 
 
 def _spread(first: int, end: int, most: int) -> list[int]:

@@ -211,7 +211,7 @@ def by_numbers():
     """A program that looks at its sizes as numbers."""
     x = fluid.layers.data("x", shape=[2], lod_level=1)
     weights = np.linspace(0, 1, x.shape[1], dtype="float32")
-    return fluid.layers.reduce_sum(x.with_data(x.data * weights[None, :, None]), dim=1), x.data[:, 0] * len(x.data)
+    return fluid.layers.reduce_sum(x.with_data(x.data * weights[None, :, None]), dim=-1), x.data[:, 0] * len(x.data)
 
 
 def test_what_looks_at_sizes_is_exported_for_each(tmp_path):

@@ -1,7 +1,7 @@
 """Mistakes after which a training would run and learn nothing, or something else."""
 
 from fluid import errors
-from mistakes.common import SGD, X, Y, classification, classifier, fluid, layers, regression
+from mistakes.common import SGD, X, Y, classification, classifier, fluid, jnp, layers, regression
 from mistakes.theme import Theme
 
 THEME = Theme("Losses")
@@ -130,3 +130,15 @@ def nan_in_data():
     trainer.train(
         fluid.reader.arrays({"x": spoiled, "y": Y}, batch_size=8), handlers=[fluid.handlers.TerminateOnNaN(report=True)]
     )
+
+
+@THEME.mistake("An accuracy of every prediction with every label", errors.FluidWarning, "[batch, batch]", "reshape")
+def accuracy_of_all_pairs():
+    def train_program():
+        label = layers.data("label", shape=[1], dtype="int64")
+        prediction = classifier()
+        right = jnp.argmax(prediction, axis=1) == label
+        loss = layers.mean(layers.cross_entropy(prediction, label))
+        return {"loss": loss, "right": layers.mean(right.astype("float32"))}
+
+    fluid.Trainer(train_program, SGD)

@@ -115,7 +115,7 @@ def clip_to_nothing():
     fluid.optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.0))
 
 
-@THEME.mistake("The lower bound of a clip alone", errors.ArgumentError, "min below max", "GradientClipByValue(1.0)")
+@THEME.mistake("The lower bound of a clip alone", errors.ArgumentError, "min <= 0 <= max", "GradientClipByValue(1.0)")
 def lower_bound_alone():
     fluid.optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByValue(-1.0))
 

@@ -34,7 +34,7 @@ def program():
 
 def line():
     """A program that is quick to compile."""
-    x, y = fluid.layers.data("x", shape=[1]), fluid.layers.data("y", shape=[1])
+    x, y = fluid.layers.data("x", shape=[1], column=0), fluid.layers.data("y", shape=[1], column=1)
     guess = fluid.layers.fc(x, size=1, name="guess")
     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(guess, y))}
 

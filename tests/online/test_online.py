@@ -274,7 +274,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told(opened, monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "kind", "why"),
     [
-        ([(1.0,)], errors.FeedError, "found 1 fields, expected 2"),
+        ([(1.0,)], errors.FeedError, "found 1 fields, expected at least 2"),
         ([], errors.FeedError, "found an empty minibatch"),
         ([("a", 1.0)], errors.FeedError, "feed 'x'"),
         ({"x": [[1.0]], "z": [[1.0]]}, errors.UnknownNameError, "found 'z', which the program does not declare"),

@@ -5,7 +5,8 @@ import pytest
 from checkpointed import X, Y, assert_equal, state, trainer
 
 import fluid
-from fluid.session import BoundStep, Session
+from fluid.place import OneDevice
+from fluid.session import BoundStep
 from fluid.session.fused import SeveralResults
 from fluid.trainer.evaluation.means import Means
 
@@ -44,7 +45,7 @@ class Cadence(fluid.Handler):
 @pytest.mark.parametrize("on_device", [False, True])
 def test_the_next_feeds_are_there_before_the_steps_have_ended(on_device, monkeypatch):
     told = []
-    place, several = Session.place, BoundStep.several
+    place, several = OneDevice.place, BoundStep.several
 
     def placing(self, value):
         told.append("number" if isinstance(value, np.int32) else "feeds")
@@ -59,7 +60,7 @@ def test_the_next_feeds_are_there_before_the_steps_have_ended(on_device, monkeyp
     reader = columns(on_device)
     made.train(reader)  # brings the data set to the device
     told.clear()
-    monkeypatch.setattr(Session, "place", placing)
+    monkeypatch.setattr(OneDevice, "place", placing)
     made.train(reader, handlers=[Told(told)])
     first = ["feeds", "number", 4, "feeds", *["end"] * 4]
     assert told == [*first, 4, "feeds", *["end"] * 4, "number", 2, "end", "end", "end"]

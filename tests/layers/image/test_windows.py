@@ -130,7 +130,7 @@ def test_transposed_convolution_carries_the_gradient_of_a_convolution(settings, 
     def forward(y):
         def program():
             data = layers.data("y", got.shape[1:])
-            return layers.conv2d(data, 4, [3, 2], groups=groups, bias_attr=False, **settings)
+            return layers.conv2d(data, 4, [3, 2], groups=groups, bias_attr=False, data_format="NCHW", **settings)
 
         return run(program, {"y": y}, arrays={"conv2d_0.w_0": w}).outputs[0]
 
