@@ -335,8 +335,9 @@ def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
     for line in squared_batches(found.jaxpr, batch, [*found.losses, *scalars]):
         warn(
             f"{line}: arithmetic lays a column [batch, 1] and values [batch] out to [batch, batch], and the loss of "
-            f"the program {program}, or another of its results, depends on that; give both one shape: layers.reshape(y, [-1, 1]), or declare "
-            f"layers.data(..., shape=[1]). If every pair is meant, write x[:, None] - y[None, :]"
+            f"the program {program}, or another of its results, depends on that; give both one shape: "
+            f"layers.reshape(y, [-1, 1]), or declare layers.data(..., shape=[1]). If every pair is meant, write "
+            f"x[:, None] - y[None, :]"
         )
     for line in fixed_noise(found.jaxpr, found.moving, batch) if found.losses else ():
         warn(

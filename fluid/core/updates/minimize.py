@@ -57,8 +57,8 @@ def record_minimize(
     for earlier in frame.made.minimizations:
         if earlier.value is loss and earlier.parameter_list == names:
             doubt(
-                "minimize was called twice with one loss, so that each step changes the parameters twice; call it once, "
-                "or give each call a parameter_list= of its own"
+                "minimize was called twice with one loss, so that each step changes the parameters twice; call it "
+                "once, or give each call a parameter_list= of its own"
             )
     number = len(frame.made.minimizations)
     frame.made.minimizations.append(Minimization(loss, jnp.reshape(loss, ()), optimizer, names, excluded))
