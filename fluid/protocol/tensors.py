@@ -32,6 +32,9 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # What JSON may hold for a kind of datatype, by the kind that NumPy finds in it.
 _KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "fiu"}
 _MOST_DIMENSIONS = 32
+_MOST_SIZE = 2**31 - 1
+# A tensor with a size of 0 has no bytes that bound how many rows it names, each of which costs time and memory.
+_MOST_EMPTY = 1024
 ANY = -1  # a size that differs from row to row
 
 
@@ -83,11 +86,16 @@ def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
     if (
         not isinstance(shape, list)
         or len(shape) > _MOST_DIMENSIONS
-        or not all(type(size) is int and size >= ANY for size in shape)
+        or not all(type(size) is int and ANY <= size <= _MOST_SIZE for size in shape)
     ):
         raise errors.ProtocolError(
             f"tensor {short(name)}: found the shape {short(shape)}, expected a list of at most {_MOST_DIMENSIONS} "
-            f"sizes, as in [1, 28, 28]"
+            f"sizes up to {_MOST_SIZE}, as in [1, 28, 28]"
+        )
+    if 0 in shape and math.prod(size for size in shape if size > 0) > _MOST_EMPTY:
+        raise errors.ProtocolError(
+            f"tensor {short(name)}: found the shape {short(shape)} of no numbers, expected at most {_MOST_EMPTY} rows "
+            f"where a size is 0"
         )
     return name, datatype, tuple(shape)
 
@@ -112,6 +120,8 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
     """
     if not isinstance(data, list):
         raise errors.ProtocolError(f"tensor {short(name)}: expected its data as a list, found {short(data)}")
+    if not _holds_numbers(data):  # before NumPy makes room for the longest string in the place of each element
+        raise errors.ProtocolError(f"tensor {short(name)}: its data is not of the datatype {datatype}")
     if ANY in shape:
         if len(data) != shape[0] and shape[0] != ANY:
             raise errors.ProtocolError(f"tensor {short(name)}: found {len(data)} rows, and the shape {list(shape)}")
@@ -130,6 +140,16 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
             f"tensor {short(name)}: found data of shape {list(array.shape)}, and the shape {list(shape)}"
         )
     return Tensor(name, _shaped(name, _within(name, array, datatype), shape))
+
+
+def _holds_numbers(data: list[Any], depth: int = 1) -> bool:
+    """Return whether lists hold numbers and booleans only, and are nested no deeper than a tensor has dimensions."""
+    found = set(map(type, data))
+    if not found <= {int, float, bool, list}:
+        return False
+    if list not in found:
+        return True
+    return depth < _MOST_DIMENSIONS and all(_holds_numbers(part, depth + 1) for part in data if type(part) is list)
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> Tensor:

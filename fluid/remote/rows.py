@@ -8,8 +8,10 @@ import numpy as np
 
 from fluid import errors, protocol
 from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch
+from fluid.reader.buckets import Buckets
 from fluid.reader.columns import batch_size
 from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.reader.ragged import sizes_of
 
 Columns = dict[str, Any]
 """Feeds of some rows by name: arrays `[rows, ...]`, and for sequences lists of rows."""
@@ -61,8 +63,7 @@ class RowFormat:
             raise errors.ProgramError('the program has no feeds, so there are no rows to send: layers.data("x", ...)')
         self.specs = dict(specs)
         self._levels = {name: spec.lod_level for name, spec in specs.items()}
-        self._feeder = Feeder(specs, feed_order)
-        self._max_steps = max_steps
+        self._feeder = Feeder(specs, feed_order, buckets=_Bounded(specs, max_steps))
         self._lock = threading.Lock()  # a Feeder counts what it pads
 
     def pack(self, minibatch: Any) -> Packed:
@@ -91,17 +92,14 @@ class RowFormat:
         """
         found = protocol.read_request(body, head, most_tensors)
         values = protocol.from_tensors(found.inputs, self._levels)
+        for name, value in values.items():
+            _check_lengths(name, value)
         sequences = (SequenceBatch, NestedSequenceBatch)
         return {name: value.rows() if isinstance(value, sequences) else value for name, value in values.items()}
 
     def _check(self, name: str, value: Any) -> None:
-        """Refuse what a model would not recover from, or what would need memory without bound."""
+        """Refuse what a model would not recover from."""
         is_sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
-        longest = max((int(np.max(size, initial=0)) for size in _lengths(value)), default=0)
-        if self._max_steps is not None and longest > self._max_steps:
-            raise errors.FeedError(
-                f"feed {name!r}: found a sequence of {longest} steps, expected at most {self._max_steps}"
-            )
         data = np.asarray(value.data if is_sequence else value)
         if self.specs[name].allow_nan or data.dtype.kind in "biu" or np.isfinite(data.astype(np.float64)).all():
             return
@@ -111,5 +109,47 @@ class RowFormat:
         )
 
 
-def _lengths(value: Any) -> list[Any]:
-    return [getattr(value, name) for name in ("lengths", "inner_lengths") if hasattr(value, name)]
+def _check_lengths(name: str, value: Any) -> None:
+    """Refuse lengths that are not those of the padded data beside them.
+
+    Raises:
+      ProtocolError: there are others.
+    """
+    sizes = np.shape(getattr(value, "data", value))
+    for level, attribute in enumerate(("lengths", "inner_lengths"), start=1):
+        lengths = getattr(value, attribute, None)
+        if lengths is None or isinstance(value, np.ndarray):
+            continue
+        if lengths.shape != sizes[:level] or len(sizes) <= level or np.any((lengths < 0) | (lengths > sizes[level])):
+            expected = f"numbers from 0 to {sizes[level]}" if len(sizes) > level else "padded data of more dimensions"
+            raise errors.ProtocolError(
+                f"the tensor {name + '.' + attribute!r} has the shape {list(lengths.shape)} beside data of the shape "
+                f"{list(sizes)}; expected the shape {list(sizes[:level])}, and {expected}"
+            )
+
+
+class _Bounded(Buckets):
+    """Buckets that refuse long sequences before anything is padded to them.
+
+    Args:
+      specs: the declarations by name.
+      max_steps: how long a sequence may be; None for no limit.
+    """
+
+    def __init__(self, specs: Mapping[str, FeedSpec], max_steps: int | None):
+        super().__init__(specs, max_compilations=None)
+        self._max_steps = max_steps
+
+    def pad(self, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+        """Pad the sequences of a minibatch.
+
+        Raises:
+          FeedError: one is too long.
+        """
+        for name, value in values.items():
+            longest = max(sizes_of(value) or (0,))
+            if self._max_steps is not None and longest > self._max_steps:
+                raise errors.FeedError(
+                    f"feed {name!r}: found a sequence of {longest} steps, expected at most {self._max_steps}"
+                )
+        return super().pad(values, where)

@@ -2,13 +2,15 @@
 
 import os
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
 from online.streamed import divided, line, make, points
 
 import fluid
-from fluid import errors
+from fluid import errors, protocol
+from fluid.remote.rows import RowFormat
 
 
 @pytest.fixture
@@ -308,6 +310,22 @@ def test_sequences_have_a_limit(opened):
     with pytest.raises(errors.FeedError, match="ids"):
         online.send([([5],)])  # there are five words
     online.send([([1, 2],), ([3],)])
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.FeedError, match="found a sequence of 20000 steps, expected at most 3"):
+            online.send([([1] * 20_000,), *[([1],)] * 2_500])
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000  # padded, they are 400 MB
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("lengths", [[1_000_000], [-1], [-5], [2, 2], [], [[2]]])
+def test_lengths_that_do_not_fit_the_padded_data_are_refused(lengths):
+    rows = RowFormat({"ids": fluid.core.FeedSpec("ids", (None, 1), "int64", lod_level=1)})
+    tensors = [("ids", np.ones((1, 4, 1), "int64")), ("ids.lengths", np.array(lengths, "int32"))]
+    body, head = protocol.write_request(protocol.InferRequest([protocol.Tensor(*tensor) for tensor in tensors]))
+    with pytest.raises(errors.ProtocolError, match=r"'ids.lengths' has the shape.*numbers from 0 to 4"):
+        rows.unpack(body, head)
 
 
 def any_size():

@@ -1,6 +1,8 @@
 """Messages of the Open Inference Protocol: there and back, and everything else is refused."""
 
+import functools
 import json
+import tracemalloc
 
 import hypothesis.extra.numpy as some
 import numpy as np
@@ -81,8 +83,8 @@ GOOD = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2]}
         ({"datatype": []}, "expected one of BOOL"), ({"shape": "2"}, "a list of at most 32 sizes"),
         ({"shape": [2.0]}, "a list of at most 32"), ({"shape": [True]}, "a list of at most 32"),
         ({"shape": [-2]}, "a list of at most 32"), ({"shape": [1] * 33}, "a list of at most 32"),
-        ({"shape": [3]}, r"2 numbers, and the shape \[3\]"), ({"shape": [1 << 62, 1 << 62]}, "2 numbers"),
-        ({"shape": [0, 1 << 62, 1 << 62], "data": []}, "too large"), ({"data": None}, "as a list"),
+        ({"shape": [3]}, r"2 numbers, and the shape \[3\]"), ({"shape": [1 << 62, 1 << 62]}, "a list of at most 32"),
+        ({"shape": [0, 1 << 30, 1 << 30], "data": []}, "at most 1024 rows"), ({"data": None}, "as a list"),
         ({"data": {"0": 1}}, "as a list"), ({"data": [1, [2]]}, "differ in length"), ({"data": ["1", "2"]}, "not of"),
         ({"data": [None, 1]}, "not of the"), ({"data": [{}, 1]}, "not of the"), ({"data": [1, 1 << 80]}, "not of the"),
         ({"datatype": "INT32", "data": [1.5, 2]}, "not of the datatype INT32"),
@@ -95,6 +97,29 @@ GOOD = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2]}
 def test_tensors_that_make_no_sense(change, match):
     with pytest.raises(errors.ProtocolError, match=match):
         protocol.read_request(json.dumps({"inputs": [GOOD | change]}).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"shape": [5_000_000, 0], "data": []}, "5000000, 0.* at most 1024 rows"),
+        ({"shape": [10_000], "data": ["x" * 50_000, *["a"] * 9_999]}, "not of the datatype FP32"),
+        ({"shape": [10_000, -1], "data": [["x" * 50_000], *[["a"]] * 9_999]}, "not of the datatype FP32"),
+        ({"data": functools.reduce(lambda inner, _: [inner], range(500), [1.0])}, "not of the datatype FP32"),
+        ({"shape": [int("9" * 4000), 0], "parameters": {"binary_data_size": 0}}, "a list of at most 32 sizes"),
+    ],
+)
+def test_small_messages_take_little_memory(change, match):
+    body = json.dumps(
+        {"inputs": [{k: v for k, v in (GOOD | change).items() if k != "data" or "parameters" not in change}]}
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.ProtocolError, match=match):
+            protocol.read_request(body.encode())
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body) + 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +156,7 @@ def binary(size, shape, body, datatype="FP32"):
         (binary(8, [2], b"1234"), "4 bytes are left"), (binary(4, [2], b"1234"), "4 bytes, expected 8"),
         (binary(-1, [2], b""), "left behind"), (binary("8", [2], bytes(8)), "left behind"),
         (binary(8, [-1], bytes(8)), "no -1"), (binary(4, [1], bytes(8)), "4 bytes are left behind the last"),
-        (binary(2, [2], b"\0\2", "BOOL"), "byte 0 or 1"), (binary(0, [0, 1 << 62, 1 << 62], b""), "too large"),
+        (binary(2, [2], b"\0\2", "BOOL"), "byte 0 or 1"), (binary(0, [0, 1 << 62, 1 << 62], b""), "at most 32 sizes"),
         ((b"{}", 3), "the body has 2 bytes"),
     ],
 )  # fmt: skip
