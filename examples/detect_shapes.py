@@ -41,13 +41,13 @@ def predicted():
     """Offsets and logits of all prior boxes, and the prior boxes with their variances."""
     image = fluid.layers.data(name="image", shape=[1, SIZE, SIZE])
     hidden, maps = image, []
-    for filters in (16, 32, 64, 64):
+    for filters in (16, 32, 64):
         for stride in (1, 2):
             hidden = fluid.layers.conv2d(hidden, filters, filter_size=3, stride=stride, padding=1, bias_attr=False)
             hidden = fluid.layers.batch_norm(hidden, act="relu")
         maps.append(hidden)
     return fluid.layers.multi_box_head(
-        maps[1:3], image, base_size=SIZE, num_classes=len(NAMES), aspect_ratios=[[1.6], [1.6]],
+        maps[1:], image, base_size=SIZE, num_classes=len(NAMES), aspect_ratios=[[1.6], [1.6]],
         min_sizes=[11.0, 18.0], max_sizes=[16.0, 24.0], kernel_size=3, pad=1,
     )  # fmt: skip
 

@@ -157,8 +157,10 @@ def main(depth=8, hidden=64, num_epochs=5, sentences=3000, path="roles.params"):
     clip = fluid.clip.GradientClipByGlobalNorm(1.0)
     trainer = fluid.Trainer(train_program, fluid.optimizer.Adam(3e-3, grad_clip=clip))
 
+    order = ["word", "mark", "tags"]
+
     def test_now():
-        return trainer.test(fluid.reader.batch(test, batch_size=100))
+        return trainer.test(fluid.reader.batch(test, batch_size=100), feed_order=order)
 
     def on_event(event):
         if isinstance(event, fluid.EndEpochEvent):
@@ -167,7 +169,7 @@ def main(depth=8, hidden=64, num_epochs=5, sentences=3000, path="roles.params"):
             print(f"epoch {event.epoch + 1:2}: test {scores}")
 
     reader = fluid.reader.batch(fluid.reader.shuffle(train, buf_size=len(train)), batch_size=64)
-    trainer.train(reader, num_epochs=num_epochs, event_handler=on_event)
+    trainer.train(reader, num_epochs=num_epochs, event_handler=on_event, feed_order=order)
     f1 = float(test_now()["f1"])
     trainer.save_params(path)
 
