@@ -134,7 +134,8 @@ class Artifact:
         return exported.call
 
     def _array(self, name: str, entry: Mapping[str, Any]) -> np.ndarray:
-        return read_npy(io.BytesIO(self._files[entry["file"]]), name, entry["shape"], entry["dtype"])
+        content = self._files[entry["file"]]
+        return read_npy(io.BytesIO(content), name, entry["shape"], entry["dtype"], len(content))
 
 
 def load(path: Any) -> Artifact:

@@ -149,6 +149,10 @@ def load_file(path: PathLike) -> Loaded:
         return Loaded(arrays, notes.get("kind", "parameters"), _foreign_origins(notes.get("origins")))
     try:
         with zipfile.ZipFile(target) as archive:
+            if len(set(archive.namelist())) < len(archive.namelist()):
+                raise ValueError("two of its entries have one name")
+            if archive.getinfo(_MANIFEST).compress_type != zipfile.ZIP_STORED:  # it could be of any size
+                raise ValueError("its manifest is compressed")
             manifest = json.loads(archive.read(_MANIFEST))
             if manifest["format"] != FORMAT or manifest["version"] > VERSION:
                 raise ValueError(f"format {manifest['format']!r}, version {manifest['version']}")
@@ -196,4 +200,4 @@ def _read(archive: zipfile.ZipFile, name: str, entry: Mapping[str, Any]) -> np.n
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > size_limit(shape, dtype):
         raise ValueError(f"the entry {name!r} is larger than its declared shape {shape}")
     with archive.open(info) as raw:
-        return read_npy(raw, name, shape, dtype)  # type: ignore[arg-type]
+        return read_npy(raw, name, shape, dtype, info.file_size)  # type: ignore[arg-type]

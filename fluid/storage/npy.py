@@ -34,23 +34,40 @@ def size_limit(shape: Sequence[int], dtype: str) -> int:
     return math.prod(shape) * jnp.dtype(dtype).itemsize + _HEADER_LIMIT
 
 
-def read_npy(file: BinaryIO, name: str, shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Read what `write_npy` wrote.
+def read_npy(file: BinaryIO, name: str, shape: Sequence[int], dtype: str, size: int) -> np.ndarray:
+    """Read what `write_npy` wrote. Memory is taken after everything that the file says of itself has been compared.
 
     Args:
       file: open for reading.
       name: for messages.
       shape: that it is said to have.
       dtype: that it is said to have.
+      size: bytes in the file.
 
     Raises:
       ValueError: it has others, or is damaged.
     """
-    array = np.lib.format.read_array(file, allow_pickle=False)
     wanted = jnp.dtype(dtype)
-    if array.shape != tuple(shape) or array.dtype.itemsize != wanted.itemsize:
-        raise ValueError(f"the entry {name!r} is {array.dtype}{list(array.shape)}, declared as {dtype}{list(shape)}")
-    return array if array.dtype == wanted else array.view(wanted)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    found, by_columns, stored = read_header(file)
+    if found != tuple(shape) or stored != _stored(wanted):
+        raise ValueError(f"the entry {name!r} is {stored}{list(found)}, declared as {dtype}{list(shape)}")
+    count = math.prod(found)
+    if size < count * stored.itemsize:
+        raise ValueError(f"the entry {name!r} has {size} bytes, and {dtype}{list(shape)} takes more")
+    array = np.empty(count, stored)
+    if array.nbytes and file.readinto(array.data.cast("B")) != array.nbytes:  # type: ignore[attr-defined]
+        raise ValueError(f"the entry {name!r} ends early")
+    if file.read(1):
+        raise ValueError(f"the entry {name!r} goes on behind its last number")
+    array = array.reshape(found[::-1]).T if by_columns else array.reshape(found)
+    return array if stored == wanted else array.view(wanted)
+
+
+def _stored(dtype: np.dtype) -> np.dtype:
+    """Return the dtype that the numbers of an array have in a file."""
+    return dtype if dtype.kind in "biufc" else np.dtype(f"u{dtype.itemsize}")
 
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:
