@@ -3,7 +3,7 @@
 import contextlib
 import os
 import pathlib
-import tempfile
+import secrets
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -33,8 +33,10 @@ def replaced(
       >>> path.read_bytes()
       b'all of it'
     """
+    name = str(target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        # Not by tempfile, whose files only their owner may read: a server often runs as another user.
+        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     except OSError as error:
         raise failure(
             f"cannot write {str(target)!r}: {error.strerror}; its folder must exist and be writable"

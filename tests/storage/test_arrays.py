@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tracemalloc
 import zipfile
 
@@ -81,3 +82,14 @@ def test_a_forged_file_is_refused_and_takes_no_memory(tmp_path, options, why):
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="umask is of POSIX")
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_file_may_be_read_by_those_whom_the_umask_lets(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        storage.save_arrays(tmp_path / "a.params", {"w": np.ones(3)})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.params").stat().st_mode & 0o777 == 0o666 & ~umask
