@@ -45,6 +45,15 @@ class Access:
         """Whether the server is called so."""
         return self._hosts is None or host is None or _name(host) in self._hosts
 
+    def lets_page(self, origin: str | None, host: str | None) -> bool:
+        """Return whether a page of a browser may send a request: on this machine and without a token, its own page.
+
+        Args:
+          origin: the header `Origin`, which a browser sends for a page; None where there is none.
+          host: the header `Host`.
+        """
+        return self._hosts is None or origin is None or origin in (f"http://{host}", f"https://{host}")
+
 
 def check_address(host: str, token: str | None, allow_anonymous: bool) -> Access:
     """Who may ask a server that listens on an address.

@@ -113,6 +113,8 @@ class App:
             path, headers = request.path, request.headers
             if not self._access.knows(headers.get("host")):
                 raise Refusal(403, "the server has no such name; it listens for this machine only")
+            if not self._access.lets_page(headers.get("origin"), headers.get("host")):
+                raise Refusal(403, "pages of another origin cannot ask this server, which has no token")
             if path not in _OPEN and not self._access.allows(headers.get("authorization")):
                 raise Refusal(401, "this server asks for a token: Authorization: Bearer TOKEN")
             return await self._endpoint(request)(request)

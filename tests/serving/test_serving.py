@@ -349,6 +349,21 @@ def test_a_token(files):
         assert remote.infer({"image": IMAGES[:1]})[0].shape == (1, 5)
 
 
+def test_pages_of_other_origins_cannot_ask_a_server_without_a_token(files):
+    with fluid.serve(files["digits"], port=0, max_batch=1) as server:
+        for origin, status in [
+            ("http://localhost", 200),
+            ("https://example.org", 403),
+            ("http://localhost.example.org", 403),
+            ("http://[::1", 403),
+            ("null", 403),
+        ]:
+            assert ask(server, DIGITS, image_request(), f"Origin: {origin}")[0] == status
+    with fluid.serve(files["digits"], port=0, max_batch=1, token="s3cret") as server:
+        asked = ask(server, DIGITS, image_request(), "Authorization: Bearer s3cret", "Origin: https://example.org")
+        assert asked[0] == 200
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
 def test_an_address_that_others_reach_needs_a_token(files, host):
     with pytest.raises(errors.ArgumentError, match="can be reached from other machines.*--token-file"):
