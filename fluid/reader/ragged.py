@@ -1,7 +1,7 @@
 """Rows of any length: checked, joined in one array, and padded when the size to pad to is chosen."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,11 +154,20 @@ def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
     flat = _joined(spec, rows, owners, where)
     lengths = np.array([len(row) for row in rows], np.int32)
     ends = np.cumsum(lengths)
+    for index in np.flatnonzero(lengths == 0).tolist():
+        if isinstance(rows[index], str | bytes | Mapping):
+            fix = "A row is a list of steps, and an empty row is []"
+            raise complaint(spec, where, owners[index], f"{rows[index]!r} as a row", fix)
 
     def owner(step: int) -> int:
         return owners[int(np.searchsorted(ends, step, "right"))]
 
     flat = typed(spec, flat, where, rows, owner, owners)
+    if not flat.size and lengths.any() and 0 not in spec.shape[1:]:
+        found = f"{short(rows[int(lengths.argmax())])}, steps without numbers"
+        raise complaint(
+            spec, where, owner(0), found, f"Each step has the shape {list(spec.shape[1:])}; a row may be []"
+        )
     target = fit(flat.shape, (None, *spec.shape[1:])) if flat.size else (0, *(d or 0 for d in spec.shape[1:]))
     if target is None:
         raise _wrong_steps(spec, rows, owners, where)

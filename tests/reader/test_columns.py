@@ -311,3 +311,29 @@ def test_lod_tensors():
     words = LoDTensor([[3], [4], [5]], [[2, 1]])
     assert [row.ravel().tolist() for row in check_feed(WORDS, words).rows()] == [[3, 4], [5]]
     assert check_feed(LABEL, words).tolist() == [[3], [4], [5]]
+
+
+ANYTHING = st.recursive(
+    st.sampled_from([0, 1, -1, 2.5, 2**40, 2**70, True, None, "", "a", b"", {}, 1e300, float("nan"), 1 + 2j]),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300)
+@given(spec=st.sampled_from([LABEL, VECTOR, WORDS, POINTS, TEXT]), value=ANYTHING)
+def test_whatever_is_fed_is_refused_by_an_error_of_fluid_or_is_a_batch(spec, value):
+    try:
+        fed = check_feed(spec, value)
+    except errors.FluidError:
+        return
+    assert len(fed.shape) == len(spec.shape) + spec.lod_level
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [([[[]], [[1.0, 2.0]][:0]], "steps without numbers"), ([{}], "{} as a row"), ([""], "'' as a row")],
+)
+def test_empty_values_that_are_no_empty_rows_are_refused(rows, found):
+    with pytest.raises(errors.FeedError, match=found):
+        check_feed(POINTS, rows)
