@@ -121,7 +121,7 @@ def in_own_words(error: Exception, program: str, batch: int, running: bool = Fal
             f"'average'), and so do operators; for jax.numpy use x.data, [batch, time, ...], with x.mask, [batch, "
             f"time], which says what is no padding"
         )
-    if isinstance(error, AttributeError) and text.endswith("'stop_gradient'"):
+    if isinstance(error, AttributeError) and "attribute 'stop_gradient'" in text:
         return errors.ProgramError(
             f"{place}: a value of a program has no attribute 'stop_gradient', as it had in Fluid; write "
             f"x = jax.lax.stop_gradient(x), through which no gradient passes. To keep a part of the net from being "
