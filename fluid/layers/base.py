@@ -154,7 +154,7 @@ class Layer:
         )
 
     def _check_settings(self, name: str, settings: Any) -> None:
-        """Doubt a second use of a parameter with other settings: those of the first use count."""
+        """Warn of a second use of a parameter with other settings, which have no effect."""
         known = self.frame.declared.arrays.get(name)
         first = None if known is None else known.settings
         if known is None or first is None or first is settings or self.frame.freezing:
@@ -177,7 +177,7 @@ class Layer:
 
     @property
     def owner(self) -> str:
-        """The name that parameters and states begin with: `name`, in shared functions that of the first call."""
+        """The prefix of its parameters and states: `name`, or in a shared function the name in the first call."""
         return self.frame.array_name(self.name)
 
     def array_name(self, suffix: str) -> str:

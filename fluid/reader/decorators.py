@@ -222,7 +222,7 @@ def _shuffles(reader: Reader) -> bool:
 
 
 def _has_order(given: ReaderLike, made: Reader) -> bool:
-    """Whether this is known to be data, in an order of its own, and not numbers of rows or a function that may draw."""
+    """Return whether a source has rows in a fixed order: data, rather than row numbers or a function that may draw."""
     return isinstance(given, list | tuple | np.ndarray) or any(
         "arrays" in stage or "files" in stage for stage in stages(made.plan)
     )

@@ -98,7 +98,7 @@ class RowFormat:
         return {name: value.rows() if isinstance(value, sequences) else value for name, value in values.items()}
 
     def _check(self, name: str, value: Any) -> None:
-        """Refuse what a model would not recover from."""
+        """Refuse NaN and infinities, after which a model would not recover."""
         is_sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
         data = np.asarray(value.data if is_sequence else value)
         if self.specs[name].allow_nan or data.dtype.kind in "biu" or np.isfinite(data.astype(np.float64)).all():
@@ -110,7 +110,7 @@ class RowFormat:
 
 
 def _check_lengths(name: str, value: Any) -> None:
-    """Refuse lengths that are not those of the padded data beside them.
+    """Refuse lengths that do not fit the padded data.
 
     Raises:
       ProtocolError: there are others.

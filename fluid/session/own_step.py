@@ -272,7 +272,7 @@ def _warn_of_forgotten(step: TrainingStep, parameters: Mapping[str, Any], slots:
 
 
 def _same(before: Any, after: Any) -> bool:
-    """Whether two trees hold the very same arrays."""
+    """Return whether two trees hold the same array objects."""
     olds, news = jax.tree.leaves(before), jax.tree.leaves(after)
     return len(olds) == len(news) and all(old is new for old, new in zip(olds, news, strict=True))
 

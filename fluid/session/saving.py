@@ -40,6 +40,7 @@ class SavesArrays:
     """
 
     members: int | None = None
+    _checked_copies: frozenset[Any] = frozenset()
 
     scope: Scope
     rates: Rates
@@ -242,8 +243,10 @@ class SavesArrays:
                     f"copy_params: {source!r} is {there} and {target!r} is {here}; expected nets of one structure, as "
                     f'in fluid.shared(q, name="online") and fluid.shared(q, name="target")'
                 )
-        if rate < 1:
+        copy = (*names.items(), rate)
+        if rate < 1 and copy not in self._checked_copies:  # once: a moving average is copied after each step
             self._warn_of_copies(pairs, rate)
+            self._checked_copies |= {copy}
         with scope.lock:
             for target, source in pairs.items():
                 new, old = scope.arrays[source], scope.arrays[target]
@@ -252,7 +255,7 @@ class SavesArrays:
         return list(pairs)
 
     def _warn_of_copies(self, pairs: Mapping[str, str], rate: float) -> None:
-        """Warn of a copy that does not follow: the optimizer moves it as well, or the rate is what is kept.
+        """Warn of a copy that the optimizer moves as well, and of a rate that looks like the share to keep.
 
         Args:
           pairs: what is moved, and towards what.
