@@ -1,17 +1,22 @@
 # A server for exported models: docker run -p 8000:8000 -e FLUID_SERVE_TOKEN=... -v ./models:/models:ro IMAGE /models/x.fluid
-FROM python:3.12-slim AS build
+# The libraries are those of requirements.lock, to the byte. The base image is the newest of its name; to have the same
+# one each time, name it by its digest: docker build --build-arg PYTHON=python:3.12-slim@sha256:...
+ARG PYTHON=python:3.12-slim
+FROM ${PYTHON} AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY requirements.lock pyproject.toml README.md LICENSE ./
+RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --only-binary :all: --require-hashes -r requirements.lock
 COPY fluid fluid
-RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir '.[serve]'
+RUN /venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-FROM python:3.12-slim
+FROM ${PYTHON}
 RUN useradd --system --uid 10001 fluid
 COPY --from=build /venv /venv
 USER fluid
-ENV PYTHONUNBUFFERED=1 JAX_PLATFORMS=cpu
+# Another port: docker run -e FLUID_SERVE_PORT_NUMBER=9000. The health check does not see arguments such as --port.
+ENV PYTHONUNBUFFERED=1 JAX_PLATFORMS=cpu FLUID_SERVE_PORT_NUMBER=8000
 EXPOSE 8000
 # Whoever reaches the container needs the token of FLUID_SERVE_TOKEN; without one the server does not start.
 ENTRYPOINT ["/venv/bin/python", "-m", "fluid", "serve", "--host", "0.0.0.0"]
 HEALTHCHECK --start-period=60s CMD ["/venv/bin/python", "-c", \
-    "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/v2/health/ready')"]
+    "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"FLUID_SERVE_PORT_NUMBER\"]}/v2/health/ready')"]

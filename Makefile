@@ -3,7 +3,7 @@
 #   make test    check, then the whole test suite
 #   make check   lint, format, types, layering
 #   make examples  every example at full strength, against the accuracy that it reaches; what else takes minutes
-#   make soak    what takes too long for every day: 220 kills, every byte of a checkpoint flipped, 10,000 bad requests,
+#   make soak    what takes too long for every day: 220 kills, every byte of a checkpoint flipped, 20,000 bad requests to each server,
 #                what goes wrong among several processes, the whole of long tables, layers and deep examples on eight devices, the benchmarks for a GPU
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make bench   fluid beside hand-written JAX
@@ -73,9 +73,9 @@ quick: $(STAMP)
 	$(if $(PYTEST_ARGS),,$(COMPILE_QUICKLY) $(BIN)/python -m pytest -q $(EIGHT) $(QUICK))
 
 soak: $(STAMP)
-	FLUID_KILLS=20 FLUID_ONLINE_KILLS=200 FLUID_STRIDE=1 FLUID_REQUESTS=10000 $(BIN)/python -m pytest -q \
+	FLUID_KILLS=20 FLUID_ONLINE_KILLS=200 FLUID_STRIDE=1 FLUID_REQUESTS=20000 $(BIN)/python -m pytest -q \
 	    tests/trainer/test_kill.py tests/trainer/test_faults.py tests/serving/test_fuzz.py tests/artifact/test_every_program.py \
-	    tests/static/test_original_numbers.py tests/online/test_kill.py tests/distributed/test_processes.py tests/parallel/test_eight_devices.py \
+	    tests/static/test_original_numbers.py tests/online/test_kill.py tests/online/test_journal.py tests/storage/test_resealed.py tests/distributed/test_processes.py tests/parallel/test_eight_devices.py \
 	    tests/test_benchmarks.py
 
 format: $(STAMP)

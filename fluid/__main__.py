@@ -6,6 +6,7 @@ import sys
 
 from fluid import errors
 from fluid.cli import convert, export, inspect, launch, online, plan, serve, summary
+from fluid.formatting import printable
 
 _SIGPIPE = 128 + 13  # the exit status of a program that SIGPIPE ended
 _COMMANDS = (convert, export, inspect, launch, online, plan, serve, summary)
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _SIGPIPE
     except errors.FluidError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error), keep="\n"), file=sys.stderr)
         return 1
 
 

@@ -188,6 +188,6 @@ def _of_some(need_clip: NeedClip, clip: Callable[[Any], Any]) -> optax.GradientT
     def update(updates: Any) -> Any:
         if need_clip is None:
             return clip(updates)
-        return {**updates, **clip({n: g for n, g in updates.items() if need_clip(core.described(n, g))})}
+        return {**updates, **clip({n: g for n, g in updates.items() if core.decide("need_clip", need_clip, n, g)})}
 
     return optax.stateless(lambda updates, _: update(updates))

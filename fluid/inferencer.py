@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, fitting
+from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, fitting, not_copied
 from fluid.distributed import group
 from fluid.missing import SpelledElsewhere
 from fluid.param_attr import Shardings
@@ -102,6 +102,11 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
       [[3.0], [7.0]]
     """
 
+    __reduce_ex__ = not_copied(
+        "Inferencer",
+        'make one in each process of a file: trainer.save_inference_model("net.fluid"), then '
+        'fluid.Inferencer(param_path="net.fluid")',
+    )
     _spelled: ClassVar = {
         "cpu": _PLACE,
         "cuda": _PLACE,
@@ -154,8 +159,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         self.seeds = Seeds("Inferencer", seed)
         self.remote = None
         if url is not None:
-            others = (infer_func, param_path, params, place, precision, rename, entry, checkpoint, shardings)
-            if parallel or any(given is not None for given in others):
+            others = (infer_func, param_path, params, place, precision, buckets, rename, entry, checkpoint, shardings)
+            if parallel or not strict or any(given is not None for given in others):
                 raise errors.ArgumentTypeError(
                     'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
                 )
@@ -163,6 +168,11 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
 
             self.remote = RemoteModel(url, token, seed)
             return
+        if token is not None:
+            raise errors.ArgumentTypeError(
+                "token= is for a model behind a server, and here the model itself is given; leave it out, or ask the "
+                'server: fluid.Inferencer(url="http://127.0.0.1:8000", token=token)'
+            )
         if sum(source is not None for source in (param_path, params, checkpoint)) != 1:
             raise errors.ArgumentTypeError(
                 "an Inferencer needs parameters, from one source: "
@@ -381,9 +391,10 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
         step = self.session.bind(program, request)
-        names = program.output_names if names is None else names
+        names = program.output_names if fetch is None else names
         draw = self._draw if program.draws else None
-        return Plan(feeds, overrides, step, padded, names, program.batch_sizes, draw)
+        checked = program if fetch is None else None
+        return Plan(feeds, overrides, step, padded, names, program.batch_sizes, draw, checked)
 
     def _draw(self) -> Draw | None:
         """Return the random key of the next call."""

@@ -8,6 +8,7 @@ matrix `[in, out]` these are `in` and `out`, of a filter `[out, in, height, widt
 import functools
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from fluid import errors, host_random
-from fluid.core import fitting, whole_number
+from fluid.core import default, doubt_setting, fitting, is_default, whole_number
 from fluid.missing import of_initializer as __getattr__  # noqa: F401
 
 # How many elements are drawn at a time.
@@ -71,13 +72,25 @@ class Uniform:
     """
 
     low: float = -1.0
-    high: float = 1.0
+    high: float = default(1)
     seed: int = 0
     diag_num: int = 0
     diag_step: int = 0
     diag_val: float = 1.0
 
     def __post_init__(self) -> None:
+        if is_default(self.high):
+            object.__setattr__(self, "high", 1.0)
+            if isinstance(self.low, Real) and -1 < self.low < 1 and self.low != 0:
+                doubt_setting(
+                    f"Uniform({self.low!r}) draws numbers from {self.low!r} to 1, the default of high; a range around "
+                    f"0 is Uniform({-abs(self.low)!r}, {abs(self.low)!r}), and this one Uniform({self.low!r}, 1.0)"
+                )
+        if isinstance(self.low, Real) and isinstance(self.high, Real) and self.low > self.high:
+            raise errors.ArgumentError(
+                f"Uniform(low={self.low!r}, high={self.high!r}): expected low <= high, as in "
+                f"Uniform({self.high!r}, {self.low!r})"
+            )
         whole_number("Uniform", "diag_num", self.diag_num, least=0)
         whole_number("Uniform", "diag_step", self.diag_step, least=0)
 
@@ -112,8 +125,11 @@ class Normal:
     """
 
     loc: float = 0.0
-    scale: float = 1.0
+    scale: float = default(1)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_scale(self)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Draw an array."""
@@ -138,8 +154,11 @@ class TruncatedNormal:
     """
 
     loc: float = 0.0
-    scale: float = 1.0
+    scale: float = default(1)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_scale(self)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         """Draw an array."""
@@ -278,6 +297,20 @@ def fans(shape: tuple[int, ...]) -> tuple[float, float]:
         return shape[0], shape[1]
     cells = math.prod(shape[2:])
     return shape[1] * cells, shape[0] * cells
+
+
+def _check_scale(normal: Normal | TruncatedNormal) -> None:
+    """Set the default of `scale`, and warn of a small mean without a scale, which was most likely meant as scale."""
+    if not is_default(normal.scale):
+        return
+    object.__setattr__(normal, "scale", 1.0)
+    if isinstance(normal.loc, Real) and 0 < abs(normal.loc) < 1:
+        kind = type(normal).__name__
+        doubt_setting(
+            f"{kind}({normal.loc!r}) has the mean {normal.loc!r} and the standard deviation 1, the default of scale; a "
+            f"standard deviation of {abs(normal.loc)!r} is {kind}(0.0, {abs(normal.loc)!r}), and this one "
+            f"{kind}({normal.loc!r}, 1.0)"
+        )
 
 
 def _parameters(uniform: bool, variance: float) -> tuple[float, float]:

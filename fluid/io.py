@@ -21,6 +21,7 @@ from fluid.storage import (
     file_in,
     is_safetensors,
     load_arrays,
+    recognized,
     save_arrays,
     source_of,
 )
@@ -237,35 +238,50 @@ def save_inference_model(
 def load_inference_model(
     dirname: Any, executor: Any = None, model_filename: str | None = None, params_filename: str | None = None
 ) -> Any:
-    """Load a model that `save_inference_model` of the original wrote, versions 0.14 to 1.8.
+    """Load a model that `save_inference_model` wrote: here, or in PaddlePaddle Fluid, versions 0.14 to 1.8.
 
     Args:
-      dirname: the folder.
-      executor: a Session or a Trainer that takes the program over and gets its parameters; None for neither.
-      model_filename: of the program in the folder; `__model__` by default.
-      params_filename: of the file that holds all parameters. By default each has a file of its own, or one file beside
-        the program holds them all.
+      dirname: the file of an exported model, or the folder.
+      executor: a Session or Trainer to add the program and its parameters to; None for neither.
+      model_filename: the name of the program in a folder of PaddlePaddle; `__model__` by default.
+      params_filename: the name of the file with all parameters in such a folder. By default each parameter has a file
+        of its own, or one file beside the program holds them all.
 
     Returns:
-      `(program, feed_target_names, fetch_targets)`. The program is a program function, `program.params` are its arrays
-      by name, and they are the initial values wherever it is run. `program(fetch=["fc_0.tmp_1"])` gives other values
-      than its outputs. The names of feeds and outputs are lists of strings.
+      `(program, feed_target_names, fetch_targets)`. Session and Inferencer run the program, which brings its parameters
+      along. The names of feeds and outputs are lists of strings; outputs without names are left out. A program of
+      PaddlePaddle is a program function: `program.params` holds its arrays by name, and `program(fetch=["fc_0.tmp_1"])`
+      returns other values than its outputs.
 
     Raises:
-      ParameterFileError: there is no such folder, or a file in it is damaged or of another program.
-      ProgramError: it has ops that fluid does not know; all of them are listed.
+      ParameterFileError: there is no such file or folder, or a file in it is damaged or of another program.
+      ArtifactError: the exported model is damaged, of a newer version, or made for other devices.
+      ProgramError: the program has ops that fluid does not know; all of them are listed.
 
     Example:
-      >>> import fluid
-      >>> fluid.io.load_inference_model("digits.model")
-      Traceback (most recent call last):
-      fluid.errors.ParameterFileError: there is no folder 'digits.model'; expected one that \
-save_inference_model of the original wrote
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return {"sum": fluid.layers.reduce_sum(fluid.layers.data("x", shape=[2]), dim=1)}
+      >>> fluid.io.save_inference_model("sum.fluid", program, params={})
+      >>> program, feeds, targets = fluid.io.load_inference_model("sum.fluid")
+      >>> feeds, targets
+      (['x'], ['sum'])
+      >>> fluid.Session(program).run(feed={"x": [[1.0, 2.0]]}, fetch=targets)[0].tolist()
+      [3.0]
     """
     from fluid import original
 
     session = None if executor is None else _session(executor)
-    return original.load_inference_model(dirname, session, model_filename, params_filename)
+    path = local_path(dirname, errors.ParameterFileError)
+    file = path / (model_filename or "model.fluid") if path.is_dir() else path
+    if recognized(file) == "exported":
+        from fluid import artifact
+
+        program = artifact.load(file).program()
+        if session is not None:
+            session.add(program)
+        return original.InferenceModel(program, list(program.feeds), list(program.output_names or ()))
+    return original.load_inference_model(path, session, model_filename, params_filename)
 
 
 def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool = False) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core import is_positive, whole_number
+from fluid.core import doubt_setting, is_positive, whole_number
 from fluid.missing import of_lr as __getattr__  # noqa: F401
 
 # From the number of updates done, an integer or an array of them, to the learning rate, float32 of the same shape.
@@ -40,6 +40,11 @@ def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: floa
       [0.1, 0.05, 0.025]
     """
     _check_numbers("exponential_decay", learning_rate=learning_rate, decay_rate=decay_rate)
+    if decay_rate < 0:
+        raise errors.ArgumentError(
+            f"exponential_decay(decay_rate={decay_rate!r}): expected a factor from 0 on, as in decay_rate=0.5, since a "
+            f"power of a negative number is NaN; natural_exp_decay takes the exponent"
+        )
     periods = _periods("exponential_decay", decay_steps, staircase)
     return lambda count: learning_rate * jnp.power(jnp.float32(decay_rate), periods(count))
 
@@ -125,6 +130,11 @@ def polynomial_decay(
       [0.1, 0.05, 0.0]
     """
     _check_numbers("polynomial_decay", learning_rate=learning_rate, end_learning_rate=end_learning_rate, power=power)
+    if learning_rate < end_learning_rate == 0.0001:
+        doubt_setting(
+            f"polynomial_decay(learning_rate={learning_rate:g}) ends at end_learning_rate=0.0001, its default, which "
+            f"is larger: the rate grows; write end_learning_rate=0.0"
+        )
     _check_positive("polynomial_decay", decay_steps=decay_steps)
 
     def schedule(count: Any) -> Any:
@@ -262,6 +272,7 @@ def warmup_cosine(
       [0.0, 0.05, 0.1, 0.05, 0.0]
     """
     _check_numbers("warmup_cosine", learning_rate=learning_rate, start_lr=start_lr, end_lr=end_lr)
+    _check_rises("warmup_cosine", start_lr, "learning_rate", learning_rate)
     whole_number("warmup_cosine", "warmup_steps", warmup_steps, least=0)
     whole_number("warmup_cosine", "total_steps", total_steps, least=warmup_steps + 1)
 
@@ -296,6 +307,7 @@ def linear_lr_warmup(learning_rate: float | Schedule, warmup_steps: int, start_l
       [0.0, 0.05, 0.1, 0.075]
     """
     _check_numbers("linear_lr_warmup", start_lr=start_lr, end_lr=end_lr)
+    _check_rises("linear_lr_warmup", start_lr, "end_lr", end_lr)
     _check_positive("linear_lr_warmup", warmup_steps=warmup_steps)
     if not callable(learning_rate):
         _check_numbers("linear_lr_warmup", learning_rate=learning_rate)
@@ -323,6 +335,20 @@ def _check_numbers(function: str, **numbers: Any) -> None:
     for name, value in numbers.items():
         if not _is_number(value):
             raise errors.ArgumentError(f"{function}({name}={value!r}): expected a number, as in {name}=0.1")
+        if name == "learning_rate" and value < 0:
+            raise errors.ArgumentError(
+                f"{function}({name}={value!r}): expected a rate from 0 on, since a negative one makes the loss grow: "
+                f"{name}={-value!r}"
+            )
+
+
+def _check_rises(function: str, start: float, name: str, end: float) -> None:
+    """Warn of a warm-up that begins with the larger rate."""
+    if start > end:
+        doubt_setting(
+            f"{function}(start_lr={start!r}, {name}={end!r}): the rate falls while it warms up; a warm-up begins with "
+            f"the smaller rate: {function}(start_lr={end!r}, {name}={start!r})"
+        )
 
 
 def _check_positive(function: str, **numbers: Any) -> None:

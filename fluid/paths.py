@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 from typing import Any
 
 from fluid import errors
@@ -36,6 +37,7 @@ def local_path(path: Any, failure: type[errors.FluidError] = errors.ArgumentErro
 
     Raises:
       ArgumentTypeError: `path` is no path.
+      ArgumentError: `path` holds a placeholder in braces.
 
     Example:
       >>> local_path("digits.params").name
@@ -51,6 +53,11 @@ def local_path(path: Any, failure: type[errors.FluidError] = errors.ArgumentErro
         )
     text = os.fspath(path)
     if not is_address(text):
+        if braces := re.search(r"\{[A-Za-z_]\w*(:[^{}]*)?\}", str(text)):
+            raise errors.ArgumentError(
+                f"the path {text!r} holds {braces[0]}, which nothing fills in; expected a name, as of an f-string: "
+                f'f"{text}"'
+            )
         return pathlib.Path(text)
     scheme, _, rest = text.partition("://")
     if scheme == "file":

@@ -61,7 +61,7 @@ def test_lookahead_heeds_the_settings_of_parameters():
     assert_close(found, {"w": run(Lookahead(SGD(0.05), k=2))["w"], "b": run(Lookahead(SGD(0.1), k=2))["b"]})
 
 
-@pytest.mark.parametrize("options", [{"alpha": -0.1}, {"alpha": 2}, {"k": 0}, {"k": 2.0}, {"k": True}])
+@pytest.mark.parametrize("options", [{"alpha": -0.1}, {"alpha": 0}, {"alpha": 2}, {"k": 0}, {"k": 2.0}, {"k": True}])
 def test_lookahead_refuses(options):
     with pytest.raises(errors.ArgumentError, match="Lookahead"):
         Lookahead(SGD(0.1), **options)

@@ -188,3 +188,184 @@ def test_a_gradient_beside_a_step_is_not_warned_of(hidden):
 
 def test_a_net_that_only_stop_gradient_cuts_off_is_not_warned_of():
     trainer(lambda: regression(jax.lax.stop_gradient(layers.fc(layers.data("x", shape=[4]), size=3))))
+
+
+def words():
+    return layers.data("words", shape=[8], lod_level=1)
+
+
+def tags():
+    return layers.data("tags", shape=[1], dtype="int64", lod_level=1)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x, y: layers.cross_entropy(layers.softmax(layers.log_softmax(x)), y),
+        lambda x, y: layers.softmax_with_cross_entropy(layers.log_softmax(x), y),
+        lambda x, y: layers.bpr_loss(layers.log_softmax(x), y),
+        lambda x, y: layers.cross_entropy(layers.softmax(x), layers.softmax(layers.data("z", shape=[3])), True),
+        lambda x, y: layers.kldiv_loss(layers.log_softmax(x), layers.exp(layers.log_softmax(layers.data("z", [3])))),
+        lambda x, y: layers.margin_rank_loss(layers.data("z", shape=[3]), layers.sigmoid(x), layers.tanh(x)),
+    ],
+)
+def test_logarithms_that_a_softmax_undoes_and_bounded_scores_with_a_margin_are_no_mistake(loss):
+    trainer(lambda: layers.mean(loss(layers.fc(layers.data("x", shape=[4]), size=3), layers.data("y", [1], "int64"))))
+
+
+def test_a_dropout_of_attention_is_no_mistake():
+    def program():
+        x = layers.data("x", shape=[5, 4])
+        weights = layers.dropout(layers.softmax(layers.matmul(x, x, transpose_y=True)), dropout_prob=0.1)
+        return regression(layers.reduce_sum(layers.matmul(weights, x), dim=1))
+
+    trainer(program)
+
+
+def test_a_seed_of_dropout_is_no_mistake_where_nothing_is_trained():
+    fluid.Session(lambda: layers.dropout(layers.data("x", shape=[4]), 0.5, seed=7)).close()
+
+
+def test_a_negative_cost_is_no_mistake_for_a_part_of_a_net():
+    def negative():
+        x = layers.fc(layers.data("x", shape=[4]), size=4, name="generator")
+        loss = -layers.mean(layers.cross_entropy(layers.fc(x, 3, act="softmax"), layers.data("y", [1], "int64")))
+        SGD.minimize(loss, parameter_list=["generator.*"])
+        return loss
+
+    fluid.Trainer(negative)
+
+
+@pytest.mark.parametrize(
+    "turned",
+    [lambda c: 0.0 - 2 * c, lambda c: layers.scale(c, -1.0), lambda c: c / -2 + 1],
+    ids=["sub", "scale", "div"],
+)
+def test_a_negative_cost_is_found_in_other_words(turned):
+    with pytest.warns(errors.FluidWarning, match="negative of layers.square_error_cost"):
+        trainer(lambda: turned(regression(layers.data("x", shape=[4]))))
+
+
+@pytest.mark.parametrize(
+    "turned", [lambda c: 2 * c, lambda c: 0 - (0 - c), lambda c: 0.1 * c + 1, lambda c: -layers.exp(-c)]
+)
+def test_a_cost_that_grows_is_not_called_negative(turned):
+    trainer(lambda: turned(regression(layers.data("x", shape=[4]))))
+
+
+def test_an_entropy_that_is_subtracted_from_a_cost_is_no_mistake():
+    def program():
+        p = layers.fc(layers.data("x", shape=[4]), size=3, act="softmax")
+        entropy = layers.mean(layers.cross_entropy(p, p, soft_label=True))
+        return layers.mean(layers.cross_entropy(p, layers.data("y", [1], "int64"))) - 0.1 * entropy
+
+    trainer(program)
+
+
+@pytest.mark.parametrize("index", [0, 3, -1, -4])
+def test_an_index_that_exists_is_no_mistake(index):
+    fluid.Session(lambda: layers.data("x", shape=[4])[:, index]).close()
+
+
+def test_an_index_of_a_row_or_a_step_may_exist_in_the_data():
+    fluid.Session(lambda: (layers.data("x", shape=[4])[50], words().data[:, 7])).close()
+
+
+def test_an_index_beyond_the_end_is_found_in_a_loop():
+    def step(carry, row):
+        return carry + row[9], carry
+
+    with pytest.warns(errors.FluidWarning, match="index 9 does not exist in a dimension of size 4"):
+        fluid.Session(lambda: jax.lax.scan(step, 0.0, layers.data("x", [6, 4], append_batch_size=False))[0]).close()
+
+
+def test_labels_of_one_class_and_of_shares_are_no_mistake():
+    def program():
+        p = layers.fc(layers.data("x", shape=[4]), size=3, act="softmax")
+        return layers.mean(layers.cross_entropy(p, layers.data("label", shape=[3]), soft_label=True))
+
+    for label in ([[1, 0, 0], [0, 0, 0]], [[0.5, 0.5, 0], [0, 0.9, 0.1]], [[3.0, 0, 0], [0, 1, 0]]):
+        trainer(program).train([{"x": np.ones((2, 4)), "label": np.array(label, "float32")}], num_epochs=1)
+
+
+def test_signs_are_no_mistake_in_a_margin():
+    def program():
+        left, right = logit(), layers.data("right", shape=[1])
+        return layers.mean(layers.margin_rank_loss(layers.data("label", shape=[1]), left, right))
+
+    for label in ([[1.0], [-1.0]], [[1.0], [1.0]], [[0.0], [-1.0]]):
+        rows = {"x": np.ones((2, 4)), "right": np.ones((2, 1)), "label": np.array(label)}
+        trainer(program).train([rows], num_epochs=1)
+
+
+def test_heads_of_different_classes_have_blanks_and_transitions_of_their_own():
+    def program():
+        phones, letters = layers.fc(words(), size=6), layers.fc(words(), size=5)
+        costs = [layers.warpctc(phones, tags(), blank=5), layers.warpctc(letters, tags(), blank=0)]
+        costs += [
+            layers.linear_chain_crf(scores, tags(), param_attr=fluid.ParamAttr(name=name))
+            for scores, name in ((phones, "phones"), (letters, "letters"))
+        ]
+        best = [layers.crf_decoding(scores, name) for scores, name in ((phones, "phones"), (letters, "letters"))]
+        return layers.mean(layers.sums(costs)), layers.ctc_greedy_decoder(letters, blank=0), *best
+
+    trainer(program)
+
+
+def test_labels_of_an_array_may_be_padded_with_the_blank():
+    def program():
+        x = layers.dense(layers.data("x", shape=[6, 4]), size=5)
+        text = layers.data("text", shape=[3], dtype="int64")
+        lengths = [layers.data(name, shape=[1], dtype="int64") for name in ("steps", "letters")]
+        return layers.mean(layers.warpctc(layers.transpose(x, [1, 0, 2]), text, 0, False, *lengths))
+
+    rows = {
+        "x": np.ones((1, 6, 4)),
+        "text": np.array([[2, 1, 0]]),
+        "steps": np.array([[6]]),
+        "letters": np.array([[2]]),
+    }
+    trainer(program).train([rows], num_epochs=1)
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_a_length_of_a_row_or_of_the_columns_of_a_table_is_no_mistake(axis):
+    def program():
+        table = layers.l2_normalize(layers.create_parameter([4, 3], "float32"), axis=0)
+        return layers.matmul(layers.l2_normalize(layers.data("x", shape=[4]), axis=axis), table)
+
+    fluid.Session(program).close()
+
+
+def test_mixtures_and_copies_of_probabilities_are_no_mistake():
+    def program():
+        x = layers.data("x", shape=[4])
+        gate = layers.fc(x, size=2, act="softmax")
+        experts = layers.softmax(layers.reshape(layers.fc(x, size=6), [-1, 2, 3]))
+        mixed = layers.squeeze(layers.matmul(layers.unsqueeze(gate, [1]), experts), [1])
+        places = layers.one_hot(layers.data("places", shape=[2, 1], dtype="int64"), 3)
+        copied = layers.squeeze(layers.matmul(layers.unsqueeze(gate, [1]), places), [1])
+        y = layers.data("y", shape=[1], dtype="int64")
+        return layers.mean(layers.cross_entropy(mixed, y) + layers.cross_entropy(copied, y))
+
+    trainer(program)
+
+
+def test_the_ends_that_have_seen_the_whole_sequence_are_no_mistake():
+    def program():
+        x = layers.fc(words(), size=12)
+        forwards, backwards = (layers.dynamic_gru(x, size=4, is_reverse=reverse) for reverse in (False, True))
+        lstm = layers.dynamic_lstm(layers.fc(words(), size=16), size=16)[0]
+        ends = [layers.sequence_last_step(forwards), layers.sequence_first_step(backwards)]
+        ends += [layers.sequence_last_step(lstm), layers.sequence_pool(backwards, "max")]
+        return regression(layers.concat(ends, axis=1))
+
+    trainer(program)
+
+
+def test_a_prediction_that_is_fed_is_no_mistake_beside_a_label_that_is_fed():
+    def program():
+        p, label = layers.data("p", shape=[1]), layers.data("label", shape=[1], dtype="int64")
+        return layers.mean(layers.log_loss(p, layers.cast(label, "float32")))
+
+    fluid.Session(program).close()

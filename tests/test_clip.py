@@ -93,7 +93,8 @@ def test_the_optimizers_own_clip_counts():
         return loss()
 
     own = fluid.optimizer.SGD(1.0, grad_clip=GradientClipByNorm(1.5))
-    check(moved(program, own), **shrunk("a", norm=1.5), **shrunk("b", norm=1.5))
+    with pytest.warns(errors.FluidWarning, match=r"clip_norm=1.5.* counts, and .*max=0.1.* has no effect"):
+        check(moved(program, own), **shrunk("a", norm=1.5), **shrunk("b", norm=1.5))
     check(moved(program, fluid.optimizer.SGD(1.0)), a=np.array([0.1, -0.1]), b=np.array([0.1, -0.1]))
 
 
@@ -119,3 +120,26 @@ def test_mistakes():
         fluid.Program(lambda: (loss(), set_gradient_clip(GradientClipByNorm(1.0), ["c"]))[0])
     with pytest.raises(errors.OutsideProgramError, match="layers.data was called outside"):
         fluid.optimizer.as_optimizer(lambda: fluid.layers.data("x", [1]))
+
+
+def test_a_clip_between_two_calls_of_minimize_is_not_too_late():
+    def program():
+        cost = loss()
+        fluid.optimizer.SGD(1.0).minimize(cost, parameter_list=["a"])
+        set_gradient_clip(GradientClipByValue(0.1))
+        fluid.optimizer.SGD(1.0).minimize(cost, parameter_list=["b"])
+        return cost
+
+    check(moved(program), a=SLOPES["a"], b=np.array([0.1, -0.1]))  # warnings are errors
+
+
+def test_a_clip_of_two_optimizers_holds_for_the_parameters_of_one():
+    clip = GradientClipByValue(0.1, need_clip=lambda parameter: parameter.name == "b")
+
+    def program():
+        cost = loss()
+        for name in "ab":
+            fluid.optimizer.SGD(1.0, grad_clip=clip).minimize(cost, parameter_list=[name])
+        return cost
+
+    check(moved(program), a=SLOPES["a"], b=np.array([0.1, -0.1]))  # warnings are errors

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fluid import errors, initializer
+from fluid.initializer import Normal, TruncatedNormal, Uniform
 
 KEY = jax.random.key(0)
 LARGE = (2_300_000, 2)  # more than four blocks, the last one short
@@ -70,3 +71,24 @@ def test_bilinear_upsampling_keeps_a_constant():
     for i in (0, 1):
         for j in (0, 1):
             assert kernel[i::2, j::2].sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("make", [Normal, TruncatedNormal, Uniform])
+def test_a_small_number_alone_is_warned_of(make):
+    with pytest.warns(errors.FluidWarning, match=rf"{make.__name__}\(0.02\).* the default of .*, 0.02\)"):
+        make(0.02)
+
+
+def test_numbers_that_are_given_are_not_warned_of():
+    assert Normal(0.02, 1.0) == Normal(loc=0.02, scale=1) and Normal() == Normal(0.0, 1.0)  # warnings are errors
+    assert (
+        Normal(5.0).scale == 1.0
+        and Uniform(0.0).high == 1.0
+        and repr(Uniform()).startswith("Uniform(low=-1.0, high=1.0")
+    )
+    Uniform(0.9, 1.0)
+
+
+def test_bounds_in_the_wrong_order_are_refused():
+    with pytest.raises(errors.ArgumentError, match=r"Uniform\(-0.05, 0.05\)"):
+        Uniform(0.05, -0.05)

@@ -206,3 +206,22 @@ def test_executors_and_folders_that_are_none(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.ParameterFileError, match="expected a folder"):
         fluid.io.save_persistables(fluid.Session(predicting), tmp_path / "file")
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_load_inference_model_reads_what_save_inference_model_writes(folder, tmp_path):
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        return {"out": fluid.layers.fc(x, size=2), "twice": x * 2}
+
+    session = fluid.Session(program)
+    path = tmp_path if folder else tmp_path / "net.fluid"
+    fluid.io.save_inference_model(path, program, session.params())
+    other = fluid.Session(lambda: fluid.layers.data("other", shape=[1]))
+    found, feeds, targets = fluid.io.load_inference_model(path, other)
+    assert (feeds, targets) == (["x"], ["out", "twice"])
+    x = np.arange(8, dtype="float32").reshape(2, 4)
+    want = session.run(feed={"x": x}, fetch=targets)
+    for result in (other.run(found, {"x": x}, fetch=targets), fluid.Session(found).run(feed={"x": x}, fetch=targets)):
+        for name in targets:
+            np.testing.assert_allclose(result[name], want[name], rtol=1e-6)

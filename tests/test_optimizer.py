@@ -1,5 +1,8 @@
 """Optimizers against independent NumPy versions and optax; what golden numbers cover is in the golden tests."""
 
+import dataclasses
+import re
+
 import numpy as np
 import optax
 import pytest
@@ -8,6 +11,7 @@ from optimizing import GRADS, assert_close, norm, numpy_run, run
 import fluid
 from fluid import errors
 from fluid.optimizer import as_optimizer
+from fluid.session import rules
 
 
 def test_sgd():
@@ -94,7 +98,7 @@ def test_bad_rates_are_refused(rate):
         fluid.optimizer.SGD(rate)
 
 
-@pytest.mark.parametrize("rate", [0, 1, np.float32(0.5), lambda count: 0.1])
+@pytest.mark.parametrize("rate", [0.0, 1, np.float32(0.5), lambda count: 0.1])
 def test_good_rates(rate):
     assert fluid.optimizer.SGD(rate).learning_rate is rate
 
@@ -107,3 +111,146 @@ def test_optax_wraps_transformations_only():
 def test_other_spellings():
     assert fluid.optimizer.AdamOptimizer is fluid.optimizer.Adam
     assert fluid.optimizer.SGDOptimizer(learning_rate=0.1) == fluid.optimizer.SGD(0.1)
+
+
+def regression():
+    x = fluid.layers.data("x", shape=[4])
+    return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, size=1)))
+
+
+ASCENDING = {
+    "adam without a rate": optax.scale_by_adam(),
+    "gradient": optax.identity(),
+    "momentum": optax.trace(0.9),
+    "clip alone": optax.clip_by_global_norm(1.0),
+    "the other sign": optax.chain(optax.scale_by_adam(), optax.scale(0.001)),
+}
+
+
+@pytest.mark.parametrize("rule", ASCENDING.values(), ids=ASCENDING)
+def test_optax_rules_that_ascend_are_warned_of(rule):
+    for optimizer in (rule, fluid.optimizer.Lookahead(rule)):
+        with pytest.warns(errors.FluidWarning, match=r"ascends.*optax.scale\(-rate\)"):
+            fluid.Trainer(regression, optimizer)
+
+
+DESCENDING = {
+    "warm-up": optax.adam(optax.linear_schedule(0.0, 0.1, 10)),
+    "adafactor": optax.adafactor(0.1),
+    "lars": optax.lars(0.1),
+    "muon": optax.contrib.muon(0.1),
+    "schedule free": optax.contrib.schedule_free_adamw(0.1),
+    "centralized": optax.chain(optax.centralize(), optax.sgd(0.1)),
+    "several steps": optax.MultiSteps(optax.sgd(0.1), 4),
+    "frozen": optax.set_to_zero(),
+    "by name": optax.multi_transform({"a": optax.sgd(0.1), "b": optax.adam(0.1)}, lambda p: {n: n[-3] for n in p}),
+    "prodigy": optax.contrib.prodigy(),
+    "lion": optax.lion(0.1),
+    "lbfgs": optax.lbfgs(0.1, linesearch=None),
+}
+
+
+@pytest.mark.parametrize("rule", DESCENDING.values(), ids=DESCENDING)
+def test_optax_rules_that_descend_are_not_warned_of(rule):
+    rules._check_direction(fluid.optimizer.Optax(rule))  # warnings are errors
+
+
+def test_an_optimizer_of_ones_own_that_ascends_is_warned_of():
+    class Mine(fluid.optimizer.Optimizer):
+        def rule(self):
+            return optax.scale_by_adam()
+
+    with pytest.warns(errors.FluidWarning, match=r"Mine.rule\(\) ascends"):
+        fluid.Trainer(regression, Mine(0.1))
+
+
+def test_settings_of_other_optimizers_are_theirs():
+    @dataclasses.dataclass(frozen=True)
+    class Mine(fluid.optimizer.Optimizer):
+        decay: float = 2.0
+        rho: float | None = None
+
+        def rule(self):
+            return optax.sgd(self.learning_rate)
+
+    fluid.Trainer(regression, Mine(0.1))  # warnings are errors
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: o.RMSProp(0.1, rho=1.0),
+        lambda o: o.RMSProp(0.1, momentum=1.0),
+        lambda o: o.Adadelta(rho=1.5),
+        lambda o: o.DecayedAdagrad(0.1, decay=1),
+        lambda o: o.DecayedAdagrad(0.1, decay=-0.1),
+        lambda o: o.Momentum(0.1, 1.0),
+        lambda o: o.LarsMomentum(0.1, 9),
+        lambda o: o.Muon(0.1, 1.0),
+        lambda o: o.Adam(0.1, epsilon=-1e-8),
+        lambda o: o.AdamW(0.1, weight_decay=-0.01),
+        lambda o: o.Lamb(0.1, lamb_weight_decay=-0.01),
+        lambda o: o.LarsMomentum(0.1, lars_coeff=-0.001),
+        lambda o: o.Ftrl(0.1, l1=-0.1),
+        lambda o: o.Adagrad(0.1, initial_accumulator_value=-0.1),
+    ],
+)
+def test_numbers_with_which_a_rule_goes_astray_are_refused(make):
+    with pytest.raises(errors.ArgumentError, match="expected"):
+        make(fluid.optimizer)
+
+
+def test_a_negative_momentum_is_a_momentum():
+    assert fluid.optimizer.Momentum(0.1, -0.5).momentum == -0.5  # Gidel et al., 2019
+
+
+def test_a_decay_that_lets_weights_grow_is_warned_of():
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        decay = fluid.ParamAttr(regularizer=fluid.regularizer.L2Decay(2.5), learning_rate=2.0)
+        return fluid.layers.mean(fluid.layers.fc(x, size=1, param_attr=decay))
+
+    for optimizer in (fluid.optimizer.SGD(0.5), fluid.optimizer.Lookahead(fluid.optimizer.SGD(0.5))):
+        with pytest.warns(errors.FluidWarning, match=r"subtracts 1 \* 2.5 of fc_0.w_0"):
+            fluid.Trainer(program, optimizer)
+    for optimizer in (fluid.optimizer.SGD(0.3), fluid.optimizer.Momentum(0.5, 0.9), fluid.optimizer.Adam(5.0)):
+        fluid.Trainer(program, optimizer)  # warnings are errors
+    with pytest.warns(errors.FluidWarning, match=r"AdamW.*weight_decay=50"):
+        fluid.Trainer(regression, fluid.optimizer.AdamW(0.1, weight_decay=50))
+
+
+def test_two_decays_are_warned_of_where_one_is_a_number():
+    decay = fluid.regularizer.L2Decay(0.01)
+    with pytest.warns(errors.FluidWarning, match=r"Lion.* decays weights twice.*Lion\(weight_decay=0.01\)"):
+        fluid.optimizer.Lion(1e-4, regularization=decay)
+    fluid.optimizer.AdamW(1e-3, weight_decay=0.0, regularization=decay)  # warnings are errors
+    fluid.optimizer.AdamW(1e-3, regularization=fluid.regularizer.L1Decay(0.01))
+    fluid.optimizer.Muon(0.02, regularization=decay)
+
+
+@pytest.mark.parametrize("exclude", [lambda p: False, lambda p: p.name.endswith("bias"), lambda p: None])
+def test_a_function_that_excludes_nothing_is_warned_of(exclude):
+    with pytest.warns(errors.FluidWarning, match=r"excludes none of the parameters: fc_0.w_0, fc_0.b_0"):
+        fluid.Trainer(regression, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=exclude))
+
+
+@pytest.mark.parametrize(
+    "exclude",
+    [lambda p: p.name, lambda p: p.name.find("b_0"), "b_0", ["fc_0.b_0"]],
+    ids=["str", "find", "name", "list"],
+)
+def test_what_excludes_no_parameter_by_true_or_false_is_refused(exclude):
+    with pytest.raises(errors.ArgumentTypeError, match=r'exclude_from_weight_decay_fn=lambda .*endswith\(".b_0"\)'):
+        fluid.Trainer(regression, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=exclude))
+
+
+def test_functions_that_exclude_are_not_warned_of_in_nets_without_biases():
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        return fluid.layers.mean(fluid.layers.fc(x, size=1, bias_attr=False))
+
+    for exclude in (lambda p: len(p.shape) < 2, lambda p: re.search("b_0", p.name)):
+        fluid.Trainer(program, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=exclude))  # warnings are errors
+    fluid.Trainer(
+        regression, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=lambda p: re.search("b_", p.name))
+    )

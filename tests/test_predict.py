@@ -188,3 +188,12 @@ def test_a_handler_predicts_while_training_goes_on(trainer):
     mine = fluid.Trainer(train_program, fluid.optimizer.SGD(0.1))
     mine.train(fluid.reader.arrays({"x": X, "label": Y}, 8), num_epochs=2, handlers=at_the_end)
     assert found == [23, 23] and int(mine.session.scope.step) == 6
+
+
+def test_results_that_are_read_twice_are_warned_of(trainer):
+    results = trainer.predict(fluid.reader.arrays({"x": X}, batch_size=20), fetch="guess", feed_order=["x"])
+    assert iter(results) is results and len(list(results)) == 2
+    with pytest.warns(
+        errors.FluidWarning, match=r"second time, and there are none.*list\(trainer\.predict\(reader\)\)"
+    ):
+        assert not list(results)

@@ -166,3 +166,43 @@ def test_only_training_steps_have_a_rate():
     bare = fluid.Trainer(lambda: layers.mean(layers.fc(layers.data("x", shape=[2]), 1)), optax.sgd(0.3))
     with pytest.raises(errors.UnknownNameError, match="does not say its learning rate"):
         bare.run(feed, ["learning_rate_0"], mode="train")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: lr.exponential_decay(-0.1, 10, 0.5),
+        lambda: lr.exponential_decay(0.1, 10, -0.5),
+        lambda: lr.noam_decay(64, 10, -1.0),
+        lambda: lr.warmup_cosine(-0.1, 10, 100),
+        lambda: lr.linear_lr_warmup(-0.1, 10, 0.0, 0.1),
+    ],
+)
+def test_rates_below_0_are_refused(make):
+    with pytest.raises(errors.ArgumentError, match="from 0 on"):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: lr.linear_lr_warmup(0.1, 10, 0.1, 0.0), lambda: lr.warmup_cosine(0.1, 10, 100, start_lr=0.2)]
+)
+def test_a_warm_up_that_falls_is_warned_of(make):
+    with pytest.warns(errors.FluidWarning, match="the rate falls while it warms up"):
+        make()
+
+
+def test_a_rate_that_is_meant_to_grow_is_not_warned_of():
+    lr.polynomial_decay(1e-5, 100, end_learning_rate=0.1)  # warnings are errors
+    lr.exponential_decay(1e-5, 100, 10.0)
+    lr.linear_lr_warmup(0.1, 10, 0.1, 0.1)
+
+
+def test_a_schedule_in_a_program_is_warned_of_once_with_its_line():
+    def program():
+        loss = layers.mean(layers.fc(layers.data("x", shape=[2]), 1))
+        fluid.optimizer.SGD(layers.polynomial_decay(1e-5, 100)).minimize(loss)
+        return loss
+
+    with pytest.warns(errors.FluidWarning, match=r"test_schedules.py:\d+ in program: polynomial_decay") as warned:
+        fluid.Trainer(program).train([[(np.ones(2, "float32"),)]])
+    assert len(warned) == 1

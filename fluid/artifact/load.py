@@ -11,9 +11,9 @@ from fluid import errors
 from fluid.artifact import archive, standalone
 from fluid.artifact.program import ExportedProgram
 from fluid.artifact.save import settings
-from fluid.artifact.signature import Entry
+from fluid.artifact.signature import MANIFEST, Entry
 from fluid.place import Place, device_of
-from fluid.storage import read_npy
+from fluid.storage import NONSENSE, check_structure, read_npy
 
 
 class Artifact:
@@ -49,17 +49,24 @@ class Artifact:
         manifest, self._files = archive.read(path)
         try:
             standalone.check_version(manifest)
-        except (KeyError, TypeError, ValueError) as error:
+        except NONSENSE as error:
             raise errors.ArtifactError(
                 f"{str(self.path)!r} cannot be read: {error}; install a newer fluid: pip install -U fluid-jax"
             ) from error
         try:
+            check_structure(manifest, MANIFEST, "manifest.json")
             self._made_with, self._settings = manifest["made_with"], manifest["settings"]
             self.platforms = tuple(manifest["platforms"])
             self.entries = {name: Entry.from_json(entry) for name, entry in manifest["entries"].items()}
             self.arrays = {name: self._array(name, entry) for name, entry in manifest["arrays"].items()}
+            if not self.platforms:
+                raise ValueError("it is for no platform")
+            for entry in self.entries.values():
+                files = {function.file for function in entry.functions}
+                if missing := {*entry.arrays} - self.arrays.keys() or files - self._files.keys():
+                    raise ValueError(f"{missing} is not in the file")
             self._states = {name for name, entry in manifest["arrays"].items() if entry["state"]}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except NONSENSE as error:
             raise errors.ArtifactError(f"{str(self.path)!r} has a manifest that makes no sense: {error!r}") from error
         self._programs: dict[tuple[str, jax.Device], ExportedProgram] = {}
         self._placed: dict[jax.Device, dict[str, jax.Array]] = {}

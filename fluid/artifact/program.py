@@ -102,8 +102,14 @@ class ExportedProgram(Program):
         given = {name: leaves_of(value) for name, value in feeds.items()}
         named = {n: arrays[n] for n in self._arrays}
         data = jax.random.key_data(key) if self.random else None
-        outputs = [value_of(leaves) for leaves in function(named, given, data)]
-        values = {o.value: v for o, v in zip(self._entry.outputs, outputs, strict=True) if o.value is not None}
+        try:
+            outputs = [value_of(leaves) for leaves in function(named, given, data)]
+            values = {o.value: v for o, v in zip(self._entry.outputs, outputs, strict=True) if o.value is not None}
+        except (TypeError, ValueError) as error:
+            raise errors.ArtifactError(
+                f"the manifest of the program {self.name} says something else than its function takes and returns: "
+                f"{error}; expected a file that trainer.save_inference_model wrote"
+            ) from error
         states = {n: arrays[n] for n in self.states}
         return Applied(outputs, states, {**feeds, **named, **values}, [], [], {})
 

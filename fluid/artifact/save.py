@@ -16,6 +16,7 @@ from fluid.artifact.signature import Computation, Entry, Function
 from fluid.artifact.sizes import BATCH_SIZES, STEPS, checked_sizes
 from fluid.artifact.source import Source, key_data
 from fluid.core import Order, Program
+from fluid.session.finite import spoilt, warn_of_spoilt
 from fluid.session.names import Fetch
 from fluid.storage import RENAME_THEM, PathLike, Rename, choose, source_of
 
@@ -64,6 +65,8 @@ def save(
         for name, function in functions.items()
     }
     points = _with_arrays(sources, params, rename, strict)
+    if names := sorted({n for point in points.values() for n in spoilt(point.source.arrays, point.arrays)}):
+        warn_of_spoilt("save_inference_model", names)
     if fold_batch_norm:
         points = {name: _EntryPoint(point.source, *fold(point.source, point.arrays)) for name, point in points.items()}
     if precision in ("bfloat16", "float16"):

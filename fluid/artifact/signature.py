@@ -5,12 +5,45 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fluid.core import Array, FeedSpec, NestedSequenceBatch, Order, SequenceBatch
+from fluid.storage import natural
 
 BATCH = "batch"
 Dims = tuple[int | str, ...]
+# What a manifest must be, see `check_structure`.
+_LIMITS = [[int, int, int], [int, int, type(None)]]
+_ORDER = {"split": [natural], "axes": [natural]}
+_FEED = {
+    **dict.fromkeys(("name", "dtype", "held"), str),
+    "dims": [(str, natural)],
+    "lod_level": lambda level: level in (0, 1, 2),
+    "limits": (None, lambda limits: isinstance(limits, list) and [type(n) for n in limits] in _LIMITS),
+}
+_OUTPUT = {
+    **dict.fromkeys(("name", "value"), (None, str)),
+    "shape": [(None, natural)],
+    "dtype": str,
+    "lod_level": natural,
+}
+_ENTRY = {
+    "feeds": [_FEED],
+    "outputs": [_OUTPUT],
+    "arrays": [str],
+    "functions": [{"sizes": {"*": natural}, "file": str}],
+    "random": bool,
+    "least": natural,
+    "note": (None, str),
+    "orders": (None, {"*": _ORDER}),
+}
+MANIFEST = {
+    "made_with": {"*": str},
+    "platforms": [str],
+    "entries": {"*": _ENTRY},
+    "arrays": {"*": {"file": str, "shape": [natural], "dtype": str, "state": bool}},
+}
 # What is exported: from arrays by name, feeds by name and the data of a random key, or None, to results. Feeds and
 # results are arrays, or tuples of padded data and lengths.
 Computation = Callable[[Mapping[str, Any], Mapping[str, Any], Any], list[Any]]
@@ -126,6 +159,10 @@ class Entry:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Entry":
         """What `to_json` returned; raises KeyError, TypeError or ValueError for anything else."""
+        for described in (*found["feeds"], *found["outputs"]):
+            jnp.dtype(described["dtype"]), jnp.dtype(described.get("held", "float32"))
+            if len(described.get("dims", (0,) * 9)) <= described["lod_level"]:
+                raise ValueError(f"the feed {described['name']} has the dimensions {described['dims']}")
         return cls(
             feeds=tuple(
                 Feed(**{**f, "dims": tuple(f["dims"]), "limits": f["limits"] and tuple(f["limits"])})
@@ -137,7 +174,7 @@ class Entry:
             random=bool(found["random"]),
             least=int(found["least"]),
             note=found["note"],
-            orders=_orders(found.get("orders", {}), found["arrays"]),
+            orders=_orders(found.get("orders") or {}, found["arrays"]),
         )
 
     def sizes_of(self, feeds: Mapping[str, Any]) -> dict[str, int]:

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from fluid import io
+from fluid.formatting import printable
 
 
 def add(commands: Any) -> None:
@@ -21,5 +22,5 @@ def run(given: argparse.Namespace) -> int:
     model = io.load_inference_model(given.old, None, given.model_filename, given.params_filename)
     program = model.program
     io.save_inference_model(given.new, program, program.params, model.feed_target_names, model.fetch_targets)
-    print(f"{given.new}: {', '.join(model.feed_target_names)} -> {', '.join(model.fetch_targets)}")
+    print(printable(f"{given.new}: {', '.join(model.feed_target_names)} -> {', '.join(model.fetch_targets)}"))
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors, io
-from fluid.formatting import scaled, text_table
+from fluid.formatting import printable, scaled, text_table
 from fluid.paths import is_address
 from fluid.storage.folder import Folder
 from fluid.storage.remote import folder_of
@@ -58,14 +58,16 @@ def _inspect_file(path: pathlib.Path) -> int:
     if artifact.is_artifact(path):
         return _inspect_artifact(artifact.load(path))
     arrays, kind = io.load_arrays(path)
-    print(f"{kind} in {path}:\n{_listing({n: {'shape': a.shape, 'dtype': str(a.dtype)} for n, a in arrays.items()})}")
+    listing = _listing({n: {"shape": a.shape, "dtype": str(a.dtype)} for n, a in arrays.items()})
+    print(f"{printable(f'{kind} in {path}')}:\n{listing}")
     return 0
 
 
 def _inspect_artifact(found: Any) -> int:
-    print(f"exported model in {found.path}, for {', '.join(found.platforms)}; checksums are right")
+    print(f"exported model in {found.path}, for {printable(', '.join(found.platforms))}; checksums are right")
     for name, entry in found.entries.items():
-        print(f"\nentry point {name}, {len(entry.functions)} function{'s' if len(entry.functions) > 1 else ''}:")
+        count = len(entry.functions)
+        print(f"\nentry point {printable(name)}, {count} function{'s' if count > 1 else ''}:")
         rows: list[tuple[str, ...]] = [("", "name", "dtype", "shape")]
         rows += [("feed", feed.name, feed.dtype, f"[{', '.join(map(str, feed.dims))}]") for feed in entry.feeds]
         rows += [
@@ -73,7 +75,7 @@ def _inspect_artifact(found: Any) -> int:
         ]
         print(text_table(rows))
         if entry.note:
-            print(entry.note)
+            print(printable(entry.note))
     print(f"\n{_listing({n: {'shape': a.shape, 'dtype': str(a.dtype)} for n, a in found.arrays.items()})}")
     return 0
 
@@ -90,9 +92,9 @@ def _row(folder: Folder, step: int, problem: str | None) -> tuple[str, ...]:
     if problem is not None:
         return str(step), "", "", scaled(size, "B"), "", problem
     meta = folder.meta(step)
-    position = meta["position"]
-    score = meta["score"]
-    shown = f"{score['output']} {score['value']:.6g}" if score and score["value"] is not None else ""
+    position = meta.get("position") or {"epoch": "", "step": ""}
+    score = meta.get("score")
+    shown = f"{score['output']} {score['value']:.6g}" if score and score.get("value") is not None else ""
     return str(step), str(position["epoch"]), str(position["step"]), scaled(size, "B"), shown, "whole"
 
 

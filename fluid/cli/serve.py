@@ -13,6 +13,8 @@ from fluid import errors
 from fluid.serving import Server, Settings
 
 _TOKEN = "FLUID_SERVE_TOKEN"
+# Not FLUID_SERVE_PORT: Kubernetes sets that to tcp://... where a service is called fluid-serve.
+_PORT = "FLUID_SERVE_PORT_NUMBER"
 # The settings that have an argument of their own name, and what it says of them.
 _NUMBERS = {
     "max_batch": "rows that run together, and that a request may have",
@@ -34,7 +36,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="the address to listen on; by default for this machine only"
     )
-    parser.add_argument("--port", type=int, default=8000, help="8000 by default; 0 for any that is free")
+    parser.add_argument(
+        "--port", type=int, help=f"or set {_PORT}, which health checks of containers read; 8000 by default; 0 for any"
+    )
     parser.add_argument(
         "--token-file", type=pathlib.Path, help=f"a file with the token that clients send; or set {_TOKEN}"
     )
@@ -66,7 +70,7 @@ def run(given: argparse.Namespace) -> int:
     server = Server(
         _named(given.model),
         given.host,
-        given.port,
+        _default_port() if given.port is None else given.port,
         token=read_token(given.token_file),
         allow_anonymous=given.allow_anonymous,
         place=given.place,
@@ -76,6 +80,14 @@ def run(given: argparse.Namespace) -> int:
     print(server.url, flush=True)
     server.run()
     return 0 if server.app.failure is None else 1
+
+
+def _default_port() -> int:
+    """Return the port of the environment, or 8000."""
+    text = os.environ.get(_PORT) or "8000"
+    if not (text.isascii() and text.isdigit()):
+        raise errors.ArgumentError(f"found {_PORT}={text[:60]!r}, expected a number: {_PORT}=8000")
+    return int(text)
 
 
 def _named(models: list[str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import pathlib
+import shlex
 import sys
 
 import jax
@@ -34,7 +35,7 @@ def set_compilation_cache(folder: str | os.PathLike[str] | None, max_bytes: int 
       max_bytes: what all files may take together. Those that were used longest ago are removed first.
 
     Raises:
-      ArgumentError: the folder cannot be made, or the bound is not above 0.
+      ArgumentError: the folder cannot be made, or others can write to it, or the bound is not above 0.
 
     Example:
       >>> import fluid
@@ -71,7 +72,8 @@ def keep_compilations() -> None:
     try:
         path = _made(local_path(wanted)) if wanted else _made(_own())
     except (OSError, RuntimeError, errors.ArgumentError) as error:  # RuntimeError: the user has no home directory
-        log.log(logging.WARNING if wanted else logging.INFO, "compiled programs are not kept: %s", error)
+        is_expected = not wanted and not isinstance(error, errors.ArgumentError)
+        log.log(logging.INFO if is_expected else logging.WARNING, "compiled programs are not kept: %s", error)
         return
     _use(path, MAX_BYTES)
 
@@ -92,11 +94,17 @@ def _made(folder: pathlib.Path) -> pathlib.Path:
 
     Raises:
       OSError: it cannot be made, or belongs to somebody else, whose programs would be run.
+      ArgumentError: others can write to it.
     """
     path = folder.expanduser().absolute()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.name == "posix" and path.stat().st_uid != os.getuid():
         raise PermissionError(errno.EACCES, "it belongs to another user", str(path))
+    if os.name == "posix" and path.stat().st_mode & 0o022:
+        raise errors.ArgumentError(
+            f"other users can write to {str(path)!r}, and what lies there is run; expected a folder of this user "
+            f"alone: remove what is in it, then chmod go-w {shlex.quote(str(path))}"
+        )
     return path
 
 

@@ -22,9 +22,9 @@ log = logging.getLogger("fluid")
 class Entries:
     """Compiled programs by key, as JAX asks for them and hands them over.
 
-    A file appears whole or not at all. It begins with a digest of the rest, and is removed when that does not fit.
-    Where the folder cannot be written, nothing is kept. The files that were used longest ago are removed when all files
-    together take more than the bound.
+    A file appears whole or not at all. It begins with a digest of the key and of the rest, and is removed when that
+    does not fit. Where the folder cannot be written, nothing is kept. The files that were used longest ago are removed
+    when all files together take more than the bound.
 
     Args:
       folder: of the files; it is there.
@@ -52,7 +52,7 @@ class Entries:
         except OSError:
             return None
         digest, value = content[:_DIGEST], content[_DIGEST:]
-        is_whole = digest == _digest(value)
+        is_whole = digest == _digest(key, value)
         with contextlib.suppress(OSError):  # another process may have removed it meanwhile
             if is_whole:
                 os.utime(path)
@@ -62,7 +62,7 @@ class Entries:
 
     def put(self, key: str, value: bytes) -> None:
         """Keep a value under a key, in the place of what is there."""
-        content = _digest(value) + value
+        content = _digest(key, value) + value
         if len(content) > self._max_bytes // _PARTS:
             return
         try:
@@ -110,5 +110,6 @@ class Entries:
                 os.unlink(path)
 
 
-def _digest(value: bytes) -> bytes:
-    return hashlib.blake2b(value, digest_size=_DIGEST).digest()
+def _digest(key: str, value: bytes) -> bytes:
+    """Return the checksum of a value and its key, so that a file under the name of another program is not run."""
+    return hashlib.blake2b(value, digest_size=_DIGEST, key=hashlib.blake2b(key.encode()).digest()).digest()

@@ -1,13 +1,16 @@
 """What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
 
 from fluid.core.arguments import (
+    check_switches,
     explain_frozen,
     fitting,
     is_compiled_with_cuda,
     is_positive,
     is_size,
     misfit_of,
+    not_copied,
     one_of,
+    switches_of,
     whole_number,
 )
 from fluid.core.axes import (
@@ -23,8 +26,9 @@ from fluid.core.axes import (
     refuse_mesh,
 )
 from fluid.core.body import Body, inner_frame, leave
-from fluid.core.defaults import as_fluid, default, doubt_reading, is_default
+from fluid.core.defaults import as_fluid, default, doubt_reading, doubt_setting, is_default
 from fluid.core.discovery import Shapes
+from fluid.core.explain import shape_text
 from fluid.core.frame import (
     TEST,
     TRAIN,
@@ -57,7 +61,7 @@ from fluid.core.updates import (
     change_in_place,
     check_not_changed,
     clip_parameters,
-    described,
+    decide,
     record_gradient_clip,
     record_minimize,
 )
@@ -65,6 +69,7 @@ from fluid.core.variables import (
     create_parameter,
     create_state,
     doubt,
+    doubt_labels,
     expect,
     fold_name,
     frozen,
@@ -127,12 +132,14 @@ __all__ = [
     "clip_parameters",
     "create_parameter",
     "create_state",
+    "check_switches",
     "current_frame",
     "data_of",
     "default",
-    "described",
+    "decide",
     "doubt",
     "doubt_reading",
+    "doubt_setting",
     "expect",
     "filled",
     "explain_frozen",
@@ -147,6 +154,7 @@ __all__ = [
     "is_positive",
     "is_size",
     "leave",
+    "doubt_labels",
     "limit_feed",
     "limit_to_probabilities",
     "look_up",
@@ -154,6 +162,7 @@ __all__ = [
     "note_order",
     "misfit_of",
     "name_scope",
+    "not_copied",
     "one_of",
     "own_array",
     "perturbed",
@@ -165,11 +174,13 @@ __all__ = [
     "record_minimize",
     "running",
     "set_state",
+    "shape_text",
     "shared",
     "spread_mask",
     "stack_axes",
     "stack_depth",
     "stand_in",
+    "switches_of",
     "unrecorded",
     "user_site",
     "user_sites",

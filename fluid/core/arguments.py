@@ -112,9 +112,11 @@ def fitting(name: str) -> Callable[[F], F]:
         if inspect.isclass(function):
             _fit_class(function, name)
             return function
+        switches = switches_of(function)
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            check_switches(name, switches, kwargs)
             try:
                 return function(*args, **kwargs)
             except TypeError as error:
@@ -126,6 +128,37 @@ def fitting(name: str) -> Callable[[F], F]:
         return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+def switches_of(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the arguments that are annotated as bool.
+
+    Example:
+      >>> def sort(rows: list, reverse: bool = False): ...
+      >>> switches_of(sort)
+      frozenset({'reverse'})
+    """
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(p.name for p in parameters if p.annotation in (bool, "bool"))
+
+
+def check_switches(name: str, switches: frozenset[str], given: Mapping[str, Any]) -> None:
+    """Refuse text for an argument that is True or False: any text, "False" too, would count as True.
+
+    Args:
+      name: of the function, as users write it.
+      switches: from `switches_of`.
+      given: the keyword arguments of the call.
+
+    Raises:
+      ArgumentTypeError: an argument is text.
+    """
+    for argument in switches.intersection(given):
+        if isinstance(given[argument], str):
+            raise errors.ArgumentTypeError(
+                f"{name}({argument}={given[argument]!r}): expected True or False, and any text would count as True; "
+                f"write {argument}={given[argument].lower() in ('true', 'yes', 'on', '1')}"
+            )
 
 
 def _fit_class(kind: Any, name: str) -> None:
@@ -242,3 +275,19 @@ def name_of(function: Callable[..., Any]) -> str:
         function = function.func
     name = getattr(function, "__name__", type(function).__name__)
     return name if name.isidentifier() else "program"
+
+
+def not_copied(name: str, instead: str) -> Callable[..., Any]:
+    """Return a `__reduce_ex__` that refuses copies and pickles of what holds arrays on devices and open files.
+
+    Args:
+      name: of the class, as users write it.
+      instead: the calls to write.
+    """
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        raise errors.ArgumentTypeError(
+            f"a fluid.{name} cannot be copied or pickled: it holds compiled steps, and arrays of a device; {instead}"
+        )
+
+    return __reduce_ex__

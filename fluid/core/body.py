@@ -66,6 +66,7 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
     frame.declared.feeds.update(child.declared.feeds)  # a layer inside may have limited what may be fed
     frame.declared.uses_randomness |= child.declared.uses_randomness
     frame.made.doubts.extend(child.made.doubts)
+    frame.made.training_doubts.extend(child.made.training_doubts)
     _advance(frame, child.naming.counters)
 
 

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
-from fluid.core.frame import current_frame
+from fluid.core.frame import current_frame, present_frame, warn
 from fluid.core.variables import doubt
 
 T = TypeVar("T", int, str)
@@ -56,4 +56,19 @@ def doubt_reading(message: str) -> None:
       message: both readings, and what to write for each.
     """
     if not current_frame("core.doubt_reading").as_fluid:
+        doubt(message)
+
+
+def doubt_setting(message: str) -> None:
+    """Warn of arguments that are most likely a mistake, inside and outside of program functions.
+
+    A program function makes the object again in each trace, and the warning is given once.
+
+    Args:
+      message: what was found and what to write.
+    """
+    frame = present_frame()
+    if frame is None:
+        warn(message)
+    elif not frame.as_fluid:
         doubt(message)

@@ -9,19 +9,36 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.equations import fixed_noise, is_literal, maker_of, needed_by, squared_batches, unsteady, with_slope
+from fluid.core.equations import (
+    beyond,
+    fixed_noise,
+    is_literal,
+    maker_of,
+    needed_by,
+    negated_cost,
+    squared_batches,
+    unsteady,
+    with_slope,
+)
 from fluid.core.explain import in_own_words, shape_text
 from fluid.core.frame import TRAIN, Array, Frame, current_frame, running, warn
 from fluid.core.nested import NestedSequenceBatch, data_of
 from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import SequenceBatch
 from fluid.core.updates import check_not_changed
+from fluid.core.zeros import stacked_zeros
 
 # For each kind of value that layers expect: its name in a message, and makers whose results are most likely not of it.
 _KINDS = {
-    "probabilities": ("probabilities", {"product", "relu", "tanh"}),
-    "logarithms": ("logarithms of probabilities", {"sigmoid", "softmax", "relu", "product"}),
+    "probabilities": ("probabilities", {"product", "relu", "tanh", "log", "dropout", "norm"}),
+    "shares": (
+        "probabilities of classes, which add up to 1 in each row",
+        {"product", "relu", "tanh", "log", "dropout", "norm", "sigmoid"},
+    ),
+    "logarithms": ("logarithms of probabilities", {"sigmoid", "softmax", "relu", "tanh", "product", "dropout"}),
     "logits": ("logits, which may be any numbers", {"sigmoid", "softmax", "relu", "tanh"}),
+    "labels": ("labels", {"product", "sigmoid", "softmax", "relu", "tanh", "log"}),
+    "scores": ("scores, which may be any numbers", {"sigmoid", "softmax"}),
 }
 _MAKERS = {
     "product": "a matrix product or convolution, which may be any numbers",
@@ -29,6 +46,9 @@ _MAKERS = {
     "softmax": "a softmax, which is between 0 and 1",
     "relu": "a relu, which is never negative",
     "tanh": "a tanh, which is between -1 and 1",
+    "log": "a logarithm, as that of log_softmax",
+    "norm": "a batch_norm, which may be any numbers",
+    "dropout": "a dropout, which sets some of them to 0 and belongs before the activation",
 }
 
 
@@ -151,7 +171,7 @@ def discover(
 
     try:
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
-        _check_leaks(name, closed.consts, batch)
+        _check_leaks(name, frame, closed.consts, batch)
     except Exception as error:
         error.__notes__ = notes  # without what JAX says of its own frames
         if explained is not None:
@@ -280,6 +300,14 @@ def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, 
                 f"the program {program} minimises a loss, but has no trainable parameter: {which}; parameters come "
                 f"from layers such as layers.fc, and ParamAttr(trainable=True) is their default"
             )
+        every = {n for n, s in found.frame.declared.arrays.items() if s.trainable is not None}
+        # A loss is made large on purpose where it moves a part of a net only, as in a GAN.
+        if set(names) == every and (cost := negated_cost(found.jaxpr, loss)):
+            warn(
+                f"the program {program} minimises the negative of layers.{cost}, which is a cost already, smaller for "
+                f"a better net, so that training makes the net worse; return it without the minus: "
+                f"layers.mean(layers.{cost}(...))"
+            )
         tracked = {n: found.parameters[n] for n in names if n in found.parameters}
         moved = with_slope(found.jaxpr, tracked, loss)
         sloped |= moved | (set(names) - set(tracked))
@@ -346,12 +374,31 @@ def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
             f'jax.random.normal(layers.random_key("noise"), x.shape)'
         )
     _warn_of_other_losses(program, found)
-    for doubt in dict.fromkeys(found.frame.made.doubts):
+    declared = found.frame.declared.arrays
+    if found.losses and (pair := stacked_zeros(found.jaxpr, found.parameters, declared, found.moving)):
+        warn(
+            f"{declared[pair[1]].site}: {pair[0]!r} and {pair[1]!r} both start as zeros, and {pair[1]!r} sees the data "
+            f"through {pair[0]!r} alone, so that neither of them learns what tells examples apart; let one start with "
+            f"random numbers, which is the default of layers, or fluid.initializer.Normal(0.0, 0.02)"
+        )
+    levels = {name: spec.lod_level for name, spec in found.frame.declared.feeds.items()}
+    steps = (size for name, level in levels.items() for size in found.feeds[name][0].aval.shape[1 : 1 + level])
+    for line, index, size in beyond(found.jaxpr, {batch, *steps}):
+        warn(
+            f"{line}: the index {index} does not exist in a dimension of size {size}, and JAX takes the nearest one in "
+            f"its place; expected {-size} to {size - 1}"
+        )
+    made = found.frame.made
+    if made.late_clip:
+        warn(
+            f"{made.late_clip}: set_gradient_clip after minimize clips nothing, since it holds for "
+            f"the calls of minimize that follow; call it before optimizer.minimize(loss)"
+        )
+    for doubt in dict.fromkeys([*made.doubts, *(made.training_doubts if found.losses else ())]):
         warn(doubt)
-    for expected, variable in zip(found.frame.made.expected, found.expected, strict=True):
+    for expected, variable in zip(made.expected, found.expected, strict=True):
         takes, wrong = _KINDS[expected.kind]
-        maker = maker_of(found.jaxpr, variable)
-        if maker in wrong:
+        if maker := next((m for m in (maker_of(found.jaxpr, variable), expected.made) if m in wrong), None):
             warn(
                 f"{expected.layer} at {expected.site} takes {takes}, and is given the result of {_MAKERS[maker]}; "
                 f"{expected.instead}"
@@ -378,10 +425,19 @@ def warn_of_random_constants(program: str, found: Discovery, other: Discovery, a
         )
 
 
-def _check_leaks(program: str, constants: Sequence[Any], batch: int) -> None:
+def _check_leaks(program: str, frame: Frame, constants: Sequence[Any], batch: int) -> None:
     """Refuse a program that works on what belongs to the inside of a loop, or to another program, which is over."""
     for value in constants:
         if isinstance(value, jax.core.Tracer):
+            made = next((n for n, v in (frame.given.parameters | frame.given.states).items() if v is value), None)
+            if made is not None:
+                raise errors.ProgramError(
+                    f"{frame.declared.arrays[made].site}: the parameter {made!r} is created inside of a function that "
+                    f"JAX traces by itself, as jax.lax.scan, fori_loop, while_loop, cond, jax.jit and jax.checkpoint "
+                    f"do, so that the program {program} cannot hold it; write layers.scan (one set of parameters), "
+                    f"layers.repeat (a set for each repetition), layers.while_loop, layers.cond or layers.remat, or "
+                    f"create it outside: w = layers.create_parameter(shape=[...])"
+                )
             raise errors.ProgramError(
                 f"the program {program} uses a value {value.dtype}{shape_text(value.shape, batch)} outside the loop or "
                 f"block, or the program, that computes it. Hand it out of a loop or block first: rnn.output(h) inside "

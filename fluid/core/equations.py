@@ -1,5 +1,7 @@
 """What the equations of a traced program show: what a loss depends on, and mistakes that shapes alone do not reveal."""
 
+import hashlib
+import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,6 +19,14 @@ _FLAT = frozenset({"stop_gradient", "sign", "floor", "ceil", "round"})
 _LAYOUT = frozenset({"reshape", "broadcast_in_dim", "transpose", "squeeze", "convert_element_type", "copy"})
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 _SUMS = frozenset({"add", "sub", "add_any"})
+# Equations that stand for those of the function that they call.
+_GROUPS = frozenset({"jit", "pjit", "closed_call", "checkpoint", "remat2"})
+# Layers of losses that are smaller for a better net.
+_COSTS = frozenset(
+    "bpr_loss cross_entropy dice_loss hsigmoid huber_loss kldiv_loss linear_chain_crf log_loss margin_rank_loss "
+    "mse_loss nce npair_loss rank_loss sampled_softmax_with_cross_entropy sigmoid_cross_entropy_with_logits "
+    "sigmoid_focal_loss smooth_l1 softmax_with_cross_entropy square_error_cost ssd_loss warpctc yolov3_loss".split()
+)
 # Sets labels apart from the names that users give values for `jax.checkpoint`.
 _LABEL = "fluid:"
 _JAX = os.path.dirname(jax.__file__) + os.sep
@@ -96,7 +106,7 @@ def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str]
     """Note for each variable which sources move it, unless a computation is flat, or its results of certain kinds."""
     for equation in jaxpr.eqns:
         inputs = [frozenset() if is_literal(v) else moving.get(v, frozenset()) for v in equation.invars]
-        inner = _called(equation)
+        inner = called(equation)
         if inner is not None:
             inside = dict(zip(inner.invars, inputs, strict=True))
             _spread(inner, inside, flat, kinds)
@@ -176,7 +186,7 @@ def fixed_noise(jaxpr: Any, moving: Collection[Any], batch: int) -> list[str]:
 def _draws_rows(equation: Any, moving: Collection[Any], batch: int) -> bool:
     """Return whether an equation draws random numbers for each row of the batch from a constant key."""
     inputs = [not is_literal(v) and v in moving for v in equation.invars]
-    inner = _called(equation)
+    inner = called(equation)
     if inner is None:
         return equation.primitive.name == "random_bits" and not any(inputs) and batch in equation.outvars[0].aval.shape
     inside = {v for v, moves in zip(inner.invars, inputs, strict=True) if moves}
@@ -186,6 +196,56 @@ def _draws_rows(equation: Any, moving: Collection[Any], batch: int) -> bool:
         if any(not is_literal(v) and v in inside for v in each.invars):
             inside |= {*each.outvars}
     return False
+
+
+def negated_cost(jaxpr: Any, loss: Any) -> str | None:
+    """Return the layer of a loss, such as "cross_entropy", whose negative a program minimises; None where it does not.
+
+    Args:
+      jaxpr: the equations.
+      loss: the variable that is minimised.
+    """
+    makers, negative = _Makers(jaxpr), False
+    while len(origins := makers.origins(loss)) == 1:
+        equation, makers = origins[0]
+        layer = str(equation.source_info.name_stack).partition("/")[0]
+        if layer in _COSTS:
+            return layer if negative else None
+        name = equation.primitive.name
+        values = [v for v in equation.invars if not is_literal(v)]
+        known = ("neg", "reduce_sum", "div") if len(values) > 1 else ("neg", "reduce_sum", "div", "mul", "add", "sub")
+        if name not in known or not values or name in ("div", "reduce_sum") and is_literal(equation.invars[0]):
+            return None
+        below = name in ("mul", "div") and any(is_literal(v) and v.val < 0 for v in equation.invars)
+        negative ^= below or name == "neg" or name == "sub" and is_literal(equation.invars[0])
+        loss = values[0]
+    return None
+
+
+def beyond(jaxpr: Any, unknown: Collection[int]) -> list[tuple[str, int, int]]:
+    """Return the user's line, the index and the size for each constant index of an element that does not exist.
+
+    JAX reads an element that exists by `slice`, and others by `dynamic_slice`, which takes the nearest one.
+
+    Args:
+      jaxpr: the equations.
+      unknown: sizes that stand for others, such as that of the batch.
+    """
+    makers = {v: e for e in jaxpr.eqns for v in e.outvars}
+    found: dict[tuple[str, int, int], None] = {}
+    for equation in jaxpr.eqns:
+        for inner in inner_jaxprs(equation):
+            found |= dict.fromkeys(beyond(inner, unknown))
+        if equation.primitive.name != "dynamic_slice":
+            continue
+        for start, size in zip(equation.invars[1:], equation.invars[0].aval.shape, strict=True):
+            chosen = None if is_literal(start) else makers.get(start)
+            if chosen is None or chosen.primitive.name != "select_n" or not is_literal(chosen.invars[1]):
+                continue
+            index = int(chosen.invars[1].val)
+            if size not in unknown and not -size <= index < size:
+                found[user_line(equation), index, size] = None
+    return list(found)
 
 
 def has_arrays(constants: Sequence[Any]) -> bool:
@@ -206,8 +266,8 @@ def maker_of(jaxpr: Any, variable: Any) -> str | None:
       variable: the value.
 
     Returns:
-      "product" for a matrix product or a convolution, with or without a bias; "sigmoid", "softmax", "relu" or "tanh";
-      None for everything else.
+      "product" for a matrix product or a convolution, with or without a bias; "sigmoid", "softmax", "relu", "tanh", or
+      "log" also for a log_softmax; None for everything else.
     """
     makers = [_kind_of(*origin) for origin in _Makers(jaxpr).origins(variable)]
     if "product" in makers:
@@ -224,15 +284,30 @@ def _kind_of(equation: Any, makers: "_Makers") -> str | None:
     """
     name = equation.primitive.name
     terms = equation.invars if name in _SUMS else equation.outvars
-    if any(made.primitive.name in _PRODUCTS for term in terms for made, _ in makers.origins(term)):
+    if any(_is_product(*origin) for term in terms for origin in makers.origins(term)):
         return "product"
+    if name == "sub":  # of a log_softmax: x - log(sum(exp(x)))
+        logs = [origin for origin in makers.origins(equation.invars[1]) if origin[0].primitive.name == "log"]
+        sums = [e.primitive.name for log, inside in logs for e, _ in inside.origins(log.invars[0])]
+        return "log" if sums == ["reduce_sum"] else None
     if name == "div":  # of a softmax both come from one exponential: exp(x) / sum(exp(x))
         above, below = ([e for e, _ in makers.origins(v)] for v in equation.invars)
         is_softmax = len(above) == len(below) == 1 and below[0].primitive.name == "reduce_sum"
         return "softmax" if is_softmax and below[0].invars[0] in above[0].outvars else None
     if name == "custom_jvp_call":
         return "relu" if _is_relu(equation.params["call_jaxpr"].jaxpr) else None
-    return {"logistic": "sigmoid", "tanh": "tanh"}.get(name)
+    return {"logistic": "sigmoid", "tanh": "tanh", "log": "log"}.get(name)
+
+
+def _is_product(equation: Any, makers: "_Makers") -> bool:
+    """Return whether an equation is a matrix product whose result may be any numbers.
+
+    Products of softmaxes with each other or with one-hot rows are not: they mix or pick probabilities.
+    """
+    if equation.primitive.name not in _PRODUCTS:
+        return False
+    factors = [origin for v in equation.invars for origin in makers.origins(v)]
+    return len(factors) < 2 or not all(e.primitive.name == "eq" or _kind_of(e, m) == "softmax" for e, m in factors)
 
 
 def _is_relu(jaxpr: Any) -> bool:
@@ -240,7 +315,7 @@ def _is_relu(jaxpr: Any) -> bool:
     if len(jaxpr.eqns) != 1:
         return False
     equation = jaxpr.eqns[0]
-    inner = _called(equation)
+    inner = called(equation)
     if inner is not None:
         return _is_relu(inner)
     return equation.primitive.name == "max" and any(is_literal(v) and v.val == 0 for v in equation.invars)
@@ -311,6 +386,64 @@ def count(jaxpr: Any) -> int:
     return sum(1 + sum(map(count, inner_jaxprs(equation))) for equation in jaxpr.eqns)
 
 
+def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
+    """Return a checksum of the equations that targets are computed from, the same in each process with one JAX.
+
+    Names, arrays that Python made, and functions that only group equations, such as `jax.checkpoint`, do not count.
+
+    Args:
+      jaxpr: the equations.
+      targets: variables, or literals.
+
+    Example:
+      >>> jaxprs = [jax.make_jaxpr(f)(1.0).jaxpr for f in (jnp.sin, jax.checkpoint(jnp.sin), jnp.cos)]
+      >>> first, grouped, other = (digest(jaxpr, jaxpr.outvars) for jaxpr in jaxprs)
+      >>> first == grouped, first == other
+      (True, False)
+    """
+    found = hashlib.blake2b(digest_size=16)
+    numbers: dict[Any, str] = {}
+    fresh = itertools.count()
+
+    def number(variable: Any) -> str:
+        if is_literal(variable):
+            return str(variable.val) if np.ndim(variable.val) == 0 else str(variable.aval)
+        if variable not in numbers:  # dtypes take long to write, and show in the equations that convert
+            numbers[variable] = f"{next(fresh)} {getattr(variable.aval, 'shape', '')}"
+        return numbers[variable]
+
+    def add(equations: Sequence[Any]) -> None:
+        for equation in equations:
+            inner = list(inner_jaxprs(equation))
+            name = equation.primitive.name
+            if name == "name":
+                numbers[equation.outvars[0]] = number(equation.invars[0])
+            elif name in _GROUPS and len(inner) == 1 and len(inner[0].invars) == len(equation.invars):
+                numbers.update(zip(inner[0].invars, map(number, equation.invars), strict=True))
+                add(live_equations(inner[0]))
+                numbers.update(zip(equation.outvars, map(number, inner[0].outvars), strict=True))
+            else:
+                settings = [f"{key}={text}" for key, text in _settings(equation)]
+                read = map(number, equation.invars)
+                made = map(number, equation.outvars)
+                found.update("\n".join([name, *settings, *read, *made, ""]).encode())
+                for function in inner:
+                    add(live_equations(function))
+
+    add(live_equations(jaxpr, targets))
+    return found.hexdigest()
+
+
+def _settings(equation: Any) -> Iterator[tuple[str, str]]:
+    """Yield the settings of an equation as text; names, functions and objects shown by their address are left out."""
+    for key, value in equation.params.items():
+        if callable(value) or "jaxpr" in key or key in ("branches", "name"):
+            continue
+        text = repr(sorted(map(str, value))) if isinstance(value, set | frozenset) else repr(value)
+        if " at 0x" not in text:
+            yield key, text
+
+
 def uses(jaxpr: Any, primitive: str) -> bool:
     """Whether an equation is of a primitive with this name, inner functions included.
 
@@ -358,7 +491,7 @@ class _Makers:
             return self.origins(equation.invars[0])
         if equation.primitive.name == "select_n":
             return [origin for case in equation.invars[1:] for origin in self.origins(case)]
-        inner = _called(equation)
+        inner = called(equation)
         if inner is None:
             return [(equation, self)]
         makers = _Makers(inner, self, dict(zip(inner.invars, equation.invars, strict=True)))
@@ -377,7 +510,7 @@ def _behind(targets: Collection[Any], makers: Mapping[Any, Any]) -> Iterator[Any
             yield equation
 
 
-def _called(equation: Any) -> Any:
+def called(equation: Any) -> Any:
     """The equations of the function that one calls, if it does nothing but call it."""
     inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit", "closed_call") else None
     return None if inner is None else inner.jaxpr

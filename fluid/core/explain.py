@@ -212,9 +212,17 @@ def _raised_by_jax(error: Exception) -> bool:
     return traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_JAX)
 
 
-def shape_text(sizes: Sequence[int], batch: int) -> str:
+def shape_text(sizes: Sequence[int], batch: int | None) -> str:
     """A shape as messages show it: `[batch, 4]` for `[37, 4]`, where 37 stands for the batch size."""
-    return f"[{', '.join('batch' if size == batch else str(size) for size in sizes)}]"
+    rest = ["batch" if size == batch else str(size) for size in sizes[1:]]
+    return f"[{', '.join([*(rows_text(size, batch) for size in sizes[:1]), *rest])}]"
+
+
+def rows_text(rows: int, batch: int | None) -> str:
+    """The size of a first dimension as messages show it, `3 * batch` for rows of which each became three."""
+    if not batch or not rows or rows % batch:
+        return str(rows)
+    return "batch" if rows == batch else f"{rows // batch} * batch"
 
 
 def _needs_numbers(place: str, what: str, instead: str) -> errors.ProgramError:

@@ -89,6 +89,7 @@ class FeedSpec:
         numbers to `low <= v <= high`; `v == also` is valid too.
       site: the user's line that declared it.
       allow_nan: whether NaN is data that the program expects.
+      labels: how a loss reads the data: "shares" of the classes in each row, "signs" of -1 or 1, or empty.
     """
 
     name: str
@@ -99,6 +100,7 @@ class FeedSpec:
     limits: tuple[int, int, int | None] | None = None
     site: str = ""
     allow_nan: bool = False
+    labels: str = ""
 
     @functools.cached_property
     def held(self) -> np.dtype:
@@ -188,14 +190,15 @@ class Minimization(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """A value that a layer reads as probabilities, as their logarithms, or as logits.
+    """A value that a layer reads as probabilities, as their logarithms, as logits or as other scores.
 
     Attributes:
       layer: such as "layers.cross_entropy".
       site: the user's line that called the layer.
       value: the array.
-      kind: "probabilities", "logarithms" or "logits".
+      kind: "probabilities", "shares", "logarithms", "logits", "labels" or "scores".
       instead: the call to write where the value is something else.
+      made: the kind of layer that says that it made the value, "dropout" or "norm", or None.
     """
 
     layer: str
@@ -203,6 +206,7 @@ class Expected(NamedTuple):
     value: Any
     kind: str
     instead: str
+    made: str | None
 
 
 @dataclass
@@ -274,7 +278,9 @@ class Made:
       minimizations: what `optimizer.minimize` recorded, in order.
       expected: values that layers take for probabilities, their logarithms, or logits; discovery checks them.
       doubts: what layers take for a mistake, although it can be computed, as sentences.
+      training_doubts: the same for programs that minimise a loss; in others it is none.
       gradient_clip: what `clip.set_gradient_clip` gave, for the `minimize` calls that follow.
+      late_clip: the user's line that gave it where only earlier calls of `minimize` are known; else "".
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -283,7 +289,9 @@ class Made:
     minimizations: list[Minimization] = field(default_factory=list)
     expected: list[Expected] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    training_doubts: list[str] = field(default_factory=list)
     gradient_clip: Any = None
+    late_clip: str = ""
 
 
 @dataclass
@@ -314,6 +322,7 @@ class Frame:
       labelling: whether named values in there carry their names in the equations, see `core.equations.label`.
       freezing: whether this is the inside of `with fluid.frozen():`.
       as_fluid: whether layers are called by a program or model that was written for Fluid, see `core.as_fluid`.
+      known: the parameters as the discovery of the program declared them, by name; empty while it is discovered.
       frozen: names of the parameters and states that this run leaves as they are, although the program would not.
       awaited: names of the values after which this run ends, as far as they are not computed yet; None for a run of
         the whole function.
@@ -332,6 +341,7 @@ class Frame:
     labelling: bool = False
     freezing: bool = False
     as_fluid: bool = False
+    known: dict[str, ParameterSpec] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     awaited: set[str] | None = None
     given: Given = field(default_factory=Given)

@@ -25,7 +25,7 @@ from fluid.core.discovery import (
     warn_of_likely_mistakes,
     warn_of_random_constants,
 )
-from fluid.core.equations import count, has_arrays, last_values, uses
+from fluid.core.equations import count, digest, has_arrays, last_values, uses
 from fluid.core.explain import in_own_words
 from fluid.core.frame import (
     TEST,
@@ -114,6 +114,7 @@ class Program(SpelledElsewhere):
       aliases: other names of named values: the name of a layer for its last result, such as "fc_0" for "fc_0.tmp_2",
         and the key of an output for the value that is returned under it.
       lookups: parameters of which rows are looked up.
+      digest: a checksum of what its losses are computed from; empty where nothing is minimised.
       equations: how many equations the function is, those inside of loops and branches counted once.
       convolves: whether one of them is a convolution.
       shared: the shared functions that it calls, by name.
@@ -141,6 +142,7 @@ class Program(SpelledElsewhere):
     """
 
     origins: Mapping[str, Origin] = {}
+    digest = ""
     equations = 0
     convolves = False
     orders: Mapping[str, Order] = {}
@@ -185,6 +187,7 @@ class Program(SpelledElsewhere):
         trained = dict.fromkeys(name for m in self.minimizes for name in m.parameters)
         self.unused = unused_parameters(found, tuple(trained))
         self._note_equations(found)
+        self.digest = digest(found.jaxpr, found.losses) if found.losses else ""
         self.shared = frame.declared.shared
         self.random = frame.declared.uses_randomness
         self._bodies = frame.declared.bodies
@@ -418,6 +421,7 @@ class Program(SpelledElsewhere):
         """Run the function; returns what the run read and wrote, and the outputs."""
         declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
         frame = Frame(mode, self.precision, labelling=labelling, frozen=frozen, given=given, declared=declared)
+        frame.known = self.parameters
         if until is not None:
             if not until:
                 return frame, []

@@ -69,7 +69,30 @@ def create_parameter(
     lines = user_lines() if kind and frame.discovering else ()
     sizes = _sizes(name, shape)
     spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, _site(frame), kind, lines, layer)
+    if kind and frame.known:
+        _check_same_layer(frame, spec)
     return _named_array(_as_frozen(frame, spec), whole=not rows_only)
+
+
+def _check_same_layer(frame: Frame, spec: ParameterSpec) -> None:
+    """Refuse an automatic name that stood for a parameter of another layer when the program was discovered.
+
+    So it is where a layer is created in one mode only, and the numbers in the names of later layers differ.
+
+    Raises:
+      ParameterError: the line that creates the parameter now created another one then.
+    """
+    first = frame.known.get(spec.name)
+    if first is None or first.site == spec.site:
+        return
+    then = next((name for name, known in frame.known.items() if known.site == spec.site and known.kind), None)
+    if then is not None:
+        raise errors.ParameterError(
+            f"{spec.site}: the parameter {spec.name!r} of {frame.mode} mode would be that of another layer, created in "
+            f"training at {first.site}; there, the name here is {then!r}. Automatic names count layers, so that a "
+            f"layer that one mode leaves out, as under `if layers.is_training():`, changes the numbers of those after "
+            f'it; give that layer a name of its own: name="auxiliary"'
+        )
 
 
 def named_array(name: str) -> jax.Array:
@@ -183,6 +206,12 @@ def set_state(name: str, value: jax.Array) -> None:
                 f"the state {name!r} is {before.dtype}{list(before.shape)}, and was given a value of shape "
                 f"{list(jnp.shape(value))}; reshape it to {list(before.shape)} first"
             )
+        if not jnp.issubdtype(before.dtype, jnp.inexact) and jnp.issubdtype(jnp.result_type(value), jnp.inexact):
+            doubt(
+                f"the state {name!r} holds {before.dtype} and is given {jnp.result_type(value)}, whose fractions are "
+                f"cut off in each step; declare it layers.create_state(..., dtype='float32'), or convert the value: "
+                f"layers.cast(value, '{before.dtype}')"
+            )
         frame.made.states[name] = jnp.asarray(value, before.dtype)
 
 
@@ -267,10 +296,20 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
 
     Of floating-point data, `high` itself is valid too.
 
-    Does nothing when the value is not a feed itself: what was computed is on the device.
+    Integers that the program itself holds are checked at once; what was computed is on the device, and is not checked.
+
+    Raises:
+      ArgumentError: integers of the program lie outside.
     """
     frame = current_frame("core.limit_feed")
     name = frame.fact(value, "feed")
+    if name is None and frame.discovering and _is_written(value):
+        array = np.asarray(value)
+        bad = array[((array < low) | (array >= high)) & (array != also)]
+        if bad.size:
+            raise errors.ArgumentError(
+                f"the number {bad.flat[0]} does not exist here; expected {low} <= value < {high}"
+            )
     if name is None or not frame.discovering:
         return
     spec = frame.declared.feeds[name]
@@ -279,6 +318,12 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
         high = min(high, spec.limits[1])
         also = also if also == spec.limits[2] else None
     frame.declared.feeds[name] = replace(spec, limits=(low, high, also))
+
+
+def _is_written(value: Any) -> bool:
+    """Return whether a value is an array of NumPy, or a list of integers as the user wrote them."""
+    written = isinstance(value, list | tuple) and all(isinstance(v, int) for v in value)
+    return written or isinstance(value, np.ndarray)
 
 
 def limit_to_probabilities(value: Any, also: int | None = None) -> None:
@@ -294,29 +339,46 @@ def limit_to_probabilities(value: Any, also: int | None = None) -> None:
         limit_feed(value, 0, 1 if frame.declared.feeds[name].held.kind == "f" else 2, also)
 
 
+def doubt_labels(value: Any, labels: str) -> None:
+    """Note how a loss reads the labels of a feed, so that the feeder can check the labels of its first minibatch.
+
+    Args:
+      value: the labels; nothing is noted when they are not a feed itself.
+      labels: "shares" of the classes in each row, or "signs" of -1 or 1.
+    """
+    frame = current_frame("core.doubt_labels")
+    name = frame.fact(value, "feed")
+    if name is not None and frame.discovering:
+        frame.declared.feeds[name] = replace(frame.declared.feeds[name], labels=labels)
+
+
 def expect(kind: str, layer: str, value: Any, instead: str) -> None:
     """Note how a layer reads a value. Discovery warns if the equations show another kind of value.
 
     Args:
-      kind: "probabilities", "logarithms" (of probabilities) or "logits".
+      kind: "probabilities", "shares" (probabilities that add up to 1), "logarithms" (of probabilities), "logits", or
+        "scores" (any numbers).
       layer: such as "layers.log_loss".
       value: an array or a sequence batch.
       instead: the call to write where the value is something else.
     """
     frame = current_frame("core.expect")
     if frame.discovering and not frame.inside_loop:
-        frame.made.expected.append(Expected(layer, user_site(), data_of(value), kind, instead))
+        made = frame.fact(value, "made")
+        frame.made.expected.append(Expected(layer, user_site(), data_of(value), kind, instead, made))
 
 
-def doubt(message: str) -> None:
+def doubt(message: str, training: bool = False) -> None:
     """Note what is most likely a mistake, so that discovery warns of it, once.
 
     Args:
       message: what was found and what to write; the user's line is put in front.
+      training: whether it is a mistake only in a program that minimises a loss.
     """
     frame = current_frame("core.doubt")
     if frame.discovering:
-        frame.made.doubts.append(f"{user_site()}: {message}")
+        kept = frame.made.training_doubts if training else frame.made.doubts
+        kept.append(f"{user_site()}: {message}")
 
 
 def _site(frame: Frame) -> str:
@@ -416,6 +478,12 @@ def _overridden(name: str, value: Any, given: Any) -> Any:
       FeedError: it is not.
     """
     sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
+    held = data_of(value).dtype
+    if jnp.issubdtype(data_of(given).dtype, jnp.inexact) and not jnp.issubdtype(held, jnp.inexact):
+        raise errors.FeedTypeError(
+            f"the override of {name!r} holds floating-point numbers, expected {held}: fractions would be cut off; "
+            f"feed={{{name!r}: value.astype('{held}')}}"
+        )
     if not isinstance(given, SequenceBatch | NestedSequenceBatch) and jnp.ndim(given) == 0:
         numbers = jnp.full_like(value.data if sequence else value, given)
         return value.with_data(filled(value.with_data(numbers), 0)) if sequence else numbers

@@ -3,9 +3,11 @@
 import html
 from collections.abc import Collection, Iterable, Sequence
 
+from fluid.formatting.plain import printable
+
 
 def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Rows of as many cells each, aligned.
+    """Rows of as many cells each, aligned; control characters in cells are escaped.
 
     Args:
       rows: the cells, the header among them.
@@ -17,7 +19,7 @@ def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> st
       fc_0.w_0     8
       fc_0.b_0    12
     """
-    rows = list(rows)
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(

@@ -7,7 +7,7 @@ from typing import Any
 from fluid import errors
 from fluid.trainer import BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
 from fluid.trainer.evaluation.values import Every, Interval
-from fluid.trainer.handlers import check_signature
+from fluid.trainer.handlers import check_signature, warn_of_return
 
 PeriodicFunction = Callable[[Any], Any]
 """What `every` and `once` take: a function of an EndStepEvent, or of an EndEpochEvent where they count epochs."""
@@ -92,7 +92,8 @@ class _Periodic(Handler):
             self._call(event)
 
     def _call(self, event: EndStepEvent | EndEpochEvent) -> None:
-        self._function(event)
+        if (returned := self._function(event)) is not None:
+            warn_of_return(self._function, returned)
 
 
 class _Once(_Periodic):

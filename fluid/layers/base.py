@@ -32,11 +32,13 @@ def layer(function: F) -> F:
     The `__init__` of a class stands for the class.
     """
     name = function.__qualname__.removesuffix(".__init__")
+    switches = core.switches_of(function)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         frame = core.current_frame(f"layers.{name}")
         try:
+            core.check_switches(f"layers.{name}", switches, kwargs)
             with jax.named_scope(name):
                 return function(*args, **kwargs)
         except Exception as error:
@@ -478,5 +480,4 @@ def describe(value: Any) -> str:
     """Dtype and shape of a value, for messages: "batch" stands for the size that a program is discovered with."""
     frame = core.current_frame("layers")
     array = value if is_sequence(value) else dense(value)
-    sizes = ["batch" if d == frame.placeholder_batch else str(d) for d in array.shape]
-    return f"{array.dtype}[{', '.join(sizes)}]"
+    return f"{array.dtype}{core.shape_text(array.shape, frame.placeholder_batch)}"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import layer
@@ -110,6 +111,11 @@ def _checked(spec: core.FeedSpec) -> core.FeedSpec:
         raise errors.ArgumentError(
             f'layers.data({spec.name!r}, dtype={spec.dtype!r}): no such dtype; use "float32" or "int64"'
         ) from error
+    if str(spec.held) == "float32" and str(np.dtype(spec.dtype)) == "float64":
+        core.doubt_reading(
+            f"layers.data({spec.name!r}, dtype='float64') is held and computed in float32; write dtype='float32', or "
+            f"enable 64 bits: jax.config.update('jax_enable_x64', True)"
+        )
     if spec.lod_level not in (0, 1, 2):
         raise errors.ArgumentError(
             f"layers.data({spec.name!r}, lod_level={spec.lod_level}): expected 0 for examples of one shape, 1 for "

@@ -130,9 +130,10 @@ def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
     """Record a value `[..., size]` plus a bias `[size]`; where there is none, return the value."""
     array = base.dense(total)
     bias = this.bias(bias_attr, [array.shape[-1]], array.dtype)
-    if bias is None:
-        return total
-    return output_looked_up(this, _sum([total, bias]), computed(total, lambda rows: rows + bias))
+    if bias is not None:
+        total = output_looked_up(this, _sum([total, bias]), computed(total, lambda rows: rows + bias))
+    this.frame.note(total, made="product")
+    return total
 
 
 def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: ParamSetting) -> Any:
@@ -149,6 +150,11 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
         raise errors.ShapeError(
             f"{this.name}: input {describe(value)} cannot keep {num_flatten_dims} leading dimensions and flatten the "
             f"rest; expected at least two dimensions, [batch, features]"
+        )
+    if 0 in x.shape[keep:]:
+        raise errors.ShapeError(
+            f"{this.name}: input {describe(value)} has no numbers to map; a slice that begins at the end of a "
+            f"dimension is empty, as x[:, 4:5] of 4 columns, of which the last is x[:, 3:4]"
         )
     if core.is_default(num_flatten_dims) and row_dims(value) == 1 and x.ndim == 3 and x.shape[1] > 1:
         time, features = x.shape[1:]

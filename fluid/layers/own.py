@@ -1,6 +1,7 @@
 """What layers of your own need beside parameters: the mode, random keys, and arrays that they keep between steps."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,24 @@ def is_training() -> bool:
       float32[batch, 4]
     """
     return core.current_frame("layers.is_training").mode == core.TRAIN
+
+
+class _IsTraining:
+    """A function that refuses `if layers.is_training:`, which would always be true."""
+
+    def __init__(self, function: Callable[[], bool]):
+        functools.update_wrapper(self, function)
+
+    def __call__(self) -> bool:
+        return self.__wrapped__()  # type: ignore[attr-defined]
+
+    def __bool__(self) -> bool:
+        raise errors.ArgumentTypeError(
+            "layers.is_training is a function, which is always true as a condition; call it: if layers.is_training():"
+        )
+
+
+is_training = _IsTraining(is_training)
 
 
 @layer
@@ -87,6 +106,18 @@ class State:
         """
         core.current_frame("layers.create_state")
         core.set_state(self.name, jax.lax.stop_gradient(value))
+
+
+def _refuse(self: State, name: str, value: Any) -> None:
+    """Refuse an assignment, with the call that changes a state."""
+    raise errors.MissingNameError(
+        f"the state {self.name!r}: found an assignment to {name!r}, expected the call that sets its value for the next "
+        f"step: state.update(value)",
+        name=name,
+    )
+
+
+State.__setattr__ = _refuse  # type: ignore[assignment, method-assign]
 
 
 @layer

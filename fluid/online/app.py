@@ -7,18 +7,20 @@ from typing import Any
 
 from fluid import errors, protocol
 from fluid.online.metrics import Metrics
-from fluid.remote.rows import Columns, Packed
+from fluid.remote.rows import Columns, Packed, check_count
 from fluid.serving.access import Access
 from fluid.serving.bodies import Bodies
-from fluid.serving.replies import Refusal, Reply, refused, said
+from fluid.serving.replies import Refusal, Reply, message, refused, said, without_folders
 from fluid.serving.request import Request, answer
 from fluid.serving.settings import Settings
+from fluid.serving.waiting import Worker
 
 LOG = logging.getLogger("fluid.online")
 _LINES = ("application/x-ndjson", "application/jsonl")
 _TENSORS = ("application/octet-stream", "application/json")
 _KEY = "idempotency-key"
 _VERBS = ("start", "pause", "resume", "save", "publish", "stop")
+_MOST_FIELDS = 1024
 _MOST_VERBS = 4  # at once: each holds a thread until the step under way is done
 _OPEN = {"/health/live", "/health/ready"}
 _STATUS = {
@@ -50,8 +52,9 @@ class App:
         self._online = online
         self._settings = settings
         self._access = access
-        self._bodies = Bodies(settings)
+        self.bodies = Bodies(settings)
         self._metrics = Metrics(online.status)
+        self._worker = Worker()
         self._verbs = 0
         self._live = False
         self._paths: dict[str, tuple[str, Endpoint]] = {
@@ -95,7 +98,7 @@ class App:
         try:
             return await self._endpoint(path, request)(request)
         except errors.FluidError as error:
-            return _refused(error)
+            return self._refused(error)
         except Exception:  # of ours; what it says is for the log
             LOG.exception("a request failed")
             return refused(Refusal(500, "the trainer failed on this request"))
@@ -130,24 +133,34 @@ class App:
                 415, f"found the Content-Type {kind[:60]!r}, expected {_LINES[0]} for a JSON object in each line, or "
                 f"{' or '.join(_TENSORS)} for tensors"
             )  # fmt: skip
-        with self._bodies.counted() as pending:
-            body = await self._bodies.read(request, pending)
+        with self.bodies.counted() as pending:
+            body = await self.bodies.read(request, pending)
             request.record.received = len(body)
-            length = self._bodies.json_length(headers.get(protocol.HEADER_LENGTH) if kind in _TENSORS else None, body)
-            accepted, rows = await asyncio.to_thread(self._accept, kind, body, length, headers.get(_KEY))
-        return said({"first": accepted.first, "rows": rows, "repeated": accepted.repeated})
+            length = self.bodies.json_length(headers.get(protocol.HEADER_LENGTH) if kind in _TENSORS else None, body)
+            if len(body) > protocol.LONG:  # one after the other: several at once would leave the event loop no time
+                packed = await self._worker.do(lambda: self._read(kind, body, length))
+            else:
+                packed = await asyncio.to_thread(self._read, kind, body, length)
+            # In another thread, since a disk is waited for; what several threads accept is written together.
+            accepted = await asyncio.to_thread(self._online.accept, packed, headers.get(_KEY))
+        return said({"first": accepted.first, "rows": packed.rows, "repeated": accepted.repeated})
 
-    def _accept(self, kind: str, body: bytes, length: int | None, key: str | None) -> Any:
-        """Check rows and accept them, in a thread, since a disk is waited for."""
-        packed = self._packed(_lines(body) if kind in _LINES else self._columns(body, length))
-        return self._online.accept(packed, key), packed.rows
+    def _read(self, kind: str, body: bytes, length: int | None) -> Packed:
+        """Check rows."""
+        return self._packed(self._lines(body) if kind in _LINES else self._columns(body, length))
+
+    def _lines(self, body: bytes) -> list[dict[str, Any]]:
+        check_count(body.count(b"\n"), self._online.max_rows)
+        protocol.check_lists(body)
+        return _lines(body, self._online.rows.most_numbers)
 
     def _columns(self, body: bytes, length: int | None) -> Columns:
-        columns: Columns = self._online.rows.unpack(body, length, self._settings.max_inputs)
+        most = self._settings.max_inputs, self._online.max_rows, self._settings.max_body
+        columns: Columns = self._online.rows.unpack(body, length, *most)
         return columns
 
     def _packed(self, minibatch: Any) -> Packed:
-        packed: Packed = self._online.rows.pack(minibatch)
+        packed: Packed = self._online.rows.pack(minibatch, self._settings.max_body)
         return packed
 
     def _verb(self, name: str) -> Endpoint:
@@ -158,14 +171,14 @@ class App:
                 raise Refusal(503, f"{_MOST_VERBS} requests wait for the trainer already; ask again later")
             self._verbs += 1
             try:
-                return said(await asyncio.to_thread(getattr(self._online, name)))
+                return self._told(await asyncio.to_thread(getattr(self._online, name)))
             finally:
                 self._verbs -= 1
 
         return do
 
     async def _status(self, request: Request) -> Reply:
-        return said(await asyncio.to_thread(self._online.status))
+        return self._told(await asyncio.to_thread(self._online.status))
 
     async def _signature(self, request: Request) -> Reply:
         return said(self._online.signature())
@@ -180,6 +193,20 @@ class App:
     async def _is_ready(self, request: Request) -> Reply:
         return said({"ready": self.ready}, 200 if self.ready else 503)
 
+    def _refused(self, error: errors.FluidError) -> Reply:
+        """The reply that tells an error."""
+        status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), None)
+        if status is None:
+            return refused(error, self._online.folders)
+        headers = {"retry-after": "1"} if status in (429, 503) else {}
+        text = message(error, self._online.folders)
+        return said({"error": text, "kind": type(error).__name__}, status, headers)
+
+    def _told(self, status: dict[str, Any]) -> Reply:
+        """The reply that tells a status, without the folders in the error that ended training."""
+        error = status["error"]
+        return said(status if error is None else {**status, "error": without_folders(error, self._online.folders)})
+
     async def _lifespan(self, receive: Any, send: Any) -> None:
         """From start to end of the server, as ASGI has it."""
         await receive()
@@ -187,11 +214,16 @@ class App:
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self.draining = True
+        self._worker.close()
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def _lines(body: bytes) -> list[dict[str, Any]]:
+def _lines(body: bytes, most: int | None) -> list[dict[str, Any]]:
     """The rows of JSON lines: an object of fields by name in each.
+
+    Args:
+      body: the lines.
+      most: how many numbers a row has at most, which a long line is checked for before it is read; None for any number.
 
     Raises:
       ProtocolError: a line is something else, or there is none.
@@ -200,19 +232,12 @@ def _lines(body: bytes) -> list[dict[str, Any]]:
     for number, line in enumerate(body.split(b"\n"), 1):
         if not line.strip():
             continue
+        if most is not None and len(line) > protocol.LONG and line.count(b",") > most + _MOST_FIELDS:
+            raise errors.ProtocolError(f"line {number}: found {line.count(b',')} commas, and a row has {most} numbers")
         try:
-            rows.append(protocol.read_json(line))
+            rows.append(protocol.read_json(line, in_thread=True))
         except errors.ProtocolError as error:
             raise errors.ProtocolError(f"line {number}: {error}") from error
     if not rows:
         raise errors.ProtocolError('found no line, expected a JSON object in each, as in {"x": [0.5, 1], "y": 1}')
     return rows
-
-
-def _refused(error: errors.FluidError) -> Reply:
-    """The reply that tells an error."""
-    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), None)
-    if status is None:
-        return refused(error)
-    headers = {"retry-after": "1"} if status in (429, 503) else {}
-    return said({"error": str(error), "kind": type(error).__name__}, status, headers)

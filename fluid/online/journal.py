@@ -3,9 +3,12 @@
 import collections
 import contextlib
 import hashlib
+import itertools
 import json
+import logging
 import os
 import pathlib
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +18,7 @@ from typing import Any, NamedTuple
 from fluid import errors
 from fluid.session.interrupts import InterruptGuard
 
+LOG = logging.getLogger("fluid.online")
 _FORMAT = 1
 _TABLES = """
     CREATE TABLE entries (
@@ -25,7 +29,12 @@ _TABLES = """
         number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, first INTEGER NOT NULL, digest BLOB NOT NULL
     );
     CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE INDEX second_copy ON notes (name, value) WHERE name <> 'next';
 """
+_BRING_BACK = "Bring back a copy of the whole folder"
+_STATEMENTS = [statement.strip() for statement in _TABLES.split(";")[:-1]]
+# How many rows were acknowledged, twice; see `Journal._last`.
+_LAST = re.compile(rb"([0-9]{20}) \1\n")
 
 
 class Accepted(NamedTuple):
@@ -62,7 +71,7 @@ class _Asked:
     def __init__(self, body: bytes, head: int, rows: int, key: str | None, note: tuple[str, str] | None):
         self.body, self.head, self.rows = body, head, rows
         self.key, self.note = key, note
-        self.digest = hashlib.blake2b(body, digest_size=16).digest()
+        self.digest = _digest(body, head)
         self.outcome: Future[Accepted] = Future()
 
 
@@ -71,6 +80,10 @@ class Journal:
 
     The database is in WAL mode, each commit is synced, and one process at a time has it. Several threads may use it;
     what they append at the same time is committed together, since to wait for the disk is what takes the time.
+
+    SQLite takes what follows a damaged byte of its WAL for a commit that was not completed, and drops it without a
+    word. So the number of acknowledged rows is written to a small file beside the database as well, after each commit
+    and without a sync: the file is never ahead of the disk, and complete unless the machine loses its power.
 
     Args:
       path: of the database; made when it is not there.
@@ -86,7 +99,8 @@ class Journal:
       next: the position of the next row.
 
     Raises:
-      JournalError: another process has the journal, or it is damaged or of another kind, or cannot be made.
+      JournalError: another process has the journal, or it is damaged or of another kind, or cannot be made; or rows
+        are missing that were acknowledged.
 
     Example:
       >>> journal = Journal("journal.db", {"batch_size": 2}, max_rows=3)
@@ -118,12 +132,15 @@ class Journal:
         self._db = self._opened()
         try:
             self._check_settings(settings)
-            self.next = int(self._note("next") or 0)
             self._passed = 0
+            with self._telling("read"):
+                self.next = int(self._note("next") or 0)
+                found = self._db.execute("SELECT first, first + rows, length(body) FROM entries ORDER BY first")
+                entries = found.fetchall()
             # The ends and sizes of the entries that were not passed yet.
-            found = self._db.execute("SELECT first + rows, length(body) FROM entries ORDER BY first")
-            self._waiting = collections.deque(found.fetchall())
+            self._waiting = collections.deque((end, size) for _, end, size in entries)
             self._waiting_bytes = sum(size for _, size in self._waiting)
+            self._check_complete([(first, end) for first, end, _ in entries])
         except BaseException:
             self._db.close()
             raise
@@ -181,17 +198,17 @@ class Journal:
         """
         with self._lock, self._telling("read"):
             found = self._db.execute(
-                "SELECT first, rows, head, body, digest FROM entries WHERE first < ? AND "
+                "SELECT first, rows, head, CAST(body AS BLOB), digest FROM entries WHERE first < ? AND "
                 "first >= coalesce((SELECT max(first) FROM entries WHERE first <= ?), 0) ORDER BY first",
                 (stop, start),
             ).fetchall()
         entries = []
         reached = start
         for first, rows, head, body, digest in found:
-            if hashlib.blake2b(body, digest_size=16).digest() != digest:
+            if digest not in (_digest(body, head), _digest(body)):
                 raise errors.JournalError(
                     f"the rows from {first} on in {str(self._path)!r} are not what was written: the disk has changed "
-                    f"them. Bring back a copy of the whole folder"
+                    f"them. {_BRING_BACK}"
                 )
             entries.append(Entry(first, rows, head, body))
             if first <= reached:
@@ -217,17 +234,19 @@ class Journal:
             self.changed.notify_all()
 
     def drop(self, position: int) -> None:
-        """Remove the entries that lie before a position as a whole."""
+        """Remove the entries that lie before a position as a whole; the newest one stays, which ends at `next`."""
         with self._lock, self._telling("written"), self._transaction():
-            self._db.execute("DELETE FROM entries WHERE first + rows <= ?", (position,))
+            self._db.execute("DELETE FROM entries WHERE first + rows <= ?", (min(position, self.next - 1),))
 
     def close(self) -> None:
         """Give the database back."""
         with self._lock:
             self._db.close()
+            self._last.close()
 
     def _opened(self) -> sqlite3.Connection:
         with self._telling("opened"):
+            self._keep_private()
             database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
             try:
                 # The lock is held until the process ends, however it ends.
@@ -235,9 +254,14 @@ class Journal:
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute("BEGIN IMMEDIATE")
-                if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    for statement in _TABLES.split(";")[:-1]:
+                self._check_whole(database)
+                known = [sql for (sql,) in database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")]
+                if not set(known) <= set(_STATEMENTS):
+                    raise errors.JournalError(f"{str(self._path)!r} is no journal, or damaged: found {known}")
+                for statement in _STATEMENTS:
+                    if statement not in known:  # a journal of an earlier version has no second copy
                         database.execute(statement)
+                if not known:
                     database.execute("INSERT INTO notes VALUES ('format', ?)", (str(_FORMAT),))
                 database.execute("COMMIT")
             except BaseException:
@@ -245,6 +269,60 @@ class Journal:
                 raise
         _sync(self._path.parent)
         return database
+
+    def _keep_private(self) -> None:
+        """Make the files such that other users cannot read them; SQLite gives its own the mode of the database."""
+        # No file is opened that is there: to close it would give back the lock that SQLite has on it.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        wal = self._path.with_name(f"{self._path.name}-wal")
+        for path in (self._path, wal, self._path.with_suffix(".last")):
+            if path.is_file() and path.stat().st_mode & 0o077:
+                path.chmod(0o600)
+
+    def _check_whole(self, database: sqlite3.Connection) -> None:
+        """Check the pages of the database; the bytes of rows are checked when they are read."""
+        problem = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise errors.JournalError(
+                f"the journal {str(self._path)!r} is not what was written: {problem}. {_BRING_BACK}"
+            )
+
+    def _check_complete(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Check that no row is missing between the oldest one and the last one that was acknowledged.
+
+        Args:
+          spans: the first position of each entry, and the one behind its last.
+        """
+        for (_, end), (first, _) in itertools.pairwise([*spans, (self.next, self.next)]):
+            if end != first:
+                raise errors.JournalError(
+                    f"the rows from {min(end, first)} on in {str(self._path)!r} are not what was written: an entry "
+                    f"ends before the row {end}, and the next one begins with {first}. {_BRING_BACK}"
+                )
+        path = self._path.with_suffix(".last")
+        with self._telling("opened"):
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+            self._last = os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
+        text = self._last.read()
+        match = _LAST.fullmatch(text)
+        acknowledged = int(match[1]) if match else 0
+        if self.next < acknowledged:
+            self._last.close()
+            raise errors.JournalError(
+                f"the rows {self.next} to {acknowledged - 1} were acknowledged and are not in {str(self._path)!r}: the "
+                f"disk has changed or lost a part of the journal. {_BRING_BACK}, or remove {str(path)!r} to go on "
+                f"without these rows"
+            )
+        if text and not match:
+            LOG.warning("%s is damaged, and written anew; the journal beside it has no flaw", path)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Write down how many rows are on disk, outside of the database."""
+        with contextlib.suppress(OSError):  # they are on disk all the same
+            self._last.seek(0)
+            self._last.write(b"%020d %020d\n" % (self.next, self.next))
 
     def _check_settings(self, settings: Mapping[str, Any]) -> None:
         with self._telling("read"):
@@ -257,7 +335,7 @@ class Journal:
             if known is None:
                 with self._transaction():
                     self._write("settings", json.dumps(settings, sort_keys=True))
-            elif json.loads(known) != dict(settings):
+            elif known != json.dumps(settings, sort_keys=True):
                 raise errors.JournalError(
                     f"{str(self._path)!r} holds the rows of a stream with {known}, found "
                     f"{json.dumps(settings, sort_keys=True)}; give the same as before, or another folder to start anew"
@@ -290,7 +368,7 @@ class Journal:
         with self._telling("written"), self._transaction():
             for asked in group:
                 try:
-                    known = self._known(asked.key, asked.digest)
+                    known = self._known(asked)
                     if known is None:
                         self._check_room(asked.rows, len(asked.body), first, sum(size for _, size in added))
                 except (errors.OnlineError, errors.FeedError) as error:
@@ -302,6 +380,7 @@ class Journal:
                     first += asked.rows
                     added.append((first, len(asked.body)))
         self.next = first
+        self._acknowledge()
         self._waiting += added
         self._waiting_bytes += sum(size for _, size in added)
         for asked, outcome in zip(group, told, strict=True):
@@ -318,19 +397,20 @@ class Journal:
             self._write(*asked.note)
         if asked.key is not None:
             made = self._db.execute(
-                "INSERT INTO keys (key, first, digest) VALUES (?, ?, ?)", (asked.key, first, asked.digest)
+                "INSERT INTO keys (key, first, digest) VALUES (?, ?, ?)",
+                (asked.key, first, _digest(asked.digest, first)),
             )
             self._db.execute("DELETE FROM keys WHERE number <= ?", ((made.lastrowid or 0) - self._max_keys,))
 
-    def _known(self, key: str | None, digest: bytes) -> Accepted | None:
-        if key is None:
+    def _known(self, asked: "_Asked") -> Accepted | None:
+        if asked.key is None:
             return None
-        found = self._db.execute("SELECT first, digest FROM keys WHERE key = ?", (key,)).fetchone()
+        found = self._db.execute("SELECT first, digest FROM keys WHERE key = ?", (asked.key,)).fetchone()
         if found is None:
             return None
-        if found[1] != digest:
+        if found[1] not in (_digest(asked.digest, found[0]), _digest(asked.body)):
             raise errors.OnlineError(
-                f"other rows were sent with the key {key!r} before; expected the same rows again, or a new key"
+                f"other rows were sent with the key {asked.key!r} before; expected the same rows again, or a new key"
             )
         return Accepted(found[0], True)
 
@@ -375,11 +455,18 @@ class Journal:
         """Tell errors of the database as those of the journal."""
         try:
             yield
-        except sqlite3.Error as error:
-            reason = str(error)
+        except errors.FluidError:
+            raise
+        except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: damaged text or numbers
+            reason = getattr(error, "strerror", None) or str(error)
             if "locked" in reason:
                 reason = "another OnlineTrainer is at work there; end it, or give this one a folder of its own"
             raise errors.JournalError(f"the journal {str(self._path)!r} cannot be {what}: {reason}") from error
+
+
+def _digest(body: bytes, number: int | str = "") -> bytes:
+    """Return a checksum of bytes and of the number that belongs to them, which earlier versions left out."""
+    return hashlib.blake2b(body, digest_size=16, salt=str(number).encode()[:16]).digest()
 
 
 def _sync(folder: pathlib.Path) -> None:

@@ -3,7 +3,9 @@
 import dataclasses
 import logging
 import math
+import os
 import pathlib
+import stat
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -66,6 +68,8 @@ class OnlineTrainer(AcceptsRows, SpelledElsewhere):
 
     Attributes:
       rows: checks rows, and makes messages of them.
+      folders: what clients are told instead of the folders that messages name.
+      max_rows: how many rows may wait to be trained on.
 
     Raises:
       FluidError: the program has a mistake, as for `fluid.Trainer`.
@@ -123,6 +127,7 @@ class OnlineTrainer(AcceptsRows, SpelledElsewhere):
         self._checkpoint_every = whole_number("OnlineTrainer", "checkpoint_every", checkpoint_every)
         least = len(self._split.span(1)) + 1
         max_rows = whole_number("OnlineTrainer", "max_rows", max_rows, least)
+        self.max_rows = max_rows
         max_bytes = whole_number("OnlineTrainer", "max_bytes", max_bytes)
         window = whole_number("OnlineTrainer", "test_window", test_window)
         if publish_every is not None:
@@ -135,6 +140,9 @@ class OnlineTrainer(AcceptsRows, SpelledElsewhere):
         self._publish_every = publish_every
         self._publisher = None if publish_to is None else Publisher(publish_to, {**(export or {}), "fetch": fetch})
         self._path = _made(folder)
+        self.folders = {str(self._path): "the folder of the training"}
+        if self._publisher is not None:
+            self.folders[str(self._publisher.folder)] = "the folder of versions"
         self._making = (program_func, optimizer, options)
         settings = {"batch_size": self._split.batch_size, "test_every": self._split.test_every}
         self._journal = Journal(self._path / "journal.db", settings, max_rows, max_bytes, least)
@@ -352,6 +360,11 @@ def _made(folder: PathLike) -> pathlib.Path:
         raise errors.JournalError(
             f"no journal can be kept in {str(path)!r}: {error.strerror}; expected a folder that can be written"
         ) from error
+    if os.name == "posix" and path.stat().st_mode & 0o022:
+        try:
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
+        except PermissionError:  # it belongs to somebody else, as a mounted volume may
+            LOG.warning("other users can write to %s, and replace the journal there; expected chmod go-w", path)
     return path
 
 

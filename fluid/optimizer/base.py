@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, Self
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.core import whole_number
+from fluid.core import warn, whole_number
 from fluid.lazy import optax
 from fluid.missing import not_called
 from fluid.optimizer.parts import (
@@ -26,6 +26,7 @@ from fluid.optimizer.parts import (
     updates_done,
 )
 from fluid.param_attr import ParamAttr
+from fluid.regularizer import L2Decay
 
 _NO_RATE = (
     "an optax transformation does not say its learning rate, so that it can be neither read nor set; use an optimizer "
@@ -34,6 +35,12 @@ _NO_RATE = (
     "        def rule(self):\n"
     "            return optax.adamw(self.learning_rate)\n"
     "    fluid.Trainer(program, Mine(learning_rate=0.001))"
+)
+
+# Settings of rules that go the wrong way, or compute NaN, with a negative number.
+_NOT_NEGATIVE = (
+    *("epsilon", "l1", "l2", "initial_accumulator_value"),
+    *("weight_decay", "lamb_weight_decay", "lars_weight_decay", "lars_coeff"),
 )
 
 not_called("fluid.optimizer", "fluid.optimizer.SGD(0.1), fluid.optimizer.Adam(1e-3) or another one of it")
@@ -186,8 +193,8 @@ class Minimizer:
           ('fc_0.b_0',)
         """
         names = self.parameter_list if parameter_list is None else parameter_list
-        clip = grad_clip or core.current_frame("optimizer.minimize").made.gradient_clip
-        first = core.record_minimize(loss, self if clip is None else self.clipped_by(clip), names, no_grad_set)
+        clip = core.current_frame("optimizer.minimize").made.gradient_clip
+        first = core.record_minimize(loss, _with_clip(self, grad_clip, clip), names, no_grad_set)
         if first is not None and not same_rate(first.declared_rate, self.declared_rate):
             core.warn(
                 f"{type(self).__name__} is given another learning rate than when the program was discovered: "
@@ -237,6 +244,11 @@ class Optimizer(Minimizer):
     def __post_init__(self) -> None:
         kind = type(self).__name__
         rate = self.learning_rate
+        if type(rate) is int and rate == 0:
+            warn(
+                f"{kind}(learning_rate=0) trains nothing; a quotient of whole numbers is written with one slash, as "
+                f"in 1 / 10, and a rate that is meant to be zero is 0.0"
+            )
         if not callable(rate) and (isinstance(rate, bool) or not isinstance(rate, Real) or not 0 <= rate):
             raise errors.ArgumentError(
                 f"{kind}(learning_rate={rate!r}): expected a number from 0 on, or a schedule; "
@@ -259,6 +271,62 @@ class Optimizer(Minimizer):
                 raise errors.ArgumentError(
                     f"{kind}({name}={decay!r}): expected a decay from 0 to below 1, as in {name}=0.9"
                 )
+        if type(self).__module__.startswith("fluid."):  # elsewhere these names may mean something else
+            self._check_numbers()
+            self._doubt_numbers()
+
+    def _check_numbers(self) -> None:
+        """Refuse numbers with which the rule of an optimizer of fluid moves nowhere, or away from the minimum.
+
+        Raises:
+          ArgumentError: there is one.
+        """
+        kind = type(self).__name__
+        for name in ("rho", "decay", "momentum"):
+            share = getattr(self, name, 0)
+            if isinstance(share, int | float) and (share >= 1 or (share < 0 and name != "momentum")):
+                raise errors.ArgumentError(
+                    f"{kind}({name}={share!r}): expected a share from 0 to below 1, as in {name}=0.9; with 1, what is "
+                    f"gathered never fades"
+                )
+        for name in _NOT_NEGATIVE:
+            number = getattr(self, name, 0)
+            if hasattr(number, "regularization_coeff"):
+                raise errors.ArgumentTypeError(
+                    f"{kind}({name}={number!r}): expected a number: {name}={number.regularization_coeff!r}"
+                )
+            if isinstance(number, int | float) and number < 0:
+                raise errors.ArgumentError(
+                    f"{kind}({name}={number!r}): expected 0 or a positive number: {name}={-number!r}"
+                )
+
+    def _doubt_numbers(self) -> None:
+        """Warn of numbers in the place of each other, and of two decays of the weights."""
+        kind = type(self).__name__
+        rate = self.learning_rate
+        for name, next_to in (("beta1", "beta2"), ("momentum", "")):
+            share = getattr(self, name, None)
+            swapped = isinstance(share, float) and (share > 0.99 if next_to else 0 < share <= 0.1)
+            if swapped and isinstance(rate, float) and rate >= 0.5:
+                core.doubt_setting(
+                    f"{kind}({rate!r}, {share!r}): the learning rate comes first, and {rate!r} is a usual "
+                    f"{name}; write {kind}(learning_rate=0.001, {name}={rate!r}"
+                    f"{f', {next_to}={share!r}' if next_to else ''})"
+                )
+        beta1, beta2, weight_decay = (getattr(self, name, None) for name in ("beta1", "beta2", "weight_decay"))
+        if beta1 is not None and beta2 is not None and beta1 > max(0.9, beta2):
+            core.doubt_setting(
+                f"{kind}(beta1={beta1!r}, beta2={beta2!r}): beta1, the decay of the mean, is usually the smaller one; "
+                f"in the other order it is {kind}(beta1={beta2!r}, beta2={beta1!r})"
+            )
+        decay = self.regularization
+        if weight_decay and isinstance(decay, L2Decay) and decay.regularization_coeff:
+            core.doubt_setting(
+                f"{kind}(regularization={decay!r}) decays weights twice: {kind} decays them beside the gradient "
+                f"already, by weight_decay={weight_decay!r}. Set that alone: "
+                f"{kind}(weight_decay={decay.regularization_coeff!r}); fluid.optimizer.Adam has the decay in the "
+                f"gradient"
+            )
 
     @property
     def declared_rate(self) -> Rate | None:
@@ -373,8 +441,28 @@ def as_optimizer(value: OptimizerLike) -> Minimizer:
         return _minimizer(value)
     with core.running(core.Frame(settings_only=True)) as frame:
         found = _minimizer(value())
-    clip = frame.made.gradient_clip
-    return found if clip is None else found.clipped_by(clip)
+    return _with_clip(found, frame.made.gradient_clip)
+
+
+def innermost(optimizer: Minimizer) -> Minimizer:
+    """Return the optimizer inside of all wrappers."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def _with_clip(optimizer: Minimizer, *clips: Any) -> Minimizer:
+    """Return the optimizer with the first of these clips that is given. Its own clip goes before them."""
+    given = [clip for clip in (getattr(innermost(optimizer), "grad_clip", None), *clips) if clip is not None]
+    if not given:
+        return optimizer
+    for clip in given:
+        if clip != given[0]:
+            core.doubt_setting(
+                f"gradients are clipped once, by the clip of the optimizer, else that of minimize, else that of "
+                f"set_gradient_clip: {given[0]!r} counts, and {clip!r} has no effect; leave one of them out"
+            )
+    return optimizer.clipped_by(given[0])
 
 
 def _minimizer(found: Any) -> Minimizer:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fluid.core import Parameter, described
+from fluid.core import Parameter, decide
 from fluid.lazy import optax
 from fluid.missing import not_called
 from fluid.optimizer.adam import Adam
@@ -182,8 +182,11 @@ class Muon(Optimizer):
         """Muon for matrices, Adam for everything else."""
         by_adam = self.use_adam_fn or (lambda parameter: False)
 
+        def label(name: str, value: Any) -> str:
+            return "muon" if value.ndim == 2 and not decide("use_adam_fn", by_adam, name, value) else "adam"
+
         def labels(params: Any) -> Any:
-            return {n: "muon" if p.ndim == 2 and not by_adam(described(n, p)) else "adam" for n, p in params.items()}
+            return {name: label(name, value) for name, value in params.items()}
 
         muon = optax.contrib.muon(
             self.learning_rate,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core import Parameter, described
+from fluid.core import Parameter, decide
 from fluid.lazy import optax
 
 Rate = float | Callable[[Any], Any]
@@ -73,7 +73,8 @@ def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[
     """The mask of the parameters that a function does not exclude; None when there is no function."""
     if exclude is None:
         return None
-    return lambda params: {n: not exclude(described(n, p)) for n, p in params.items()}
+    argument = "exclude_from_weight_decay_fn"
+    return lambda params: {n: not decide(argument, exclude, n, p) for n, p in params.items()}
 
 
 def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:

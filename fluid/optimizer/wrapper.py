@@ -120,7 +120,7 @@ class Lookahead(Wrapper):
 
     Args:
       inner_optimizer: a fluid optimizer or an optax transformation.
-      alpha: how far the slow weights go towards the parameters, from 0 to 1.
+      alpha: how far the slow weights go towards the parameters, above 0 and up to 1.
       k: the slow weights move once in so many updates, at least 1.
 
     Raises:
@@ -139,9 +139,10 @@ class Lookahead(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         whole_number("Lookahead", "k", self.k)
-        if not 0 <= self.alpha <= 1:
+        if not 0 < self.alpha <= 1:
             raise errors.ArgumentError(
-                f"Lookahead(alpha={self.alpha!r}): expected a number from 0 to 1, as in alpha=0.5"
+                f"Lookahead(alpha={self.alpha!r}): expected a number above 0 and up to 1, as in alpha=0.5; with 0 the "
+                f"parameters go back to where they started every {self.k} updates"
             )
 
     def start(self, params: Any) -> LookaheadState:

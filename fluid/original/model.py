@@ -5,6 +5,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from fluid import errors
+from fluid.core import Program
 from fluid.original.parameters import MODEL, read_model, read_model_params
 from fluid.original.program import SavedProgram
 from fluid.paths import local_path
@@ -12,15 +13,15 @@ from fluid.storage import instead, recognized
 
 
 class InferenceModel(NamedTuple):
-    """What `load_inference_model` returns, in the original's order.
+    """The result of `load_inference_model`, in the order of PaddlePaddle Fluid.
 
     Attributes:
-      program: the program function; `program.params` are its parameters.
+      program: the program function, whose `program.params` are its parameters; a Program for an exported model.
       feed_target_names: names of its feeds.
       fetch_targets: names of its outputs.
     """
 
-    program: SavedProgram
+    program: SavedProgram | Program
     feed_target_names: list[str]
     fetch_targets: list[str]
 
@@ -35,12 +36,12 @@ def load_inference_model(
 ) -> InferenceModel:
     """Load an inference model that the original saved, into a Session if there is one; see `fluid.io`."""
     folder = local_path(dirname, errors.ParameterFileError)
-    if recognized(folder) not in ("exported", "original parameters") and (found := instead(folder, "original")):
+    if recognized(folder) != "original parameters" and (found := instead(folder, "original")):
         raise errors.ParameterFileError(found)
     if folder.is_file():
         raise errors.ParameterFileError(
-            f"{str(folder)!r} is a file, expected a folder that save_inference_model of the original wrote; an "
-            f"exported model is run by fluid.Inferencer(param_path={str(folder)!r})"
+            f"{str(folder)!r} is a file of unknown kind, expected an exported model of fluid, or a folder that "
+            f"save_inference_model of the original wrote"
         )
     if not folder.is_dir():
         raise errors.ParameterFileError(

@@ -111,10 +111,10 @@ class Population(Trainer):
         vary = {} if vary is None else vary
         self.seeds = _seeds(size, seeds, vary)
         self._varied = Varied(function, vary, len(self.seeds))
-        if not vary and len(set(self.seeds)) == 1:
+        if len(set(self.seeds)) == 1 and all(value == values[0] for values in vary.values() for value in values):
             warn(
                 f"Population(seeds={list(self.seeds)}): the members have one seed, and nothing varies, so that they "
-                f"are the same training; leave seeds= out for the seeds 0, 1, 2 ..., or give vary="
+                f"are the same training; leave seeds= out for the seeds 0, 1, 2 ..., or give vary= other values"
             )
         self.vary = {name: list(values) for name, values in vary.items()}
         self._session_type = functools.partial(_opened, Members(self._varied, self.seeds))

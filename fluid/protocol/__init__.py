@@ -2,9 +2,11 @@
 
 from fluid.protocol.messages import (
     HEADER_LENGTH,
+    LONG,
     InferRequest,
     InferResponse,
     Wanted,
+    check_lists,
     read_json,
     read_request,
     read_response,
@@ -12,16 +14,19 @@ from fluid.protocol.messages import (
     write_response,
 )
 from fluid.protocol.signature import Output, Signature, from_tensors, padded_as_before, to_tensors
-from fluid.protocol.tensors import Tensor
+from fluid.protocol.tensors import Tensor, count_numbers
 
 __all__ = [
     "HEADER_LENGTH",
+    "LONG",
     "InferRequest",
     "InferResponse",
     "Output",
     "Signature",
     "Tensor",
     "Wanted",
+    "check_lists",
+    "count_numbers",
     "from_tensors",
     "padded_as_before",
     "read_json",

@@ -1,5 +1,6 @@
 """Requests and answers of the Open Inference Protocol, version 2, over HTTP: to bytes and back."""
 
+import collections
 import functools
 import json
 import math
@@ -87,10 +88,20 @@ class _Header(NamedTuple):
 _KNOWN: dict[tuple[bytes, int], _Header] = {}
 _MOST_KNOWN = 256
 _SHORT = 2048  # bytes
+LONG = 1 << 16
+"""Bytes of JSON from which on reading them takes milliseconds, so that a server reads them in another thread."""
+# Python frees a million lists at once, and looks through them for garbage, while no other thread runs. Long JSON with
+# more than these is refused: no tensor needs strings, and rows of numbers, which are lists, have some length.
+_MOST_LISTS, _MOST_STRINGS = 1 << 19, 1 << 17
 
 
-def read_json(text: bytes) -> dict[str, Any]:
+def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
     """An object of strict JSON: UTF-8, no name twice, no NaN, not nested too deeply.
+
+    Args:
+      text: the JSON.
+      in_thread: let other threads run between the numbers of a long text, which takes up to three times as long, and
+        refuse a long text of many lists or strings.
 
     Raises:
       ProtocolError: it is something else.
@@ -100,8 +111,13 @@ def read_json(text: bytes) -> dict[str, Any]:
       Traceback (most recent call last):
       fluid.errors.ProtocolError: no JSON: the name 'a' stands twice in one object
     """
+    in_thread = in_thread and len(text) > LONG
+    if in_thread:
+        check_lists(text)
+        if text.count(b'"') + text.count(b"\\") > _MOST_STRINGS:
+            raise errors.ProtocolError(f"no JSON of tensors: found more than {_MOST_STRINGS} quotes; send numbers")
     try:
-        found = _DECODER.decode(text.decode("utf-8"))
+        found = (_YIELDING if in_thread else _DECODER).decode(text.decode("utf-8"))
     except RecursionError:
         raise errors.ProtocolError("no JSON: it is nested too deeply") from None
     except ValueError as error:  # bad UTF-8, bad JSON, a number of thousands of digits
@@ -109,6 +125,18 @@ def read_json(text: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise errors.ProtocolError(f"expected a JSON object, found {type(found).__name__}")
     return found
+
+
+def check_lists(text: bytes) -> None:
+    """Refuse JSON of very many lists and objects.
+
+    Raises:
+      ProtocolError: there are too many.
+    """
+    if text.count(b"[") + text.count(b"{") > _MOST_LISTS:
+        raise errors.ProtocolError(
+            f"found more than {_MOST_LISTS} lists and objects; send flat data, binary tensors or several requests"
+        )
 
 
 def read_request(body: bytes, header_length: int | None = None, most_inputs: int = 64) -> InferRequest:
@@ -175,12 +203,18 @@ def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: 
         told = _told(tensor.name, array.dtype, array.shape)
         if tensor.name in binary:
             chunks.append(tensors.to_bytes(array))
-            told["parameters"] = {"binary_data_size": len(chunks[-1])}
+            described.append(_ENCODER.encode(told | {"parameters": {"binary_data_size": len(chunks[-1])}}))
         else:
-            told["data"] = tensors.to_json(array)
-        described.append(told)
-    text = _ENCODER.encode({**header, key: described}).encode()
+            described.append(f'{_ENCODER.encode(told)[:-1]},"data":[{_numbers(array)}]}}')
+    text = f'{_ENCODER.encode(header)[:-1]},"{key}":[{",".join(described)}]}}'.encode()
     return b"".join([text, *chunks]), len(text)
+
+
+def _numbers(array: np.ndarray) -> str:
+    """Return the numbers of an array as JSON has them, in pieces, between which other threads run."""
+    flat = array.reshape(-1)
+    pieces = (flat[i : i + tensors.PIECE] for i in range(0, len(flat), tensors.PIECE))
+    return ",".join(_ENCODER.encode(tensors.to_json(piece))[1:-1] for piece in pieces)
 
 
 def _told(name: str, dtype: np.dtype, shape: Sequence[int]) -> dict[str, Any]:
@@ -209,7 +243,7 @@ def _split(body: bytes, header_length: int | None) -> tuple[bytes, memoryview]:
 
 def _read_header(header: bytes, most_inputs: int) -> _Header:
     """What the JSON of a request says."""
-    found = read_json(header)
+    found = read_json(header, in_thread=True)
     parameters = _parameters(found, "the request")
     inputs = _listed(found, "inputs", most_inputs)
     if not inputs:
@@ -316,8 +350,8 @@ def _seed(parameters: Mapping[str, Any]) -> int | None:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = collections.Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the name {twice[:60]!r} stands twice in one object")
     return found
 
@@ -326,5 +360,17 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON; what is not finite is sent as a binary tensor")
 
 
+def _int(digits: str) -> int:
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    return float(digits)
+
+
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
+# The decoder is C code, which holds the lock of the interpreter to its end; where it calls Python, other threads run.
+_YIELDING = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_no_constant, parse_int=_int, parse_float=_float
+)  # fmt: skip
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))

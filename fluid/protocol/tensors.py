@@ -35,6 +35,8 @@ _MOST_DIMENSIONS = 32
 _MOST_SIZE = 2**31 - 1
 # A tensor with a size of 0 has no bytes that bound how many rows it names, each of which costs time and memory.
 _MOST_EMPTY = 1024
+PIECE = 8192
+"""Numbers that are converted at once: NumPy lets no other thread run meanwhile."""
 ANY = -1  # a size that differs from row to row
 
 
@@ -127,7 +129,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
             raise errors.ProtocolError(f"tensor {short(name)}: found {len(data)} rows, and the shape {list(shape)}")
         return Tensor(name, data)
     try:
-        array = np.asarray(data)
+        array = _array(data)
     except ValueError:
         raise errors.ProtocolError(
             f"tensor {short(name)}: its rows differ in length; for rows of any length the shape has -1 there, as in "
@@ -144,12 +146,48 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
 
 def _holds_numbers(data: list[Any], depth: int = 1) -> bool:
     """Return whether lists hold numbers and booleans only, and are nested no deeper than a tensor has dimensions."""
-    found = set(map(type, data))
+    found = _types(data)
     if not found <= {int, float, bool, list}:
         return False
     if list not in found:
         return True
     return depth < _MOST_DIMENSIONS and all(_holds_numbers(part, depth + 1) for part in data if type(part) is list)
+
+
+def count_numbers(data: list[Any]) -> int:
+    """Return how many numbers nested lists hold.
+
+    Example:
+      >>> count_numbers([[1, 2, 3], [4]])
+      4
+    """
+    if list not in _types(data):
+        return len(data)
+    return sum(count_numbers(part) if type(part) is list else 1 for part in data)
+
+
+def _types(data: list[Any]) -> set[type]:
+    """Return the types of the elements of a list."""
+    return {kind for i in range(0, len(data), PIECE) for kind in set(map(type, data[i : i + PIECE]))}
+
+
+def _array(data: list[Any]) -> np.ndarray:
+    """Return nested lists of numbers as `np.asarray` does, converted in pieces.
+
+    Raises:
+      ValueError: lists differ in length.
+    """
+    sizes = [len(data)]
+    while list in (kinds := _types(data)):
+        if kinds != {list} or len(lengths := set(map(len, data))) != 1:
+            raise ValueError("lists differ in length")
+        sizes.append(lengths.pop())
+        flat: list[Any] = []
+        for row in data:
+            flat += row
+        data = flat
+    pieces = [np.asarray(data[i : i + PIECE]) for i in range(0, len(data), PIECE)] or [np.asarray(data)]
+    return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).reshape(sizes)
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> Tensor:

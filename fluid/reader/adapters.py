@@ -12,7 +12,19 @@ import numpy as np
 from fluid import errors
 from fluid.core import warn_once, whole_number
 from fluid.reader import data_sets
-from fluid.reader.base import Pass, Reader, ReaderLike, Rows, Source, Wanted, as_reader, exhausted, named, stages
+from fluid.reader.base import (
+    Pass,
+    Reader,
+    ReaderLike,
+    Rows,
+    Source,
+    Wanted,
+    as_reader,
+    exhausted,
+    named,
+    seed_with_shuffle,
+    stages,
+)
 from fluid.reader.resident import Resident
 from fluid.reader.resident import Rows as RowNumbers
 
@@ -66,6 +78,7 @@ def _one_argument(function: Callable[P, Reader]) -> Callable[P, Reader]:
 
 
 @_one_argument
+@seed_with_shuffle
 def arrays(
     arrays: Any,
     batch_size: int,
@@ -277,6 +290,15 @@ def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = Non
     if in_order_for is not None and (how := _shuffles(made.reader, in_order_for)):
         method = "predict" if in_order_for == "predict" else "test"
         warn_once(source, in_order_for, lambda: f"the reader of {method} shuffles, {how}: {_OTHER[in_order_for]}")
+    if in_order_for in ("predict", "test") and any(map(_leaves_out, stages(made.reader.plan))):
+        warn_once(
+            source,
+            "drop_last",
+            lambda: (
+                f"the reader of {in_order_for} has drop_last=True, so that its last rows have no results unless they "
+                f"fill a minibatch. Read without drop_last: a last, shorter minibatch may be of any size"
+            ),
+        )
     return made
 
 
@@ -322,6 +344,11 @@ def _shuffles(reader: Reader, method: str) -> str:
         if any(kind.__name__ == "RandomSampler" for kind in type(sampler).__mro__):
             return f"{type(reader.source).__name__}(shuffle=True)"
     return ""
+
+
+def _leaves_out(stage: Mapping[str, Any]) -> bool:
+    """Return whether a stage of a reader drops a last, shorter minibatch, as far as its number of rows is known."""
+    return bool(stage.get("drop_last")) and ("arrays" not in stage or stage["arrays"] % stage["batch"] > 0)
 
 
 def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
@@ -370,6 +397,7 @@ def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
             f"reader.arrays needs an array, a tuple of columns or a dict of columns, found {type(data).__name__}; "
             f"for example {_instead(data)}"
         )
+    data_sets.check_indices(columns)
     return list(columns), [_array(name, column) for name, column in columns.items()]
 
 

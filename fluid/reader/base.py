@@ -7,13 +7,16 @@ once for each pass; to be continued exactly, it must give the same rows again wh
 """
 
 import contextlib
+import functools
+import inspect
 import itertools
 import operator
 import types
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 from fluid import errors
+from fluid.core import warn
 from fluid.reader import data_sets
 
 Rows = Generator[Any, None, None]
@@ -26,6 +29,7 @@ Wanted = Callable[[int], Collection[int]]
 ELSEWHERE = object()
 """Stands for a row that another process reads."""
 
+P = ParamSpec("P")
 Position = tuple[int, int]
 ReaderLike = Callable[[], Iterable[Any]] | Iterable[Any]
 """What every `reader=` takes: a Reader, a function that returns an iterable, or an iterable."""
@@ -278,6 +282,22 @@ class Source(Reader):
         self._iterator = iterator
         self._keeper = iterator if hasattr(iterator, "get_state") and hasattr(iterator, "set_state") else None
         return iterator, again
+
+
+def seed_with_shuffle(function: Callable[P, Reader]) -> Callable[P, Reader]:
+    """Decorate a reader function to warn of a seed without `shuffle`, which alone makes the seed count."""
+    before = list(inspect.signature(function).parameters).index("shuffle")
+
+    @functools.wraps(function)
+    def checked(*arguments: P.args, **options: P.kwargs) -> Reader:
+        if "seed" in options and "shuffle" not in options and len(arguments) <= before:
+            warn(
+                f"reader.{function.__name__}(seed={options['seed']!r}) has no effect: rows come in the order of the "
+                f"data, since shuffle=True is not given. Write shuffle=True, seed={options['seed']!r}; or shuffle=False"
+            )
+        return function(*arguments, **options)
+
+    return checked
 
 
 def as_reader(caller: str, source: ReaderLike) -> Reader:

@@ -117,9 +117,13 @@ def repeat_last(value: Any, count: int) -> np.ndarray:
     return np.concatenate([value, np.repeat(np.asarray(value[-1:]), count, axis=0)])
 
 
-def add_zeros(value: Any, count: int) -> np.ndarray:
-    """Rows padded with zeros."""
-    return np.concatenate([value, np.zeros((count, *value.shape[1:]), value.dtype)])
+def add_outliers(value: Any, count: int) -> np.ndarray:
+    """Return rows padded with large numbers, which a sum, mean or maximum of all rows shows; with zeros for integers.
+
+    Zero is an id that each table has.
+    """
+    outlier = 1000 if np.issubdtype(value.dtype, np.floating) else 0
+    return np.concatenate([value, np.full((count, *value.shape[1:]), outlier, value.dtype)])
 
 
 def is_sample(spec: FeedSpec, value: Any) -> bool | None:

@@ -23,6 +23,24 @@ def columns_of(frame: Any) -> dict[str, np.ndarray]:
     return {str(name): np.asarray(frame[name]) for name in frame.columns}
 
 
+def check_indices(columns: Mapping[Any, Any]) -> None:
+    """Refuse columns of pandas that hold the same rows in another order.
+
+    Raises:
+      ArgumentError: the indices of two columns differ in their order alone.
+    """
+    indexed = {name: column.index for name, column in columns.items() if hasattr(column, "iloc")}
+    names = list(indexed)
+    for name in names[1:]:
+        first, index = indexed[names[0]], indexed[name]
+        if len(first) == len(index) and not first.equals(index) and first.sort_values().equals(index.sort_values()):
+            raise errors.ArgumentError(
+                f"reader.arrays: the columns {names[0]!r} and {name!r} hold the rows of one table in different orders, "
+                f"found the indices {list(first[:3])} and {list(index[:3])}, expected one order, since rows are "
+                f"matched by position; bring one into the order of the other: y.loc[x.index]"
+            )
+
+
 def is_data(value: Any) -> bool:
     """Whether a value is an array with rows, a column of a DataFrame, or a DataFrame.
 

@@ -98,6 +98,18 @@ def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
     rows = as_reader("reader.shuffle", reader)
     size = whole_number("reader.shuffle", "buf_size", buf_size)
     seed = whole_number("reader.shuffle", "seed", seed, least=0)
+    if size == 1:
+        warn(
+            "reader.shuffle(buf_size=1) leaves every row where it is; the buffer mixes as many rows as it holds: "
+            "reader.shuffle(rows, buf_size=10000)"
+        )
+    plan = list(stages(rows.plan))
+    if plan and "batch" in plan[0] and not any(part.get("shuffle") is not None for part in plan):
+        warn(
+            "reader.shuffle of minibatches leaves the rows of each minibatch together; shuffle rows before they are "
+            "grouped: reader.batch(reader.shuffle(rows, buf_size=10000), batch_size=32), or "
+            "reader.arrays(..., shuffle=True)"
+        )
 
     def iterate(epoch: int, start: int) -> Rows:
         first, dropped = divmod(start, size)
@@ -259,7 +271,7 @@ def cache(reader: ReaderLike) -> Reader:
 
     Args:
       reader: gives rows; read once. Put `shuffle` and a `map` with a seed outside, or every pass has the order and the
-        random numbers of the first; of such a map inside a FluidWarning is given.
+        random numbers of the first; of these inside a FluidWarning is given.
 
     Returns:
       A Reader of the same rows.
@@ -274,6 +286,11 @@ def cache(reader: ReaderLike) -> Reader:
         warn(
             "reader.cache keeps rows that reader.map(seed=...) made with random numbers, so that every pass has the "
             "same ones. Put the cache inside: reader.map(augment, reader.cache(rows), seed=0)"
+        )
+    elif _shuffles(rows) and not any("firstn" in stage for stage in stages(rows.plan)):  # which may be a fixed sample
+        warn(
+            "reader.cache keeps the order in which the reader inside it has shuffled the first pass, so that every "
+            "pass has the same one. Put the cache inside: reader.shuffle(reader.cache(rows), buf_size=10000)"
         )
     kept: list[Any] | None = None
 

@@ -6,13 +6,15 @@ import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fluid import errors
 from fluid.core import FeedSpec, Program, warn_once
 from fluid.reader import data_sets
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import is_sample, read_feed
 from fluid.reader.grouping import Grouped
-from fluid.reader.values import complaint
+from fluid.reader.values import NO_ROW, SortedClasses, complaint, warn_of_labels
 
 FeedOrder = Sequence[str] | Mapping[str, int] | None
 """Which field of a row is which feed; None for the order of declaration. Of dicts, what it does not name is ignored."""
@@ -46,6 +48,7 @@ class Feeder:
       aligned: whether all columns must hold the same number of samples.
       buckets: pads sequences; by default to powers of two.
       only: the names of the feeds that are read; the others may be there or not. All by default.
+      trains: whether to warn of rows that are sorted by a class, which trains badly.
 
     Raises:
       ArgumentError: the order is empty, a feed is missing from it, or two feeds share a position.
@@ -66,6 +69,7 @@ class Feeder:
         aligned: bool = True,
         buckets: Buckets | None = None,
         only: Collection[str] | None = None,
+        trains: bool = False,
     ):
         self.specs = dict(specs)
         self.buckets = Buckets(specs, max_compilations=None) if buckets is None else buckets
@@ -82,6 +86,8 @@ class Feeder:
         self._longest: Any = None  # of the rows that were grouped last
         self._order = feed_order
         self._alike = self._like_feeds() if feed_order is None else []
+        self.sorted = SortedClasses(self._read.values() if trains else ())
+        self._labels = [spec for spec in self._read.values() if spec.labels]
         self._batched = [name for name, spec in self._read.items() if spec.shape[:1] == (None,)]
 
     def feed(self, minibatch: Any, batch_index: int | None = None) -> dict[str, Any]:
@@ -110,6 +116,12 @@ class Feeder:
             if isinstance(columns, _ByOrder) and error.__cause__ is None:
                 error.args = (f"{str(error).rstrip('.')}. {self._order_told(columns)}",)
             raise
+        if batch_index is not None:  # else several minibatches
+            self.sorted.look(fed)
+        while self._labels:
+            spec = self._labels.pop()
+            if isinstance(fed[spec.name], np.ndarray):
+                warn_of_labels(spec, fed[spec.name])
         if self._alike and isinstance(columns, _ByOrder) and columns.count > 1:
             self._warn_of_order()
         if isinstance(minibatch, Grouped) and minibatch.longest is not self._longest:
@@ -294,9 +306,10 @@ class Feeder:
 
     def _unusable(self, found: Any, where: str, sample: int | None = None) -> errors.FeedError:
         names = ", ".join(self.specs)
+        nothing = f" {NO_ROW}." if found is None else ""
         return errors.FeedError(
-            f"{_at(where, sample)}found {type(found).__name__}, expected the fields {names}. A minibatch is a list of "
-            f"row tuples [({names}), ...], a tuple of columns ({names}), or a dict of columns by name; "
+            f"{_at(where, sample)}found {type(found).__name__}, expected the fields {names}.{nothing} A minibatch is a "
+            f"list of row tuples [({names}), ...], a tuple of columns ({names}), or a dict of columns by name; "
             f"reader=fluid.reader.batch(reader, batch_size=32) makes minibatches of rows"
         )
 

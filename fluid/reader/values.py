@@ -5,7 +5,9 @@ Checks look at a whole column at once; the sample to name in an error is searche
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +26,12 @@ _ACCEPTS = {
 }
 # How far rounding may move a label beyond the limits.
 _ROUNDED = 1e-3
+NO_ROW = "A function of reader.map that ends without `return row` gives None"
+# Whole numbers beyond this one become equal to others in float32; and the feeds that were looked at for such numbers.
+_EXACT = 2**24
+_looked_at: "weakref.WeakSet[FeedSpec]" = weakref.WeakSet()
+# Rows of a minibatch from which on one class alone is no accident.
+_LEAST_ROWS = 8
 _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_level=2)")
 
 
@@ -46,6 +54,51 @@ def complaint(
     site = f" (declared at {spec.site})" if spec.site else ""
     kind = errors.FeedTypeError if dtype else errors.FeedError
     return kind(f"{place}: found {found}, expected {expected or declared}{site}. {fix}")
+
+
+class SortedClasses:
+    """A check of the minibatches of a training for rows that are sorted by a class label or an id.
+
+    A training on sorted rows forgets one class while it sees the next one. Shuffled rows end the check after a few
+    minibatches.
+
+    Args:
+      specs: the declarations by name.
+
+    Example:
+      >>> import warnings
+      >>> check = SortedClasses([FeedSpec("y", (None, 1), "int64", limits=(0, 9, None))])
+      >>> with warnings.catch_warnings(record=True, action="always") as caught:
+      ...     for label in (3, 3, 5, 5):
+      ...         check.look({"y": np.full((8, 1), label)})
+      >>> print(str(caught[0].message).partition(";")[0])
+      each of 4 minibatches holds one value of 'y' alone, first 3, then 5
+    """
+
+    def __init__(self, specs: Iterable[FeedSpec]):
+        self._counts: dict[str, Counter[Any]] = {
+            spec.name: Counter() for spec in specs if spec.limits is not None and spec.shape in ((None,), (None, 1))
+        }
+
+    def look(self, feed: Mapping[str, Any]) -> None:
+        """Look at one minibatch, and warn once if all rows are sorted so far."""
+        for name, counts in list(self._counts.items()):
+            values = feed[name]
+            if type(values) is not np.ndarray or len(values) < _LEAST_ROWS or (values != values[0]).any():
+                del self._counts[name]
+                continue
+            counts[values.flat[0].item()] += 1
+            if len(counts) > 1:
+                if min(counts.values()) > 1:
+                    first, second = list(counts)[:2]
+                    warn(
+                        f"each of {counts.total()} minibatches holds one value of {name!r} alone, first {first}, then "
+                        f"{second}; rows that are sorted train one class after the other. Shuffle them: "
+                        f"fluid.reader.arrays(..., shuffle=True), or fluid.reader.shuffle(rows, buf_size=10000) "
+                        f"before fluid.batch"
+                    )
+                if len(counts) > 2 or min(counts.values()) > 1:
+                    del self._counts[name]
 
 
 class NaNs:
@@ -167,6 +220,8 @@ def typed(
         return array
     if array.dtype == np.uint8 and class_of(want) == "float":
         _warn_of_pixels(spec, array)
+    if want == np.float32 and array.dtype.itemsize > 2 and spec not in _looked_at:
+        _warn_of_rounding(spec, array)
     try:
         with np.errstate(over="raise", invalid="ignore"):
             return array.astype(want)
@@ -192,6 +247,44 @@ def _warn_of_pixels(spec: FeedSpec, array: np.ndarray) -> None:
             f"layers.cast(x, 'float32') / 255"
         ),
     )
+
+
+def _warn_of_rounding(spec: FeedSpec, array: np.ndarray) -> None:
+    """Warn of whole columns of large numbers, such as timestamps, of which many become equal; looks once at a feed."""
+    large = array[(array >= _EXACT) | (array <= -_EXACT)]
+    distinct = np.unique(large)
+    left = len(np.unique(distinct.astype(np.float32)))
+    if left < 0.9 * len(distinct):  # as it may be with a few of many numbers by chance
+        found = f"{len(distinct)} different numbers from {distinct[0]} to {distinct[-1]}, of which float32 keeps {left}"
+        fix = (
+            f"float32 tells whole numbers apart up to {_EXACT}. Feed what matters in them: value - value.min() for "
+            f"timestamps, scaled; ids go to layers.embedding, of layers.data({spec.name!r}, ..., dtype='int64')"
+        )
+        warn(str(complaint(spec, "", None, found, fix, "numbers that it tells apart")))
+    _looked_at.add(spec)
+
+
+def warn_of_labels(spec: FeedSpec, array: np.ndarray) -> None:
+    """Warn of labels in a form that another loss takes, and the loss of the program misreads.
+
+    Args:
+      spec: the declaration of the labels.
+      array: those of a minibatch.
+    """
+    binary = array.size and ((array == 0) | (array == 1)).all()
+    if binary and spec.labels == "signs" and not array.all():
+        warn(
+            f"feed {spec.name!r}: found labels of 0 and 1 for layers.margin_rank_loss, whose labels are -1 and 1 "
+            f"(declared at {spec.site}), so that pairs of label 0 teach nothing; give 2 * value - 1, or use "
+            f"layers.rank_loss, whose labels are 0 and 1"
+        )
+    if binary and spec.labels == "shares" and array.sum(axis=-1).max() > 1:
+        warn(
+            f"feed {spec.name!r}: found rows with several classes of 1 for soft_label=True, whose labels are "
+            f"probabilities that add up to 1 (declared at {spec.site}); where each class is there or not by itself, "
+            f"use layers.sigmoid_cross_entropy_with_logits(logits, label); for shares give "
+            f"value / value.sum(axis=-1, keepdims=True)"
+        )
 
 
 @functools.lru_cache(maxsize=256)
@@ -236,7 +329,7 @@ def _check_share(spec: FeedSpec, array: np.ndarray, where: str, owner: Callable[
     expected = f"{low} <= value <= {high}" + ("" if also is None else f" (or {also})")
     fix = (
         f"The loss that takes {spec.name!r} expects 0, 1 or a number between them, and has no minimum elsewhere: "
-        f"(value + 1) / 2 for labels of -1 and 1, value / 255 for pixels"
+        f"(value + 1) / 2 for labels of -1 and 1, value / 255 for pixels, np.exp(value) for logarithms"
     )
     raise complaint(spec, where, owner(at[0]) if at else None, f"the value {array[at]}", fix, expected)
 
@@ -277,6 +370,8 @@ def wrong_dtype(
         return complaint(spec, where, sample, shown, "Number ids from 0 on")
     if class_of(found) == "float" or "float" in shown:
         fix = "Class labels and ids are whole numbers: value.astype('int64'); or declare the feed with dtype='float32'"
+    elif shown.startswith("None "):
+        fix = f"Give numbers. {NO_ROW}"
     else:
         fix = "Give numbers; turn words into ids first, for example {word: id}[word]"
     return complaint(spec, where, sample, shown, fix, dtype=True)

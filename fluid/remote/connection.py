@@ -24,13 +24,18 @@ class Connection:
       path: the part of the URL behind the server, without a slash at its end.
 
     Raises:
-      ArgumentError: that is no URL.
+      ArgumentError: that is no URL, or the token cannot stand in a header.
     """
 
     def __init__(self, url: str, token: str | None, start: str):
         found = urllib.parse.urlsplit(url)
         if found.scheme not in ("http", "https") or not found.hostname:
             raise errors.ArgumentError(f"url={url!r}: expected that of a server: http://127.0.0.1:8000")
+        if token is not None and (not token.isascii() or not token.isprintable() or " " in token):
+            raise errors.ArgumentError(
+                "the token holds spaces, the end of a line or other signs that no header can hold, expected the word "
+                "alone, without Bearer in front: token=text.strip()"
+            )
         self._secure = found.scheme == "https"
         self._address = (found.hostname, found.port)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -1,5 +1,6 @@
 """RemoteModel: a model behind a server that speaks the Open Inference Protocol, such as `python -m fluid serve`."""
 
+import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,10 @@ from fluid.session import Results
 from fluid.session.seeds import Seeds, checked_seed
 
 _MODELS = "/v2/models"
+# A path of one call: "/v2/models/digits/versions/2/infer", "/v2/models".
+_CALL = re.compile(
+    r".*?(?:/v2/models/[^/]+(?:/versions/[^/]+)?|(?=/v2(?:/models|/health/\w+)?$))(?!/versions/[^/]+$)(?P<call>/.+)"
+)
 # What a server may call the errors of `infer`, and what they are here.
 _KINDS = {kind.__name__: kind for kind in (errors.FeedError, errors.FeedTypeError, errors.UnknownNameError)}
 
@@ -46,6 +51,12 @@ class RemoteModel:
     def __init__(self, url: str, token: str | None = None, seed: int | None = None):
         self._connection = Connection(url, token, "python -m fluid serve MODEL")
         self.url = url
+        if behind := _CALL.fullmatch(self._connection.path):
+            right = url.rstrip("/").removesuffix(behind["call"])
+            raise errors.ArgumentError(
+                f"url={url!r} ends in {behind['call']!r}, which is a call of the protocol, expected the address of the "
+                f"server or of a model: fluid.Inferencer(url={right!r})"
+            )
         base, model, rest = self._connection.path.partition(f"{_MODELS}/")
         self._path = f"{base}{model}{rest}" if model else f"{base}{_MODELS}/{self._only_model(base)}"
         described = self._get(self._path)

@@ -1,9 +1,11 @@
 """Rows of training data as a message: the tensors of a request of the Open Inference Protocol."""
 
+import math
 import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fluid import errors, protocol
@@ -11,7 +13,7 @@ from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import batch_size
 from fluid.reader.feeder import Feeder, FeedOrder
-from fluid.reader.ragged import sizes_of
+from fluid.reader.ragged import Ragged, sizes_of
 
 Columns = dict[str, Any]
 """Feeds of some rows by name: arrays `[rows, ...]`, and for sequences lists of rows."""
@@ -41,6 +43,7 @@ class RowFormat:
 
     Attributes:
       specs: the declarations by name.
+      most_numbers: how many numbers a row has at most; None without `max_steps`.
 
     Raises:
       ProgramError: a feed does not consist of rows of one shape, so that rows that come apart cannot be put together.
@@ -63,20 +66,28 @@ class RowFormat:
             raise errors.ProgramError('the program has no feeds, so there are no rows to send: layers.data("x", ...)')
         self.specs = dict(specs)
         self._levels = {name: spec.lod_level for name, spec in specs.items()}
-        self._feeder = Feeder(specs, feed_order, buckets=_Bounded(specs, max_steps))
+        self._sizes = {name: jax.dtypes.canonicalize_dtype(spec.dtype).itemsize for name, spec in specs.items()}
+        self._bounded = _Bounded(specs, max_steps)
+        self._feeder = Feeder(specs, feed_order, buckets=self._bounded)
+        self.most_numbers: int | None = None
+        if max_steps is not None:
+            sizes = (math.prod(size or 1 for size in s.shape[1:]) * max_steps**s.lod_level for s in specs.values())
+            self.most_numbers = sum(sizes)
         self._lock = threading.Lock()  # a Feeder counts what it pads
 
-    def pack(self, minibatch: Any) -> Packed:
+    def pack(self, minibatch: Any, most_bytes: int | None = None) -> Packed:
         """Check rows, and make a message of them.
 
         Args:
           minibatch: a list of rows, a tuple of columns, or a dict of columns, as `Trainer.train` takes it.
+          most_bytes: how many bytes the numbers may have when sequences are padded; None for any number.
 
         Raises:
           FeedError: the rows do not fit; the message names the field and the row.
           UnknownNameError: they have a field that the program does not declare.
         """
         with self._lock:
+            self._bounded.most_bytes = most_bytes
             feed = self._feeder.feed(minibatch)
         rows = batch_size(feed)
         for name, value in feed.items():
@@ -84,13 +95,25 @@ class RowFormat:
         body, head = protocol.write_request(protocol.InferRequest(protocol.to_tensors(feed)))
         return Packed(body, head, rows)
 
-    def unpack(self, body: bytes, head: int | None, most_tensors: int = 1024) -> Columns:
+    def unpack(
+        self,
+        body: bytes,
+        head: int | None,
+        most_tensors: int = 1024,
+        most_rows: int | None = None,
+        most_bytes: int | None = None,
+    ) -> Columns:
         """The columns of a message, which are not checked yet where it comes from somebody else.
 
         Raises:
           ProtocolError: that is no such message.
+          FeedError: it has more than `most_rows` rows, or more than `most_bytes` bytes as the program declares them.
         """
         found = protocol.read_request(body, head, most_tensors)
+        if most_rows is not None:
+            check_count(max((_count(tensor.data) for tensor in found.inputs), default=0), most_rows)
+        arrays = {each.name: each.data for each in found.inputs if isinstance(each.data, np.ndarray)}
+        _check_size(sum(arrays[name].size * self._sizes[name] for name in {*arrays} & {*self.specs}), most_bytes)
         values = protocol.from_tensors(found.inputs, self._levels)
         for name, value in values.items():
             _check_lengths(name, value)
@@ -109,16 +132,32 @@ class RowFormat:
         )
 
 
+def check_count(rows: int, most: int) -> None:
+    """Refuse a number of rows before time and memory are spent on each.
+
+    Raises:
+      FeedError: they are too many.
+    """
+    if rows > most:
+        raise errors.FeedError(f"found {rows} rows at once, expected at most {most}; send them in parts")
+
+
+def _count(data: Any) -> int:
+    return len(data) if isinstance(data, list) or data.ndim else 0
+
+
 def _check_lengths(name: str, value: Any) -> None:
-    """Refuse lengths that do not fit the padded data.
+    """Refuse lengths of sequences that do not fit the padded data; arrays have none.
 
     Raises:
       ProtocolError: there are others.
     """
+    if isinstance(value, np.ndarray):
+        return
     sizes = np.shape(getattr(value, "data", value))
     for level, attribute in enumerate(("lengths", "inner_lengths"), start=1):
         lengths = getattr(value, attribute, None)
-        if lengths is None or isinstance(value, np.ndarray):
+        if lengths is None:
             continue
         if lengths.shape != sizes[:level] or len(sizes) <= level or np.any((lengths < 0) | (lengths > sizes[level])):
             expected = f"numbers from 0 to {sizes[level]}" if len(sizes) > level else "padded data of more dimensions"
@@ -134,7 +173,12 @@ class _Bounded(Buckets):
     Args:
       specs: the declarations by name.
       max_steps: how long a sequence may be; None for no limit.
+
+    Attributes:
+      most_bytes: how many bytes a minibatch may have when it is padded; None for any number.
     """
+
+    most_bytes: int | None = None
 
     def __init__(self, specs: Mapping[str, FeedSpec], max_steps: int | None):
         super().__init__(specs, max_compilations=None)
@@ -144,7 +188,7 @@ class _Bounded(Buckets):
         """Pad the sequences of a minibatch.
 
         Raises:
-          FeedError: one is too long.
+          FeedError: one is too long, or they are too many for the longest.
         """
         for name, value in values.items():
             longest = max(sizes_of(value) or (0,))
@@ -152,4 +196,23 @@ class _Bounded(Buckets):
                 raise errors.FeedError(
                     f"feed {name!r}: found a sequence of {longest} steps, expected at most {self._max_steps}"
                 )
+        if self.most_bytes is not None:
+            _check_size(sum(map(_padded_size, values.values())), self.most_bytes)
         return super().pad(values, where)
+
+
+def _check_size(size: int, most: int | None) -> None:
+    if most is not None and size > most:
+        raise errors.FeedError(
+            f"found rows that have {size} bytes when sequences are padded to the longest, expected at most {most}; "
+            f"send them in parts, and long ones apart"
+        )
+
+
+def _padded_size(value: Any) -> int:
+    """Return how many bytes an array has, or sequences that are padded to the longest of them."""
+    sizes = sizes_of(value)
+    if sizes is None:
+        return int(value.nbytes)
+    steps = value.steps if isinstance(value, Ragged) else value.data.reshape(-1, *value.data.shape[1 + len(sizes) :])
+    return math.prod((*value.shape[:1], *sizes)) * int(steps.nbytes) // max(len(steps), 1)

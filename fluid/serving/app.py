@@ -5,7 +5,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fluid import errors, protocol
 from fluid.serving import page
@@ -17,15 +17,18 @@ from fluid.serving.models import Models, Version
 from fluid.serving.replies import Refusal, Reply, refused, said
 from fluid.serving.request import Receive, Request, Send, answer
 from fluid.serving.settings import Settings
-from fluid.serving.waiting import Company, Later, Mailbox
+from fluid.serving.waiting import Company, Later, Mailbox, Worker
 
 LOG = logging.getLogger("fluid.serving")
 _SOON = 0.02  # seconds
 _ALONE = 0.01  # seconds
 _LATER = 0.005  # seconds
+# Bytes of binary tensors, and of results that are written as JSON, which take some milliseconds.
+_LARGE, _LARGE_AS_JSON = 1 << 20, 1 << 15
 _OF_MODEL = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready)?")
 # What tells nothing about a model, and is asked by whoever restarts a server.
 _OPEN = {"/", "/page.js", "/page.css", "/v2/health/live", "/v2/health/ready"}
+T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Reply]]
 
 
@@ -60,7 +63,7 @@ class App:
         self.failure: Exception | None = None
         self.settled: Callable[[], object] = lambda: None
         self._settings, self._access, self._reload_every = settings, access, reload_every
-        self._bodies = Bodies(settings)
+        self.bodies = Bodies(settings)
         self._company = Company(_ALONE)
         self._notes = Later(_LATER, self._note)
         self._mailbox = Mailbox(min(_SOON, settings.timeout / 2))
@@ -72,6 +75,7 @@ class App:
         self._of_model: dict[str | None, Endpoint] = {
             None: self._describe, "/ready": self._is_model_ready, "/infer": self._infer,
         }  # fmt: skip
+        self._worker = Worker()
         self._work: asyncio.Task[None] | None = None
 
     @property
@@ -82,7 +86,7 @@ class App:
     @property
     def pending_bytes(self) -> int:
         """Bytes of all requests that are being read or waiting."""
-        return self._bodies.pending
+        return self.bodies.pending
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI has it."""
@@ -148,25 +152,50 @@ class App:
     async def _infer(self, request: Request) -> Reply:
         record = request.record
         record.infers = True
-        with self._bodies.counted() as pending:
+        with self.bodies.counted() as pending:
             version = self._find(request)
             if not version.ready:
                 raise Refusal(503, f"the model {version.model!r} is not ready yet")
-            body = await self._bodies.read(request, pending)
+            body = await self.bodies.read(request, pending)
             record.received = len(body)
-            length = self._bodies.json_length(request.headers.get(protocol.HEADER_LENGTH), body)
-            asked = protocol.read_request(body, length, self._settings.max_inputs)
-            version, job = self._submitted(request, version, asked)
+            length = self.bodies.json_length(request.headers.get(protocol.HEADER_LENGTH), body)
+            is_long = (len(body) if length is None else length) > protocol.LONG or len(body) > _LARGE
+            asked, job = await self._done(is_long, lambda: self._read(version, body, length, is_long))
+            version, job = self._submitted(request, version, asked, job)
             values = await self._result(request, version, job)
             record.version = version.version
-            return _answer(version, asked, values)
+            is_long = _size(values) > (_LARGE if asked.binary else _LARGE_AS_JSON)
+            return await self._done(is_long, lambda: _answer(version, asked, values))
 
-    def _submitted(self, request: Request, version: Version, asked: protocol.InferRequest) -> tuple[Version, Job]:
-        """The job of a request, in the queue of its model."""
-        alone = self._company.is_alone(request.client)
+    async def _done(self, is_long: bool, call: Callable[[], T]) -> T:
+        """Return the result of a call, which runs in a thread if it takes long, so that the event loop goes on."""
+        if not is_long:
+            return call()
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                return await self._worker.do(call)
+        except TimeoutError:
+            raise Refusal(504, f"no answer within {self._settings.timeout:g} seconds") from None
+
+    def _read(
+        self, version: Version, body: bytes, length: int | None, is_long: bool
+    ) -> tuple[protocol.InferRequest, Job]:
+        """Read and check a body."""
+        asked = protocol.read_request(body, length, self._settings.max_inputs)
+        if is_long:
+            version.runner.check_sizes(asked.inputs)
+        return asked, self._job(version, asked)
+
+    def _job(self, version: Version, asked: protocol.InferRequest) -> Job:
         levels = {name: spec.lod_level for name, spec in version.runner.signature.feeds.items()}
         _check_outputs(version, asked)
-        job = version.runner.job(protocol.from_tensors(asked.inputs, levels), self._settings.timeout, asked.seed)
+        return version.runner.job(protocol.from_tensors(asked.inputs, levels), self._settings.timeout, asked.seed)
+
+    def _submitted(
+        self, request: Request, version: Version, asked: protocol.InferRequest, job: Job
+    ) -> tuple[Version, Job]:
+        """The job of a request, in the queue of its model."""
+        alone = self._company.is_alone(request.client)
         try:
             if not (alone and version.runner.is_quick(job) and version.batcher.run_now(job)):
                 version.batcher.submit(job)
@@ -176,7 +205,7 @@ class App:
             newer = self._find(request)
             if newer is version:
                 raise Refusal(503, f"the model {version.model!r} is not served any more") from None
-            return self._submitted(request, newer, asked)
+            return self._submitted(request, newer, asked, self._job(newer, asked))
         return version, job
 
     async def _result(self, request: Request, version: Version, job: Job) -> Values:
@@ -253,6 +282,7 @@ class App:
         await receive()
         self.draining = True
         self._work.cancel()
+        self._worker.close()
         self.models.close()  # not in another thread: Python starts none for asyncio when it ends
         self._notes.do_now()
         await send({"type": "lifespan.shutdown.complete"})
@@ -268,8 +298,16 @@ class App:
         self.settled()
         while self._reload_every is not None:
             await asyncio.sleep(self._reload_every)
-            if await asyncio.to_thread(self.models.reload):
-                self.settled()
+            try:
+                if await asyncio.to_thread(self.models.reload):
+                    self.settled()
+            except Exception:  # the next look may find what this one did not
+                LOG.exception("new versions were not looked for")
+
+
+def _size(values: Values) -> int:
+    """Return how many bytes results have, without their lengths."""
+    return sum((value.data if hasattr(value, "lengths") else value).nbytes for value in values.values())
 
 
 def _answer(version: Version, asked: protocol.InferRequest, values: Values) -> Reply:

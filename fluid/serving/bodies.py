@@ -1,4 +1,4 @@
-"""Bodies of requests: read within limits of size, time and memory."""
+"""Bodies of requests, read within limits of size, time and memory; unread answers count as memory too."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -18,7 +18,7 @@ class Bodies:
       settings: the limits.
 
     Attributes:
-      pending: bytes of all requests that are being read or waiting.
+      pending: bytes of all requests that are being read or waiting, and of all answers that clients do not read.
     """
 
     def __init__(self, settings: Settings):

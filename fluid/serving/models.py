@@ -23,7 +23,7 @@ from fluid.storage import instead
 LOG = logging.getLogger("fluid.serving")
 _FILE = "model.fluid"
 _NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
-_NAME = re.compile("[A-Za-z0-9._-]{1,128}", re.ASCII)
+_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)  # a segment of a URL: clients resolve "." and ".."
 
 
 class Version:
@@ -106,12 +106,16 @@ class Models:
         self._settings, self._metrics, self._place = settings, metrics, place
         self._versions: dict[str, dict[str, Version]] = {}
         self._folders: dict[str, pathlib.Path] = {}
+        self._made: dict[str, list[str]] = {}  # the models of each source
         self._refused: dict[str, tuple[int, int]] = {}
+        self._away: dict[str, str] = {}  # why a folder cannot be read
         self._lock = threading.Lock()
         for name, source in sources.items():
             _check_name(name)
-            for version in self._first(name, source):
-                self._versions.setdefault(version.model, {})[version.version] = version
+            found = self._first(name, source)
+            self._check_models(name, found)
+            self._versions |= {version.model: {version.version: version} for version in found}
+            self._made[name] = [version.model for version in found]
 
     @property
     def ready(self) -> bool:
@@ -165,24 +169,21 @@ class Models:
         """
         replaced = False
         for name, folder in self._folders.items():
-            newest = max(_numbers(folder), default=0)
-            if newest <= max((int(v) for v in self._known(name)), default=0):
-                continue
-            path = folder / str(newest)
             try:
-                mark = (path / _FILE).stat()
-                stamp = (mark.st_mtime_ns, mark.st_size)
-                if self._refused.get(str(path)) == stamp:
-                    continue
-                self._refused[str(path)] = stamp
-                found = self._load(name, str(newest), path)
-                for version in found:
-                    version.warm_up()
-            except Exception as error:  # whatever is wrong with it, the version before goes on
-                LOG.error("version %d of the model %s is not served: %s", newest, name, error)
+                numbers = _numbers(folder)
+                self._away.pop(name, None)
+            except OSError as error:
+                if self._away.get(name) != str(error):
+                    LOG.error("the versions of the model %s cannot be looked for: %s; its version goes on", name, error)
+                self._away[name] = str(error)
                 continue
-            self._replace(found)
-            replaced = True
+            served = max(int(version) for model in self._made[name] for version in self._versions[model])
+            for number in reversed([number for number in numbers if number > served]):
+                found = self._newer(name, number, folder / str(number))
+                if found is not None:
+                    self._replace(name, found)
+                    replaced = True
+                    break
         return replaced
 
     def close(self) -> None:
@@ -198,13 +199,40 @@ class Models:
             )
         return found
 
-    def _known(self, name: str) -> set[str]:
-        """The versions of the model, or models, that came from one source."""
-        return {v.version for v in self if v.model == name or v.model.startswith(f"{name}.")}
+    def _newer(self, name: str, number: int, path: pathlib.Path) -> list[Version] | None:
+        """Load a version; None where it cannot be served, so that an older one is tried."""
+        found: list[Version] = []
+        try:
+            mark = (path / _FILE).stat()
+            stamp = (mark.st_mtime_ns, mark.st_size)
+            if self._refused.get(str(path)) == stamp:
+                return None
+            self._refused[str(path)] = stamp
+            found = self._load(name, str(number), path)
+            self._check_models(name, found)
+            for version in found:
+                version.warm_up()
+        except Exception as error:  # whatever is wrong with it, the version before goes on
+            LOG.error("version %d of the model %s is not served: %s", number, name, error)
+            for version in found:
+                version.close()
+            return None
+        return found
 
-    def _replace(self, found: list[Version]) -> None:
+    def _check_models(self, name: str, found: list[Version]) -> None:
+        """Refuse entries of a file that are called like another model, or in another way than a part of a URL."""
+        others = {model for source, models in self._made.items() if source != name for model in models}
+        for version in found:
+            _check_name(version.model)
+            if version.model in others:
+                raise errors.ArgumentError(
+                    f"two models are called {version.model!r}, one of them of {name!r}: give another name"
+                )
+
+    def _replace(self, name: str, found: list[Version]) -> None:
         before: list[Version] = []
         with self._lock:
+            self._made[name] = sorted({*self._made[name], *(version.model for version in found)})
             for version in found:
                 before += self._versions.get(version.model, {}).values()
                 self._versions[version.model] = {version.version: version}
@@ -250,4 +278,7 @@ def _numbers(folder: pathlib.Path) -> list[int]:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise errors.ArgumentError(f"found the model name {name!r}; expected letters, digits and . _ - : digits=FILE")
+        raise errors.ArgumentError(
+            f"found the model name {name!r}; expected at most 128 letters, digits and . _ -, "
+            f"and neither . nor .., as it is a part of URLs: digits=FILE"
+        )

@@ -2,6 +2,8 @@
 
 import itertools
 import logging
+import math
+import threading
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +14,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch
-from fluid.protocol import Output, Signature
+from fluid.protocol import Output, Signature, Tensor, count_numbers
 from fluid.reader.columns import batch_size, read_feed
 from fluid.serving.batching import Job, Values
 from fluid.serving.settings import Settings
@@ -56,6 +58,7 @@ class Runner:
         self._shapes = Shapes(program, settings)
         self._names = _names_of(program)
         self._keys: set[Any] = set()
+        self._lock = threading.Lock()
         self._warm = 0
         self._seconds: dict[tuple[Any, int], float] = {}
         self._quick: set[tuple[Any, int]] = set()
@@ -114,6 +117,8 @@ class Runner:
         if seed is not None and not self._program.draws and not self._told:
             self._told = True
             LOG.warning("a request for the model %s has a seed, and its answers are the same with any", self._name)
+        if self._has_rows():
+            self._check_most(max(map(_count, values.values())))  # before each row is looked at
         checked = {name: read_feed(spec, values[name]) for name, spec in self._specs.items()}
         rung = self._shapes.rung(checked)
         rows = batch_size(checked) if self._has_rows() else 1
@@ -122,6 +127,27 @@ class Runner:
         key = self._shapes.key(rung, checked)
         self._check_key(key)
         return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed)
+
+    def check_sizes(self, tensors: Sequence[Tensor]) -> None:
+        """Refuse lists of more numbers than are served before they are converted, which no other thread can do beside.
+
+        Raises:
+          FeedError: there are more.
+        """
+        for tensor in tensors:
+            spec = self._specs.get(tensor.name)
+            if spec is None or not isinstance(tensor.data, list) or None in spec.shape[1:]:
+                continue
+            most = (
+                self.max_rows
+                * math.prod(self._shapes.rungs[-1].get(spec.name, ()))
+                * math.prod(size or 1 for size in spec.shape[1:])
+            )
+            if (found := count_numbers(tensor.data)) > most:
+                raise errors.FeedError(
+                    f"feed {spec.name!r}: found {found} numbers, expected at most {most}, {self.max_rows} rows of the "
+                    f"longest; send them in several requests, or serve the model with larger buckets: --buckets"
+                )
 
     def is_quick(self, job: Job) -> bool:
         """Whether a job by itself takes so little time, whatever its values are, that everything else may wait for it.
@@ -137,7 +163,7 @@ class Runner:
         parameters is. How long each size takes was measured when it was compiled.
         """
         room = self._shapes.room(rows)
-        fewer = max((size for size in self._shapes.rows if size <= rows), default=rows)
+        fewer = max((size for size in self._shapes.rows if size <= rows), default=room)
         if room == fewer or (key, room) not in self._seconds:
             return rows
         return rows if self._seconds[key, room] / rows <= self._seconds[key, fewer] / fewer else fewer
@@ -182,10 +208,15 @@ class Runner:
         specs = self._specs.values()
         return bool(specs) and all(spec.shape[:1] == (None,) for spec in specs)
 
+    def _check_most(self, rows: int) -> None:
+        if rows > self.max_rows:
+            raise errors.FeedError(
+                f"found {rows} rows, expected at most {self.max_rows}; send them in several requests"
+            )
+
     def _check_rows(self, rows: int) -> None:
+        self._check_most(rows)
         sizes = self._shapes.rows
-        if rows > sizes[-1]:
-            raise errors.FeedError(f"found {rows} rows, expected at most {sizes[-1]}; send them in several requests")
         if not self._padded and self._has_rows() and rows not in sizes:
             raise errors.FeedError(
                 f"found {rows} rows, expected one of {', '.join(map(str, sizes))}: the rows of this model depend on "
@@ -196,12 +227,13 @@ class Runner:
         """Compile no more shapes than were allowed."""
         if key in self._keys:
             return
-        if len(self._keys) - self._warm >= self._settings.max_shapes:
-            raise errors.FeedError(
-                f"no more than {self._settings.max_shapes} shapes are compiled for inputs whose sizes are not fixed, "
-                f"and this would be another one; pad the inputs, or serve the model with a larger max_shapes"
-            )
-        self._keys.add(key)
+        with self._lock:  # large requests are checked in another thread
+            if len(self._keys) - self._warm >= self._settings.max_shapes:
+                raise errors.FeedError(
+                    f"no more than {self._settings.max_shapes} shapes are compiled for inputs whose sizes are not "
+                    f"fixed, and this would be another one; pad the inputs, or serve the model with a larger max_shapes"
+                )
+            self._keys.add(key)
 
     def _outputs(self, values: Sequence[Any]) -> list[Output]:
         found = []
@@ -224,6 +256,12 @@ class Runner:
         found = [cut_all(self._run(joined([mine, other], small)), 1) for other in others]
         most = cut_all(self._run(joined([mine, others[0]], sizes[-1])), 1)
         return all(_same(found[0], each) for each in found) and _near(found[0], most)
+
+
+def _count(value: Any) -> int:
+    """Return how many rows a value of a request has; 0 for a number."""
+    data = value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
+    return len(data) if isinstance(data, list) or np.ndim(data) else 0
 
 
 def cut_all(values: Sequence[Any], rows: int) -> list[Any]:

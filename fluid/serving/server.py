@@ -1,6 +1,7 @@
 """Server: an App behind uvicorn, in a thread of a program or for a whole process."""
 
 import atexit
+import contextlib
 import gc
 import logging
 import os
@@ -9,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from fluid import errors
@@ -20,6 +22,7 @@ from fluid.serving.settings import Settings
 LOG = logging.getLogger("fluid.serving")
 _BACKLOG = 2048
 _LAST_PORT = 65535
+_RESERVE = 128  # open files for models, logs and connections that are told that there are too many
 Models = Mapping[str, Any] | str | os.PathLike[str]
 
 
@@ -46,7 +49,8 @@ class Host:
         settings: Settings | None = None,
     ):
         access = check_address(host, token, allow_anonymous)
-        self._settings = settings or Settings()
+        settings = settings or Settings()
+        self._settings = replace(settings, max_connections=_most_connections(settings.max_connections))
         self._socket = _listening(host, port)
         try:
             self.app = make(access)
@@ -100,20 +104,21 @@ class Host:
         self._server.should_exit = True
 
     def _made(self) -> Any:
+        import asyncio
+
         import uvicorn
 
         from fluid.serving.guard import guarded
 
         config = uvicorn.Config(
             self.app,
-            http=guarded(self._settings),
+            http=guarded(self._settings, self.app.bodies),
             ws="none",
             lifespan="on",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=self._settings.max_connections,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=max(1, round(self._settings.drain)),
         )
@@ -123,6 +128,20 @@ class Host:
             def handle_exit(self, sig: int, frame: Any) -> None:
                 # By itself uvicorn sends the signal again when it has ended, and the exit status would not be 0.
                 drain(sig)
+
+            async def shutdown(self, sockets: Any = None) -> None:
+                state: Any = self.server_state
+                state.ending = True  # for connections that are accepted just now
+                late = [one for listening in sockets or () for one in _last_connections(listening)]
+                for server in self.servers:
+                    server.close()
+                for one in late:
+                    await asyncio.get_running_loop().connect_accepted_socket(self._connection, one)
+                await super().shutdown(sockets)
+
+            def _connection(self) -> Any:
+                make: Any = config.http_protocol_class
+                return make(config=config, server_state=self.server_state, app_state=self.lifespan.state)
 
         return DrainingServer(config)
 
@@ -162,7 +181,7 @@ class Server(Host):
     def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C: then no longer be ready, answer what was asked, and return."""
         LOG.info("serving %s at %s", ", ".join(self.app.models.names()), self.url)
-        self.app.settled = _leave_alone
+        self.app.settled = leave_alone
         super().run()
 
     def __repr__(self) -> str:
@@ -255,7 +274,7 @@ def checked_settings(given: Mapping[str, Any]) -> Settings:
     return Settings(**given)
 
 
-def _leave_alone() -> None:
+def leave_alone() -> None:
     """Let the garbage collector pass over everything that lives now: a pass over JAX and the models takes 100 ms."""
     gc.unfreeze()  # of a version that was replaced something may be garbage
     gc.collect()
@@ -282,6 +301,29 @@ def _named(models: Models) -> Mapping[str, Any]:
                 f'fluid.serve("{name}.fluid") serves it'
             )
     return models
+
+
+def _most_connections(wanted: int) -> int:
+    """Return how many connections the limit of open files leaves room for, `wanted` at most."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return wanted
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, max(files - _RESERVE, files // 4)))
+
+
+def _last_connections(listening: socket.socket) -> list[socket.socket]:
+    """Return the connections in the backlog of a socket, which closing the socket would reset."""
+    found = []
+    with contextlib.suppress(OSError):  # there are no more, or no more files
+        while True:
+            found.append(listening.accept()[0])
+    with contextlib.suppress(OSError):  # only Linux ends listening so; the file is open until the event loop lets it go
+        listening.shutdown(socket.SHUT_RDWR)
+    return found
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -25,12 +25,15 @@ class Settings:
       max_queue: how many requests may wait for a model; more are answered with 503.
       timeout: seconds from a whole request to its answer; then it is answered with 504.
       read_timeout: seconds that a client has for sending a request; then it is answered with 408.
+      write_timeout: seconds that a client has for reading an answer; then its connection is closed.
       max_body: bytes of a request.
       max_json: bytes of JSON in a request; numbers need some ten times that in memory while they are read.
-      max_pending: bytes of all requests that are being read or waiting; more are answered with 503.
+      max_pending: bytes of all requests that are being read or waiting, and of all answers that clients do not read;
+        more requests are answered with 503, and more unread answers close their connections.
       max_header: bytes of the head of a request.
       max_inputs: tensors of a request.
-      max_connections: open connections; more are answered with 503.
+      max_connections: open connections; more are answered with 503. At most so many as the process may have open
+        files, less a reserve of 128.
       drain: seconds that requests under way have for their answers after SIGTERM.
 
     Raises:
@@ -50,6 +53,7 @@ class Settings:
     max_queue: int = 256
     timeout: float = 30.0
     read_timeout: float = 20.0
+    write_timeout: float = 30.0
     max_body: int = 64 * MEGABYTE
     max_json: int = 16 * MEGABYTE
     max_pending: int = 256 * MEGABYTE

@@ -3,9 +3,12 @@
 import asyncio
 import collections
 import math
+import queue
+import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
 
 from fluid.serving.batching import Job
 
@@ -167,6 +170,39 @@ class Mailbox:
         self._is_called = False
         while self._arrived:
             _wake(self._arrived.popleft())
+
+
+class Worker:
+    """A thread for what takes long, one call after the other, while the event loop goes on."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        # Not an executor: these refuse calls when Python ends, and a server answers what was asked before.
+        threading.Thread(target=self._work, name="fluid-worker", daemon=True).start()
+
+    async def do(self, call: Callable[[], T]) -> T:
+        """Run a call in the thread and return its result; a cancelled call is skipped."""
+        future: Future[T] = Future()
+        self._calls.put((future, call))
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            del future, call  # an error has this frame: together they would keep a large request until a collection
+
+    def close(self) -> None:
+        """End after the calls that wait."""
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (found := self._calls.get()) is not None:
+            future, call = found
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as error:  # whoever waits is told
+                future.set_exception(error)
+            del found, future, call  # a large request is not kept until the next one comes
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 
 from fluid import errors
 from fluid.compilation import soon
-from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch, warn, warn_once
 from fluid.place import Place
 from fluid.reader.adapters import Minibatches
-from fluid.reader.columns import add_zeros, batch_size, repeat_last
+from fluid.reader.columns import add_outliers, batch_size, repeat_last
 from fluid.reader.prefetch import Prefetcher
 from fluid.session.bound import BoundStep
 from fluid.session.names import check_feed, split_names
@@ -136,9 +136,22 @@ class Predictions(Iterator[Results]):
 
     def __init__(self, results: Iterator[Results]):
         self._results = results
+        self._ended = False
+
+    def __iter__(self) -> "Predictions":
+        if self._ended:
+            warn(
+                "the results of predict are read a second time, and there are none: they are computed while they are "
+                "read, and not kept. Keep them, results = list(trainer.predict(reader)), or call predict again"
+            )
+        return self
 
     def __next__(self) -> Results:
-        return next(self._results)
+        try:
+            return next(self._results)
+        except StopIteration:
+            self._ended = True
+            raise
 
     def close(self) -> None:
         """Stop the prediction and close the reader, so that its `finally` blocks run."""
@@ -216,6 +229,7 @@ class Plan:
       names: of the results, or None.
       sizes: to which batches may be padded; None for powers of two.
       draw: returns the random key of the next call; None for a program that draws nothing.
+      checked: the program, to warn of outputs whose rows depend on each other; None for other results than its outputs.
     """
 
     def __init__(
@@ -227,6 +241,7 @@ class Plan:
         names: Sequence[str] | None,
         sizes: Sequence[int] | None,
         draw: Callable[[], Draw | None] | None = None,
+        checked: Program | None = None,
     ):
         self.feeds = feeds
         self.overrides = overrides
@@ -235,6 +250,7 @@ class Plan:
         self.names = names
         self._sizes = sizes
         self._draw = draw
+        self._checked = checked
         self.ragged = any(spec.lod_level for _, spec in feeds)
         self._proven = False  # whether padding was shown to leave the results as they are
 
@@ -314,12 +330,23 @@ class Plan:
             return lambda: values
         padded = self._begin(feeds, overrides, room, repeat_last, draw)
         if not self._proven:
-            if not _equal(padded(), self._begin(feeds, overrides, room, add_zeros, draw)()):
+            if not _equal(padded(), self._begin(feeds, overrides, room, add_outliers, draw)()):
                 self.padded = False
+                if self._checked is not None and len(feeds) == len(self._checked.feeds):
+                    warn_once(self._checked, "mixed rows", self._mixing)
                 values = self.step.raw(feeds, overrides, draw)
                 return lambda: values
             self._proven = True
         return padded
+
+    def _mixing(self) -> str:
+        """Return the warning for results of a row that depend on other rows."""
+        assert self._checked is not None
+        return (
+            f"the results of the program {self._checked.name} for one row depend on the other rows of its batch, so "
+            f"the answer for a row changes with the batch that holds it. Compute each row by itself: axis=1 or "
+            f"axis=-1 instead of axis=0, and dim=1 in layers.reduce_mean, reduce_max and the like"
+        )
 
     def _room(self, size: int) -> int:
         """To how many rows a batch is padded."""

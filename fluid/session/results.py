@@ -1,18 +1,12 @@
 """Results: what a run, a training step or a test gave back."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
-import jax
 import numpy as np
 
 from fluid import errors
 from fluid.formatting import html_table
-
-# Steps that may be under way on the device before a loop waits: enough to keep it busy, few enough that memory and
-# the delay of an error stay small.
-IN_FLIGHT = 8
 
 
 class Results(Sequence[Any]):
@@ -146,26 +140,3 @@ def _shown(value: Any) -> str:
     if np.ndim(value) == 0 and hasattr(value, "__float__"):
         return f"{float(value):.6g}"
     return f"{value.dtype}{list(value.shape)}"
-
-
-class UnderWay:
-    """The results of the steps that the device still works on; waits when there are too many.
-
-    Example:
-      >>> under_way = UnderWay()
-      >>> for loss in range(100):
-      ...     under_way.add(Results([loss]))
-      >>> len(under_way.results) <= IN_FLIGHT
-      True
-    """
-
-    def __init__(self) -> None:
-        self.results: deque[Results] = deque()
-
-    def add(self, results: Results) -> None:
-        """Note the results of a step that was started; when too many are under way, wait for the older half at once."""
-        self.results.append(results)
-        if len(self.results) > IN_FLIGHT:
-            while len(self.results) > IN_FLIGHT // 2 + 1:
-                self.results.popleft()
-            jax.block_until_ready(self.results.popleft().values())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -12,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program, warn
+from fluid.core import ParameterSpec, Program, decide, warn
 from fluid.core.equations import filled, unneeded
 from fluid.lazy import load_optax_ahead, optax
+from fluid.optimizer.base import Optax, innermost
 from fluid.optimizer.loss_scale import skip_overflows
 from fluid.param_attr import ParamAttr
+from fluid.regularizer import L2Decay
 from fluid.session.rows import Rows, keeps_other_rows, update
 
 if TYPE_CHECKING:
@@ -152,8 +155,12 @@ def rules_of(program: Program) -> list[Rule]:
     for minimize in program.minimizes:
         _check_schedule(minimize.optimizer)
         settings = {n: program.parameters[n].settings for n in minimize.parameters}
+        _check_direction(innermost(minimize.optimizer))
+        _check_decay(innermost(minimize.optimizer), settings)
+        _check_excluded(innermost(minimize.optimizer), [program.parameters[n] for n in minimize.parameters])
         tables = _tables_of(program, minimize.optimizer, minimize.parameters)
         rules.append(Rule(minimize.optimizer, settings, minimize.parameters, tables, program.precision == "float16"))
+    _check_clipped(program)
     return rules
 
 
@@ -217,4 +224,93 @@ def _check_schedule(optimizer: Any) -> None:
             f"compiled, and what it gives then is the rate of all steps. To change the rate while training goes on, "
             f"write trainer.learning_rate = 0.01 between two steps, or give a function of the number of updates: "
             f"learning_rate=lambda updates_done: 0.1 * 0.99**updates_done"
+        )
+
+
+def _check_direction(optimizer: Any) -> None:
+    """Warn of an optax or custom rule whose update has the sign of the gradient, so that it ascends."""
+    if type(optimizer).__module__.startswith("fluid.") and not isinstance(optimizer, Optax):
+        return
+
+    def probe() -> Any:
+        rule = optimizer.rule()
+        start = {"w": jnp.zeros((2, 2))}  # where a decay of weights is 0
+        gradient = {"w": jnp.asarray([[1.0, 2.0], [3.0, 4.0]])}
+        updates, _ = rule.update(gradient, rule.init(start), start)
+        return jnp.sum(updates["w"] * gradient["w"])
+
+    try:
+        with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.transfer_guard("allow"):
+            ascends = float(jax.jit(probe)()) > 0
+    except Exception:  # it wants more than gradients, or parameters of certain names
+        return
+    if ascends:
+        what = "the optax transformation" if isinstance(optimizer, Optax) else f"{type(optimizer).__name__}.rule()"
+        warn(
+            f"{what} ascends: its update has the sign of the gradient, and updates are added to the parameters, so "
+            f"that the loss grows. Add optax.scale(-rate) behind it: "
+            f"optax.chain(optax.scale_by_adam(), optax.scale(-0.001)), or use optax.adam(0.001), which has the sign"
+        )
+
+
+def _check_decay(optimizer: Any, settings: Mapping[str, Any]) -> None:
+    """Warn of a decay that makes weights grow, as it multiplies them by a number below -1 in each step."""
+    rate = optimizer.declared_rate
+    if not isinstance(rate, Real):
+        return
+    kind = type(optimizer).__name__
+    most = 2 * (1 + getattr(optimizer, "momentum", 0))
+    for name, attr in settings.items():
+        attr = attr or ParamAttr()
+        decay = attr.regularizer or optimizer.regularization
+        if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):  # other rules divide by its size
+            coefficient, shown, limit = decay.regularization_coeff, f"regularization={decay!r}", most
+        else:
+            coefficient, limit = getattr(optimizer, "weight_decay", 0), 2
+            shown = f"weight_decay={coefficient!r}"
+        if isinstance(coefficient, Real) and rate * attr.learning_rate * coefficient >= limit:
+            warn(
+                f"{kind}(learning_rate={rate:g}, {shown}): each step subtracts {rate * attr.learning_rate:g} * "
+                f"{coefficient:g} of {name} from it, more than it is, so that it grows without bound; a usual decay is "
+                f"0.0001"
+            )
+            return
+
+
+def _check_excluded(optimizer: Any, specs: Sequence[ParameterSpec]) -> None:
+    """Warn of a function for `exclude_from_weight_decay_fn` that excludes nothing, or everything."""
+    argument = "exclude_from_weight_decay_fn"
+    exclude = getattr(optimizer, argument, None)
+    if exclude is None:
+        return
+    excluded = [decide(argument, exclude, spec.name, spec) for spec in specs]
+    names = ", ".join(spec.name for spec in specs[:4]) + (", ..." if len(specs) > 4 else "")
+    # A net without vectors has nothing that is usually excluded, and one without matrices nothing that is decayed.
+    if not any(excluded) and any(len(spec.shape) < 2 for spec in specs):
+        found = "excludes none of the parameters"
+    elif all(excluded) and any(len(spec.shape) > 1 for spec in specs):
+        found = "excludes every parameter, so that there is no decay"
+    else:
+        return
+    warn(
+        f"{argument} {found}: {names}. It gets a parameter with its name, shape and dtype; to exclude biases and "
+        f"scales: {argument}=lambda parameter: len(parameter.shape) < 2"
+    )
+
+
+def _check_clipped(program: Program) -> None:
+    """Warn of a clip whose `need_clip` holds for no parameter of the program."""
+    clipped: dict[int, tuple[Any, bool]] = {}
+    for minimize in program.minimizes:
+        need_clip = getattr(getattr(innermost(minimize.optimizer), "grad_clip", None), "need_clip", None)
+        if need_clip is not None:
+            specs = [program.parameters[n] for n in minimize.parameters]
+            before = clipped.get(id(need_clip), (None, False))[1]
+            clipped[id(need_clip)] = need_clip, before or any(decide("need_clip", need_clip, s.name, s) for s in specs)
+    if not all(found for _, found in clipped.values()):
+        names = list(program.parameters)
+        warn(
+            f"need_clip holds for none of the parameters of the program {program.name}, so that nothing is clipped: "
+            f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}. It gets a parameter with its name, shape and "
+            f'dtype: need_clip=lambda parameter: parameter.name.startswith("fc_0")'
         )

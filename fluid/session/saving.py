@@ -14,6 +14,7 @@ from fluid.distributed import group
 from fluid.distributed.arrays import whole
 from fluid.naming import select
 from fluid.place import OneDevice
+from fluid.session.finite import spoilt, warn_of_spoilt
 from fluid.session.freezing import FROZEN, Freezing
 from fluid.session.rates import PREFIX, Rates
 from fluid.session.read_only import ReadOnlyArrays
@@ -152,7 +153,10 @@ class SavesArrays:
                 "or leave names out for all parameters and states"
             )
         chosen = None if names is None else select(names, self.scope.specs, "save_params")
-        self._write(path, self.scope.copies(chosen), kind="parameters", origins=self.origins)
+        copies = self.scope.copies(chosen)
+        if names := spoilt(self.scope.specs, copies, self.members):
+            warn_of_spoilt("save_params", names)
+        self._write(path, copies, kind="parameters", origins=self.origins)
 
     def load_params(
         self,

@@ -11,7 +11,17 @@ import numpy as np
 
 from fluid import errors
 from fluid.compilation import keep_compilations, price_of
-from fluid.core import TEST, TRAIN, Program, Scope, check_same_nets, fitting, warn_of_adversaries, warn_of_unused_layers
+from fluid.core import (
+    TEST,
+    TRAIN,
+    Program,
+    Scope,
+    check_same_nets,
+    fitting,
+    not_copied,
+    warn_of_adversaries,
+    warn_of_unused_layers,
+)
 from fluid.distributed.cluster import warn_if_alone
 from fluid.formatting import counted, html_table, scaled
 from fluid.missing import SpelledElsewhere
@@ -24,12 +34,13 @@ from fluid.reader.prefetch import Feed
 from fluid.reader.values import NaNs
 from fluid.session.bound import BoundStep, Compilations
 from fluid.session.freezing import Freezing
+from fluid.session.in_flight import InFlight
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.names import Fetch, as_array, check_feed, check_fetch, no_program, split_names
 from fluid.session.on_demand import ValuesOnDemand
 from fluid.session.own_step import StepFunction, check_function, check_tables
 from fluid.session.rates import Rates
-from fluid.session.results import Results, UnderWay
+from fluid.session.results import Results
 from fluid.session.rules import Rule, rules_of
 from fluid.session.saving import SavesArrays
 from fluid.session.seeds import Draw, Seeds, root_of
@@ -86,6 +97,9 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
       [[2.0, 2.0]]
     """
 
+    __reduce_ex__ = not_copied(
+        "Session", 'write session.save_params("net.params"), and session.load_params("net.params") in another Session'
+    )
     _step_type: Callable[..., BoundStep] = BoundStep
     _spelled: ClassVar = {
         "eval": 'session.run(program, feed, fetch=[...], mode="test")',
@@ -141,7 +155,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         self.guard = InterruptGuard()
         self.nans = NaNs()
         self._closed = False
-        self._under_way = UnderWay()
+        self._in_flight: InFlight[Results] = InFlight()
         self._ladders = buckets
         self._max_compilations = max_compilations
         for function in program_functions:
@@ -349,7 +363,9 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
                 f"session.run({found.name!r}, feed) computes its outputs"
             )
         results = self.run(found, feed, fetch, TRAIN)
-        self._under_way.add(results)
+        self._in_flight.add(results)
+        if due := self._in_flight.due():
+            jax.block_until_ready(due[-1].values())
         return results
 
     def taken(

@@ -19,11 +19,14 @@ from fluid.storage.recognize import instead, recognized
 from fluid.storage.rename import Rename, renamed
 from fluid.storage.report import LoadReport
 from fluid.storage.safetensors import is_safetensors
+from fluid.storage.seal import NONSENSE
 from fluid.storage.source import Parameters, Source, newest_checkpoint, source_of
+from fluid.storage.structure import check_structure, natural
 from fluid.storage.zip_entry import zip_entry
 
 __all__ = [
     "CHECK_THE_PROGRAM",
+    "NONSENSE",
     "PARAMS_FILE",
     "PERSISTABLES_FILE",
     "LoadReport",
@@ -35,12 +38,14 @@ __all__ = [
     "TAKE_A_PART",
     "Source",
     "check_match",
+    "check_structure",
     "choose",
     "file_in",
     "instead",
     "is_safetensors",
     "load_arrays",
     "load_file",
+    "natural",
     "newest_checkpoint",
     "packed",
     "read_npy",

@@ -21,6 +21,7 @@ from fluid.storage.atomic import replaced
 from fluid.storage.npy import read_npy, size_limit, write_npy
 from fluid.storage.origins import packed, unpacked
 from fluid.storage.recognize import instead
+from fluid.storage.seal import NONSENSE
 from fluid.storage.zip_entry import zip_entry
 
 FORMAT = "fluid-arrays"
@@ -36,16 +37,7 @@ _ENDINGS = {
     ".npy": "NumPy",
     ".onnx": "ONNX",
 }
-_DAMAGES = (
-    zipfile.BadZipFile,
-    KeyError,
-    TypeError,
-    AttributeError,
-    ValueError,
-    EOFError,
-    OSError,
-    NotImplementedError,
-)
+_DAMAGES = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, *NONSENSE)
 
 
 class Loaded(NamedTuple):
@@ -172,7 +164,7 @@ def _foreign_origins(text: str | None) -> dict[str, Origin]:
     """The origins in a file that other libraries write too, and may write otherwise."""
     try:
         return unpacked(json.loads(text or "{}"))
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except NONSENSE:
         return {}
 
 

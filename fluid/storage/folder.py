@@ -34,6 +34,7 @@ from fluid import errors
 from fluid.paths import local_path
 from fluid.storage import seal
 from fluid.storage.atomic import sync
+from fluid.storage.structure import check_structure, natural
 
 try:
     import fcntl
@@ -46,6 +47,25 @@ LOCK = "fluid.lock"
 STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 _LEFTOVER = re.compile(rf"({STEP.pattern})\.(writing(-[0-9a-f]+)?|deleting)")
 ASIDE = re.compile(rf"({STEP.pattern})\.(damaged|undone)(-[0-9]+)?")
+
+_ORIGIN = {"kind": str, "site": str, "lines": [str]}
+_OF_TRAINER = {
+    **dict.fromkeys(("call", "epoch", "step"), natural),
+    "batch": (None, {"samples": natural, "digest": str}),
+    "reader": (None, dict),
+    "finished": list,
+    "finished_epochs": (None, [(None, natural)]),
+    "handlers": list,
+}
+_META = {
+    "step": natural,
+    "arrays": {"*": {"shape": [natural], "dtype": str}},
+    "position": (None, {"epoch": str, "step": str, "states": list}, _OF_TRAINER),
+    "score": (None, {"output": (str, natural), "mode": str, "value": (None, float, int)}),
+    "optimizers": (None, [str]),
+    "origins": (None, {"*": _ORIGIN}),
+    "versions": (None, {"*": str}),
+}
 
 
 class Folder:
@@ -164,8 +184,10 @@ class Folder:
         return sum(path.stat().st_size for path in (self.path / str(step)).rglob("*") if path.is_file())
 
     def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
-        """What is wrong with a step, or None; see `seal.flaw`."""
-        return seal.flaw(self.path / str(step), share, of)
+        """Return the flaw of a step or of its meta.json, as `seal.flaw` does; None for a good step."""
+        path = self.path / str(step)
+        found = seal.flaw(path, share, of)
+        return self._nonsense(step) if found is None and META in seal.files_in(path)[share::of] else found
 
     def meta(self, step: int) -> dict[str, Any]:
         """The JSON that `write` was given, with the shapes and dtypes of the arrays under `arrays`."""
@@ -280,6 +302,21 @@ class Folder:
     def newest_whole(self) -> tuple[int | None, dict[int, str]]:
         """The newest step without a flaw, or None; and what is wrong with each newer one."""
         return newest_whole(self.steps(), self.flaw)
+
+    def _nonsense(self, step: int) -> str | None:
+        """Return the flaw of a meta.json whose checksum is right; None for a good one."""
+        try:
+            meta = self.meta(step)
+            check_structure(meta, _META, META)
+            if meta["step"] != step:
+                return f"{META} is that of step {meta['step']}"
+            for array in meta["arrays"].values():
+                jnp.dtype(array["dtype"])
+        except errors.FluidError:  # the store cannot be reached now
+            raise
+        except (OSError, *seal.NONSENSE) as error:
+            return f"{META} makes no sense: {type(error).__name__}: {error}"
+        return None
 
     def _is_ours(self, path: pathlib.Path) -> bool:
         return any((path / name).exists() for name in (seal.NAME, META, ARRAYS))

@@ -25,7 +25,7 @@ def unpacked(listing: Mapping[str, Mapping[str, Any]]) -> dict[str, Origin]:
       'net.py:3 in net'
     """
     return {
-        name: Origin(str(of["kind"]), str(of["site"]), tuple(map(str, of["lines"])), of["place"])
+        name: Origin(str(of["kind"]), str(of["site"]), tuple(map(str, of["lines"])), of.get("place"))
         for name, of in listing.items()
     }
 

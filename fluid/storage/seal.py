@@ -15,6 +15,8 @@ from fluid.storage.atomic import sync
 
 VERSION = 1
 NAME = "fluid.seal"
+# What JSON of other types, with other members or nested too deeply raises where it is read.
+NONSENSE = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 _FIRST = re.compile(r"# fluid checkpoint ([0-9]{1,9})")
 
 

@@ -103,5 +103,13 @@ def newest_checkpoint(path: PathLike) -> Source:
             f"no checkpoint in {str(path)!r} is whole: {'; '.join(listed) or 'it holds none'}; expected the "
             f"checkpoint_dir of a Trainer"
         )
-    arrays = {name: array for name, array in folder.arrays(step).items() if not name.startswith("@")}
-    return Source(arrays, f"checkpoint {step} in {str(path)!r}", unpacked(folder.meta(step).get("origins", {})))
+    try:
+        read = folder.arrays(step)
+    except errors.FluidError:
+        raise
+    except Exception as error:
+        raise errors.CheckpointError(
+            f"checkpoint {step} in {str(path)!r} is whole, but Orbax cannot read it: {error}"
+        ) from error
+    arrays = {name: array for name, array in read.items() if not name.startswith("@")}
+    return Source(arrays, f"checkpoint {step} in {str(path)!r}", unpacked(folder.meta(step).get("origins") or {}))

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fluid import errors
-from fluid.core import TRAIN, Program, warn
+from fluid.core import TRAIN, Program, warn, warn_once
 from fluid.core.explain import handler_in_own_words
 from fluid.distributed import group
 from fluid.missing import check_attributes
 from fluid.paths import PathLike
 from fluid.session import Results, check_fetch
-from fluid.session.results import IN_FLIGHT
+from fluid.session.in_flight import IN_FLIGHT
 from fluid.trainer.dispatch.waits import Waits
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -238,7 +238,8 @@ class Dispatcher:
             self.done += 1
         try:
             for deliver in self._order[type(event)]:
-                deliver(event)
+                if (returned := deliver(event)) is not None:
+                    warn_of_return(deliver, returned)
         except Exception as error:
             _raise_in_own_words(error)
 
@@ -352,6 +353,32 @@ def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], A
     return dict.fromkeys(_METHODS, handler)
 
 
+def warn_of_return(function: Callable[..., Any], returned: Any) -> None:
+    """Warn, once for each handler, of a result that looks as if it were meant to end the training, and does not.
+
+    Args:
+      function: a handler, or a method of one.
+      returned: its result, of any kind. A lambda has no choice but to return one, so it may return anything.
+    """
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if (
+        code is None
+        or code.co_name == "<lambda>"
+        or not (isinstance(returned, bool) or (isinstance(returned, int) and returned == -1))
+    ):
+        return
+    warn_once(
+        function,
+        "returned",
+        lambda: (
+            f"{function.__qualname__} at {os.path.basename(code.co_filename)}:{code.co_firstlineno} returned "
+            f"{returned!r} for an event, and what a handler returns has no effect: trainer.stop() ends a training, in "
+            f"a method self.trainer.stop()"
+        ),
+    )
+
+
 def check_signature(function: Callable[..., Any], what: str, wanted: str) -> None:
     """Refuse a function that cannot be called with one event.
 
@@ -379,6 +406,8 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
 def _raise_in_own_words(error: Exception) -> NoReturn:
     """Raise the error of a handler again, or a clearer error that explains it."""
     explained = handler_in_own_words(error)
+    if isinstance(error, StopIteration):
+        error.add_note("raised by a handler; to end training there, call trainer.stop() and return")
     if explained is None:
         raise error
     raise explained from None
@@ -427,7 +456,7 @@ def _check_names(kind: type) -> None:
     bases = kind.__mro__[: kind.__mro__.index(Handler)]
     own = {name for base in bases for name, value in vars(base).items() if callable(value)} - set(vars(Handler))
     for name in sorted(own):
-        if name.startswith(("begin_", "end_", "on_")):
+        if name.startswith(("begin_", "end_", "on_")) or name.endswith(("_begin", "_end", "_start")):
             warn(
                 f"{kind.__name__} has a method {name!r}, which no event calls; events call "
                 f"{', '.join(_METHODS.values())}. Rename it, to _{name} if it is a method of your own"

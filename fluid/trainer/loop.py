@@ -12,7 +12,7 @@ from fluid.reader.buckets import padding_of
 from fluid.reader.prefetch import Prefetched, Prefetcher
 from fluid.reader.resident import RowFeed
 from fluid.session import Request, Results, Session
-from fluid.session.results import IN_FLIGHT
+from fluid.session.in_flight import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.dispatch import Losses, Together
@@ -109,12 +109,15 @@ def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -
     return runs
 
 
-def train(run: Run, num_epochs: int) -> None:
+def train(run: Run, num_epochs: int) -> bool:
     """Run epochs of steps, tell the handlers, save checkpoints.
 
     Args:
       run: the step, the handlers, and whatever else this call of `train` has.
       num_epochs: how many passes over the reader, those included that were done before an interruption.
+
+    Returns:
+      Whether every loss was finite, so that nothing was said of one that was not.
     """
     progress = run.progress
     handlers = run.handlers
@@ -141,6 +144,7 @@ def train(run: Run, num_epochs: int) -> None:
         raise
     finally:
         handlers.leave(EndTrainEvent(progress.epoch, stopped=run.stopping(), error=error))
+    return not losses.warned
 
 
 def _epoch(run: Run, losses: Losses) -> EndEpochEvent:

@@ -1,5 +1,6 @@
-"""Warnings of a training that changes no parameter: too few steps for an update, or a learning rate of 0."""
+"""Warnings of a training that learns nothing: no update is made, the learning rate is 0, or the loss does not fall."""
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +11,22 @@ import numpy as np
 
 from fluid.core import warn
 from fluid.optimizer.base import Minimizer
-from fluid.trainer.events import BeginTrainEvent, EndEpochEvent
+from fluid.trainer.evaluation.values import output_names
+from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent
 from fluid.trainer.handlers import Handler
 
+log = logging.getLogger("fluid")
+
+# The number of epochs of a call of `train` from which on its loss is expected to fall.
+_EPOCHS = 3
 # The number of rates to check: of the steps so far, and of the steps that follow.
 _BEFORE, _AFTER = 16, 4
 
 
 class NoUpdates(Handler):
     """A handler that warns, once, of a training without updates, or with a schedule that is over.
+
+    It also logs, at the end, that the loss did not fall.
 
     It checks after the first epoch of a call of `train`, when the number of steps is known, and after the last epoch.
     """
@@ -31,6 +39,7 @@ class NoUpdates(Handler):
         self._num_epochs = event.num_epochs
         self._looks = True
         self._said = False
+        self._epochs: list[EndEpochEvent] = []  # the first one and the last one
 
     def steps_ahead(self) -> float:
         """Return infinity: the handler acts at the ends of epochs only."""
@@ -41,6 +50,7 @@ class NoUpdates(Handler):
         left = self._num_epochs - event.epoch - 1
         if not event.completed or len(self.trainer.programs) > 1 or self.done - self._begun < 2:
             return
+        self._epochs = [*self._epochs[:1], event]
         if self._looks or (not left and not self._said):
             planned = self.done + left * event.steps
             ((program, found),) = self.trainer.programs.items()
@@ -48,6 +58,24 @@ class NoUpdates(Handler):
                 self._said = True
                 warn(complaint)
             self._looks = False
+
+    def end_train(self, event: EndTrainEvent) -> None:
+        """Log that the loss of the last epoch is not below the loss of the first epoch."""
+        epochs = [end.epoch for end in self._epochs]
+        if event.stopped or event.error or self._num_epochs < _EPOCHS or epochs != [0, self._num_epochs - 1]:
+            return
+        (program,) = self.trainer.programs.values()
+        name = output_names(program)[program.loss_output]
+        first, last = (np.asarray(end.metrics.get(name, math.nan)) for end in self._epochs)
+        if np.all(last >= first):
+            log.warning(
+                "the loss did not fall in %d epochs: %.4g in the first one, %.4g in the last one. Is the learning "
+                "rate right (fluid.find_learning_rate), does each label belong to its row, and does the loss get what "
+                "it takes, logits or probabilities?",
+                self._num_epochs,
+                np.min(first),
+                np.min(last),
+            )
 
     def _complaint(self, optimizers: Sequence[Minimizer], program: str, planned: int, epoch: int) -> str | None:
         """Return the warning for this call of `train`; None if its optimizers make updates.

@@ -1,13 +1,15 @@
 """Handlers and the progress bar around a loop of one's own over a Session."""
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.core import TRAIN, Program, fitting, whole_number
+from fluid.core import TRAIN, Program, fitting, warn, warn_once, whole_number
 from fluid.metrics import Metrics
 from fluid.missing import SpelledElsewhere
+from fluid.reader.adapters import nonempty
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.prefetch import Feed, Feeds
@@ -30,6 +32,8 @@ from fluid.trainer.no_updates import NoUpdates
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, member_called
 from fluid.trainer.progress import ProgressBar
+
+log = logging.getLogger("fluid")
 
 
 class Loop(HasParameters, SpelledElsewhere):
@@ -112,6 +116,7 @@ class Loop(HasParameters, SpelledElsewhere):
         self._shown: contextlib.ExitStack | None = None
         self._passes = 0  # epochs that have ended, unless `feeds` counts them
         self._steps = 0  # steps of this epoch
+        self._reading = False  # whether an epoch has begun and not ended
         self._saved: Mapping[str, Any] | None = None
         self.stopping = False
 
@@ -129,6 +134,7 @@ class Loop(HasParameters, SpelledElsewhere):
         saved = self._saved
         self._saved = None
         self.stopping = False
+        self._reading = False
         if saved is not None:
             self._tell.restore(saved["handlers"])
         with contextlib.ExitStack() as stack:
@@ -152,10 +158,26 @@ class Loop(HasParameters, SpelledElsewhere):
             if error is None:
                 self._losses.wait_for_all()
             self._tell.leave(EndTrainEvent(self.epoch, self.stopping, error))
+        if error is None and self._reading and not self.stopping:
+            warn(
+                "the fluid.Loop was left in the middle of an epoch, by break or return, so that no handler was told of "
+                "the end of that epoch, and the history lacks it; write loop.stop() instead of break"
+            )
 
     def __iter__(self) -> Iterator[Any]:
-        """The minibatches of all epochs, until there are no more, or something has called `stop`."""
+        """Give the minibatches of all epochs, until there are no more, or something has called `stop`.
+
+        Raises:
+          ReaderError: raised while reading: an epoch has no minibatch, as the second one of an iterator.
+        """
         self._check_entered()
+        if self.epoch >= self._num_epochs > 0:
+            log.warning(
+                "nothing to train: %d epochs are done, of a loop that is continued or a reader that was read before, "
+                "and num_epochs=%d counts them. A new reader begins with epoch 0",
+                self.epoch,
+                self._num_epochs,
+            )
         while self.epoch < self._num_epochs and not self.stopping:
             yield from self._one_pass()
 
@@ -170,11 +192,16 @@ class Loop(HasParameters, SpelledElsewhere):
 
         Raises:
           FeedError, UnknownNameError: as from `Session.step`.
-          ArgumentError: it is not inside `with loop:`.
+          ArgumentError: it is not inside `with loop:` and `for feed in loop:`.
         """
         self._check_entered()
         asked = self._step.ask()
         arrays = self._arrays(feed)
+        if not self._reading:
+            raise errors.ArgumentError(
+                "loop.step was called outside of an epoch of the loop, expected for each minibatch of the loop itself: "
+                "with fluid.Loop(session, feeds) as loop: for feed in loop: loop.step(feed)"
+            )
         epoch = self.epoch
         self._tell(BeginStepEvent(epoch, self._steps, arrays, asked=asked, program=self.program.name))
         metrics, fetched = self._step(arrays, asked)
@@ -240,11 +267,26 @@ class Loop(HasParameters, SpelledElsewhere):
         epoch = self.epoch
         self._tell(BeginEpochEvent(epoch, self._steps))
         feeds = self._feeds() if callable(self._feeds) else iter(self._feeds)
+        feed = None
+        if not self._steps:  # else an interruption may have left nothing of this epoch
+            feeds = nonempty(iter(feeds), self._feeds)
+        done = self._tell.done
+        self._reading = True
         for feed in feeds:
             yield feed
             if self.stopping:
                 break
+        self._reading = False
         steps = self._steps
+        if feed is not None and self._tell.done == done and not self.stopping:
+            warn_once(
+                self,
+                "step",
+                lambda: (
+                    "an epoch of a fluid.Loop has ended without a loop.step(feed), so that no handler was told of its "
+                    "steps, and its history is empty; write loop.step(feed) instead of session.step(feed)"
+                ),
+            )
         if not self.stopping:
             self._steps = 0
             self._passes += 1

@@ -97,7 +97,8 @@ class HasParameters:
         """Write parameters and moving statistics to one file, atomically.
 
         Args:
-          path: of the file; in a directory that exists, `params.fluid` is written.
+          path: of the file; in a directory that exists, `params.fluid` is written. A file that ends in ".safetensors"
+            has that format, which has no checksum: numbers that the disk changes are read without an error.
           names: names and globs, such as `["backbone/*"]`; all by default.
 
         Raises:

@@ -13,6 +13,7 @@ from fluid import errors
 from fluid.core import NestedSequenceBatch, SequenceBatch
 from fluid.distributed.arrays import whole
 from fluid.formatting import counted
+from fluid.reader.base import stages
 from fluid.reader.prefetch import Prefetched, Prefetcher
 from fluid.trainer.handlers import Dispatcher
 from fluid.trainer.programs import PaddingOfAll, Source, Turn, Turns
@@ -72,11 +73,11 @@ class Progress:
         progress.call = saved["call"]
         progress.epoch = saved["epoch"]
         progress.step = saved["step"]
-        progress._before = saved["reader"]
-        progress._sizes = saved["buckets"]
-        progress._print = saved["batch"]
+        progress._before = saved.get("reader")
+        progress._sizes = saved.get("buckets")
+        progress._print = saved.get("batch")
         progress._finished = list(saved["finished"])
-        progress._finished_epochs = list(saved.get("finished_epochs", [None] * len(progress._finished)))
+        progress._finished_epochs = list(saved.get("finished_epochs") or [None] * len(progress._finished))
         progress._handler_states = saved["handlers"]
         return progress
 
@@ -238,6 +239,12 @@ class Progress:
         if self._buckets is not None and self._sizes is not None:
             self._buckets.restore(self._sizes)
         if not self.step:  # between two epochs only the number of the next one counts, so the reader may be another
+            if (before := _sizes(state)) != (now := _sizes(source.state())):
+                log.warning(
+                    "the reader gives %s and gave %s before the interruption; training goes on with the reader of now",
+                    now,
+                    before,
+                )
             source.restore(_without_plan(state))
             return
         for reader in state.get("readers", [state]):
@@ -333,6 +340,14 @@ def _valid(value: Any) -> list[Any]:
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = value.rows()
     return [part for row in value for part in _valid(row)] if isinstance(value, list) else [value]
+
+
+def _sizes(state: Mapping[str, Any]) -> str:
+    """Return the number of rows and the batch sizes of readers in words, as far as their plans tell."""
+    plans = [reader.get("reader") for reader in state.get("readers", [state])]
+    told = [stage for plan in plans for stage in stages(plan)]
+    rows = [f"{stage['arrays']} rows" for stage in told if "arrays" in stage]
+    return ", ".join([*rows, *(f"minibatches of {stage['batch']}" for stage in told if "batch" in stage)])
 
 
 def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fluid import errors
-from fluid.core import TEST, fitting, one_of, whole_number
+from fluid.core import TEST, fitting, not_copied, one_of, warn_once, whole_number
 from fluid.distributed import group
 from fluid.metrics import Metrics
 from fluid.missing import not_called
@@ -16,6 +16,7 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import FeedOrder
 from fluid.session import Results, StepFunction
+from fluid.session.finite import holding, spoilt
 from fluid.session.names import Fetch
 from fluid.storage import PathLike, Rename
 from fluid.trainer import loop
@@ -120,6 +121,11 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
       True
     """
 
+    __reduce_ex__ = not_copied(
+        "Trainer",
+        'write trainer.save_params("net.params"), and fluid.Trainer(program, optimizer, param_path="net.params") for '
+        "another one; fluid.CheckpointConfig saves the optimizer's slots too",
+    )
     _validation_type: type[Validation] = Validation
 
     @fitting("fluid.Trainer")
@@ -242,7 +248,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
           ArgumentError: there is nothing to resume, or a call that was done before a checkpoint had other `num_epochs`.
           ReaderError: the reader gives nothing, or less than was trained on before an interruption.
           FeedError: data does not fit; the message names field, sample and batch.
-          CheckpointError: another trainer uses the folder, or it has gone.
+          CheckpointError: another trainer uses the folder, or it has gone; or the end of the training was not saved:
+            the parameters are trained, and the same call saves them.
           Exception: whatever the reader or a handler raises, unchanged. After any error the parameters are those after
             the last completed step.
         """
@@ -306,7 +313,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._signals = run.signals
         try:
             with self.session.guard.watching(), run.signals:
-                loop.train(run, num_epochs)
+                finite = loop.train(run, num_epochs)
         except (KeyboardInterrupt, SystemExit):
             self._calls.leave_open(readers, "interrupted")
             raise
@@ -315,7 +322,27 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         if self._pausing:
             self._calls.leave_open(readers, "paused")
         else:
+            if self._checkpoints is not None:
+                self._checkpoints.check_saved()
             self._calls.end(run.progress, num_epochs)
+            if finite:
+                self._warn_of_spoilt()
+
+    def _warn_of_spoilt(self) -> None:
+        """Warn of arrays that are not finite after a training whose losses were finite."""
+        scope = self.session.scope
+        if names := spoilt(scope.specs, scope.arrays, self.session.members):
+            warn_once(
+                self,
+                "not finite",
+                lambda: (
+                    f"{holding(names)} after this training, "
+                    f"although every loss was finite. handlers=[fluid.handlers.TerminateOnNaN(report=True)] ends it at "
+                    f"the step that made the first one, and says which layer, line and rows it came from. A gradient "
+                    f"is NaN also through the branch of layers.where that is not taken: "
+                    f"layers.sqrt(layers.where(z > 0, z, 1.0)) has one for every z"
+                ),
+            )
 
     @fitting("trainer.test")
     def test(

@@ -143,7 +143,9 @@ def test_a_program_whose_rows_see_each_other_is_not_padded(tmp_path):
         return x - jnp.mean(x, axis=0)
 
     fluid.io.save_inference_model(tmp_path / "m", centered, {})
-    assert fluid.Inferencer(param_path=tmp_path / "m").infer({"x": [[1], [2], [6]]})[0].tolist() == [[-2], [-1], [3]]
+    with pytest.warns(errors.FluidWarning, match="depend on the other rows"):
+        found = fluid.Inferencer(param_path=tmp_path / "m").infer({"x": [[1], [2], [6]]})[0]
+    assert found.tolist() == [[-2], [-1], [3]]
 
 
 def test_results_have_the_rows_of_a_feed_whose_values_nobody_reads(tmp_path):

@@ -139,6 +139,23 @@ def test_a_folder_of_somebody_else_is_not_read(untold, monkeypatch):
     assert folder_in_use() is None
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+@pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777])
+def test_row_67_a_folder_that_others_can_write_to_is_not_read(untold, monkeypatch, mode, caplog):
+    folder = untold / "fluid" / "xla"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    keep_compilations()
+    monkeypatch.setenv("FLUID_COMPILATION_CACHE", str(folder))
+    keep_compilations()
+    with pytest.raises(
+        errors.ArgumentError, match="other users can write to .*xla', and what lies there is run; .*go-w"
+    ):
+        fluid.set_compilation_cache(folder)
+    assert folder_in_use() is None and not list(folder.iterdir()) and compiled_anew() == 3
+    assert [r.levelname for r in caplog.records if "other users can write" in r.message] == ["WARNING"] * 2
+
+
 def test_wrong_arguments(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.ArgumentError, match="the folder cannot be made.*None to keep nothing"):

@@ -23,6 +23,13 @@ def test_what_is_put_is_got_by_every_process(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.xla"]
 
 
+def test_a_file_under_the_name_of_another_is_removed(tmp_path):
+    entries = Entries(tmp_path, 1000)
+    entries.put("a", b"some machine code")
+    (tmp_path / "a.xla").rename(tmp_path / "b.xla")
+    assert entries.get("b") is None and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "cut in the digest"])
 def test_a_damaged_file_is_removed(tmp_path, damage):
     entries = Entries(tmp_path, 1000)

@@ -1,5 +1,7 @@
 """What discovery finds out beyond shapes: losses that nothing influences, squared batches, logits for probabilities."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -148,8 +150,9 @@ def words():
         lambda: layers.cross_entropy(layers.fc(words()[0], 3), words()[1]),
         lambda: layers.cross_entropy(jnp.matmul(layers.data("x", [4]), jnp.ones([4, 3])) - 1, label()),
         lambda: layers.cross_entropy(jax.jit(lambda x: x @ jnp.ones([4, 3]))(layers.data("x", [4])), label()),
+        lambda: layers.cross_entropy(layers.sigmoid(net(act=None)), label()),
     ],
-    ids=["bias", "no bias", "reshaped", "sequence", "operators", "inside jit"],
+    ids=["bias", "no bias", "reshaped", "sequence", "operators", "inside jit", "sigmoid"],
 )
 def test_logits_given_for_probabilities_are_noticed(build):
     with pytest.warns(errors.FluidWarning, match=r"test_discovery.py:\d+ in .* takes probabilities.*softmax"):
@@ -162,7 +165,6 @@ def test_logits_given_for_probabilities_are_noticed(build):
         lambda: layers.cross_entropy(net(), label()),
         lambda: layers.cross_entropy(jax.nn.softmax(net(act=None)), label()),
         lambda: layers.cross_entropy(layers.data("p", [3]), label()),
-        lambda: layers.cross_entropy(layers.sigmoid(net(act=None)), label()),
         lambda: layers.softmax_with_cross_entropy(net(act=None), label()),
         lambda: layers.cross_entropy(0.9 * net() + 0.1 / 3, label()),
     ],
@@ -237,3 +239,53 @@ def test_two_softmaxes_in_a_row_are_warned_of():
     with pytest.warns(errors.FluidWarning, match=r"test_discovery.py:\d+ in .*twice: .*layers.cross_entropy") as caught:
         fluid.Program(twice)
     assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda f, x: jax.lax.scan(lambda c, _: (f(c), None), x, None, length=3)[0],
+        lambda f, x: jax.lax.fori_loop(0, 3, lambda i, c: f(c), x),
+        lambda f, x: jax.lax.cond(x.sum() > 0, f, lambda c: c, x),
+        lambda f, x: jax.jit(f)(x),
+        lambda f, x: jax.checkpoint(f)(x),
+    ],
+    ids=["scan", "fori_loop", "cond", "jit", "checkpoint"],
+)
+def test_a_layer_inside_of_a_function_that_jax_traces_is_explained(loop):
+    def program():
+        return loop(lambda c: fluid.layers.fc(c, size=4), fluid.layers.data("x", shape=[4]))
+
+    with pytest.raises(errors.ProgramError, match=r"test_discovery.py:\d+ in .*'fc_0.*layers.scan.*layers.repeat"):
+        fluid.Program(program)
+
+
+def test_names_that_shift_in_test_mode_are_refused():
+    def program(name=None, size=4):
+        hidden = fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=4)
+        loss = 0.0
+        if fluid.layers.is_training():
+            loss = fluid.layers.mean(fluid.layers.fc(hidden, size=size, name=name))
+        return fluid.layers.mean(fluid.layers.fc(hidden, size=4)) + loss
+
+    for size in (4, 3):
+        with fluid.Session(functools.partial(program, size=size)) as session:
+            with pytest.raises(errors.ParameterError, match=r"'fc_1.w_0' of test mode.*'fc_2.w_0'.*name=\"auxiliary\""):
+                session.run(feed={"x": np.ones((2, 4), "float32")}, mode="test")
+    with fluid.Session(functools.partial(program, name="auxiliary")) as session:
+        session.run(feed={"x": np.ones((2, 4), "float32")}, mode="test")
+
+
+def test_lines_that_stand_for_each_other_in_both_modes_are_one_layer():
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        if fluid.layers.is_training():
+            x = fluid.layers.fc(fluid.layers.dropout(x, 0.5), size=4)
+        else:
+            x = fluid.layers.fc(x, size=4)
+        for _ in range(2):
+            x = fluid.layers.fc(x, size=4)
+        return x
+
+    with fluid.Session(program) as session:
+        session.run(feed={"x": np.ones((2, 4), "float32")}, mode="test")

@@ -1,6 +1,10 @@
 """Discovery, names, named values and purity of Programs."""
 
 import functools
+import os
+import pathlib
+import subprocess
+import sys
 import threading
 
 import jax
@@ -351,3 +355,28 @@ def test_what_programs_say_of_themselves():
     named = fluid.Program(lambda: {"a<b": fluid.layers.data("x", shape=[4])}, name="named")
     assert repr(named) == "Program(named(x: float32[batch, 4]) -> a<b: float32[batch, 4]; 0 parameters)"
     assert "a&lt;b" in named._repr_html_()
+
+
+def test_fractions_for_a_state_of_whole_numbers_are_warned_of():
+    def counted(step):
+        def program():
+            count = fluid.layers.create_state([1], dtype="int64", name="count")
+            count.update(step(count.value))
+            return count.value
+
+        return program
+
+    with pytest.warns(errors.FluidWarning, match=r"'count' holds int32 and is given float32.*'float32'.*layers\.cast"):
+        fluid.Program(counted(lambda value: value + 0.5))
+    fluid.Program(counted(lambda value: value + 1))
+    fluid.Program(counted(lambda value: fluid.layers.cast(value + 0.5, "int64")))
+
+
+def test_the_digest_is_the_same_in_another_process():
+    code = "import mistakes.common as c, fluid; print(fluid.Trainer(c.classification, c.SGD).program.digest)"
+    found = {
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, **options).stdout
+        for seed in "12"
+        for options in [{"check": True, "capture_output": True, "cwd": pathlib.Path(__file__).parent.parent}]
+    }
+    assert len(found) == 1 and len(found.pop().strip()) == 32

@@ -161,7 +161,7 @@ def saved(folder, steps, timeout=20, without=None):
         writer = Writer(folder, 2, None, group)
         for step in steps:
             arrays = {"index": np.int64(group.index)}
-            writer.start(Snapshot(step, arrays, lambda: {"epoch": 0}, None, [], {}))
+            writer.start(Snapshot(step, arrays, lambda: {"epoch": 0}, None, [], [], {}))
             writer.wait()
         return writer.base, writer.known
 

@@ -210,3 +210,13 @@ def test_a_state_cannot_be_changed_outside_of_a_program():
     fluid.Program(program)
     with pytest.raises(errors.OutsideProgramError, match="create_state"):
         found[0].update(np.zeros(2))
+
+
+def test_assigning_to_a_state_is_refused_with_the_call():
+    def program():
+        state = layers.create_state([1], name="seen")
+        state.value = state.value + 1
+        return layers.data("x", shape=[1])
+
+    with pytest.raises(errors.MissingNameError, match=r"'seen'.*assignment to 'value'.*state.update\(value\)"):
+        fluid.Program(program)

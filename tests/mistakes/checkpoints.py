@@ -127,3 +127,65 @@ def restore_step():
     trainer = fluid.Trainer(regression, SGD, checkpoint_config=fluid.CheckpointConfig("checkpoints"))
     trainer.train(READER)
     trainer.restore(7)
+
+
+@THEME.mistake("A checkpoint is not told of the steps of a loop", errors.FluidWarning, "2 steps", "after_step()")
+def loop_without_after_step():
+    def train_program():
+        loss = regression()
+        SGD.minimize(loss)
+        return loss
+
+    session = fluid.Session(train_program)
+    feeds = fluid.reader.prefetch(fluid.reader.arrays({"x": X, "y": Y}, batch_size=8), session)
+    with fluid.Checkpoint(session, "checkpoints", feeds):
+        for feed in feeds:
+            session.step(feed)
+
+
+@THEME.mistake("A checkpoint keeps a loop without its feeds", errors.FluidWarning, "state_of=[feeds, loop]")
+def loop_without_its_feeds():
+    def train_program():
+        loss = regression()
+        SGD.minimize(loss)
+        return loss
+
+    session = fluid.Session(train_program)
+    feeds = fluid.reader.prefetch(fluid.reader.arrays({"x": X, "y": Y}, batch_size=8), session)
+    loop = fluid.Loop(session, feeds, progress=False)
+    fluid.Checkpoint(session, "checkpoints", loop)
+
+
+@THEME.mistake("The activation has changed, the folder has not", Logged, "in another way", "same parameters")
+def changed_activation():
+    def net(act):
+        def program():
+            x = layers.data("x", shape=[4])
+            y = layers.data("y", shape=[1])
+            return layers.mean(layers.square_error_cost(layers.fc(x, size=1, act=act), y))
+
+        return program
+
+    config = fluid.CheckpointConfig("checkpoints")
+    fluid.Trainer(net("relu"), SGD, checkpoint_config=config).train(READER)
+    fluid.Trainer(net("tanh"), SGD, checkpoint_config=config)
+
+
+@THEME.mistake("The seed has changed, the folder has not", Logged, "the seed was another one", "seed of the checkpoint")
+def changed_seed():
+    config = fluid.CheckpointConfig("checkpoints")
+    fluid.Trainer(regression, SGD, checkpoint_config=config).train(READER)
+    fluid.Trainer(regression, SGD, checkpoint_config=config, seed=7)
+
+
+@THEME.mistake("The data has changed, the folder has not", Logged, "12 rows, minibatches of 4", "gave 16 rows")
+def changed_data():
+    def on_event(event):
+        if isinstance(event, fluid.EndEpochEvent):
+            first.stop()
+
+    config = fluid.CheckpointConfig("checkpoints")
+    first = fluid.Trainer(regression, SGD, checkpoint_config=config)
+    first.train(fluid.reader.arrays({"x": X, "y": Y}, batch_size=8), 3, event_handler=on_event)
+    again = fluid.Trainer(regression, SGD, checkpoint_config=config)
+    again.train(fluid.reader.arrays({"x": X[:12], "y": Y[:12]}, batch_size=4), 3)

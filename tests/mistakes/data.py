@@ -85,3 +85,10 @@ def nan_without_handler():
     spoiled = X.copy()
     spoiled[3, 2] = np.nan
     fluid.Trainer(regression, SGD).train(fluid.reader.arrays({"x": spoiled, "y": Y}, batch_size=8))
+
+
+@THEME.mistake("Rows are sorted by their label", errors.FluidWarning, "'label' alone", "shuffle=True")
+def sorted_rows():
+    labels = np.repeat(np.arange(3), 32)[:, None]
+    rows = {"x": np.random.default_rng(0).normal(size=(96, 4)), "label": labels}
+    fluid.Trainer(classification, SGD).train(fluid.reader.arrays(rows, batch_size=8))

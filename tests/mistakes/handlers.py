@@ -1,7 +1,7 @@
 """Mistakes in handlers and events."""
 
 from fluid import errors
-from mistakes.common import LABELED, READER, SGD, classification, fluid, regression
+from mistakes.common import LABELED, READER, SGD, X, Y, classification, fluid, regression
 from mistakes.theme import Theme
 
 THEME = Theme("Handlers and events")
@@ -112,3 +112,89 @@ def event_equals_class():
             print("an epoch has ended")
 
     fluid.Trainer(classification, SGD).train(LABELED, event_handler=on_event)
+
+
+@THEME.mistake("A handler returns -1 to end the training", errors.FluidWarning, "returned -1", "trainer.stop()")
+def returned_to_stop():
+    def on_event(event):
+        if isinstance(event, fluid.EndStepEvent) and event.metrics[0] < 10:
+            return -1
+
+    fluid.Trainer(regression, SGD).train(READER, event_handler=on_event)
+
+
+@THEME.mistake("A loop with handlers trains without them", errors.FluidWarning, "loop.step(feed)", "session.step(feed)")
+def loop_without_its_step():
+    def train_program():
+        loss = regression()
+        SGD.minimize(loss)
+        return loss
+
+    session = fluid.Session(train_program)
+    with fluid.Loop(session, [{"x": X, "y": Y}], handlers=[fluid.handlers.CSVLogger("log.csv")]) as loop:
+        for feed in loop:
+            session.step(feed)
+
+
+@THEME.mistake(
+    "A loop goes over its feeds instead of itself", errors.ArgumentError, "for feed in loop: loop.step(feed)"
+)
+def loop_over_its_feeds():
+    def train_program():
+        loss = regression()
+        SGD.minimize(loss)
+        return loss
+
+    session = fluid.Session(train_program)
+    feeds = fluid.reader.prefetch(fluid.reader.arrays({"x": X, "y": Y}, batch_size=8), session)
+    with fluid.Loop(session, feeds) as loop:
+        for feed in feeds:
+            loop.step(feed)
+
+
+@THEME.mistake("A gain in percent of an accuracy", errors.FluidWarning, "min_delta=1", "share of 1", "min_delta=0.01")
+def min_delta_in_percent():
+    stopping = fluid.handlers.EarlyStopping("test_accuracy", min_delta=1)
+    fluid.Trainer(classification, SGD).train(LABELED, test_reader=LABELED, handlers=[stopping])
+
+
+@THEME.mistake("A loop is given a generator for several epochs", errors.ReaderError, "once only", "def rows()")
+def loop_over_a_generator():
+    def train_program():
+        loss = regression()
+        SGD.minimize(loss)
+        return loss
+
+    feeds = ({"x": X[i : i + 8], "y": Y[i : i + 8]} for i in (0, 8))
+    with fluid.Loop(fluid.Session(train_program), feeds, num_epochs=2, progress=False) as loop:
+        for feed in loop:
+            loop.step(feed)
+
+
+@THEME.mistake("A loop is left by break", errors.FluidWarning, "middle of an epoch", "loop.stop()")
+def loop_left_by_break():
+    def train_program():
+        loss = regression()
+        SGD.minimize(loss)
+        return loss
+
+    with fluid.Loop(fluid.Session(train_program), [{"x": X, "y": Y}] * 10, progress=False) as loop:
+        for number, feed in enumerate(loop):
+            loop.step(feed)
+            if number == 4:
+                break
+
+
+@THEME.mistake("The name of an event is turned around", errors.FluidWarning, "'epoch_end'", "end_epoch")
+def turned_name():
+    class Report(fluid.Handler):
+        def epoch_end(self, event):
+            print(event.epoch)
+
+    fluid.Trainer(regression, SGD).train(READER, handlers=[Report()])
+
+
+@THEME.mistake("A placeholder in a path", errors.ArgumentError, "{epoch:02d}", 'f"')
+def placeholder():
+    best = fluid.handlers.SaveBest("best-{epoch:02d}.params", "loss")
+    fluid.Trainer(regression, SGD).train(READER, handlers=[best])

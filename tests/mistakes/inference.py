@@ -46,6 +46,15 @@ def other_width():
     inferencer.infer({"x": X[:, :3]})
 
 
+@THEME.mistake("An answer depends on the other rows of its batch", errors.FluidWarning, "other rows", "axis=-1")
+def answer_of_the_batch():
+    def scaled():
+        x = layers.data("x", shape=[4])
+        return x / layers.reduce_max(x)
+
+    fluid.Inferencer(scaled, params={}).infer({"x": X[:3]})
+
+
 @THEME.mistake("Feeds of different lengths", errors.FeedError, "16", "8")
 def other_lengths():
     def difference():
@@ -80,3 +89,14 @@ def fit():
 def array_for_two_feeds():
     inferencer = fluid.Inferencer(regression, params=fluid.Trainer(regression, SGD).params)
     inferencer.infer(X)
+
+
+@THEME.mistake("A token for a model that is here", errors.ArgumentTypeError, "token=", "url=")
+def token_for_a_file():
+    fluid.Trainer(regression, SGD).save_inference_model("line.fluid", fetch=["fc_0"])
+    fluid.Inferencer(param_path="line.fluid", token="s3cret")
+
+
+@THEME.mistake("The address of a call", errors.ArgumentError, "'/infer'", "url='http://127.0.0.1:8000/v2/models/line'")
+def address_of_a_call():
+    fluid.Inferencer(url="http://127.0.0.1:8000/v2/models/line/infer")

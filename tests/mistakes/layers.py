@@ -231,3 +231,21 @@ def while_block():
         return layers.mean(x)
 
     fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("A switch is text", errors.ArgumentTypeError, "is_reverse='False'", "True or False", "is_reverse=False")
+def switch_as_text():
+    def program():
+        words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+        return layers.dynamic_gru(layers.embedding(words, size=[100, 24]), size=8, is_reverse="False")
+
+    fluid.Session(program)
+
+
+@THEME.mistake("`is_training` without a call", errors.ArgumentTypeError, "layers.is_training()")
+def mode_without_call():
+    def program():
+        x = layers.data("x", shape=[4])
+        return layers.fc(x if layers.is_training else x * 2, size=1)
+
+    fluid.Session(program)

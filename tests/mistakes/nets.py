@@ -295,3 +295,37 @@ def top_of_all_classes():
         return {"loss": layers.mean(layers.cross_entropy(guess, label)), "top3": layers.accuracy(guess, label, k=3)}
 
     fluid.Trainer(program, SGD)
+
+
+@THEME.mistake("All weights start as zeros", errors.FluidWarning, "start as zeros", "'fc_0.w_0'", "Normal(0.0, 0.02)")
+def stacked_zeros():
+    def train_program():
+        zeros = fluid.initializer.Constant(0.0)
+        hidden = layers.fc(layers.data("x", shape=[4]), size=8, act="relu", param_attr=zeros)
+        return layers.mean(layers.square(layers.fc(hidden, size=1, param_attr=zeros)))
+
+    fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake(
+    "The branch of a `where` that is not taken", errors.FluidWarning, "fc_0.w_0", "although", "layers.where(z"
+)
+def gradient_of_where():
+    def train_program():
+        z = layers.fc(layers.data("x", shape=[4]), size=8, bias_attr=False)
+        return layers.mean(layers.where(z > 0, layers.sqrt(z), 0 * z))
+
+    fluid.Trainer(train_program, SGD).train(fluid.reader.arrays({"x": X}, batch_size=16))
+
+
+@THEME.mistake("A layer in training only, before others", errors.ParameterError, "'fc_1.w_0'", "name=", "is_training")
+def auxiliary_head():
+    def train_program():
+        hidden = layers.fc(layers.data("x", shape=[4]), size=4)
+        loss = 0.0
+        if layers.is_training():
+            loss = layers.mean(layers.fc(hidden, size=1))
+        return layers.mean(layers.fc(hidden, size=1)) + loss
+
+    reader = fluid.reader.arrays({"x": X}, batch_size=8)
+    fluid.Trainer(train_program, SGD).train(reader, test_reader=reader)

@@ -142,3 +142,59 @@ def raw_pixels():
 @THEME.mistake("Images are shuffled, and their labels are not", errors.FluidWarning, "reader.shuffle(reader.compose(")
 def shuffled_apart():
     fluid.reader.compose(fluid.reader.shuffle(list(X), buf_size=16), list(LABELS))
+
+
+@THEME.mistake("A seed, and nothing that shuffles", errors.FluidWarning, "arrays(seed=7) has no effect", "shuffle=True")
+def seed_without_shuffle():
+    fluid.reader.arrays({"x": X, "y": Y}, batch_size=8, seed=7)
+
+
+@THEME.mistake("A buffer of one row to shuffle in", errors.FluidWarning, "buf_size=1", "buf_size=10000")
+def buffer_of_one_row():
+    fluid.reader.shuffle(list(X), buf_size=1)
+
+
+@THEME.mistake("A shuffle inside of a cache", errors.FluidWarning, "every pass", "reader.shuffle(reader.cache(rows)")
+def cached_shuffle():
+    fluid.reader.cache(fluid.reader.shuffle(list(X), buf_size=16))
+
+
+@THEME.mistake("Prediction without the last rows", errors.FluidWarning, "predict has drop_last=True", "no results")
+def prediction_without_last_rows():
+    reader = fluid.reader.arrays({"x": X}, batch_size=6, drop_last=True)
+    list(fluid.Trainer(regression, SGD).predict(reader, fetch="fc_0.tmp_0"))
+
+
+@THEME.mistake(
+    "Timestamps as float32", errors.FluidWarning, "'t'", "16 different numbers", "keeps 1", "value - value.min()"
+)
+def timestamps():
+    def program():
+        return layers.fc(layers.data("t", shape=[1]), size=1)
+
+    fluid.Session(program).run(feed={"t": 1.7e9 + np.arange(16)})
+
+
+@THEME.mistake("A state of whole numbers is given fractions", errors.FluidWarning, "'mean' holds int32", "'float32'")
+def fractions_in_a_state():
+    def program():
+        mean = layers.create_state([1], dtype="int64", name="mean")
+        mean.update(0.9 * mean.value + 0.1 * layers.mean(layers.data("x", shape=[4])))
+        return mean.value
+
+    fluid.Program(program)
+
+
+@THEME.mistake("A value of whole numbers is replaced by fractions", errors.FeedError, "'guess'", "expected int32")
+def fractions_for_a_value():
+    def program():
+        return layers.identity(layers.argmax(layers.data("x", shape=[4]), axis=1), name="guess")
+
+    fluid.Session(program).run(feed={"x": X, "guess": np.full(16, 0.5)})
+
+
+@THEME.mistake("The results of a prediction are read twice", errors.FluidWarning, "second time", "list(trainer.predict")
+def prediction_read_twice():
+    results = fluid.Trainer(regression, SGD).predict(READER, fetch="fc_0.tmp_0")
+    count = sum(len(minibatch[0]) for minibatch in results)
+    print(count, [minibatch[0].mean() for minibatch in results])

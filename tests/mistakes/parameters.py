@@ -110,3 +110,10 @@ def another_layer():
 @THEME.mistake("Parameters to freeze that are not there", errors.UnknownNameError, "backbone/")
 def freeze():
     fluid.Trainer(regression, SGD).freeze("backbone/*")
+
+
+@THEME.mistake("A copy of a Trainer", errors.ArgumentTypeError, "copied", "save_params", "param_path=")
+def copied_trainer():
+    import copy
+
+    copy.deepcopy(fluid.Trainer(regression, SGD))

@@ -41,6 +41,15 @@ def returns_none():
     fluid.Trainer(regression, SGD).train(reader)
 
 
+@THEME.mistake("A function of a map that forgets to return its row", errors.FeedError, "reader.map", "`return row`")
+def map_returns_none():
+    def scaled(row):
+        row["x"] = row["x"] / 255
+
+    rows = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
+    fluid.Trainer(regression, SGD).train(fluid.batch(fluid.reader.map(scaled, rows), batch_size=8))
+
+
 @THEME.mistake("A reader without data", errors.ReaderError, "nothing")
 def empty():
     fluid.Trainer(regression, SGD).train([])
@@ -88,3 +97,20 @@ def composed():
 @THEME.mistake("An order of feeds with a name that is not there", errors.UnknownNameError, "'target'", "'y'")
 def feed_order():
     fluid.Trainer(regression, SGD).train(fluid.reader.arrays((X, Y), batch_size=8), feed_order=["x", "target"])
+
+
+@THEME.mistake(
+    "Minibatches are shuffled instead of rows", errors.FluidWarning, "minibatches", "before they are grouped"
+)
+def shuffled_minibatches():
+    rows = list(zip(X, Y, strict=True))
+    fluid.reader.shuffle(fluid.reader.batch(rows, batch_size=4), buf_size=100)
+
+
+@THEME.mistake("Columns of pandas in different orders", errors.ArgumentError, "different orders", "y.loc[x.index]")
+def torn_table():
+    import pandas
+
+    table = pandas.DataFrame({"a": X[:, 0], "y": Y[:, 0]})
+    mixed = table.sample(frac=1, random_state=0)
+    fluid.reader.arrays({"x": mixed[["a"]], "y": table["y"]}, batch_size=4)

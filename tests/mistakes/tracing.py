@@ -182,3 +182,22 @@ def stop_gradient_of_a_value():
         return layers.mean(layers.fc(hidden, size=1))
 
     fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("A layer in a loop of JAX", errors.ProgramError, "'fc_0.", "layers.scan", "layers.repeat")
+def layer_in_a_loop_of_jax():
+    def train_program():
+        x = layers.data("x", shape=[4])
+        return layers.mean(jax.lax.fori_loop(0, 3, lambda i, h: layers.fc(h, size=4), x))
+
+    fluid.Trainer(train_program, SGD)
+
+
+@THEME.mistake("An assignment to a state", errors.MissingNameError, "'seen'", "state.update(value)")
+def assigned_state():
+    def train_program():
+        seen = layers.create_state([1], name="seen")
+        seen.value = seen.value + 1
+        return regression()
+
+    fluid.Trainer(train_program, SGD)

@@ -2,7 +2,7 @@
 
 from fluid import errors
 from mistakes.common import LABELED, READER, SGD, X, Y, classification, fluid, layers, np, regression
-from mistakes.theme import Theme
+from mistakes.theme import Logged, Theme
 
 THEME = Theme("Training and testing")
 
@@ -139,3 +139,8 @@ def step_without_momentum():
         return parameters, training.slots, here
 
     fluid.Trainer(regression, fluid.optimizer.Adam(0.01), step=step).train(READER)
+
+
+@THEME.mistake("A learning rate at which the loss rises", Logged, "did not fall in 3 epochs", "find_learning_rate")
+def rising_loss():
+    fluid.Trainer(regression, fluid.optimizer.SGD(1.0)).train(READER, num_epochs=3)

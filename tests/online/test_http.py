@@ -1,5 +1,6 @@
 """An OnlineTrainer behind HTTP: rows as lines and tensors, verbs, limits, tokens; and RemoteTrainer, which asks it."""
 
+import gc
 import http.client
 import json
 import logging
@@ -10,10 +11,12 @@ import subprocess
 import sys
 import threading
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from online.streamed import make, points
+from online.streamed import make, points, program
 from serving.served import post, raw
 
 import fluid
@@ -81,6 +84,39 @@ def test_rows_as_lines_and_as_tensors(server, online):
     assert len({entry.body for entry in entries}) == 1, "they are the same rows"
 
 
+def test_rows_in_half_precision(server, online):
+    before = online.status()["accepted"]
+    for datatype in ("BF16", "FP16"):
+        dtype = jnp.bfloat16 if datatype == "BF16" else np.float16
+        tensors = [
+            {"name": name, "datatype": datatype, "shape": [2, 1], "parameters": {"binary_data_size": 4}}
+            for name in ("x", "y")
+        ]
+        head = json.dumps({"inputs": tensors}).encode()
+        length = f"Inference-Header-Content-Length: {len(head)}"
+        body = head + np.array([1, 2, 3, 5], dtype).tobytes()
+        status, told = send(server, body, "Content-Type: application/octet-stream", length)
+        assert (status, told["rows"]) == (200, 2)
+    entries = online._journal.read(before, before + 4)
+    assert {entry.body for entry in entries} == {online.rows.pack([(1.0, 3.0), (2.0, 5.0)]).body}
+
+
+def test_row_65_rows_have_a_limit_of_bytes_when_they_are_padded(tmp_path):
+    with make(tmp_path, function=program, batch_size=4) as online, online.serve(port=0, max_body=1400) as server:
+        row = {"x": [0, 0, 0], "words": [1], "y": [0]}
+        lines = [json.dumps(row | {"words": [1] * length}) for length in [1] * 30 + [8]]
+        status, told = send(server, "\n".join(lines[:30]).encode(), LINES)
+        assert status == 200
+        status, told = send(server, "\n".join(lines).encode(), LINES)
+        assert status == 400 and "when sequences are padded to the longest, expected at most 1400" in told["error"]
+        words = {"name": "words", "datatype": "INT8", "shape": [100, 8], "parameters": {"binary_data_size": 800}}
+        head = json.dumps({"inputs": [words]}).encode()
+        length = f"Inference-Header-Content-Length: {len(head)}"
+        status, told = send(server, head + bytes(800), "Content-Type: application/octet-stream", length)
+        assert status == 400 and "found rows that have 3200 bytes" in told["error"]
+        assert online.status()["accepted"] == 30
+
+
 def test_row_50_the_same_key_adds_nothing(server, online):
     first = send(server, GOOD, LINES, "Idempotency-Key: the same")
     assert send(server, GOOD, LINES, "Idempotency-Key: the same") == (200, {**first[1], "repeated": True})
@@ -113,6 +149,12 @@ def test_row_50_the_same_key_adds_nothing(server, online):
         (b" " * 4500, [LINES], 413, "4000 bytes of JSON"),
         (b" " * 5500, [LINES], 413, "5000 bytes"),
         (b'{"x": 1, "y": 1}\n' * 600, [LINES], 413, "5000 bytes"),
+        (b"{}\n" * 101, [LINES], 400, "found 101 rows at once, expected at most 100; send them in parts"),
+        (b'{"inputs": [{"name": "x", "datatype": "UINT8", "shape": [150, 1], "parameters": {"binary_data_size": 150}}]}'
+         + bytes(150), ["Content-Type: application/octet-stream", "Inference-Header-Content-Length: 108"], 400,
+         "found 150 rows at once"),
+        (b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1], "data": [' + b"[]," * 150 + b"[]]}]}",
+         ["Content-Type: application/json"], 400, "found 151 rows at once"),
         (GOOD, [LINES, "Origin: https://example.org"], 403, "pages in a browser cannot ask this server"),
     ],
 )  # fmt: skip
@@ -218,7 +260,30 @@ def test_retry_after_is_said(server, online, remote):
     remote.resume()
 
 
-def test_tokens(online):
+def test_answers_name_no_folders_and_the_log_does(in_tmp, caplog):
+    with make("secret", publish_to="hidden/models", fetch=["guess"]) as online, online.serve(port=0) as server:
+        for folder, name in {"secret": "the folder of the training", "hidden/models": "the folder of versions"}.items():
+            message = f"found {folder!r} and {folder + '/a/journal.db'!r} and '/srv/private/b.db' there"
+
+            def broken(message=message):
+                raise errors.CheckpointError(message)
+
+            def refused(message=message):
+                raise errors.OnlineError(message)
+
+            online.save, online.pause = broken, refused
+            for verb, status in (("save", 400), ("pause", 409)):
+                found, answer = ask(server, post(f"/{verb}", b""))
+                want = f"found {name} and 'journal.db' and 'b.db' there"
+                assert (found, answer["error"]) == (status, want)
+                assert message in caplog.text
+        online._control.failure = RuntimeError("no space in '/srv/private/b.db'")
+        for data in (get("/status"), post("/resume", b"")):
+            assert "no space in 'b.db'" in ask(server, data)[1]["error"]
+        online._control.failure = None
+
+
+def test_row_67_tokens(online):
     with online.serve(port=0, token="secret") as server:
         for data in (get("/status"), post("/stop", b""), post("/rows", GOOD, LINES)):
             assert ask(server, data)[0] == 401
@@ -319,3 +384,21 @@ def test_mistakes_in_a_shell(in_tmp, monkeypatch, capsys, arguments, why):
     assert main(["online", *arguments]) == 1
     assert why in capsys.readouterr().err
     sys.modules.pop("net", None)
+
+
+def test_garbage_is_not_looked_for_in_jax_while_rows_are_read(in_tmp, monkeypatch):
+    class Server:
+        url = "http://127.0.0.1:1"
+
+        def run(self):
+            assert gc.get_freeze_count() > 0
+
+    monkeypatch.setattr(fluid.OnlineTrainer, "host", lambda *arguments: Server())
+    (in_tmp / "net.py").write_text(
+        "import fluid\ndef train_program():\n    x = fluid.layers.data('x', shape=[1])\n"
+        "    return {'loss': fluid.layers.mean(fluid.layers.fc(x, size=1))}\n"
+    )
+    try:
+        assert main(["online", "net.py:train_program", "folder"]) == 0
+    finally:
+        gc.unfreeze()

@@ -1,6 +1,10 @@
 """The journal: what it has accepted it keeps, in order, once; and what it says when it cannot."""
 
 import contextlib
+import hashlib
+import os
+import pathlib
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +18,8 @@ from fluid import errors
 from fluid.online.journal import Accepted, Journal
 
 SETTINGS = {"batch_size": 2}
+# `make soak` flips a bit of every byte; the ordinary suite of one of so many.
+STRIDE = int(os.environ.get("FLUID_STRIDE", "997"))
 
 
 @pytest.fixture
@@ -152,6 +158,116 @@ def test_row_51_changed_on_the_disk(open_journal, path):
     database.close()
     with pytest.raises(errors.JournalError, match="the rows from 0 on in .* are not what was written"):
         open_journal().read(0, 1)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Folders as a process leaves them that is killed at some moments; each holds the rows 0 to 5, or 2 to 5."""
+    base = tmp_path_factory.mktemp("killed")
+    (base / "now").mkdir()
+    with contextlib.closing(Journal(base / "now" / "journal.db", SETTINGS)) as journal:
+        for number in range(6):
+            if number == 3:
+                journal._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                journal.drop(2)
+            journal.append(*sent(number))
+        shutil.copytree(base / "now", base / "rows in the WAL")
+        journal._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        shutil.copytree(base / "now", base / "rows in both")
+    shutil.copytree(base / "now", base / "closed")
+    return base
+
+
+def sent(number):
+    return bytes([number]) * 90, 10, 1, f"key {number}", ("reader", f"[{number}]")
+
+
+def flipped(path):
+    """Contents of a file with one bit that differs, and at which byte."""
+    content = path.read_bytes()
+    for place in range(0, len(content), STRIDE if len(content) > 100 else 1):
+        yield place, content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "state, name",
+    [(s, n) for s in ("rows in the WAL", "rows in both") for n in ("journal.db", "journal.db-wal", "journal.last")]
+    + [("closed", "journal.db")],
+)
+def test_row_51_every_flipped_bit_leaves_the_same_rows_or_is_an_error(killed, tmp_path, state, name):
+    noticed = 0
+    for place, content in flipped(killed / state / name):
+        folder = pathlib.Path(shutil.copytree(killed / state, tmp_path / str(place)))
+        (folder / name).write_bytes(content)
+        try:
+            with contextlib.closing(Journal(folder / "journal.db", SETTINGS)) as journal:
+                assert journal.next == 6, place
+                assert [tuple(entry) for entry in journal.read(2, 6)] == [(n, 1, 10, sent(n)[0]) for n in range(2, 6)]
+                assert journal.note("reader") == "[5]"
+                for number in range(6):
+                    with contextlib.suppress(errors.OnlineError):  # other rows are said to have had this key
+                        assert journal.append(*sent(number)) == (number, True), place
+        except errors.JournalError:
+            noticed += 1
+        shutil.rmtree(folder)
+    assert noticed or name == "journal.last" or state == "rows in both"
+
+
+@pytest.mark.parametrize("changed", ["flipped", "removed", "emptied"])
+def test_row_51_rows_that_were_acknowledged_and_are_not_there_are_named(killed, tmp_path, changed, caplog):
+    folder = pathlib.Path(shutil.copytree(killed / "rows in the WAL", tmp_path / "copy"))
+    wal = folder / "journal.db-wal"
+    content = wal.read_bytes()
+    if changed == "removed":
+        wal.unlink()
+    else:
+        wal.write_bytes(b"" if changed == "emptied" else content[:-50] + b"?" + content[-49:])
+    missing = "5 to 5" if changed == "flipped" else "3 to 5"
+    with pytest.raises(
+        errors.JournalError, match=f"the rows {missing} were acknowledged and are not in .*remove '.*last'"
+    ):
+        Journal(folder / "journal.db", SETTINGS)
+    (folder / "journal.last").write_bytes(b"5 rows?")
+    with contextlib.closing(Journal(folder / "journal.db", SETTINGS)) as journal:
+        assert journal.append(*sent(journal.next)) == (5 if changed == "flipped" else 3, False)
+    assert "journal.last is damaged" in caplog.text
+
+
+def test_a_journal_of_an_earlier_version_is_read_and_gets_what_it_lacks(killed, tmp_path):
+    folder = pathlib.Path(shutil.copytree(killed / "closed", tmp_path / "copy"))
+    (folder / "journal.last").unlink()
+    body = sent(3)[0]
+    with contextlib.closing(sqlite3.connect(folder / "journal.db")) as database, database:
+        database.execute("DROP INDEX second_copy")
+        database.execute(
+            "UPDATE entries SET digest = ? WHERE first = 3", (hashlib.blake2b(body, digest_size=16).digest(),)
+        )
+        database.execute(
+            "UPDATE keys SET digest = ? WHERE first = 3", (hashlib.blake2b(body, digest_size=16).digest(),)
+        )
+    with contextlib.closing(Journal(folder / "journal.db", SETTINGS)) as journal:
+        assert journal.read(3, 4)[0].body == body and journal.append(*sent(3)) == (3, True)
+        assert journal._db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'second_copy'").fetchone() == (1,)
+    assert (folder / "journal.last").read_bytes() == b"%020d %020d\n" % (6, 6)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_row_67_other_users_cannot_read_the_files(open_journal, path):
+    def modes():
+        return {file.name: oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir()}
+
+    before = os.umask(0)
+    try:
+        open_journal().append(b"a", 0, 1)
+        private = dict.fromkeys(("journal.db", "journal.db-wal", "journal.last"), "0o600")
+        assert modes() == private
+        copy = pathlib.Path(shutil.copytree(path.parent, path.parent.with_name("copy")))
+        for file in copy.iterdir():
+            file.chmod(0o644)
+        with contextlib.closing(Journal(copy / "journal.db", SETTINGS)):
+            assert {oct(file.stat().st_mode & 0o777) for file in copy.iterdir()} == {"0o600"}
+    finally:
+        os.umask(before)
 
 
 def test_row_51_files_that_are_no_journal(tmp_path, open_journal, path):

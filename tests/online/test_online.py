@@ -72,6 +72,18 @@ def test_it_trains_on_the_minibatches_of_the_stream_and_tests_on_the_other_rows(
     assert status["last"]["loss"] == pytest.approx(np.mean(error**2), rel=1e-4)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_other_users_can_neither_read_the_rows_nor_write_to_the_folder(opened, tmp_path):
+    (tmp_path / "online").mkdir()
+    (tmp_path / "online").chmod(0o777)
+    opened().send(points(3))
+    modes = {
+        path.name: oct(path.stat().st_mode & 0o777) for path in [tmp_path / "online", *(tmp_path / "online").iterdir()]
+    }
+    assert modes.pop("online") == "0o755" and modes.pop("checkpoints") == "0o700"
+    assert len(modes) == 3 and set(modes.values()) == {"0o600"}
+
+
 def test_verbs_change_nothing_of_what_is_trained(opened):
     data = points(60)
     whole = opened("whole", checkpoint_every=100)
@@ -383,6 +395,9 @@ def test_row_51_a_journal_and_checkpoints_that_do_not_belong_together(opened, tm
     trained_on(online)
     online.close()
     (tmp_path / "online" / "journal.db").unlink()
+    with pytest.raises(errors.JournalError, match="the rows 0 to 29 were acknowledged and are not in"):
+        opened()
+    (tmp_path / "online" / "journal.last").unlink()
     with pytest.raises(errors.JournalError, match="has gone through 29 rows and needs those from 24 on"):
         opened()
 

@@ -309,3 +309,25 @@ def test_a_step_compiled_ahead_is_the_one_that_runs_also_where_parts_are_compute
         found.append({name: np.asarray(value) for name, value in trainer.params.items()})
     for name, value in found[0].items():
         np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def siamese():
+    """One shared function called twice, and a layer of its own."""
+    encode = fluid.shared(lambda x: layers.fc(layers.fc(x, 64, act="tanh"), 16), name="encoder")
+    x, y = layers.data("x", shape=[12]), layers.data("y", shape=[1])
+    guess = layers.fc(layers.square(encode(x) - encode(-0.5 * x)), 1)
+    loss = layers.mean(layers.square_error_cost(guess, y))
+    fluid.optimizer.Momentum(0.005, 0.9).minimize(loss)
+    return loss
+
+
+def test_a_glob_names_the_parameters_of_a_shared_function():
+    settings = {"parallel": fluid.Mesh(data=4, model=2), "shardings": {"encoder/*.w_0": (None, "model")}}
+    feeds = [{"x": X[:56], "y": Y[:56]}]
+    found = trained(siamese, feeds, 5, **settings)
+    assert_equal(found, trained(siamese, feeds, 5))
+    divided = {n for n, v in found[2].scope.arrays.items() if not v.sharding.is_fully_replicated}
+    assert divided == {"encoder/fc_0.w_0", "encoder/fc_1.w_0"}
+    assert found[2].scope["encoder/fc_0.w_0"].addressable_shards[0].data.shape == (12, 32)
+    with pytest.raises(errors.FluidError, match="encodr"):
+        fluid.Session(siamese, **{**settings, "shardings": {"encodr/*": ()}})

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from fluid import errors
 from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
 from fluid.reader.buckets import padded_time
-from fluid.reader.columns import check_feed
+from fluid.reader.columns import check_feed, read_feed
 
 IMAGE = FeedSpec("image", (None, 1, 4, 4), "float32")
 LABEL = FeedSpec("label", (None, 1), "int64", limits=(0, 10, -100), site="model.py:7 in train")
@@ -337,3 +337,29 @@ def test_whatever_is_fed_is_refused_by_an_error_of_fluid_or_is_a_batch(spec, val
 def test_empty_values_that_are_no_empty_rows_are_refused(rows, found):
     with pytest.raises(errors.FeedError, match=found):
         check_feed(POINTS, rows)
+
+
+@pytest.mark.parametrize("values", [1.7e9 + np.arange(40.0), 2**40 + np.arange(40), -(2**30) - np.arange(40)])
+def test_large_numbers_that_become_equal_are_warned_of_once(values):
+    spec = FeedSpec("t", (None, 1), "float32", site="net.py:3")
+    with pytest.warns(
+        errors.FluidWarning, match=r"'t': found 40 different numbers.*keeps \d\b.*declared at net.py:3"
+    ) as seen:
+        read_feed(spec, values)
+        read_feed(spec, values)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        2**24 - np.arange(40),
+        1.7e9 + 1e5 * np.arange(40),  # a day apart
+        1e9 * np.random.default_rng(0).normal(size=4000),
+        np.full(40, 2**24 + 1),
+        np.linspace(0, 1, 40),
+        np.array([np.inf, -np.inf, np.nan, 2.0**60]),
+    ],
+)
+def test_numbers_that_stay_apart_are_not_warned_of(values):
+    read_feed(FeedSpec("t", (None, 1), "float32"), values)

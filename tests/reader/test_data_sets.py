@@ -197,3 +197,13 @@ def test_only_some_feeds_are_read_of_the_minibatches_of_all():
 def test_minibatches_of_a_dict_of_columns_name_the_call():
     with pytest.raises(errors.ArgumentTypeError, match=r"reader=fluid.reader.arrays\({'x': x, 'label': label}"):
         minibatches({"x": X, "label": Y})
+
+
+def test_columns_of_pandas_in_different_orders_are_refused():
+    table = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "y": [4.0, 5.0, 6.0]})
+    mixed = table.loc[[2, 0, 1]]
+    with pytest.raises(errors.ArgumentError, match=r"found the indices \[2, 0, 1\] and \[0, 1, 2\]"):
+        fluid.reader.arrays((mixed["a"], table["y"]), batch_size=1)
+    other = table.set_axis([7, 8, 9])  # of another table
+    for y in (mixed["y"], table["y"].loc[mixed.index], mixed["y"].to_numpy(), other["y"]):
+        assert len(list(fluid.reader.arrays((mixed["a"], y), batch_size=1))) == 3

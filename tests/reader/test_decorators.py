@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import warnings
 
 import hypothesis.strategies as st
 import numpy as np
@@ -43,7 +44,7 @@ OPERATIONS = {
         lambda r, n: reader.bucket_by_length(r, n, [3, 20], weight, 3 * n, drop_last=n == 2),
     ),
     "drop": (st.integers(1, 4), lambda r, n: reader.batch(r, n, drop_last=True)),
-    "shuffle": (st.integers(1, 7), lambda r, n: reader.shuffle(r, n, seed=n)),
+    "shuffle": (st.integers(2, 7), lambda r, n: reader.shuffle(r, n, seed=n)),
     "map": (st.just(0), lambda r, _: reader.map(tagged, r)),
     "map two": (st.just(0), lambda r, _: reader.map(joined, r, reader.shuffle(r, 3))),
     "random map": (st.integers(0, 2), lambda r, n: reader.map(noisy, r, seed=n)),
@@ -74,8 +75,10 @@ def test_every_decorator_is_among_the_operations():
 def build(size, steps):
     """Build a chain of readers over `size` rows, from new parts."""
     made = lambda: iter(range(size))  # noqa: E731
-    for name, argument in steps:
-        made = OPERATIONS[name][1](made, argument)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.FluidWarning)  # of a cache around what is random
+        for name, argument in steps:
+            made = OPERATIONS[name][1](made, argument)
     return made
 
 
@@ -128,7 +131,7 @@ def test_batches_are_the_rows_cut_in_pieces(rows, size, drop):
 
 
 @few
-@given(size=st.integers(0, 30), window=st.integers(1, 12), seed=st.integers(0, 5))
+@given(size=st.integers(0, 30), window=st.integers(2, 12), seed=st.integers(0, 5))
 def test_shuffle_permutes_each_window(size, window, seed):
     shuffled = list(reader.shuffle(range(size), window, seed))
     for low in range(0, size, window):
@@ -388,7 +391,7 @@ def test_wrong_arguments(make, kind, words):
         lambda: reader.batch(reader.shuffle(range(9), 4, seed=1), 3),
         lambda: reader.batch(reader.shuffle(range(9), 5), 3),
         lambda: reader.batch(reader.shuffle(range(9), 4), 2),
-        lambda: reader.shuffle(reader.batch(range(9), 3), 4),
+        lambda: reader.batch(reader.buffered(reader.batch(range(9), 3), 4), 1),
         lambda: reader.batch(reader.map(noisy, reader.shuffle(range(9), 4), seed=0), 3),
     ],
 )

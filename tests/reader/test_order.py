@@ -155,7 +155,7 @@ def shuffling():
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return {
         "reader.arrays(shuffle=True)": reader.arrays(columns, 4, shuffle=True),
-        "reader.shuffle(...)": reader.buffered(reader.batch(reader.cache(reader.shuffle(rows, 8)), 4), 2),
+        "reader.shuffle(...)": reader.buffered(reader.batch(reader.shard(reader.shuffle(rows, 8), 1, 0), 4), 2),
         "Loader(shuffle=True)": Loader(RandomSampler()),
     }
 
@@ -196,7 +196,9 @@ def test_a_test_of_other_rows_in_each_pass_is_warned_of_once(made):
     source = made({"x": X, "y": X[:, :1]})
     (text,) = warned(lambda: trainer.train(source, num_epochs=2, handlers=[fluid.handlers.TestEvery(source)]))
     assert "test shuffles, reader.arrays(shuffle=True)" in text and "each test is one of other data" in text
-    trainer.test(reader.shuffle(reader.arrays({"x": X, "y": X[:, :1]}, 3, drop_last=True), 3))
+    with pytest.warns(errors.FluidWarning, match="shuffle of minibatches"):
+        mixed = reader.shuffle(reader.arrays({"x": X, "y": X[:, :1]}, 3, drop_last=True), 3)
+    trainer.test(mixed)
 
 
 def test_what_tells_the_rows_apart_or_keeps_their_order_is_not_warned_of():
@@ -336,3 +338,64 @@ def test_a_cache_of_random_numbers_is_warned_of(rows):
 
 def test_a_cache_of_what_is_not_random_is_not_warned_of():
     reader.map(noisy, reader.cache(reader.map(doubled, list(X))), seed=0)
+    reader.shuffle(reader.cache(list(X)), 4)
+    reader.cache(reader.firstn(reader.shuffle(list(X), 4), 2))  # the same sample in each pass
+
+
+def test_a_cache_of_an_order_is_warned_of():
+    for rows in (reader.shuffle(list(X), 4), reader.arrays(X, 2, shuffle=True)):
+        with pytest.warns(errors.FluidWarning, match=r"every pass has the same one\. .*shuffle\(reader\.cache\(rows\)"):
+            reader.cache(rows)
+
+
+def test_a_seed_without_a_shuffle_is_warned_of(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X)
+    path = str(tmp_path / "a.npz")
+    (text,) = warned(lambda: reader.arrays(X, 2, seed=0))
+    assert text.startswith("reader.arrays(seed=0) has no effect") and "shuffle=True, seed=0" in text
+    (text,) = warned(lambda: reader.files(path, seed=3))
+    assert text.startswith("reader.files(seed=3) has no effect")
+    for shuffle in (False, True):  # as a function does that reads data of training and of tests
+        reader.arrays(X, 2, shuffle, seed=3)
+        reader.arrays(X, 2, shuffle=shuffle, seed=3)
+        reader.files(path, shuffle=shuffle, seed=3)
+    reader.arrays(X, 2, False, 3)
+
+
+def test_a_buffer_of_one_row_is_warned_of():
+    (text,) = warned(lambda: reader.shuffle(list(X), 1))
+    assert "leaves every row where it is" in text
+
+
+def test_a_prediction_without_the_last_rows_is_warned_of_once():
+    trainer = fluid.Trainer(regression, SGD)
+    rows = [{"x": x} for x in X]
+    for source in (reader.arrays({"x": X}, len(X) - 1, drop_last=True), reader.batch(rows, 3, drop_last=True)):
+        (text,) = warned(lambda source=source: [list(trainer.predict(source, fetch="h.tmp_0")) for _ in range(2)])
+        assert text.startswith("the reader of predict has drop_last=True")
+    list(trainer.predict(reader.arrays({"x": X}, len(X) // 2, drop_last=True), fetch="h.tmp_0"))  # nothing is left
+    list(trainer.predict(reader.arrays({"x": X}, len(X) - 1, drop_last=True), fetch=["h.tmp_0", "x"]))
+
+
+@pytest.mark.parametrize("rows", [fluid.reader.arrays, lambda data, batch_size: by_rows(data, batch_size)])
+def test_rows_that_are_sorted_by_a_class_warn_once_in_training(rows):
+    def program():
+        x = layers.data("x", shape=[2])
+        label = layers.data("label", shape=[1], dtype="int64")
+        return layers.mean(layers.cross_entropy(layers.fc(x, size=3, act="softmax"), label))
+
+    def data(labels):
+        return {"x": np.ones((48, 2), "float32"), "label": labels.reshape(48, 1)}
+
+    trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+    in_turn = np.arange(48) % 3
+    for fine in (in_turn, np.zeros(48, int), np.r_[np.zeros(40, int), in_turn[:8]]):
+        trainer.train(rows(data(fine), batch_size=8), num_epochs=2)
+    with pytest.warns(errors.FluidWarning, match="one value of 'label' alone, first 0, then 1") as found:
+        trainer.train(rows(data(np.sort(in_turn)), batch_size=8), num_epochs=2)
+    assert len(found) == 1
+    trainer.test(rows(data(np.sort(in_turn)), batch_size=8))
+
+
+def by_rows(data, batch_size):
+    return fluid.batch([dict(zip(data, row, strict=True)) for row in zip(*data.values(), strict=True)], batch_size)

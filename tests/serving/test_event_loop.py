@@ -163,3 +163,5 @@ def test_padding_is_chosen_by_what_it_costs():
     assert [runner.choose("arithmetic", rows) for rows in range(1, 9)] == [1, 2, 2, 4, 4, 4, 4, 8]
     assert [runner.choose("parameters", rows) for rows in range(1, 9)] == list(range(1, 9))
     assert runner.choose("never seen", 5) == 5
+    Shapes.rows = (4, 8)
+    assert [runner.choose("arithmetic", rows) for rows in (1, 3, 4, 5)] == [1, 3, 4, 4], "fewer rows than any size has"

@@ -250,9 +250,11 @@ def test_row_44_memory_of_all_requests_has_a_limit(files):
 
 def test_row_44_connections_have_a_limit(files):
     with fluid.serve(files["digits"], port=0, max_batch=1, max_connections=3) as server:
-        with connected(server), connected(server), connected(server) as third:
-            third.sendall(post(DIGITS, json.dumps(image_request()).encode()))
-            assert read_answer(third)[0] == 503
+        body = post(DIGITS, json.dumps(image_request()).encode())
+        with connected(server), connected(server), connected(server) as third, connected(server) as fourth:
+            for connection, status in ((fourth, 503), (third, 200)):
+                connection.sendall(body)
+                assert read_answer(connection)[0] == status
         until(lambda: raw(server, post(DIGITS, json.dumps(image_request()).encode()))[0] == 200)
 
 

@@ -1,164 +1,207 @@
-"""Row 47: whatever comes, a server answers with less than 500, or with 503 or 504; it does not grow, and goes on."""
+"""Rows 47 and 65: whatever comes, servers answer with less than 500, or 503 or 504, do not grow, and go on.
 
+Each server is a process of its own, whose memory is looked at.
+"""
+
+import contextlib
 import json
 import os
 import pathlib
+import random
+import re
+import struct
 import subprocess
 import sys
-import types
+import time
+import urllib.parse
+import urllib.request
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from serving.served import DIGITS, IMAGES, digits, image_request, post, raw, save, sentiment
+from serving.hostile import Crowd, Message, Models, Neighbour, Rows, head, tensors_of, written
+from serving.served import digits, save, sentiment
 
 import fluid
 
-# So many requests of each of three kinds; `make soak` asks for more.
-REQUESTS = int(os.environ.get("FLUID_REQUESTS", "300")) // 3
-FUZZED = settings(max_examples=REQUESTS, suppress_health_check=list(HealthCheck), database=None)
-SENTIMENT = "/v2/models/sentiment/infer"
+pytestmark = pytest.mark.full
+# To each of two servers; `make soak` asks for more.
+REQUESTS = int(os.environ.get("FLUID_REQUESTS", "300"))
+SEED = int(os.environ.get("FLUID_SEED", "0"))
+MOST = 100  # megabytes above what the largest request needs that is answered
+SLOWER = 10  # times as long as the largest request that is answered, on a machine that has other things to do
+WIDE = 1_000_000
+WORD = struct.pack("<q", 1)
+ROOT = str(pathlib.Path(fluid.__file__).parents[1])
+
+
+def wide():
+    """A model of which a request may be as large as the limits of the server."""
+    x = fluid.layers.data("x", shape=[WIDE])
+    return {"mean": fluid.layers.reduce_mean(x, dim=1)}
+
+
+NET = """
+import fluid
+
+def program():
+    x, y = fluid.layers.data("x", shape=[8]), fluid.layers.data("y", shape=[1])
+    words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    pooled = fluid.layers.sequence_pool(fluid.layers.embedding(words, size=[20, 3]), "sum")
+    guess = fluid.layers.fc([x, pooled], size=1, name="guess")
+    return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(guess, y))}
+
+def optimizer():
+    return fluid.optimizer.SGD(1e-3)
+"""
+
+
+class Attacked:
+    """A server in a process of its own.
+
+    Args:
+      folder: for its files.
+      arguments: of `python -m fluid`.
+      grammar: of the requests that it reads.
+      ready: the path that says so.
+      token: that it asks for.
+
+    Attributes:
+      most: megabytes that it may have: those of the largest requests that are answered, and MOST.
+      longest: seconds that an answer may take.
+    """
+
+    def __init__(self, folder, arguments, grammar, ready, token=None):
+        self.grammar, self.token = grammar, token
+        self._log = folder / "log"
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fluid", *arguments, "--port", "0"], cwd=folder, text=True,
+                stdout=subprocess.PIPE, stderr=log,
+                env=os.environ | {"PYTHONPATH": ROOT, "FLUID_SERVE_TOKEN": token or ""},
+            )  # fmt: skip
+        self.url = self.process.stdout.readline().strip()
+        self.address = urllib.parse.urlsplit(self.url).netloc.split(":")
+        while not self._answers(ready):
+            assert self.process.poll() is None, self.log()
+        self.forget()
+        took = []
+        for data in 3 * largest(self.drawn(0)):  # what is free by then stays with the process
+            start = time.monotonic()
+            assert self.ask(data)[0] == 200
+            took.append(time.monotonic() - start)
+            self.wait()
+        self.longest, self.most = SLOWER * max(took), self.memory() + MOST
+
+    def drawn(self, seed):
+        """The grammar of its requests, with a seed."""
+        return self.grammar(random.Random(seed), self.token)
+
+    def ask(self, data):
+        """The status and the body of the answer to bytes."""
+        found, answer = Crowd(self.address, random.Random(0)).send(Message("asked", data, "answered"))
+        return found[-1], answer.partition(b"\r\n\r\n")[2]
+
+    def wait(self):
+        """Wait until a trainer has trained on the rows that it has."""
+        status = head("GET", "/status", self.drawn(0).headers())
+        while self.grammar is Rows and json.loads(self.ask(status)[1])["waiting"] > 1000:
+            time.sleep(0.05)
+
+    def memory(self):
+        """The most megabytes that the process had since `forget`."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+    def forget(self):
+        """Start to count memory at the present use."""
+        pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def log(self):
+        return self._log.read_text()
+
+    def close(self):
+        self.process.kill()
+        self.process.communicate()
+
+    def _answers(self, path):
+        with contextlib.suppress(OSError), urllib.request.urlopen(self.url + path):
+            return True
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """A server in a process of its own, so that its memory can be looked at."""
+def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    models = [str(save(folder / f"{f.__name__}.fluid", f)) for f in (digits, sentiment)]
-    options = ["--port", "0", "--max-batch", "2", "--buckets", "4", "--timeout", "10", "--max-body", "1000000"]
-    started = subprocess.Popen(
-        [sys.executable, "-m", "fluid", "serve", *models, *options], text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(pathlib.Path(fluid.__file__).parents[1])},
-    )  # fmt: skip
-    with started:
-        try:
-            found = types.SimpleNamespace(url=started.stdout.readline().strip(), process=started)
-            while not good(found):
-                assert started.poll() is None
-            yield found
-        finally:
-            started.kill()
+    files = [str(save(folder / f"{f.__name__}.fluid", f)) for f in (digits, sentiment, wide)]
+    # Batches of one size: those of another one have other last bits.
+    options = ["--max-batch", "16", "--batch-sizes", "16", "--buckets", "4"]
+    with contextlib.closing(Attacked(folder, ["serve", *files, *options], Models, "/v2/health/ready")) as server:
+        yield server
 
 
-def good(server):
-    """Whether the next client is served."""
-    return raw(server, post(DIGITS, json.dumps(image_request()).encode()))[0] == 200
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trainer")
+    (folder / "net.py").write_text(NET)
+    arguments = ["net.py:program", "kept", "--optimizer", "net.py:optimizer", "--batch-size", "512"]
+    arguments += ["--publish-to", "published", "--fetch", "guess", "--platforms", "cpu"]
+    with contextlib.closing(Attacked(folder, ["online", *arguments], Rows, "/health/ready", "secret")) as server:
+        yield server
 
 
-def memory(server):
-    """Megabytes that the process of the server holds."""
-    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+@pytest.fixture
+def server(request):
+    return request.getfixturevalue(request.param)
 
 
-def check(server, data, close=True):
-    """Send bytes; no more come, so that the server need not wait for the rest."""
-    status, body = raw(server, data, close)
-    assert status is None or status < 500 or status in (503, 504), (status, body[:300], data[:1000])
-    assert server.process.poll() is None
-    return status
+def largest(grammar):
+    """The largest requests that are answered: as JSON, as bytes, and as small bytes of large numbers."""
+    if isinstance(grammar, Models):
+        path = "/v2/models/wide/infer"
+        tensor = {"name": "x", "datatype": "FP32", "shape": [4, WIDE], "data": [1.5] * 4 * WIDE}
+        binary = tensors_of([("x", "FP32", [16, WIDE], bytes(4 * 16 * WIDE))])
+        return [grammar.post(path, written({"inputs": [tensor]}).encode()), grammar.encoded(path, (), *binary)]
+    line = written({"x": [-0.123456] * 8, "words": [1] * 16, "y": 0.5}) + "\n"
+    lines = grammar.post("/rows", line.encode() * 100_000, [("Content-Type", "application/x-ndjson")])
+    return [lines, *[grammar.packed(grammar.rows(*sizes)) for sizes in ((90_000, 80, WORD), (16_000, 1024, b"\1"))]]
 
 
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-    | st.sampled_from(["FP32", "INT64", "BOOL", "BF16", "BYTES", "words", "image", "words.lengths"])
-    | st.sampled_from([1 << 63, 1 << 31, -1, 1e308]),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.sampled_from("name shape datatype data parameters binary_data_size".split()), inner),
-    max_leaves=12,
-)  # fmt: skip
+both = pytest.mark.parametrize("server", ["models", "trainer"], indirect=True)
 
 
-@st.composite
-def mutated(draw):
-    """A good request in which some values were replaced, at any depth."""
-    words = {"name": "words", "shape": [2, -1], "datatype": "INT64", "data": [[1, 2], [3]]}
-    padded = {"name": "words", "shape": [2, 2], "datatype": "INT64", "data": [1, 2, 3, 0]}
-    lengths = {"name": "words.lengths", "shape": [2], "datatype": "INT32", "data": [2, 1]}
-    path, request = draw(
-        st.sampled_from(
-            [(DIGITS, image_request()), (SENTIMENT, {"inputs": [words]}), (SENTIMENT, {"inputs": [padded, lengths]})]
-        )
-    )
-    request = json.loads(json.dumps(request | {"id": "1", "parameters": {}, "outputs": None}))
-    for _ in range(draw(st.integers(1, 3))):
-        place, last = request, None
-        while isinstance(place, dict | list) and place and draw(st.integers(0, 4)):
-            key = draw(st.sampled_from(list(place) if isinstance(place, dict) else list(range(min(len(place), 4)))))
-            last, place = (place, key), place[key]
-        if last is not None:
-            last[0][last[1]] = draw(ANYTHING)
-    return path, request
+@both
+def test_row_65_no_request_costs_more_than_one_that_is_answered(server):
+    for name, attack in server.drawn(SEED).attacks().items():
+        data = attack()
+        server.wait()
+        server.forget()
+        start = time.monotonic()
+        status, answer = server.ask(data)
+        seconds = time.monotonic() - start
+        assert status < 500, (name, answer)
+        assert server.memory() < server.most and seconds < server.longest, (name, server.memory(), seconds)
 
 
-@FUZZED
-@given(mutated())
-def test_row_47_values_of_any_kind(server, request_):
-    path, request = request_
-    assert check(server, post(path, json.dumps(request).encode()), close=False) is not None
+@both
+def test_row_47_requests_at_random(server):
+    same = server.drawn(SEED + 1)
+    grammar = server.drawn(SEED)
+    neighbour = Neighbour(server.address, [same.repeated() for _ in range(3)])
+    neighbour.start()
+    server.forget()
+    crowd = Crowd(server.address, grammar.rng)
+    for _ in range(REQUESTS):
+        message = grammar.message()
+        check(server, message, *crowd.send(message))
+    check(server, Message("those that are left", b""), *crowd.close())
+    assert neighbour.stop(), neighbour.wrong
+    assert "Traceback" not in server.log(), re.split("(?=Traceback)", server.log())[-1][:5000]
+    assert server.memory() < server.most
 
 
-@FUZZED
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["image", "words", "words.lengths", "other"]), st.lists(st.integers(-2, 70), max_size=5),
-            st.sampled_from("FP32 INT64 INT32 BOOL BF16 FP64 UINT8".split()), st.integers(-1, 600),
-        ),
-        max_size=4,
-    ),
-    st.binary(max_size=600), st.integers(-3, 3), st.booleans(), st.booleans(),
-)  # fmt: skip
-def test_row_47_binary_tensors_of_any_kind(server, tensors, rest, off, real, for_digits):
-    inputs = [
-        {"name": n, "shape": s, "datatype": d, "parameters": {"binary_data_size": size}} for n, s, d, size in tensors
-    ]
-    if real:
-        inputs[:1] = [image_request()["inputs"][0] | {"data": None, "parameters": {"binary_data_size": 256}}]
-        rest = IMAGES[:1].tobytes() + rest
-    header = json.dumps({"inputs": inputs}).encode()
-    length = f"Inference-Header-Content-Length: {len(header) + off}"
-    assert check(server, post(DIGITS if for_digits else SENTIMENT, header + rest, length), close=False) is not None
-
-
-@FUZZED
-@given(st.data())
-def test_row_47_bytes_of_any_kind(server, data):
-    good_one = post(DIGITS, json.dumps(image_request()).encode())
-    message = bytearray(data.draw(st.sampled_from([good_one, b"GET /v2/models HTTP/1.1\r\nHost: x\r\n\r\n" * 2, b""])))
-    for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.integers(0, min(len(message), 400)))
-        kind = data.draw(st.sampled_from(["replace", "insert", "cut", "drop"]))
-        piece = data.draw(
-            st.binary(max_size=30)
-            | st.sampled_from([b"\r\n", b"\0", b"Content-Length: 9\r\n", b"Transfer-Encoding: chunked\r\n"])
-        )
-        if kind == "cut":
-            del message[at:]
-        elif kind == "drop":
-            del message[at : at + len(piece)]
-        else:
-            message[at : at + (len(piece) if kind == "replace" else 0)] = piece
-    check(server, bytes(message))
-
-
-def test_row_47_it_does_not_grow_and_the_next_client_is_served(server):
-    """What the tests above have left behind, and what as many requests again add to it."""
-    assert good(server)
-    bad = [
-        post(DIGITS, b"[" * 100_000),
-        post(DIGITS, b'{"inputs": [' + b"[]," * 20_000 + b"[]]}"),
-        post(DIGITS, json.dumps(image_request(2)).encode().replace(b"FP32", b"INT8")),
-        post(f"/v2/models/{'x' * 1000}/infer", b"{}"),
-        post(DIGITS, b"x", length=900_000),
-    ]
-
-    def again():
-        for i in range(REQUESTS):
-            check(server, bad[i % len(bad)])
-        assert good(server)
-        return memory(server)
-
-    before = again()
-    assert again() < before + 16
+def check(server, message, found, answer):
+    """Fail where an answer is none that a message may have."""
+    told = (SEED, message.kind, message.manner, found, answer[:500], message.data[:1000])
+    assert all(status < 500 or status in (503, 504) for status in found), told
+    assert message.expected is None or (found and message.expected.issuperset(found)), told
+    assert found or message.manner != "answered", told
+    assert not re.search(rb"Traceback|site-packages|\.py\b", answer.replace(b"net.py", b"")), told
+    assert server.process.poll() is None, server.log()[-5000:]

@@ -109,7 +109,7 @@ def test_tensors_that_make_no_sense(change, match):
         ({"shape": [int("9" * 4000), 0], "parameters": {"binary_data_size": 0}}, "a list of at most 32 sizes"),
     ],
 )
-def test_small_messages_take_little_memory(change, match):
+def test_row_65_small_messages_take_little_memory(change, match):
     body = json.dumps(
         {"inputs": [{k: v for k, v in (GOOD | change).items() if k != "data" or "parameters" not in change}]}
     )

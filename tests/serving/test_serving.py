@@ -230,6 +230,26 @@ def test_what_a_remote_inferencer_is_not_given(server):
         remote.predict([{"words": WORDS}])
     with pytest.raises(errors.ArgumentTypeError, match="takes nothing else"):
         fluid.Inferencer(digits, url=server.url)
+    with pytest.raises(errors.ArgumentTypeError, match="takes nothing else"):
+        fluid.Inferencer(url=server.url, buckets=(2,))
+
+
+@pytest.mark.parametrize(
+    ("path", "call"),
+    [
+        ("/v2/models/digits", "/infer"),
+        ("/v2/models/infer/versions/1", "/infer"),
+        ("/v2/models/digits", "/ready"),
+        ("", "/v2/models"),
+        ("", "/v2/health/ready"),
+        ("/behind/a/proxy", "/v2"),
+    ],
+)
+def test_the_address_of_a_call_is_not_that_of_a_model(path, call):
+    with pytest.raises(errors.ArgumentError, match=f"ends in '{call}'.*url='http://127.0.0.1:1{path}'"):
+        fluid.Inferencer(url=f"http://127.0.0.1:1{path}{call}")
+    with pytest.raises(errors.RemoteError, match="does not answer"):  # nothing listens there
+        fluid.Inferencer(url=f"http://127.0.0.1:1{path}")
 
 
 def test_a_server_that_is_gone(files):
@@ -294,6 +314,49 @@ def test_a_new_version_is_taken_over_and_a_bad_one_is_not(tmp_path, caplog):
         assert ask(server, "/v2/models/digits/versions/3")[0] == 404
 
 
+def test_a_good_version_is_taken_over_below_a_broken_one(tmp_path, caplog):
+    save(tmp_path / "digits/1/model.fluid", digits, seed=1)
+    with fluid.serve(tmp_path / "digits", port=0, max_batch=1) as server:
+        save(tmp_path / "digits/2/model.fluid", digits, seed=2)
+        (tmp_path / "digits/3").mkdir()
+        (tmp_path / "digits/3/model.fluid").write_bytes(b"broken")
+        assert server.app.models.reload() and server.app.models.versions("digits") == ["2"]
+        assert not server.app.models.reload()
+        assert [r.levelname for r in caplog.records].count("ERROR") == 1
+
+
+def test_a_model_named_like_the_entry_of_another_one_is_another_one(tmp_path):
+    for name, version in (("digits", 1), ("v2", 7)):
+        save(tmp_path / f"{name}/{version}/model.fluid", digits)
+    sources = {"digits": tmp_path / "digits", "digits.v2": tmp_path / "v2"}
+    with fluid.serve(sources, port=0, max_batch=1) as server:
+        save(tmp_path / "digits/2/model.fluid", digits)
+        assert server.app.models.reload()
+        assert [server.app.models.versions(name) for name in sources] == [["2"], ["7"]]
+
+
+def test_a_folder_that_is_away_at_one_look_is_looked_for_again(tmp_path, caplog):
+    save(tmp_path / "digits/1/model.fluid", digits)
+    with fluid.serve({"d": tmp_path / "digits"}, port=0, max_batch=1, reload_every=0.01) as server:
+        (tmp_path / "digits").rename(tmp_path / "away")
+        while "cannot be looked for" not in caplog.text:
+            pass
+        save(tmp_path / "away/2/model.fluid", digits)
+        (tmp_path / "away").rename(tmp_path / "digits")
+        while ask(server, "/v2/models/d")[1]["versions"] != ["2"]:
+            pass
+    assert [r.levelname for r in caplog.records].count("ERROR") == 1
+
+
+@pytest.mark.parametrize("name", [".", "..", "", "a/b", "a b", "x" * 129, "ä"])
+def test_names_that_are_no_part_of_a_url(name):
+    def program():
+        return fluid.layers.data("x", shape=[2]) * 2
+
+    with pytest.raises(errors.ArgumentError, match="neither . nor .., as it is a part of URLs"):
+        fluid.serve({name: fluid.Inferencer(program, params={})}, port=0)
+
+
 def test_versions_are_looked_for_when_asked(tmp_path):
     save(tmp_path / "digits/1/model.fluid", digits)
     with fluid.serve({"d": tmp_path / "digits"}, port=0, max_batch=1, reload_every=0.01) as server:
@@ -335,7 +398,7 @@ def test_sizes_that_a_model_was_exported_for(tmp_path):
 # Who may ask
 
 
-def test_a_token(files):
+def test_row_67_a_token(files):
     with fluid.serve(files["digits"], port=0, max_batch=1, token="s3cret") as server:
         assert ask(server, "/v2/health/ready")[0] == 200
         for path in ("/v2", "/v2/models", "/v2/models/digits", "/metrics"):
@@ -349,7 +412,15 @@ def test_a_token(files):
         assert remote.infer({"image": IMAGES[:1]})[0].shape == (1, 5)
 
 
-def test_pages_of_other_origins_cannot_ask_a_server_without_a_token(files):
+def test_a_token_that_does_nothing_or_cannot_be_sent(files):
+    with pytest.raises(errors.ArgumentTypeError, match="token= is for a model behind a server"):
+        fluid.Inferencer(param_path=files["digits"], token="s3cret")
+    for token in ("s3cret\n", "Bearer s3cret"):
+        with pytest.raises(errors.ArgumentError, match=r"the token holds spaces.*token=text\.strip\(\)"):
+            fluid.Inferencer(url="http://127.0.0.1:1", token=token)
+
+
+def test_row_67_pages_of_other_origins_cannot_ask_a_server_without_a_token(files):
     with fluid.serve(files["digits"], port=0, max_batch=1) as server:
         for origin, status in [
             ("http://localhost", 200),
@@ -365,7 +436,7 @@ def test_pages_of_other_origins_cannot_ask_a_server_without_a_token(files):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_an_address_that_others_reach_needs_a_token(files, host):
+def test_row_67_an_address_that_others_reach_needs_a_token(files, host):
     with pytest.raises(errors.ArgumentError, match="can be reached from other machines.*--token-file"):
         fluid.serve(files["digits"], host, port=0)
 
@@ -375,7 +446,7 @@ def test_everybody_is_let_in_when_somebody_says_so(files):
         assert ask(server, "/v2/models", None, "X: y")[0] == 200
 
 
-def test_a_page_of_another_site_reads_nothing(server):
+def test_row_67_a_page_of_another_site_reads_nothing(server):
     import http.client
 
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"))

@@ -6,7 +6,7 @@ from checkpointed import ROWS, X, Y, arrays, assert_equal, small, state, trainer
 
 import fluid
 from fluid import errors
-from fluid.session.results import IN_FLIGHT
+from fluid.session.in_flight import IN_FLIGHT
 
 STEPS = -(-len(ROWS) // 8)
 
@@ -58,7 +58,7 @@ def test_few_steps_are_under_way_however_many_are_started():
     session = fluid.Session(minimised)
     for _ in range(5 * IN_FLIGHT):
         session.step({"x": X, "y": Y})
-        assert len(session._under_way.results) <= IN_FLIGHT
+        assert len(session._in_flight) <= IN_FLIGHT
 
 
 def test_the_next_minibatch_is_read_by_the_step_and_one_only():

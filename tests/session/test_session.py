@@ -175,6 +175,18 @@ def test_an_override_of_another_shape_is_refused():
         fluid.Session(evaluation).run(evaluation, {"fc_0.tmp_2": np.ones((3, 5), "float32")}, fetch=["prediction"])
 
 
+def test_fractions_in_the_place_of_whole_numbers_are_refused():
+    def program():
+        return fluid.layers.identity(fluid.layers.argmax(fluid.layers.data("x", shape=[4]), axis=1), name="guess")
+
+    session = fluid.Session(program)
+    with pytest.raises(
+        errors.FeedTypeError, match=r"'guess' holds floating-point numbers, expected int32.*value\.astype\('int32'\)"
+    ):
+        session.run(feed={"x": np.ones((2, 4)), "guess": np.full(2, 0.5)})
+    assert session.run(feed={"x": np.ones((2, 4)), "guess": [3, 2]})[0].tolist() == [3, 2]
+
+
 def test_a_wrong_mode_or_fetch_is_refused():
     session = fluid.Session(evaluation)
     with pytest.raises(errors.ArgumentError, match='"train" or "test"'):

@@ -1,5 +1,6 @@
 """The matrix of faults, row by row: what must give a clear error, and what training survives. See tests/FAULTS.md."""
 
+import inspect
 import itertools
 import json
 import logging
@@ -19,6 +20,7 @@ from checkpointed import ROWS, X, Y, arrays, assert_equal, program, seen_by, sma
 
 import fluid
 from fluid import errors
+from fluid.serving import Settings
 from fluid.storage import seal
 from fluid.storage.folder import Folder
 
@@ -385,6 +387,7 @@ def test_row_25_a_save_that_fails_is_reported_and_the_next_one_is_made(tmp_path,
     mine = trainer(tmp_path, config={"step_interval": 2, "max_num_checkpoints": 1})
     mine.train(arrays(), num_epochs=2)
     assert re.findall("checkpoint (.) failed: OSError: .*Input/output", caplog.text) == ["4", "6"]
+    assert caplog.text.count("in writing") == 2  # where it failed
     assert names_in(tmp_path) == ["12", "4.writing", "6.writing"]
     trainer(tmp_path)
     assert names_in(tmp_path) == ["12"]
@@ -451,9 +454,38 @@ def test_row_27_a_failed_save_is_not_the_latest(tmp_path, monkeypatch):
     mine.train(arrays())
     good = state(mine)
     monkeypatch.setattr(Folder, "write", failing(OSError(28, "No space left on device")))
-    mine.train(arrays())
+    with pytest.raises(errors.CheckpointError, match="checkpoint 12 in .* failed: OSError: .*No space left"):
+        mine.train(arrays())
     monkeypatch.undo()
     assert_equal(state(trainer(tmp_path)), good)
+
+
+def test_row_25_the_end_of_a_training_that_cannot_be_saved_is_an_error_and_the_same_call_saves_it(
+    tmp_path, monkeypatch
+):
+    mine = trainer(tmp_path, config={"step_interval": 2})
+    monkeypatch.setattr(Folder, "write", failing(OSError(28, "No space left on device")))
+    with pytest.raises(errors.CheckpointError, match="checkpoint 6 in .* failed: OSError: .*No space left") as caught:
+        mine.train(arrays())
+    assert isinstance(caught.value.__cause__, OSError)
+    trained = state(mine)
+    monkeypatch.undo()
+    mine.train(arrays())
+    assert_equal(state(mine), trained)
+    assert names_in(tmp_path) == ["6"]
+    assert_equal(state(trainer(tmp_path)), trained)
+    mine.train(arrays(), num_epochs=1)
+    assert names_in(tmp_path) == ["10", "12", "8"]
+
+
+def test_row_25_a_loop_of_ones_own_whose_end_cannot_be_saved_ends_with_an_error(tmp_path, monkeypatch):
+    session = trainer().session
+    monkeypatch.setattr(Folder, "write", failing(OSError(28, "No space left on device")))
+    with pytest.raises(errors.CheckpointError, match="failed: OSError: .*No space left"):
+        with fluid.Checkpoint(session, tmp_path) as checkpoint:
+            session.step({"x": X[:4], "y": Y[:4]})
+            checkpoint.after_step()
+    assert int(session.scope.step) == 1
 
 
 def test_row_28_saves_never_overlap_and_none_is_left_out(tmp_path, monkeypatch):
@@ -587,10 +619,26 @@ def test_row_33_an_optimizer_without_slots(tmp_path):
 def test_the_table_of_faults_names_tests_that_are_there():
     table = (ROOT / "FAULTS.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([0-9]+) \|.*\| (.*) \|$", table, re.MULTILINE)
-    assert [int(number) for number, _ in rows] == list(range(1, 65))
+    assert [int(number) for number, _ in rows] == list(range(1, 68))
     for number, tests in rows:
         found = re.findall(r"`([a-z_/]+\.py)::(\w+)`", tests)
         assert found, f"row {number} has no test"
         for file, name in found:
             assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"row {number}: {name}"
             assert re.search(rf"row_(\d\d_and_)*{int(number):02d}_|_and_{int(number):02d}_", name), name
+
+
+def test_the_table_of_security_names_settings_and_tests_that_are_there():
+    page = (ROOT.parent / "SECURITY.md").read_text(encoding="utf-8")
+    known = {
+        name: parameter.default
+        for function in (Settings, fluid.OnlineTrainer, fluid.serve)
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
+    numbers = re.findall(r"`(\w+)` = ([0-9]+)", page)
+    assert len(numbers) > 10 and all(known[name] == float(number) for name, number in numbers)
+    rows = re.findall(r"^\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|$", page, re.MULTILINE)[2:]
+    for *_, limits, tests in rows:
+        assert set(re.findall("`([a-z_]+)`", limits)) <= known.keys()
+        for file, name in re.findall(r"`([a-z_/]+\.py)::(\w+)`", tests):
+            assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), name

@@ -10,7 +10,7 @@ import pytest
 from compiles import counted
 
 import fluid
-from fluid import reader
+from fluid import errors, reader
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(10, 3)).astype("float32")
@@ -217,7 +217,9 @@ def test_a_handler_may_freeze_parameters_before_the_first_step():
 
 def test_readers_say_how_large_their_minibatches_are():
     batches = reader.batch(ROWS, 4)
-    for made in (batches, reader.buffered(batches, 2), reader.shuffle(batches, 2), reader.cache(batches)):
+    with pytest.warns(errors.FluidWarning, match="shuffle of minibatches"):
+        shuffled = reader.shuffle(batches, 2)
+    for made in (batches, reader.buffered(batches, 2), shuffled, reader.cache(batches)):
         assert made.batch_size == 4
     assert reader.firstn(batches, 1).batch_size == reader.shard(batches, 2, 0).batch_size == 4
     assert reader.arrays(X, 4).batch_size == 4

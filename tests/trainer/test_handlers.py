@@ -26,7 +26,9 @@ def handler_with(name, function=lambda self, event: None):
     return type("Mine", (fluid.Handler,), {name: function})()
 
 
-@pytest.mark.parametrize("name", ["on_end_epcoh", "on_epoch_end", "on_train_begin", "end_batch", "begin_steps"])
+@pytest.mark.parametrize(
+    "name", ["on_end_epcoh", "on_epoch_end", "on_train_begin", "end_batch", "begin_steps", "epoch_end"]
+)
 def test_a_method_that_no_event_calls_is_warned_of_once(name):
     class Two(fluid.Handler):
         pass
@@ -44,7 +46,7 @@ def test_a_method_that_no_event_calls_is_warned_of_once(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["draw", "write", "stop", "reset", "_end_epcoh", "steps", "ending", "epoch_end", "endstep", "mesured"]
+    "name", ["draw", "write", "stop", "reset", "_end_epcoh", "steps", "ending", "endstep", "mesured"]
 )
 def test_other_methods_are_the_handlers_own_business(name):
     make().train(reader(), handlers=[handler_with(name)])
@@ -182,3 +184,38 @@ def test_the_progress_bar_does_not_read_metrics_when_nobody_watches(capsys):
     event = fluid.EndStepEvent(0, 0, fluid.Results(Unread([1.0])))
     bar.end_step(event)
     assert capsys.readouterr().err == ""
+
+
+class Ends(fluid.Handler):
+    def __init__(self, returned):
+        self.returned = returned
+
+    def end_step(self, event):
+        return self.returned
+
+
+def ends(event):
+    return -1
+
+
+def test_a_result_that_is_meant_to_end_the_training_is_warned_of_once():
+    step = fluid.EndStepEvent(0, 0, {})
+    for told, name in (
+        (Ends(False), "Ends.end_step"),
+        (ends, "ends"),
+        (fluid.handlers.every(1)(lambda event: None), ""),
+    ):
+        dispatcher = Dispatcher([told])
+        if not name:
+            dispatcher(step)
+            continue
+        with pytest.warns(errors.FluidWarning, match=rf"^{name} at test_handlers.py:\d+ returned.*stop\(\)") as caught:
+            dispatcher(step)
+            dispatcher(step)
+        assert len(caught) == 1
+
+
+def test_other_results_of_handlers_are_not_warned_of():
+    step = fluid.EndStepEvent(0, 0, {})
+    for told in (Ends(None), Ends(0), Ends(np.zeros(3)), Ends("stop"), lambda event: isinstance(event, str), [].append):
+        Dispatcher([told])(step)

@@ -176,3 +176,64 @@ def test_mistakes():
         with pytest.raises(errors.CheckpointError, match="fluid.Checkpoint"):
             loop.save_checkpoint()
     assert int(session.scope.step) == 0
+
+
+def test_an_epoch_without_a_step_of_the_loop_is_warned_of_once():
+    with pytest.warns(errors.FluidWarning, match=r"without a loop\.step\(feed\).*instead of session\.step") as caught:
+        loop = run([], num_epochs=2, each=lambda loop, feed: loop.session.step(feed))
+    assert len(caught) == 1 and loop.epoch == 2
+    run([], num_epochs=2, each=lambda loop, feed: loop.stop())
+
+
+def test_a_step_outside_of_an_epoch_is_refused():
+    session = fluid.Session(minimised)
+    feeds = fluid.reader.prefetch(arrays(), session)
+    with (
+        fluid.Loop(session, feeds, progress=False) as loop,
+        pytest.raises(errors.ArgumentError, match="expected for each minibatch of the loop itself"),
+    ):
+        loop.step(next(iter(feeds)))
+
+
+def test_a_loop_of_a_reader_that_was_read_before_says_that_nothing_is_left(caplog):
+    session = fluid.Session(minimised)
+    used = arrays()
+    list(used())
+    with fluid.Loop(session, fluid.reader.prefetch(used, session), progress=False) as loop:
+        assert not list(loop)
+    assert "nothing to train: 1 epochs are done" in caplog.text and "num_epochs=1" in caplog.text
+
+
+def test_a_loop_is_kept_with_its_feeds(tmp_path):
+    session = fluid.Session(minimised)
+    feeds = fluid.reader.prefetch(arrays(), session)
+    loop = fluid.Loop(session, feeds, progress=False)
+    with pytest.warns(errors.FluidWarning, match=r"reads them from the beginning: state_of=\[feeds, loop\]"):
+        fluid.Checkpoint(session, tmp_path, loop)
+    fluid.Checkpoint(session, tmp_path, [loop, feeds])
+    fluid.Checkpoint(session, tmp_path, fluid.Loop(session, [{"x": X, "y": Y}], progress=False))
+
+
+def test_an_iterator_lasts_for_one_epoch():
+    session = fluid.Session(minimised)
+    for feeds, words in ((iter([{"x": X, "y": Y}]), "iterated once only"), (lambda: iter([]), "gave nothing")):
+        with (
+            pytest.raises(errors.ReaderError, match=words),
+            fluid.Loop(session, feeds, num_epochs=2, progress=False) as loop,
+        ):
+            for feed in loop:
+                loop.step(feed)
+
+
+def test_a_loop_that_is_left_in_the_middle_of_an_epoch_is_warned_of():
+    session = fluid.Session(minimised)
+    with (
+        pytest.warns(errors.FluidWarning, match=r"left in the middle of an epoch.*loop\.stop\(\) instead of break"),
+        fluid.Loop(session, [{"x": X, "y": Y}] * 3, progress=False) as loop,
+    ):
+        for feed in loop:
+            loop.step(feed)
+            break
+    with pytest.raises(KeyError), fluid.Loop(session, [{"x": X, "y": Y}], progress=False) as loop:
+        for feed in loop:
+            raise KeyError(feed)

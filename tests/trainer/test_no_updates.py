@@ -90,3 +90,17 @@ def test_a_loop_of_the_users_own():
     ):
         for feed in loop:
             loop.step(feed)
+
+
+@pytest.mark.parametrize("build", [fluid.Trainer, population])
+def test_a_loss_that_does_not_fall_is_logged(build, caplog):
+    for rate, said in [(0.01, 0), (0.35, 1)]:  # steps of 0.35 are twice as far as the minimum
+        build(program, SGD(rate)).train(reader(), 3)
+        found = [record.getMessage() for record in caplog.records if "did not fall" in record.getMessage()]
+        assert len(found) == said
+    assert "the loss did not fall in 3 epochs" in found[0] and "fluid.find_learning_rate" in found[0]
+
+
+def test_a_training_of_two_epochs_need_not_fall(caplog):
+    fluid.Trainer(program, SGD(0.35)).train(reader(), 2)
+    assert "did not fall" not in caplog.text

@@ -190,3 +190,19 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
             assert heard.setdefault(line.split()[0], line) == line
     assert [line for line in heard.values() if not line.startswith("ended")] == said
     assert lines[-1] == f"ended {ended}"
+
+
+def test_steps_that_the_checkpoint_is_not_told_of_are_warned_of(tmp_path):
+    session = fluid.Session(minimised)
+    checkpoint = fluid.Checkpoint(session, tmp_path)
+    with pytest.warns(errors.FluidWarning, match=r"2 steps were trained.*checkpoint\.after_step\(\).*each step"):  # noqa: SIM117
+        with checkpoint:
+            session.step({"x": X, "y": Y})
+            session.step({"x": X, "y": Y})
+    with checkpoint:
+        session.step({"x": X, "y": Y})
+        checkpoint.save()
+    with fluid.Checkpoint(session, tmp_path / "at_the_end", step_interval=None):
+        session.step({"x": X, "y": Y})
+    with fluid.Checkpoint(session, tmp_path / "nothing"):
+        pass

@@ -449,3 +449,62 @@ def test_row_09_a_resumed_step_takes_its_buffers_over_like_a_fresh_one(tmp_path)
         mine.train(arrays(), num_epochs=2, event_handler=seen_by([], 1, mine.stop))
         taken.append({name for name, value in before.items() if value.is_deleted()})
     assert taken[0] == taken[1] and len(taken[0]) > 10
+
+
+def activated(act="tanh", factor=1.0, named=False):
+    def net():
+        x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[1])
+        hidden = fluid.layers.fc(x, size=3, act=act)
+        hidden = fluid.layers.identity(hidden, name="hidden") if named else hidden
+        hidden = fluid.layers.dropout(hidden, 0.3)
+        loss = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(hidden, size=1), y)) * factor
+        return {"loss": loss, **({"root": fluid.layers.sqrt(loss)} if named else {})}
+
+    return net
+
+
+def rows(count=44, size=8):
+    return fluid.reader.arrays((X[:count], Y[:count]), batch_size=size)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, None),
+        ({"function": activated(named=True)}, None),  # another output, and the name of a value
+        ({"function": activated("relu")}, "the program computes its loss in another way"),
+        ({"function": activated(factor=2.0)}, "the program computes its loss in another way"),
+        ({"seed": 4}, "the seed was another one than now"),
+        ({"reader": rows(40)}, "gives 40 rows, minibatches of 8 and gave 44 rows, minibatches of 8"),
+        ({"reader": rows(44, 11)}, "gives 44 rows, minibatches of 11 and gave 44 rows, minibatches of 8"),
+        ({"steps_per_dispatch": 2}, None),
+    ],
+)
+def test_what_has_changed_between_two_epochs_is_said(changed, said, tmp_path, caplog):
+    config = fluid.CheckpointConfig(tmp_path)
+    first = fluid.Trainer(activated(), fluid.optimizer.SGD(0.1), seed=3, checkpoint_config=config)
+    first.train(rows(), 2, event_handler=lambda event: first.stop() if isinstance(event, fluid.EndEpochEvent) else None)
+    caplog.clear()
+    options = {"function": activated(), "seed": 3, "reader": rows(), **changed}
+    function, reader = options.pop("function"), options.pop("reader")
+    again = fluid.Trainer(function, fluid.optimizer.SGD(0.1), checkpoint_config=config, **options)
+    again.train(reader, 3)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    told = [message for message in warnings if not message.startswith("continuing from")]
+    assert len(told) == bool(said) and all(said in message for message in told), told
+
+
+@pytest.mark.parametrize("older", ["digests", "versions"])
+def test_a_program_is_compared_with_checkpoints_that_say_what_it_was(older, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(
+        "fluid.trainer.checkpoint.writer._meta",
+        lambda snapshot, meta=fluid.trainer.checkpoint.writer._meta: {
+            key: {**value, "jax": "0.0.1"} if key == older == "versions" else value
+            for key, value in meta(snapshot).items()
+            if key != older or older == "versions"
+        },
+    )
+    config = fluid.CheckpointConfig(tmp_path)
+    fluid.Trainer(activated(), fluid.optimizer.SGD(0.1), checkpoint_config=config).train(rows())
+    fluid.Trainer(activated("relu"), fluid.optimizer.SGD(0.1), checkpoint_config=config)
+    assert "continuing from" in caplog.text and "another way" not in caplog.text

@@ -1,7 +1,9 @@
 """Trainer: learning, events in their whole order, testing, stopping, saving."""
 
 import _thread
+import copy
 import functools
+import pickle
 import signal
 import threading
 import traceback
@@ -474,3 +476,25 @@ def test_what_a_trainer_says_of_itself_waits_for_nothing():
 
     trainer.session.scope.step = Running()
     assert "in a step, on" in repr(trainer)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_and_pickles_are_refused_with_what_to_write(copied, tmp_path):
+    trainer = fluid.Trainer(train_program, fluid.optimizer.SGD(0.1))
+    with pytest.raises(errors.ArgumentTypeError, match=r"fluid.Trainer cannot be copied or pickled.*param_path="):
+        copied(trainer)
+    with pytest.raises(errors.ArgumentTypeError, match=r"fluid.Session cannot .*save_params"):
+        copied(trainer.session)
+    trainer.save_inference_model(tmp_path / "net.fluid")
+    with pytest.raises(errors.ArgumentTypeError, match=r"fluid.Inferencer cannot .*save_inference_model"):
+        copied(fluid.Inferencer(param_path=tmp_path / "net.fluid"))
+
+
+def test_stop_iteration_of_a_handler_says_how_training_is_ended():
+    def handler(event):
+        raise StopIteration
+
+    trainer = fluid.Trainer(train_program, fluid.optimizer.SGD(0.1))
+    with pytest.raises(StopIteration) as raised:
+        trainer.train(lambda: [], event_handler=handler)
+    assert "trainer.stop()" in "".join(raised.value.__notes__)

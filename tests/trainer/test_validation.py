@@ -605,7 +605,7 @@ def test_the_history_of_a_long_interrupted_epoch(tmp_path):
 @pytest.mark.parametrize("near", [True, False])
 def test_nobody_waits_for_the_metrics_of_an_epoch_that_nobody_reads(near, monkeypatch):
     """Where the device is far from the host, many steps are read at once, and with the same result."""
-    from fluid.session.results import IN_FLIGHT
+    from fluid.session.in_flight import IN_FLIGHT
     from fluid.trainer.evaluation import means
 
     begun, lags, made, kept = [0], [], {}, []
@@ -634,6 +634,7 @@ def test_nobody_waits_for_the_metrics_of_an_epoch_that_nobody_reads(near, monkey
     monkeypatch.setattr(means, "stacked", putting_together)
     monkeypatch.setattr(means, "_is_near", lambda value: near or isinstance(value, np.ndarray))
     make().train(reader(), 30, on_event)
+    lags.clear()  # the end of a training reads its losses
     found = make(SGD(1e-3)).train(long, 2, on_event)
     for name, column in wanted.items():
         np.testing.assert_allclose(found[name], column, rtol=1e-12)

@@ -1,13 +1,13 @@
 """What is minimised, by which optimizer, over which parameters, and how their gradients are clipped."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.core.frame import Frame, Minimization, current_frame, present_frame
+from fluid.core.frame import Frame, Minimization, current_frame, present_frame, user_site
 from fluid.core.variables import doubt
 from fluid.naming import is_glob, select
 
@@ -23,6 +23,32 @@ class Parameter(NamedTuple):
 def described(name: str, value: Any) -> Parameter:
     """The description of the parameter with this name and value."""
     return Parameter(name, tuple(value.shape), str(value.dtype))
+
+
+def decide(argument: str, function: Callable[[Parameter], Any], name: str, value: Any) -> bool:
+    """Return the answer of a user's function, such as `need_clip`, for one parameter.
+
+    Args:
+      argument: its name, for the message.
+      function: of the user.
+      name: of the parameter.
+      value: the parameter, or anything with its shape and dtype.
+
+    Raises:
+      ArgumentTypeError: it is no function; or it returns text, or -1 as `str.find` does, both of which count as True.
+    """
+    if not callable(function):
+        raise errors.ArgumentTypeError(
+            f"{argument}={function!r}: expected a function of one parameter that returns True or False: "
+            f'{argument}=lambda parameter: parameter.name.endswith(".b_0")'
+        )
+    found = function(described(name, value))
+    if isinstance(found, str) or (isinstance(found, int | float) and found < 0):
+        raise errors.ArgumentTypeError(
+            f"{argument} returned {found!r} for the parameter {name!r}, expected True or False: "
+            f'{argument}=lambda parameter: parameter.name.endswith(".b_0")'
+        )
+    return bool(found)
 
 
 def record_minimize(
@@ -60,6 +86,7 @@ def record_minimize(
                 "minimize was called twice with one loss, so that each step changes the parameters twice; call it "
                 "once, or give each call a parameter_list= of its own"
             )
+    frame.made.late_clip = ""
     number = len(frame.made.minimizations)
     frame.made.minimizations.append(Minimization(loss, jnp.reshape(loss, ()), optimizer, names, excluded))
     recorded = frame.declared.optimizers
@@ -74,6 +101,7 @@ def record_gradient_clip(clip: Any) -> None:
     """
     frame = present_frame(settings=True) or current_frame("clip.set_gradient_clip")
     frame.made.gradient_clip = clip
+    frame.made.late_clip = user_site() if clip is not None and frame.made.minimizations else ""
 
 
 def clip_parameters(clip: Any, parameter_list: Sequence[Any]) -> None:

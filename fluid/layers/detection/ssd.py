@@ -164,6 +164,7 @@ def detection_output(
       float32[batch, 20, 6]
     """
     this = Layer("detection_output", name)
+    core.expect("logits", "layers.detection_output", scores, "leave out that activation, the layer computes a softmax")
     prior = boxes_of(this, exact_array(this, prior_box), "prior_box", 2)
     offsets = exact_array(this, loc)
     if offsets.ndim != 3 or offsets.shape[1:] != prior.shape:

@@ -112,6 +112,7 @@ def ssd_loss(
       float32[]
     """
     this = Layer("ssd_loss", name)
+    core.expect("logits", "layers.ssd_loss", confidence, "leave out that activation, as layers.multi_box_head does")
     if mining_type != "max_negative":
         raise errors.ArgumentError(f'{this.name}: mining_type={mining_type!r}; expected "max_negative"')
     threshold = threshold_of(this, match_type, overlap_threshold)

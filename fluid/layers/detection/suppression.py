@@ -78,6 +78,7 @@ def multiclass_nms(
     """
     this = Layer("multiclass_nms", name)
     keep = count_of(this, "keep_top_k", keep_top_k)
+    core.expect("probabilities", "layers.multiclass_nms", scores, "write layers.softmax(logits) before the transpose")
     found = candidates(this, bboxes, scores, score_threshold, nms_top_k, background_label)
     pixel = 0.0 if normalized else 1.0
     left = nms(found.boxes, found.scores > -jnp.inf, keep, nms_threshold, nms_eta, pixel)

@@ -42,6 +42,7 @@ def bpr_loss(input: core.Value, label: core.Value, name: str | None = None) -> A
     if scores.shape[-1] < 2:
         raise errors.ShapeError(f"{this.name}: input {describe(input)} has only one class; expected two or more")
     core.limit_feed(label, 0, scores.shape[-1])
+    core.expect("scores", "layers.bpr_loss", input, "leave out that activation: fc(x, size=classes) makes scores")
     right = jnp.take_along_axis(scores, classes, axis=1)
     behind = jax.nn.softplus(scores - right)
     others = jnp.arange(scores.shape[-1])[None, :] != classes
@@ -82,6 +83,7 @@ def dice_loss(input: core.Value, label: core.Value, epsilon: float = 1e-5, name:
             f"place of the {p.shape[-1]} probabilities, [batch, ..., 1]"
         )
     core.limit_feed(label, 0, p.shape[-1])
+    core.expect("probabilities", "layers.dice_loss", input, "write layers.dice_loss(layers.softmax(x), label)")
     truth = jax.nn.one_hot(classes[..., 0], p.shape[-1], dtype=p.dtype)
     axes = tuple(range(1, p.ndim))
     overlap = jnp.sum(p * truth, axes)
@@ -172,6 +174,8 @@ def teacher_student_sigmoid_loss(
     this = Layer("teacher_student_sigmoid_loss", name)
     check_same_shape(this, input, label)
     logits = wide(input)
+    instead = "leave out that activation: fc(x, size=1) makes logits"
+    core.expect("logits", "layers.teacher_student_sigmoid_loss", input, instead)
     within = (logits > soft_max_lower_bound) & (logits < soft_max_up_bound)
     x = jnp.where(within, logits, jax.lax.stop_gradient(logits))
     target = wide(label)
@@ -223,6 +227,8 @@ def sigmoid_focal_loss(
     logits = wide(x)
     classes = _column(this, x, label)
     core.limit_feed(label, 0, logits.shape[1] + 1, also=-1)
+    instead = "leave out that activation: fc(x, size=classes) makes logits"
+    core.expect("logits", "layers.sigmoid_focal_loss", x, instead)
     count = jnp.maximum(dense(fg_num).reshape(()), 1).astype(logits.dtype)
     own = classes == jnp.arange(1, logits.shape[1] + 1)[None, :]
     p = jax.nn.sigmoid(logits)

@@ -54,7 +54,8 @@ def cross_entropy(
     logits = _logits_of(this, input, axis)
     if logits is None:
         instead = 'write fc(..., act="softmax"), or use layers.softmax_with_cross_entropy(logits, label)'
-        core.expect("probabilities", "layers.cross_entropy", input, instead)
+        classes = "probabilities" if probabilities.shape[axis] == 1 or soft_label else "shares"
+        core.expect(classes, "layers.cross_entropy", input, instead)
         if probabilities.shape[axis] == 1 and not soft_label:
             core.doubt(
                 "layers.cross_entropy has one probability in each row, so that class 0 is the only one; write "
@@ -160,6 +161,14 @@ def sigmoid_cross_entropy_with_logits(
     core.limit_to_probabilities(label, also=ignore_index)
     instead = "leave out the activation, or use layers.log_loss(probabilities, label)"
     core.expect("logits", "layers.sigmoid_cross_entropy_with_logits", x, instead)
+    if this.frame.fact(x, "feed"):
+        swapped = "write layers.sigmoid_cross_entropy_with_logits(logits, label)"
+        core.expect("labels", "the label of layers.sigmoid_cross_entropy_with_logits", label, swapped)
+    if ignore_index in (0, 1):
+        core.doubt(
+            f"{this.name}: ignore_index={ignore_index} leaves out every label of {ignore_index}, so that only the "
+            f"others are learnt, which are all alike; leave it out, or mark what does not count with -100"
+        )
     logits = wide(x)
     target = dense(label)
     kept = target != ignore_index
@@ -232,6 +241,10 @@ def _losses(
     """
     if soft:
         check_same_shape(this, value, label)
+        if axis == logs.ndim - 1:
+            core.doubt_labels(label, "shares")
+        if this.frame.fact(value, "feed"):
+            core.expect("labels", f"the label of {this.name}", label, "give the prediction first, then the label")
         return -jnp.sum(dense(label).astype(logs.dtype) * (logs - total), axis=axis, keepdims=True)
     classes = _classes(this, value, label, axis)
     core.limit_feed(label, 0, logs.shape[axis], also=ignore)

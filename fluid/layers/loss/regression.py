@@ -115,6 +115,8 @@ def huber_loss(input: core.Value, label: core.Value, delta: float = 1.0, name: s
       float32[batch, 1]
     """
     this = Layer("huber_loss", name)
+    if isinstance(delta, int | float) and delta <= 0:
+        raise errors.ArgumentError(f"{this.name}: delta={delta!r}; expected a number above 0, as in delta=1.0")
     _check_two_values(this, input, label)
     away = jnp.abs(wide(label) - wide(input))
     return this.output(like(input, jnp.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta))))
@@ -160,6 +162,9 @@ def smooth_l1(
     for argument, value in (("y", y), ("inside_weight", inside_weight), ("outside_weight", outside_weight)):
         if value is not None:
             check_same_shape(this, x, value, ("x", argument))
+    if isinstance(sigma, int | float) and sigma <= 0:
+        raise errors.ArgumentError(f"{this.name}: sigma={sigma!r}; expected a number above 0, as in sigma=1.0")
+    _check_not_itself(this, x, y, ("x", "y"))
     squared = 1.0 if sigma is None else sigma * sigma
     difference = wide(x) - wide(y)
     difference = difference if inside_weight is None else difference * dense(inside_weight)
@@ -198,6 +203,8 @@ def log_loss(input: core.Value, label: core.Value, epsilon: float = 1e-4, name: 
     core.limit_to_probabilities(label)
     instead = 'write fc(..., act="sigmoid"), or use layers.sigmoid_cross_entropy_with_logits(logit, label)'
     core.expect("probabilities", "layers.log_loss", input, instead)
+    if this.frame.fact(input, "feed"):
+        core.expect("labels", "the label of layers.log_loss", label, "write layers.log_loss(prediction, label)")
     p = wide(filled(input, 0.5))
     target = wide(label)
     loss = -target * jnp.log(p + epsilon) - (1 - target) * jnp.log(1 - p + epsilon)
@@ -231,7 +238,11 @@ def rank_loss(label: core.Value, left: core.Value, right: core.Value, name: str 
     this = Layer("rank_loss", name)
     check_same_shape(this, left, right, ("left", "right"))
     check_same_shape(this, left, label, ("left", "label"))
+    _check_not_itself(this, left, right, ("left", "right"))
+    core.expect("probabilities", "the label of layers.rank_loss", label, "write layers.rank_loss(label, left, right)")
     core.limit_to_probabilities(label)
+    for score in (left, right):
+        core.expect("scores", "layers.rank_loss", score, "leave out that activation: fc(x, size=1) makes scores")
     ahead = wide(left) - wide(right)
     return this.output(like(left, jax.nn.softplus(ahead) - dense(label) * ahead))
 
@@ -266,6 +277,8 @@ def margin_rank_loss(
     this = Layer("margin_rank_loss", name)
     check_same_shape(this, left, right, ("left", "right"))
     check_same_shape(this, left, label, ("left", "label"))
+    _check_not_itself(this, left, right, ("left", "right"))
+    core.doubt_labels(label, "signs")
     return this.output(like(left, jax.nn.relu(margin - dense(label) * (wide(left) - wide(right)))))
 
 
@@ -302,6 +315,8 @@ def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name:
         )
     instead = "write layers.log_softmax(x), or layers.log(p) of probabilities"
     core.expect("logarithms", "layers.kldiv_loss", x, instead)
+    core.expect("probabilities", "the target of layers.kldiv_loss", target, "write layers.softmax(target)")
+    core.limit_to_probabilities(target)
     wanted = wide(target if reduction == "none" else array_of(this, target))
     positive = wanted > 0
     loss = jnp.where(positive, wanted * (jnp.log(jnp.where(positive, wanted, 1)) - wide(x)), 0)
@@ -343,6 +358,7 @@ def npair_loss(
     """
     this = Layer("npair_loss", name)
     check_same_shape(this, anchor, positive, ("anchor", "positive"))
+    _check_not_itself(this, anchor, positive, ("anchor", "positive"))
     first = wide(array_of(this, anchor))
     second = wide(positive)
     classes = array_of(this, labels).reshape(-1)
@@ -363,8 +379,13 @@ def npair_loss(
 def _check_two_values(this: Layer, input: core.Value, label: core.Value) -> None:
     """Check the shapes of two values whose difference is a loss, and doubt the difference of a value to itself."""
     check_same_shape(this, input, label)
-    if input is label:
+    _check_not_itself(this, input, label, ("input", "label"))
+
+
+def _check_not_itself(this: Layer, first: core.Value, second: core.Value, names: tuple[str, str]) -> None:
+    """Doubt the difference of a value to itself."""
+    if first is second:
         core.doubt(
-            f"{this.name} compares a value with itself, so that there is nothing to learn: input and label are both "
-            f"{describe(input)}; give two values, such as a prediction and a label"
+            f"{this.name} compares a value with itself, so that there is nothing to learn: {names[0]} and {names[1]} "
+            f"are both {describe(first)}; give two values, such as a prediction and a label"
         )

@@ -210,6 +210,8 @@ def sampled_softmax_with_cross_entropy(
     scores, right = _rows_and_classes(this, logits, label, num_true)
     classes_there = scores.shape[1]
     core.limit_feed(label, 0, classes_there)
+    instead = "leave out that activation: fc(x, size=classes) makes logits"
+    core.expect("logits", "layers.sampled_softmax_with_cross_entropy", logits, instead)
     if use_customized_samples:
         if customized_samples is None or customized_probabilities is None:
             raise errors.ArgumentError(f"{this.name}: give customized_samples= and customized_probabilities= together")

@@ -134,11 +134,17 @@ def batch_norm(
     result = affine(centred, factor, rest if bias is None else rest + bias, shape)
     result = result.astype(x.dtype)
     recorded = this.output(like(input, result)) if images is None else this.output_channels_first(result)
+    this.frame.note(recorded, made="norm")
     return this.activate(recorded, act)
 
 
 def _doubt_momentum(momentum: Any) -> None:
-    """Warn of a momentum below 0.5: the momentum of PyTorch is 1 minus the momentum here."""
+    """Warn of a momentum of 1, and below 0.5: the momentum of PyTorch is 1 minus the momentum here."""
+    if isinstance(momentum, int | float) and momentum == 1:
+        core.doubt(
+            "batch_norm(momentum=1) never updates the moving averages, so that tests do not normalise at all; the "
+            "usual share that is kept in each step is momentum=0.9; without training steps, use_global_stats=True"
+        )
     if isinstance(momentum, float) and momentum < 0.5:
         core.doubt(
             f"batch_norm(momentum={momentum}) keeps {momentum:g} of the moving averages in each step, so that tests "

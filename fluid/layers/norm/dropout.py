@@ -55,8 +55,16 @@ def dropout(
     upscale = dropout_implementation == "upscale_in_train"
     if is_test or this.frame.mode == core.TEST:
         return this.output(like(x, array if upscale else (array * (1.0 - dropout_prob)).astype(array.dtype)))
+    if seed is not None:
+        core.doubt(
+            f"{this.name}: with seed={seed!r} every step of a training drops the same elements, so that their weights "
+            f"are never trained; leave out seed=, and each step draws anew from fluid.Trainer(..., seed={seed!r})",
+            training=True,
+        )
     key = core.random_key(this.name) if seed is None else jax.random.key(seed)
-    return this.output(like(x, drop(array, dropout_prob, key, upscale)))
+    result = this.output(like(x, drop(array, dropout_prob, key, upscale)))
+    this.frame.note(result, made="dropout")
+    return result
 
 
 def drop(array: jax.Array, probability: float | jax.Array, key: jax.Array, upscale: bool) -> jax.Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, layer, like, wide
+from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, is_sequence, layer, like, wide
 from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import image_of
 from fluid.layers.norm.moments import affine, channel_axis_of
@@ -99,6 +99,12 @@ def l2_normalize(x: core.Value, axis: int, epsilon: float = 1e-12, name: str | N
             f"{this.name} of {describe(x)} along axis {axis} is over one number, so that the result is 1, -1 or 0; "
             f"normalise over the dimension of the features, or leave out the layer"
         )
+    if place == 0 and array.ndim > 1 and this.frame.placeholder_batch not in (None, *array.shape[1:]):
+        if array.shape[0] == this.frame.placeholder_batch and not is_sequence(x):
+            core.doubt(
+                f"{this.name} of {describe(x)} along axis 0 is over the rows of the minibatch, so that the result of a "
+                f"row depends on the other rows; write layers.l2_normalize(x, axis=-1)"
+            )
     squares = jnp.sum(jnp.square(array), axis=place, keepdims=True)
     result = this.output(like(x, (array * jax.lax.rsqrt(squares + epsilon)).astype(dtype)))
     this.record_aside(like(x, jnp.sqrt(squares + epsilon).astype(dtype)))

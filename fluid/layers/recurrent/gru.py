@@ -75,7 +75,9 @@ def dynamic_gru(
     start = starting_state(this, cell, x, h_0=h_0)
     if bias is not None:
         x = with_bias(x, bias)
-    return this.output(unroll_rows(cell, x, start, is_reverse))
+    result = this.output(unroll_rows(cell, x, start, is_reverse))
+    this.frame.note(result, reads="backwards" if is_reverse else "forwards")
+    return result
 
 
 @layer

@@ -293,4 +293,6 @@ def _states(
     """Hidden states and cell states of an LSTM after all steps of its projected input, recorded as results."""
     start = starting_state(this, cell, x, h_0=h_0, c_0=c_0)
     states = unroll_rows(StateAsOutput(cell), x, start, reverse)
-    return this.output(states.hidden), this.output(states.cell)
+    hidden = this.output(states.hidden)
+    this.frame.note(hidden, reads="backwards" if reverse else "forwards")
+    return hidden, this.output(states.cell)

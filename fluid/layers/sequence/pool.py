@@ -48,6 +48,14 @@ def sequence_pool(
     if function is None:
         raise errors.ArgumentError(f"{this.name}: pool_type={pool_type!r}. {errors.nearest(str(pool_type), _POOLS)}")
 
+    step, other = ("last", "first") if str(pool_type).lower() == "last" else ("first", "last")
+    wrong = {"last": "backwards", "first": "forwards"}.get(str(pool_type).lower(), "")
+    if wrong and this.frame.fact(input, "reads") == wrong:
+        core.doubt(
+            f"{this.name} takes the {step} step of a layer that reads {wrong}, which has seen one step only; the "
+            f"{other} step has seen the whole sequence: layers.sequence_pool(x, {other!r})"
+        )
+
     def pool(batch: core.SequenceBatch) -> Any:
         lengths = batch.lengths.reshape(-1, *[1] * (len(batch.shape) - 2))
         return jnp.where(lengths > 0, function(batch, jnp.maximum(lengths, 1)).astype(batch.dtype), pad_value)

@@ -146,7 +146,13 @@ class _CheckedStep:
                 f"{self.this.name}: step(ids, state) returned {type(result).__name__}; expected a pair: "
                 f"return log_probabilities, state"
             )
-        logits = core.current_frame("layers.beam_search").fact(result[0], "logits")
+        frame = core.current_frame("layers.beam_search")
+        if frame.fact(result[0], "made") == "product":
+            core.doubt(
+                f"{self.this.name}: step(ids, state) returns the result of a matrix product, which may be any numbers; "
+                f"expected log-probabilities: layers.log_softmax(layers.fc(state, size=ids))"
+            )
+        logits = frame.fact(result[0], "logits")
         scores = array_of(self.this, result[0]) if logits is None else jax.nn.log_softmax(logits)
         if scores.ndim != 2 or scores.shape[0] != ids.shape[0] or self.end >= scores.shape[1]:
             raise errors.ShapeError(

@@ -61,10 +61,15 @@ def linear_chain_crf(
     this = Layer("linear_chain_crf", name)
     batch = _emissions(this, input, length)
     tags = _tags(this, batch, input, label)
+    instead = "leave out that activation: fc(x, size=tags) makes scores"
+    core.expect("scores", "layers.linear_chain_crf", input, instead)
     transitions = wide(_transitions(this, param_attr, batch))
     this.skip_outputs(3)
     cost = _log_partition(batch, transitions) - _path_score(batch, tags, transitions)
-    return this.output(jnp.where(batch.lengths > 0, cost, 0)[:, None])
+    result = this.output(jnp.where(batch.lengths > 0, cost, 0)[:, None])
+    attr = to_attr(param_attr)
+    this.frame.note(result, transitions=(this.name, attr and attr.name, batch.shape[2]))
+    return result
 
 
 @layer
@@ -109,10 +114,24 @@ def crf_decoding(
             f'param_attr={param_attr!r}; give both the same: param_attr=fluid.ParamAttr(name="crfw")'
         )
     batch = _emissions(this, input, length)
+    _check_learnt(this, attr.name, batch.shape[2])
     right = None if label is None else _tags(this, batch, input, label)
     best = _viterbi(batch, jax.lax.stop_gradient(wide(_transitions(this, attr, batch))))
     result = jnp.where(batch.mask, best if right is None else best == right, 0).astype(jnp.int32)
     return this.output(batch.with_data(result[..., None]) if isinstance(input, core.SequenceBatch) else result)
+
+
+def _check_learnt(this: Layer, name: str, tags: int) -> None:
+    """Doubt transitions of another name than those that the program learns for as many tags."""
+    facts = (this.frame.fact(value, "transitions") for value in this.frame.made.values.values())
+    learnt = {other: layer for layer, other, count in filter(None, facts) if count == tags}
+    if learnt and name not in learnt:
+        other, layer = next(iter(learnt.items()))
+        said = "without a name" if other is None else repr(other)
+        core.doubt(
+            f"{this.name} decodes with the transitions {name!r}, which nothing trains: {layer} learns transitions "
+            f"{said}; give both the same: param_attr=fluid.ParamAttr(name={name if other is None else other!r})"
+        )
 
 
 def _emissions(this: Layer, value: Any, length: Any) -> core.SequenceBatch:

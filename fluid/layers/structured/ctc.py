@@ -73,12 +73,16 @@ def warpctc(
             f"{this.name}: input with {batch.shape[0]} rows and label {describe(label)} do not fit; arrays are "
             f"[time, batch, classes + 1] and [batch, label time]"
         )
-    core.limit_feed(label, 0, batch.shape[2])
+    core.expect("logits", "layers.warpctc", batch, "leave out that activation: fc(x, size=classes + 1) makes logits")
+    # Labels of an array may be padded with the blank.
+    first, last = (blank == 0, blank == batch.shape[2] - 1) if isinstance(label, core.SequenceBatch) else (0, 0)
+    core.limit_feed(label, int(first), batch.shape[2] - int(last))
     logits = wide(batch)
     if norm_by_times:
         logits = _scale_gradient(logits, 1 / jnp.maximum(batch.lengths, 1).astype(logits.dtype)[:, None, None])
     labels = step_ids(this, truth, "label")
-    return this.output(_negative_log_likelihood(batch.with_data(logits), labels, truth.lengths, blank)[:, None])
+    cost = _negative_log_likelihood(batch.with_data(logits), labels, truth.lengths, blank)[:, None]
+    return _with_blank(this, this.output(cost), blank, batch.shape[2])
 
 
 @layer
@@ -122,8 +126,22 @@ def ctc_greedy_decoder(
     kept = batch.mask & (best != blank) & (best != shifted(best, -1, blank))
     classes = packed(batch.with_data(best), kept)
     if isinstance(input, core.SequenceBatch):
-        return this.output(classes.with_data(classes.data[..., None]))
-    return this.output(jnp.where(classes.mask, classes.data, padding_value)), this.output(classes.lengths[:, None])
+        return _with_blank(this, this.output(classes.with_data(classes.data[..., None])), blank, batch.shape[2])
+    decoded = this.output(jnp.where(classes.mask, classes.data, padding_value))
+    return _with_blank(this, decoded, blank, batch.shape[2]), this.output(classes.lengths[:, None])
+
+
+def _with_blank(this: Layer, result: Any, blank: int, classes: int) -> Any:
+    """Note the blank of a result, and doubt it where a layer before it has another blank for as many classes."""
+    for other in this.frame.made.values.values():
+        layer, before = this.frame.fact(other, f"blank of {classes}") or ("", blank)
+        if before != blank:
+            core.doubt(
+                f"{this.name} has blank={blank}, and {layer} has blank={before} for the same {classes} classes; give "
+                f"both the same, as in blank={before}"
+            )
+    this.frame.note(result, **{f"blank of {classes}": (this.name, blank)})
+    return result
 
 
 def _check_logits(this: Layer, batch: core.SequenceBatch) -> core.SequenceBatch:

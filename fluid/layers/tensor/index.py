@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims, rows_at
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, is_sequence, layer, like, row_dims, rows_at
 from fluid.layers.checks import check_ids
 from fluid.layers.no_effect import no_effect
 
@@ -90,8 +90,8 @@ def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: s
       name: instead of `gather_N`.
 
     Returns:
-      `[count, ...]`, or a SequenceBatch if the index is one. A row whose number does not exist is NaN, or for integers
-      the smallest one.
+      `[count, ...]`, or a SequenceBatch if the index is one. A row whose number is computed and does not exist is NaN,
+      or for integers the smallest one.
 
     Raises:
       ArgumentTypeError: the index holds no integers.
@@ -114,6 +114,8 @@ def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: s
             f"{this.name}: index {describe(index)} is no list of rows of {describe(input)}; expected [count] or "
             f"[count, 1]"
         )
+    if not is_sequence(input):
+        _limit(this, index, array.shape[0])
     return this.output(like(index, rows_at(input, ids.reshape(index.shape[:dims] if dims > 1 else -1))))
 
 
@@ -149,6 +151,9 @@ def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> 
             f"{this.name}: index {describe(index)} has too many numbers for {describe(input)}; expected [..., k], "
             f"with k at most {array.ndim}"
         )
+    sizes = array.shape[: ids.shape[-1]]
+    if sizes and this.frame.placeholder_batch not in sizes:
+        core.limit_feed(index, -max(sizes), max(sizes))
     return this.output(array[tuple(jnp.moveaxis(ids, -1, 0))])
 
 
@@ -163,8 +168,8 @@ def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str |
       name: instead of `index_select_N`.
 
     Returns:
-      The shape of the input, with `count` in the place of that size. A part whose number does not exist is NaN, or for
-      integers the smallest one.
+      The shape of the input, with `count` in the place of that size. A part whose number is computed and does not exist
+      is NaN, or for integers the smallest one.
 
     Raises:
       ArgumentError: there is no such dimension.
@@ -183,7 +188,9 @@ def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str |
     ids = check_ids(this.name, array_of(this, index), "index")
     if ids.ndim != 1:
         raise errors.ShapeError(f"{this.name}: index {describe(index)}; expected [count], as in [0, 3, 3]")
-    return this.output(_taken(array, ids, axis_of(input, dim, "dim")))
+    axis = axis_of(input, dim, "dim")
+    _limit(this, index, array.shape[axis])
+    return this.output(_taken(array, ids, axis))
 
 
 @layer
@@ -298,6 +305,12 @@ def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, nam
     if not allow_out_of_range:
         core.limit_feed(input, 0, depth)
     return this.output(like(input, this.frame.compute(jax.nn.one_hot(ids[..., 0], depth, dtype=jnp.float32))))
+
+
+def _limit(this: Layer, index: core.Value, size: int) -> None:
+    """Limit fed indices to the size of the dimension, unless the dimension is the batch."""
+    if size != this.frame.placeholder_batch:
+        core.limit_feed(index, 0, size)
 
 
 def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: Any) -> Any:

@@ -222,6 +222,7 @@ def sampling_id(
         raise errors.ShapeError(
             f"{this.name}: {describe(x)}; expected probabilities [batch, classes], as from layers.softmax(x)"
         )
+    core.expect("probabilities", "layers.sampling_id", x, "write layers.sampling_id(layers.softmax(x))")
     drawn = jax.random.categorical(_key(this, seed), jnp.log(jax.lax.stop_gradient(p)), axis=1)
     return this.output(drawn.astype(dtype_of("sampling_id", "int64")))
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from fluid import errors
 from fluid.core import whole_number
-from fluid.reader.base import Reader
+from fluid.reader.base import Reader, seed_with_shuffle
 
 if TYPE_CHECKING:
     from fluid.reader.files.fields import Columns
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fluid.reader.files.stream import Stream
 
 
+@seed_with_shuffle
 def files(
     paths: "Path | Sequence[Path]",
     columns: "Columns | None" = None,

@@ -66,7 +66,9 @@ class Stream(abc.ABC):
             yield from itertools.islice(itertools.chain.from_iterable(lists), dropped, None)
 
     def _mixed(self, rows: Iterate, shuffling: Shuffling | None) -> Iterate:
-        return rows if shuffling is None else shuffled(Reader(rows, None), shuffling.buf_size, shuffling.seed).iterate
+        if shuffling is None or shuffling.buf_size == 1:  # which mixes files, not rows
+            return rows
+        return shuffled(Reader(rows, None), shuffling.buf_size, shuffling.seed).iterate
 
 
 class Single(Stream):

@@ -17,7 +17,7 @@ from fluid.session import Results, Session
 from fluid.storage.folder import newest_whole
 from fluid.storage.remote import folder_of
 from fluid.trainer.checkpoint.config import CheckpointConfig
-from fluid.trainer.checkpoint.match import check_checkpoint, describe_optimizers
+from fluid.trainer.checkpoint.match import check_checkpoint, check_seed, describe_optimizers, digests_of
 from fluid.trainer.checkpoint.score import BestMeasured, Score
 from fluid.trainer.checkpoint.shared import check_shared, on_host, read_onto
 from fluid.trainer.checkpoint.writer import Snapshot, Writer
@@ -192,7 +192,7 @@ class Checkpoints(CheckpointHooks):
                 return None
             meta = self.folder.meta(chosen)
             here = f"checkpoint {chosen} in {self.folder.name!r}"
-            _check_loop(meta["position"], own_loop, here)
+            _check_loop(meta.get("position"), own_loop, here)
             check_checkpoint(meta, self._session, self._programs, here)
             arrays = self._read(chosen)
             divided = {name for name, array in arrays.items() if isinstance(array, jax.Array)}
@@ -200,6 +200,7 @@ class Checkpoints(CheckpointHooks):
             for damaged, problem in flaws.items() if self._group.is_first else ():
                 name = self.folder.set_aside(damaged, "damaged")
                 log.warning("checkpoint %d is damaged (%s) and was set aside as %s", damaged, problem, name)
+            check_seed(arrays["@root"], self._session, here)
             self._session.restore(arrays, divided)
             self._writer.restored(chosen, self.folder.steps())
         self._since = 0
@@ -308,12 +309,27 @@ class Checkpoints(CheckpointHooks):
             return
         self._since = 0
         score = None if self._score is None else self._score.take(step)
-        optimizers = describe_optimizers(self._programs)
-        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers, self._session.origins))
+        described = describe_optimizers(self._programs), digests_of(self._programs)
+        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, *described, self._session.origins))
 
     def wait(self) -> None:
         """Wait until the last save is complete."""
         self._writer.wait()
+
+    def check_saved(self) -> None:
+        """Check that the end of a training was saved; the session keeps its parameters in any case.
+
+        Raises:
+          CheckpointError: the last save has failed.
+        """
+        if self._writer.lost is None:
+            return
+        step, error = self._writer.lost
+        raise errors.CheckpointError(
+            f"what was trained is not saved: checkpoint {step} in {self.folder.name!r} failed: {type(error).__name__}: "
+            f"{str(error).partition(chr(10))[0][:300]}; the parameters are there: make room, and train() with the same "
+            f"arguments saves them, or trainer.save_params(path) to another disk"
+        ) from error
 
     def _is_best(self, value: float) -> bool:
         """Whether a measured value is better than those of all checkpoints."""
@@ -372,12 +388,14 @@ class Checkpoints(CheckpointHooks):
         except Exception as error:
             raise errors.CheckpointError(
                 f"checkpoint {step} in {self.folder.name!r} is whole, but Orbax cannot read it: {error}; read it "
-                f"with the versions that wrote it: {self.folder.meta(step)['versions']}"
+                f"with the versions that wrote it: {self.folder.meta(step).get('versions')}"
             ) from error
 
 
-def _check_loop(position: Mapping[str, Any], own_loop: bool, here: str) -> None:
+def _check_loop(position: Mapping[str, Any] | None, own_loop: bool, here: str) -> None:
     """Refuse a checkpoint of another kind of loop: it does not have the position that is needed."""
+    if position is None:
+        raise errors.CheckpointError(f"{here} holds no position of a training; expected one that fluid has written")
     if ("states" in position) != own_loop:
         writer, reader = ("a Trainer", "fluid.Checkpoint of a loop of your own")[:: -1 if "states" in position else 1]
         raise errors.CheckpointError(

@@ -1,9 +1,12 @@
 """Whether a checkpoint is that of a Trainer's program and optimizers, and what has changed if it is not."""
 
+import importlib.metadata
 import logging
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from fluid.core import Program
 from fluid.formatting import described
@@ -33,8 +36,27 @@ def describe_optimizers(programs: Sequence[Program]) -> list[str]:
     return [described(minimize.optimizer) for program in programs for minimize in program.minimizes]
 
 
+def digests_of(programs: Sequence[Program]) -> list[str]:
+    """Return a checksum of the losses of each program, see `Program.digest`."""
+    return [program.digest for program in programs]
+
+
+def check_seed(saved: Any, session: Session, where: str) -> None:
+    """Log that a session was made with another seed than the one that training continues with.
+
+    Args:
+      saved: the random root in the checkpoint.
+      session: before it is restored.
+      where: which checkpoint it is.
+    """
+    if not np.array_equal(np.asarray(saved), np.asarray(session.scope.root)):
+        log.warning("%s: the seed was another one than now; training continues with the seed of the checkpoint", where)
+
+
 def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequence[Program], where: str) -> None:
-    """Refuse a checkpoint of another program or optimizer, and log settings of the optimizer that have changed.
+    """Refuse a checkpoint of another program or optimizer, and log what else differs, but for the data.
+
+    That is the settings of the optimizer, the computation of the losses, and the seed.
 
     Args:
       meta: what the checkpoint says of itself.
@@ -56,6 +78,14 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     session.check_state(found, where, advice=advice)
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
+    digests = meta.get("digests")
+    same_jax = meta.get("versions", {}).get("jax") == importlib.metadata.version("jax")  # which writes the equations
+    if same_jax and digests not in (None, digests_of(programs)):
+        log.warning(
+            "%s: the program computes its loss in another way than when it was written, with the same parameters; "
+            "training continues with the program of now",
+            where,
+        )
 
 
 _OPTIMIZERS = ("@slots/", "@learning_rate/", "@frozen")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from fluid import errors
+from fluid.core import warn
 from fluid.session import Results, Session
 from fluid.storage import PathLike
 from fluid.trainer.checkpoint.checkpoints import Checkpoints
@@ -97,6 +98,8 @@ class Checkpoint:
         self._checkpoints = Checkpoints(config, session, list(session.programs.values())).of(self._position)
         self._signals = Signals()
         self._block: contextlib.ExitStack | None = None
+        self._first = 0  # the training step with which the block begins
+        self._called = False  # whether the loop says when it is done with a minibatch, or when to save
         self._between_steps = False  # whether an exception comes from a place where all is consistent
         self.restored: int | None = None
         self.restore()
@@ -123,6 +126,8 @@ class Checkpoint:
 
     def __enter__(self) -> "Checkpoint":
         self._position.check_storable()
+        self._called = False
+        self._first = int(self._session.scope.step)
         self._between_steps = False
         self._signals = Signals(terminate=True)
         with contextlib.ExitStack() as stack:
@@ -138,6 +143,13 @@ class Checkpoint:
         block = self._block
         self._block = None
         block.__exit__(kind, error, traceback)
+        steps = int(self._session.scope.step) - self._first
+        if kind is None and steps > 0 and not self._called and self._checkpoints.config.step_interval is not None:
+            warn(
+                f"{steps} steps were trained inside `with fluid.Checkpoint(...) as checkpoint:` without a call of "
+                f"checkpoint.after_step(), so that nothing was saved before the end, and a loop that is killed begins "
+                f"anew; call it after each step, or give step_interval=None to save at the end only"
+            )
 
     def after_step(self) -> None:
         """Note that the loop is done with a minibatch: save if it is time, and end here after Ctrl-C or SIGTERM.
@@ -147,6 +159,7 @@ class Checkpoint:
           ArgumentError: the loop is not inside `with checkpoint:`.
         """
         self._check_entered("after_step")
+        self._called = True
         self._checkpoints.after_steps([(_NOTHING, _NOTHING)], "")
         self._between_steps = True
         self._signals.check()
@@ -160,12 +173,15 @@ class Checkpoint:
           ArgumentError: the loop is not inside `with checkpoint:`.
         """
         self._check_entered("save")
+        self._called = True
         self._checkpoints.save()
 
     def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
         """Save at the end of the block, or at an interrupt that has waited for the end of a step."""
         certain = kind is None or (self._between_steps and not issubclass(kind, Exception))
         self._checkpoints.__exit__(kind if certain else Exception, error, traceback)
+        if kind is None:
+            self._checkpoints.check_saved()
 
     def _check_entered(self, method: str) -> None:
         if self._block is None:
@@ -192,6 +208,12 @@ class _States:
                 raise errors.ArgumentTypeError(
                     f"Checkpoint(state_of=...): expected objects with state() and restore(state), such as what "
                     f"fluid.reader.prefetch(reader, session) returns, found {type(part).__name__}"
+                )
+            feeds = getattr(part, "_feeds", None)  # of a fluid.Loop
+            if hasattr(feeds, "restore") and feeds not in self._parts:
+                warn(
+                    "Checkpoint(state_of=...) has a fluid.Loop and not the feeds that it reads, so that a continued "
+                    "loop reads them from the beginning: state_of=[feeds, loop]"
                 )
         self.check_storable()
 

@@ -8,6 +8,7 @@ from typing import Any
 from fluid import errors
 from fluid.core import Program
 from fluid.session import Results
+from fluid.storage import NONSENSE
 from fluid.storage.folder import Folder
 from fluid.trainer.evaluation.means import is_computed, on_host
 from fluid.trainer.evaluation.values import by_name, number, output_names, value_name
@@ -101,14 +102,14 @@ class Score:
     def _of(self, folder: Folder, step: int) -> float | None:
         """How good a checkpoint is, more being better; None when that is not known."""
         try:
-            score = folder.meta(step)["score"] or {}
+            score = folder.meta(step).get("score") or {}
+            if (score.get("output"), score.get("mode")) != (self.output, self._mode) or score["value"] is None:
+                return None
+            return self._goodness(float(score["value"]))
         except errors.CheckpointError:  # a store that cannot be reached now: what is best must not be deleted
             raise
-        except (OSError, ValueError, KeyError):
+        except (OSError, *NONSENSE):
             return None
-        if (score.get("output"), score.get("mode")) != (self.output, self._mode) or score["value"] is None:
-            return None
-        return self._goodness(float(score["value"]))
 
     def _goodness(self, value: float) -> float:
         return value if self._mode == "max" else -value

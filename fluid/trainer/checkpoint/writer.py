@@ -27,6 +27,7 @@ class Snapshot(NamedTuple):
       position: gives the position of training, as JSON; called in the thread, as it takes a while.
       score: what `Score.take` gave, or None.
       optimizers: what `describe_optimizers` gave.
+      digests: what `digests_of` gave.
       origins: where parameters with automatic names come from, by name.
     """
 
@@ -35,6 +36,7 @@ class Snapshot(NamedTuple):
     position: Callable[[], dict[str, Any]]
     score: dict[str, Any] | None
     optimizers: list[str]
+    digests: list[str]
     origins: Mapping[str, Origin]
 
 
@@ -53,11 +55,13 @@ class Writer:
     Attributes:
       base: the step that training continued from or that was written last; None before the first.
       known: the steps in the folder that are this trainer's.
+      lost: the step that was to be written last, and why it could not be; None when it was.
     """
 
     def __init__(self, folder: Folder, keep: int | None, score: Score | None, group: Group):
         self.base: int | None = None
         self.known: set[int] = set()
+        self.lost: tuple[int, Exception] | None = None
         self._folder = folder
         self._keep = keep
         self._score = score
@@ -106,6 +110,7 @@ class Writer:
 
     def _write(self, snapshot: Snapshot, copied: Callable[[], None]) -> None:
         step = snapshot.step
+        self.lost = None
         try:
             if complaint := self._health.complaint(snapshot.arrays):
                 self._refuse(step, complaint)
@@ -122,9 +127,12 @@ class Writer:
         except errors.DistributedError as error:
             self._failure = error
         except Exception as error:
+            self.lost = (step, error)
             reason = str(error).partition("\n")[0][:300]
             if self._group.is_first:
-                log.error("checkpoint %d failed: %s: %s; training goes on", step, type(error).__name__, reason)
+                log.error(
+                    "checkpoint %d failed: %s: %s; training goes on", step, type(error).__name__, reason, exc_info=error
+                )
         finally:
             copied()
 
@@ -161,6 +169,7 @@ def _meta(snapshot: Snapshot) -> dict[str, Any]:
         "position": snapshot.position(),
         "score": snapshot.score,
         "optimizers": snapshot.optimizers,
+        "digests": snapshot.digests,
         "origins": packed(snapshot.origins),
         "versions": versions,
     }

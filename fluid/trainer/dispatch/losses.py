@@ -1,14 +1,13 @@
-"""The losses of the steps under way: how the loop waits for the device, and sees whether one is not finite."""
+"""The losses of the steps in flight: how the loop waits for the device, and finds a non-finite loss."""
 
 import math
 import time
-from collections import deque
 from typing import Any
 
 import numpy as np
 
 from fluid.core import warn
-from fluid.session.results import IN_FLIGHT
+from fluid.session.in_flight import InFlight
 from fluid.trainer.dispatch.waits import Waits
 
 
@@ -18,6 +17,9 @@ class Losses:
     Args:
       waits: where the seconds are noted for which it waits.
 
+    Attributes:
+      warned: whether one was not finite, so that a warning was given.
+
     Example:
       >>> losses = Losses(Waits())
       >>> losses.add(np.float32(0.5), epoch=0, step=0)
@@ -26,9 +28,8 @@ class Losses:
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
-        self._under_way: deque[tuple[Any, int, int, int]] = deque()
-        self._steps = 0
-        self._warned = False
+        self._in_flight: InFlight[tuple[Any, int, int, int]] = InFlight()
+        self.warned = False
 
     def add(self, loss: Any, epoch: int, step: int, count: int = 1) -> None:
         """Note the loss of a step that was started, or those of several steps in one call.
@@ -39,45 +40,38 @@ class Losses:
           step: the first of them.
           count: how many there are.
         """
-        self._under_way.append((loss, epoch, step, count))
-        self._steps += count
+        self._in_flight.add((loss, epoch, step, count), count)
 
     @property
     def idle(self) -> bool:
         """Whether the device has done all steps."""
-        return not self._under_way or bool(self._under_way[-1][0].is_ready())
+        newest = self._in_flight.newest
+        return newest is None or bool(newest[0].is_ready())
 
     def wait_for_half(self) -> bool:
-        """When too many steps are under way, wait for the older half at once; returns whether it has waited.
+        """Wait for the older half of the steps if too many are in flight; return whether it has waited.
 
-        Waking up for each would take CPU time from the device. Only the loss that was waited for is looked at. Of calls
-        with several steps one stays under way, so that the device has something to do meanwhile.
+        Only the newest loss of that half is read.
         """
-        last = None
-        if self._steps > IN_FLIGHT:
-            while len(self._under_way) > 1 and self._steps > IN_FLIGHT // 2:
-                last = self._under_way.popleft()
-                self._steps -= last[-1]
-        if last is not None:
-            self._settle(*last)
-        return last is not None
+        due = self._in_flight.due()
+        if due:
+            self._settle(*due[-1])
+        return bool(due)
 
     def wait_for_all(self) -> None:
         """Wait for the last step."""
-        if self._under_way:
-            self._settle(*self._under_way[-1])
-            self._under_way.clear()
-            self._steps = 0
+        if rest := self._in_flight.rest():
+            self._settle(*rest[-1])
 
     def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
         begun = time.perf_counter()
         loss = np.asarray(loss)  # to reshape it on the device would be a compilation
         self._waits.device += time.perf_counter() - begun
-        if self._warned or (loss.size == 1 and math.isfinite(loss.item())):
+        if self.warned or (loss.size == 1 and math.isfinite(loss.item())):
             return
         losses = loss.reshape(-1, loss.size) if count == 1 else loss.reshape(len(loss), -1)[:count]
         if not np.isfinite(losses).all():
-            self._warned = True
+            self.warned = True
             bad = int(np.argmin(np.isfinite(losses).all(axis=1)))
             warn(_lost(losses[bad], f"in step {step + bad} of epoch {epoch}"))
 

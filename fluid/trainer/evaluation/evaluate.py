@@ -1,6 +1,5 @@
 """Evaluation of programs over a data set: outputs and metrics, in one pass."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,9 +17,9 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.prefetch import Prefetcher
 from fluid.session import BoundStep, Request, Results, Session, check_fetch
+from fluid.session.in_flight import InFlight
 from fluid.session.names import Fetch
 from fluid.session.prediction import Constant, constant
-from fluid.session.results import IN_FLIGHT
 from fluid.trainer.evaluation.returning import returning
 from fluid.trainer.evaluation.totals import Total
 from fluid.trainer.evaluation.values import output_names, scalar_outputs
@@ -215,13 +214,13 @@ def evaluate(
       fixed: what is fed beside every minibatch.
     """
     names = request.fetch or ()
-    under_way: deque[Any] = deque()
+    in_flight: InFlight[Any] = InFlight()
     for batch in batches:
-        under_way.append(step.raw({**batch.feed, **fixed.feeds}, fixed.overrides))
-        if len(under_way) > IN_FLIGHT:
-            gathered.add(under_way.popleft(), names)
+        in_flight.add(step.raw({**batch.feed, **fixed.feeds}, fixed.overrides))
+        for found in in_flight.due():
+            gathered.add(found, names)
             yield
-    for found in under_way:
+    for found in in_flight.rest():
         gathered.add(found, names)
         yield
 

@@ -1,6 +1,7 @@
 """Handlers that follow one value, and one of them, which keeps the parameters with which it was best."""
 
 import contextlib
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -8,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.core import fitting, warn
+from fluid.core import fitting, warn, warn_once
 from fluid.paths import PathLike, local_path
 from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.means import Averaging, on_host
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, known_values, number
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent
 from fluid.trainer.health import Health
+
+# Names of values that are shares of 1, unless they are in percent.
+_FRACTION = re.compile(r"(^|[_/])(acc|accuracy|auc|precision|recall|f1|map|iou)", re.IGNORECASE)
 
 
 class Monitor(Averaging):
@@ -104,9 +108,18 @@ class Monitor(Averaging):
     def _better(self, value: Any) -> Any:
         """Whether a value is better than the best; of the values of a population, bool `[members]`."""
         if self.best is None:
+            if self._min_delta >= 1 and _FRACTION.search(self.monitor) and np.all((value >= 0) & (value <= 1)):
+                warn_once(self, "min_delta", lambda: self._of_percent(value))
             return np.isfinite(value)
         known = np.isfinite(self.best)  # a member may have had no value that is finite
         return np.isfinite(value) & (~known | (self._sign * (np.subtract(self.best, value)) > self._min_delta))
+
+    def _of_percent(self, value: Any) -> str:
+        return (
+            f"{type(self).__name__}({self.monitor!r}, min_delta={self._min_delta:g}): the first value is "
+            f"{np.max(value):.4g}, a share of 1, which no other exceeds by {self._min_delta:g}, so that no later "
+            f"one counts as better; {self._min_delta:g} percent is min_delta={self._min_delta / 100:g}"
+        )
 
     def _judge(self, value: Any) -> None:
         """Act upon a new value: a float, or `[members]` in handlers that are `for_members`."""

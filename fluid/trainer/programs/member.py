@@ -110,6 +110,7 @@ class Member:
         buckets: Buckets,
         only: Collection[str] | None = None,
         interrupts: Signals | None = None,
+        trains: bool = False,
     ) -> Convert:
         """What makes a feed of a minibatch, which holds `reads`; of named columns, those of `others` are left out.
 
@@ -118,9 +119,12 @@ class Member:
           buckets: pads sequences.
           only: the names of the feeds that are read; all by default.
           interrupts: signals that end what is going on between two minibatches.
+          trains: whether the feeds are for training, see `Feeder`.
         """
         order = self.declared.feed_order if order is None else order
-        feeder = Feeder(self.reads, order, buckets=buckets, only=only)
+        # Of several processes, each reads its own rows only, and any rows stand for the others.
+        trains = trains and not self.is_shared
+        feeder = Feeder(self.reads, order, buckets=buckets, only=only, trains=trains)
         columns: dict[int, dict[str, Any]] = {}  # of each data set on the device
         parts = Parts(self._session, feeder, self.others)
 

@@ -38,6 +38,7 @@ class Parts:
         if self._checked is None:
             return self.alone(part.minibatch(), index)
         feed = {name: array[first:end] for name, array in self._checked.items()}
+        self._feeder.sorted.look(feed)
         return feed if self._on_host else self._session.take(feed)  # nobody else has these arrays
 
     def alone(self, minibatch: Any, index: int) -> Mapping[str, Any]:

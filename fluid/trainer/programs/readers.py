@@ -181,14 +181,14 @@ def turns_of(members: Sequence[Member], order: FeedOrder, buckets: Sequence[Buck
       ArgumentError: `order` is not that of one program.
     """
     if len(members) == 1:
-        convert = members[0].convert(order, buckets[0])
+        convert = members[0].convert(order, buckets[0], trains=True)
         return lambda minibatch, index: Turn(0, convert(minibatch, index))
     if order is not None:
         raise errors.ArgumentError(
             f"train(feed_order={order!r}): each of several programs has an order of its own; write "
             f"fluid.TrainingProgram({members[0].name}, optimizer, feed_order=...)"
         )
-    converts = [member.convert(None, its) for member, its in zip(members, buckets, strict=True)]
+    converts = [member.convert(None, its, trains=True) for member, its in zip(members, buckets, strict=True)]
     return lambda item, index: Turn(item[0], converts[item[0]](item[1], index))
 
 

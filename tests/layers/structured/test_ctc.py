@@ -161,7 +161,7 @@ def test_a_class_that_is_none_shows():
     y.data[0, 1] = 3
     costs, _ = gradients(x, y)
     assert np.isnan(costs[0]) and np.isfinite(costs[1])
-    assert fluid.Program(lambda: layers.warpctc(*feeds(x=x, y=y))).feeds["y"].limits == (0, 3, None)
+    assert fluid.Program(lambda: layers.warpctc(*feeds(x=x, y=y))).feeds["y"].limits == (1, 3, None)
 
 
 def test_a_batch_of_nothing():

@@ -1,5 +1,6 @@
 """Elements repeated, turned round, rolled, chosen and counted, against NumPy."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,8 +41,10 @@ def test_chosen():
     check(lambda x: layers.index_select(x, np.array([3, 0, 3]), dim=-1), X[..., [3, 0, 3]], x=X)
     rows, index = X[:, 0], whole(4, 3, 2)
     check(layers.index_sample, rows[np.arange(3)[:, None], index], x=rows, index=index)
-    got = output(lambda: layers.index_select(feeds(x=X)[0], np.array([0, 3, -1]), dim=1), {"x": X})
+    got = output(lambda: layers.index_select(feeds(x=X)[0], jnp.array([0, 3, -1]), dim=1), {"x": X})
     assert np.isfinite(got[:, 0]).all() and np.isnan(got[:, 1:]).all()
+    with pytest.raises(errors.ArgumentError, match="the number 3 does not exist"):
+        fluid.Program(lambda: layers.index_select(feeds(x=X)[0], [0, 3], dim=1))
 
 
 @settings(max_examples=20)

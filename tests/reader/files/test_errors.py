@@ -37,7 +37,7 @@ WRONG_CALLS = {
         "names 'idd', which is none of the columns. Did you mean 'id'",
     ),
     "parallel": (lambda: reader.files("a.csv", parallel=0), "parallel=0.*from 1 on"),
-    "seed": (lambda: reader.files("a.csv", seed=-1), "seed=-1.*from 0 on"),
+    "seed": (lambda: reader.files("a.csv", shuffle=True, seed=-1), "seed=-1.*from 0 on"),
     "buffer": (lambda: reader.files("a.csv", buf_size=0), "buf_size=0.*from 1 on"),
 }
 

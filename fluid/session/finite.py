@@ -1,0 +1,91 @@
+"""Checks of arrays for infinities and NaNs, and warnings of parameters that training made non-finite."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid.core import ParameterSpec, warn
+
+# How many names a message lists.
+_SHOWN = 5
+
+
+def spoilt(specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], members: int | None = None) -> list[str]:
+    """Return the names of non-finite parameters and states whose initial values were finite.
+
+    Args:
+      specs: of the parameters and states, by name. Parameters that are not trainable are not checked.
+      arrays: by name; those on a device are waited for.
+      members: of how many trainings the arrays hold one each; while one member is finite, nothing is spoilt.
+    """
+    checked = {n: a for n, a in arrays.items() if n in specs and specs[n].trainable is not False}
+    found = [n for n in non_finite(checked) if not _begins_non_finite(specs[n])]
+    if found and members is not None and finite_members((checked[n] for n in found), members).any():
+        return []
+    return found
+
+
+def _begins_non_finite(spec: ParameterSpec) -> bool:
+    """Return whether the initial value has an infinity or a NaN, as a mask has or the best loss so far."""
+    value = spec.initializer(jax.random.key(0), spec.shape, jnp.dtype(spec.dtype))
+    return not _finite_on_host(np.asarray(value))
+
+
+def non_finite(arrays: Mapping[str, Any]) -> list[str]:
+    """Return the names of arrays that hold an infinity or a NaN, sorted. Each array is checked on its own device."""
+    on_device = {name: array for name, array in arrays.items() if _is_on_device(array)}
+    finite = {name: _finite_on_host(np.asarray(array)) for name, array in arrays.items() if name not in on_device}
+    if on_device:
+        finite.update(zip(on_device, np.asarray(_finite_on_device(list(on_device.values()))), strict=True))
+    return sorted(name for name, good in finite.items() if not good)
+
+
+def _is_on_device(array: Any) -> bool:
+    """Return whether NumPy cannot read an array where it is; on a CPU it can, and nothing is compiled for its shape."""
+    if not isinstance(array, jax.Array):
+        return False
+    return not array.is_fully_addressable or any(device.platform != "cpu" for device in array.devices())
+
+
+def finite_members(arrays: Iterable[Any], members: int) -> np.ndarray:
+    """Return which members of a population are finite in all of its arrays, bool `[members]`."""
+    stacked = [array for array in map(np.asarray, arrays) if array.shape[:1] == (members,)]
+    inexact = [array.reshape(members, -1) for array in stacked if jnp.issubdtype(array.dtype, jnp.inexact)]
+    return np.all([np.isfinite(array).all(axis=1) for array in inexact], axis=0)
+
+
+def _finite_on_host(array: np.ndarray) -> bool:
+    return not jnp.issubdtype(array.dtype, jnp.inexact) or bool(np.isfinite(array).all())
+
+
+@jax.jit
+def _finite_on_device(arrays: list[jax.Array]) -> jax.Array:
+    """Return whether each array is finite, as one array `[arrays]`: to read each array would cost a transfer."""
+    return jnp.stack(
+        [jnp.isfinite(a).all() if jnp.issubdtype(a.dtype, jnp.inexact) else jnp.array(True) for a in arrays]
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as part of a sentence: "a", "a and b", "a, b, c, d, e and 2 more"."""
+    more = len(names) - _SHOWN
+    parts = [*names[:_SHOWN], f"{more} more"] if more > 0 else list(names)
+    return ", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0]
+
+
+def holding(names: Sequence[str]) -> str:
+    """Return the beginning of a sentence: "w and b hold NaN or infinity"."""
+    return f"{listed(names)} {'holds' if len(names) == 1 else 'hold'} NaN or infinity"
+
+
+def warn_of_spoilt(caller: str, names: Sequence[str]) -> None:
+    """Warn that a file is written with arrays that are not finite."""
+    warn(
+        f"{caller}: {holding(names)}, so that what the file "
+        f"computes is NaN too. Save the last parameters that were finite: "
+        f'handlers=[fluid.handlers.SaveBest("best.params", "test_loss")], or a checkpoint, which is never written of '
+        f"such arrays; handlers=[fluid.handlers.TerminateOnNaN(report=True)] says where the first NaN came from"
+    )

@@ -1,0 +1,62 @@
+"""Steps in flight: dispatched to the device, and not waited for yet."""
+
+from collections import deque
+from typing import Generic, TypeVar
+
+# Steps in flight before a loop waits: enough to keep the device busy, few enough that memory and the delay of an error
+# stay small.
+IN_FLIGHT = 8
+
+Item = TypeVar("Item")
+
+
+class InFlight(Generic[Item]):
+    """A queue of the steps in flight, which limits their number: training, testing and `Session.step` use it.
+
+    The queue itself waits for nothing. Its user waits for the steps that `due` returns.
+
+    Example:
+      >>> steps = InFlight()
+      >>> for number in range(9):
+      ...     steps.add(number)
+      >>> steps.due(), len(steps), steps.due()
+      ([0, 1, 2, 3, 4], 4, [])
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[Item, int]] = deque()
+        self._steps = 0
+
+    def __len__(self) -> int:
+        return self._steps
+
+    @property
+    def newest(self) -> Item | None:
+        """The item that was added last; None if nothing is in flight."""
+        return self._items[-1][0] if self._items else None
+
+    def add(self, item: Item, steps: int = 1) -> None:
+        """Add an item that stands for one step, or for several steps that run in one call."""
+        self._items.append((item, steps))
+        self._steps += steps
+
+    def due(self) -> list[Item]:
+        """Return and remove the older half of the items, if too many steps are in flight; else return nothing.
+
+        To wake up after each step would take CPU time from the device. One item always stays in flight, so that the
+        device has work meanwhile, even if the item is a call of many steps.
+        """
+        found: list[Item] = []
+        if self._steps > IN_FLIGHT:
+            while len(self._items) > 1 and self._steps > IN_FLIGHT // 2:
+                found.append(self._remove())
+        return found
+
+    def rest(self) -> list[Item]:
+        """Return and remove all items."""
+        return [self._remove() for _ in range(len(self._items))]
+
+    def _remove(self) -> Item:
+        item, steps = self._items.popleft()
+        self._steps -= steps
+        return item

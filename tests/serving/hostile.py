@@ -1,0 +1,653 @@
+"""Requests of clients that mean harm, drawn from a seed: a grammar of HTTP/1.1 and of what both servers read.
+
+Nothing of fluid is imported here, so that no mistake of a parser is repeated in what is sent to it.
+"""
+
+import contextlib
+import functools
+import json
+import re
+import socket
+import struct
+import threading
+from typing import NamedTuple
+
+MEGABYTE = 1 << 20
+JSON_LIMIT, BODY_LIMIT = 16 * MEGABYTE, 64 * MEGABYTE  # of both servers
+
+
+class Message(NamedTuple):
+    """The bytes that a client sends, and how it sends them.
+
+    Attributes:
+      kind: a name of what is wrong, for messages.
+      data: what is sent.
+      manner: "answered" waits for one answer; "shut" ends its half and reads what comes; "gone" goes away; "slow" sends
+        pieces while others are served; "deaf" sends all and reads nothing meanwhile.
+      expected: the statuses that an answer may have; None for all below 500, and 503 and 504.
+    """
+
+    kind: str
+    data: bytes
+    manner: str = "shut"
+    expected: frozenset[int] | None = None
+
+
+class Raw(str):
+    """Text that stands in JSON as it is."""
+
+
+class Pairs(list):
+    """An object of JSON as pairs, so that a name may stand in it twice."""
+
+
+def written(value):
+    """A value as JSON, or as what only looks like it."""
+    if isinstance(value, Raw):
+        return str(value)
+    if isinstance(value, Pairs | dict):
+        pairs = value if isinstance(value, Pairs) else value.items()
+        return "{" + ", ".join(f"{json.dumps(name)}: {written(each)}" for name, each in pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(written, value)) + "]"
+    return json.dumps(value)
+
+
+ODD = [
+    *map(Raw, ["NaN", "-Infinity", "1e999", "-1e400", "1e-400", "9" * 4000, "9" * 5000, "-" + "1" * 9000, "01", "+1"]),
+    *map(Raw, ["1.", ".5", "0x10", "True", "nul", "", ",", '"\\ud800"', '"\\u0000"', '"\\x"', '"', "'a'", "[" * 3000]),
+    *map(Raw, ['{"a":' * 3000, "[" * 900 + "]" * 900, '{"a": 1, "a": 2}', "\xff", "\ufeff{}", "1e5000", "[,]"]),
+    *(-1, 0, 1, 1 << 31, 1 << 32, 1 << 62, 1 << 63, 1 << 64, -(1 << 63) - 1, 10**30, -0.0, 0.5, 1e38, 1e39, True, None),
+    *("", "x", "x" * 10_000, "\0", "\u2028", "words"), *"FP32 FP64 BF16 INT8 INT64 UINT8 BOOL BYTES".split(),
+    *([], {}, [[]], [{}], [[[[]]]], [None], ["1"], [[1], [2, 3]], [1, [2]], {"name": "x"}, [0] * 5000, [[]] * 2000),
+    *([-1], [0], [0, -1], [-1, 1, 8, 8], [1 << 31], [1 << 62, 4], [1 << 16] * 4, [0, 1 << 31], [1] * 33, [2, 2, 0]),
+]  # fmt: skip
+SIZES = [-1, 0, 1, 7, 255, 257, 1 << 31, 1 << 62, 1 << 64, 10**30, 1.5, "256", None, True, [256], {}]
+
+
+HEADERS = {
+    "Transfer-Encoding": ("chunked", "gzip", "gzip, chunked", "chunked, gzip", "chunked, chunked", "", "x"),
+    "Content-Encoding": ("gzip", "br", "", "identity", "x" * 9000),
+    "Connection": ("close", "Upgrade", "x, close", "keep-alive"), "Upgrade": ("websocket", "h2c", "x"),
+    "Expect": ("100-continue", "200-ok"), "Inference-Header-Content-Length": (-1, "1e3", 10**30, 1, 1 << 30),
+    "Content-Type": ("text/plain", "", "x" * 5000, "application/json"),
+    "Idempotency-Key": ("", "k" * 5000, "\xff", "\t", "a b"), "X": ("y" * 9000, "y" * 40_000, "y" * 200_000),
+    "Y": ("\0", "\x7f\x01", "\t", "a\r\n folded: b", "\r\n".join(f"Y{number}: z" for number in range(5000))),
+    "\0": ("x",), "X ": ("y",), "": ("y",), "\xdc": ("\xff",),
+}  # fmt: skip
+
+STRANGERS = {
+    "Origin": ("http://evil.example", "null", "", "http://localhost:1", "x" * 5000, "file://"),
+    "Host": ("evil.example", "localhost.evil.example", "", "127.0.0.1.evil.example", "[" * 500, "localhost:1:2", "0"),
+    "Authorization": ("", "Bearer", "Bearer ", "Bearer \xff", "\t" * 100, "Bearer " + "x" * 9000),
+}
+
+
+def anything(rng, depth=4):
+    """A value of any kind."""
+    kind = rng.randrange(8)
+    if kind == 0 and depth:
+        return [anything(rng, depth - 1) for _ in range(rng.randrange(5))]
+    if kind == 1 and depth:
+        names = ["name", "shape", "datatype", "data", "parameters", "binary_data_size", "x", "\0"]
+        return Pairs((rng.choice(names), anything(rng, depth - 1)) for _ in range(rng.randrange(5)))
+    return rng.choice(ODD)
+
+
+def mutated(rng, value):
+    """A copy of a value in which some places hold something else, are missing, or are there twice."""
+    value = json.loads(json.dumps(value), object_pairs_hook=Pairs)
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        place, key = None, None
+        inner = value
+        while isinstance(inner, list) and inner and (place is None or rng.randrange(4)):
+            place, key = inner, rng.randrange(min(len(inner), 8))
+            inner = inner[key][1] if isinstance(inner, Pairs) else inner[key]
+        if place is None:
+            return anything(rng)
+        change = rng.randrange(8)
+        if change == 0:
+            del place[key]
+        elif change == 1:
+            place.append(place[key])
+        elif change == 2:
+            place[:] = place * rng.choice((2, 20))
+        elif change == 3 and isinstance(place, Pairs):
+            place[key] = (rng.choice(["", "shape", "data", "x" * 5000, "\0", "nothing"]), inner)
+        else:
+            wrong = rng.choice((rng.choice(ODD), rng.choice(SIZES), anything(rng), [inner] * 3, [inner]))
+            place[key] = (place[key][0], wrong) if isinstance(place, Pairs) else wrong
+    return value
+
+
+def garbled(rng, data):
+    """Bytes of which some were replaced, removed or added."""
+    data = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 6))):
+        at = rng.randrange(min(len(data), 500) + 1)
+        piece = rng.choice(
+            (b"\r\n", b"\n", b"\0", b":", b" ", b"\r\n\r\n", b"\xff", rng.randbytes(rng.randrange(1, 30)))
+        )
+        change = rng.randrange(4)
+        if change == 0:
+            del data[at:]
+        elif change == 1:
+            del data[at : at + len(piece)]
+        else:
+            data[at : at + (len(piece) if change == 2 else 0)] = piece
+    return bytes(data)
+
+
+def head(method, path, headers=(), version="HTTP/1.1"):
+    """The head of a request."""
+    lines = [f"{method} {path} {version}", *[f"{name}: {value}" for name, value in headers]]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def chunked(rng, body):
+    """A body in pieces of odd sizes, which may lie."""
+    pieces = []
+    while body:
+        size = rng.choice((1, 2, 7, 100, 5000))
+        piece, body = body[:size], body[size:]
+        told = rng.choice((b"%x", b"%X", b"000%x")) % len(piece)
+        pieces.append(told + rng.choice((b"", b"", b";a=b", b';a="\r"')) + b"\r\n" + piece + b"\r\n")
+    end = rng.choice((b"0\r\n\r\n", b"0\r\n\r\n", b"0\r\nA: b\r\n\r\n", b"", b"0\r\n", b"00000\r\n\r\n"))
+    if rng.randrange(3) == 0:
+        lie = rng.choice((b"-1", b"f" * 17, b"f" * 8, b"x", b"", b"1;" + b"e" * 70_000, b"7" + b"f" * 15))
+        pieces.insert(rng.randrange(len(pieces) + 1), lie + b"\r\nz\r\n")
+    return b"".join(pieces) + end
+
+
+_DATA = b'{"inputs": [{"name": "x", "shape": [-1, 1], "datatype": "FP32", "data": [', b"]}]}"
+FILLINGS = {
+    "lists": (_DATA[0], b"[],", _DATA[1]), "lists of one": (_DATA[0], b"[1],", _DATA[1]),
+    "lists of lists": (_DATA[0], b"[[[[[[[[]]]]]]]],", _DATA[1]), "objects": (_DATA[0], b'{"":0},', _DATA[1]),
+    "texts": (_DATA[0], b'"",', _DATA[1]), "long texts": (_DATA[0], b'"' + b"x" * 5000 + b'",', _DATA[1]),
+    "one text": (b'{"id": "', b"\xf0\x9f\x98\x80", b'"}'), "escapes": (b'{"id": "', b"\\u00e9", b'"}'),
+    "nulls": (_DATA[0], b"null,", _DATA[1]), "large numbers": (_DATA[0], b"9" * 4000 + b",", _DATA[1]),
+    "numbers": (_DATA[0], b"1.5,", _DATA[1]), "tensors": (b'{"inputs": [', b'{"name": "x"},', b"]}"),
+    "depth": (b"", b"[", b"]"), "objects in objects": (b"", b'{"a":', b"}"), "blanks": (b"{", b" ", b"}"),
+    "lines": (b"", b"\n", b"{"), "shape": (b'{"inputs": [{"name": "x", "shape": [', b"1,", b"]}]}"),
+    "names twice": (b"{", b'"a":1,', b"}"), "zeros": (b"", b"\0", b""), "bytes": (b"", b"\xff\xfe", b""),
+}  # fmt: skip
+LINES = {
+    "rows of nothing": (b"", b"{}\n", b""), "rows": (b"", b'{"x":1}\n', b""), "numbers as rows": (b"", b"0\n", b""),
+    "one row": (b'{"words": [', b"1,", b"1]}"), "lists as a row": (b'{"words": [', b"[],", b"1]}"),
+    "names in a row": (b"{", b'"a":1,"b":1,"c":1,', b"}"),
+}  # fmt: skip
+
+
+class Grammar:
+    """Requests to one server.
+
+    Args:
+      rng: draws them.
+      token: that the server asks for; None for none.
+    """
+
+    paths: tuple[str, ...] = ()
+    body_path = ""
+
+    def __init__(self, rng, token=None):
+        self.rng, self.token = rng, token
+
+    def valid(self):
+        """A request that has to be answered: path, headers, JSON and the bytes behind it."""
+        raise NotImplementedError
+
+    def headers(self, extra=()):
+        """The headers of a client that may ask."""
+        token = [("Authorization", f"Bearer {self.token}")] if self.token else []
+        return [("Host", "localhost"), *token, *extra]
+
+    def post(self, path, body, extra=(), length=None):
+        """The bytes of a request with a body."""
+        length = len(body) if length is None else length
+        return head("POST", path, self.headers([*extra, ("Content-Length", length)])) + body
+
+    def message(self):
+        """The next request."""
+        kinds = (self.good, self.values, self.values, self.lies, self.garbled, self.heads, self.heads, self.pieces)
+        kinds += (self.pipelined, self.half, self.slow, self.deaf, self.strangers, self.elsewhere)
+        if self.rng.randrange(200) == 0:
+            attacks = self.attacks(self.rng.randrange(MEGABYTE, JSON_LIMIT))
+            name = self.rng.choice(sorted(attacks))
+            return Message(name, attacks[name](), "answered")
+        return self.rng.choice(kinds)()
+
+    def good(self):
+        path, extra, value, rest = self.valid()
+        return Message("good", self.encoded(path, extra, value, rest), "answered", self.fine)
+
+    def repeated(self):
+        """A request that has the same answer each time."""
+        return self.encoded(*self.valid())
+
+    fine = frozenset((200, 503, 504))
+
+    def encoded(self, path, extra, value, rest, off=0):
+        """The bytes of a request, of which JSON is the first part."""
+        text = value if isinstance(value, bytes) else written(value).encode("utf-8", "surrogatepass")
+        if rest is not None:
+            extra = [*extra, ("Inference-Header-Content-Length", len(text) + off)]
+        return self.post(path, text + (rest or b""), extra)
+
+    def values(self):
+        """JSON of other kinds than expected."""
+        path, extra, value, rest = self.valid()
+        value = self.mutated(value)
+        return Message("values", self.encoded(path, extra, value, rest), "answered")
+
+    def mutated(self, value):
+        return mutated(self.rng, value)
+
+    def lies(self):
+        """Return a message whose shapes, sizes and lengths contradict its bytes."""
+        rng = self.rng
+        tensors = []
+        for name in rng.sample(["image", "words", "words.lengths", "x", "y", "other"], rng.randrange(1, 5)):
+            shape = [rng.choice((-1, 0, 1, 1, 2, 4, 8, 1 << 31, 1 << 62)) for _ in range(rng.randrange(5))]
+            tensor = {"name": name, "shape": shape, "datatype": rng.choice(("FP32", "INT64", "INT32", "BOOL", "BF16"))}
+            if rng.randrange(3):
+                tensor["parameters"] = {"binary_data_size": rng.choice((*SIZES, 64, 256, 256))}
+            if rng.randrange(3) == 0:
+                tensor["data"] = anything(rng, 2)
+            tensors.append(tensor)
+        rest = rng.randbytes(rng.choice((0, 1, 64, 256, 5000)))
+        kind = [("Content-Type", "application/octet-stream")]
+        data = self.encoded(self.body_path, kind, {"inputs": tensors}, rest, rng.choice((0, 0, 0, -1, 1, 1 << 20)))
+        return Message("lies", data, "answered")
+
+    def garbled(self):
+        """Bytes that are no HTTP any more."""
+        start = self.encoded(*self.valid()) if self.rng.randrange(3) else head("GET", self.rng.choice(self.paths))
+        return Message("garbled", garbled(self.rng, start))
+
+    def heads(self):
+        """Heads that are too large, say two things, or something that is not so."""
+        rng = self.rng
+        path, extra, value, rest = self.valid()
+        body = value if isinstance(value, bytes) else written(value).encode()
+        size = len(body)
+        lengths = (size, size, size, -1, "1e3", "0x10", f"{size}, {size}", 10**30, "+5", "", "two", 1 << 63, 4 * size)
+        name = rng.choice(sorted(HEADERS))
+        wrong = [(name, value) for value in rng.choices(HEADERS[name], k=rng.choice((1, 1, 2)))]
+        wrong += [("Content-Length", length) for length in rng.choices(lengths, k=rng.choice((0, 1, 1, 1, 2)))]
+        rng.shuffle(wrong)
+        version = rng.choice(("HTTP/1.1",) * 6 + ("HTTP/1.0", "HTTP/2.0", "HTTP/0.9", "HTTP/1.1 x", "http/1.1", ""))
+        data = head("POST", path, self.headers([*extra, *wrong]), version) + body
+        if rng.randrange(10) == 0:
+            data = data.replace(b"\r\n", rng.choice((b"\n", b"\r", b"\r\r\n", b"\n\r")))
+        return Message(f"head {name!r}", data)
+
+    def pieces(self):
+        """A body in chunks."""
+        path, extra, value, rest = self.valid()
+        body = value if isinstance(value, bytes) else written(value).encode()
+        extra = [*extra, ("Transfer-Encoding", self.rng.choice(("chunked", "Chunked", "chunked", " chunked ")))]
+        return Message("pieces", head("POST", path, self.headers(extra)) + chunked(self.rng, body))
+
+    def pipelined(self):
+        """Several requests at once."""
+        rng = self.rng
+        count = rng.choice((2, 3, 20, 500, 5000))
+        one = self.encoded(*self.valid()) if rng.randrange(2) else head("GET", rng.choice(self.paths), self.headers())
+        if count * len(one) > MEGABYTE:
+            count = 2
+        last = rng.choice((b"", b"GET /", b"\0"))
+        return Message("pipelined", one * count + last, rng.choice(("shut", "gone", "deaf")))
+
+    def half(self):
+        """A part of a request, whose client goes away."""
+        data = self.encoded(*self.valid())
+        return Message("half", data[: self.rng.randrange(len(data))], self.rng.choice(("gone", "shut")))
+
+    def slow(self):
+        """A request in pieces while others are served, and maybe never the whole."""
+        data = self.encoded(*self.valid())
+        return Message("slow", data[: self.rng.choice((len(data), self.rng.randrange(len(data))))], "slow")
+
+    def deaf(self):
+        """Requests of a client that does not read the answers."""
+        one = self.encoded(*self.valid()) if self.rng.randrange(2) else head("GET", "/metrics", self.headers())
+        return Message("deaf", one * max(1, self.rng.choice((1, 10, 100_000 // len(one)))), "deaf")
+
+    def strangers(self):
+        """Requests of pages of other sites, to other names, and with other tokens."""
+        rng = self.rng
+        path, extra, value, rest = self.valid()
+        names = {"Origin": STRANGERS["Origin"], "Host": STRANGERS["Host"]}
+        if self.token:  # which makes names of hosts unimportant
+            tokens = [
+                f"Bearer {self.token}x",
+                f"Bearer {self.token[:-1]}",
+                f"bearer {self.token}",
+                f"Basic {self.token}",
+            ]
+            names = {"Origin": STRANGERS["Origin"], "Authorization": [*STRANGERS["Authorization"], *tokens]}
+        name = rng.choice(sorted(names))
+        headers = [(name, rng.choice(names[name])), *[each for each in self.headers(extra) if each[0] != name]]
+        body = value if isinstance(value, bytes) else written(value).encode()
+        data = head("POST", path, [*headers, ("Content-Length", len(body))]) + body
+        return Message("strangers", data, "answered", frozenset((400, 401, 403, 431)))
+
+    def elsewhere(self):
+        """Other methods and paths."""
+        rng = self.rng
+        methods = "GET POST PUT DELETE HEAD OPTIONS TRACE PATCH CONNECT PRI get LINK M-SEARCH".split()
+        path = rng.choice((*self.paths, self.body_path))
+        ending = rng.choice(("", "", "?a=b", "#x", "/", "//", "%00", "%2e%2e%2f", "%ff", ";x", "\xe9", "x" * 9000))
+        start = rng.choice(("", "", "", "http://localhost", "/../..", "//x", "*"))
+        version = rng.choice(("HTTP/1.1", "HTTP/1.1", "HTTP/1.0"))
+        data = head(rng.choice((*methods, "x" * 1000)), start + path + ending, self.headers(), version)
+        return Message("elsewhere", data + rng.choice((b"", b"x", rng.randbytes(100))))
+
+    fillings = FILLINGS
+    kinds = ("application/json",)
+
+    def attacks(self, size=JSON_LIMIT):
+        """Single requests that cost more than they look like, by name: bodies full of one thing, and tensors."""
+        found = {name: functools.partial(self.filled, name, size) for name in self.fillings}
+        return found | {name: functools.partial(self.binary, name, size) for name in self.tensors(1 << 16)}
+
+    def filled(self, name, size):
+        """The bytes of a request that is full of one thing."""
+        start, piece, end = self.fillings[name]
+        body = (start + (piece * (size // len(piece)))[:-1])[: size - len(end)] + end
+        return self.post(self.body_path, body, [("Content-Type", self.kinds[-1 if name in LINES else 0])])
+
+    def binary(self, name, size):
+        """The bytes of a request with tensors behind its JSON."""
+        return self.packed(self.tensors(size)[name])
+
+    def tensors(self, size):
+        """Tensors that cost more than they look like, by name."""
+        last = self.columns[-1]
+        return {
+            "rows of no numbers": [(last, "INT8", [(1 << 31) - 1, 0], b"")],
+            "sizes of no numbers": [(last, "INT8", [0] + [(1 << 31) - 1] * 31, b"")],
+            "numbers of one byte": [(last, "INT8", [size, 1], bytes(size))],
+            "steps of one byte": [(last, "INT8", [1, size], bytes(size)), (f"{last}.lengths", "INT8", [1], b"\1")],
+            "lengths": [
+                (last, "INT8", [size // 2, 1], bytes(size // 2)),
+                (f"{last}.lengths", "INT8", [size // 2], bytes(size // 2)),
+            ],
+            "long lengths": [(last, "INT8", [1, 1], b"\1"), (f"{last}.lengths", "INT64", [1], b"\xff" * 7 + b"\x7f")],
+            "tensors of nothing": [(f"{last}{number}", "INT8", [0], b"") for number in range(size // 100)],
+        }
+
+    def packed(self, tensors):
+        """The bytes of a request with tensors behind its JSON."""
+        return self.encoded(self.body_path, [("Content-Type", "application/octet-stream")], *tensors_of(tensors))
+
+
+class Models(Grammar):
+    """Requests to a server of models: "digits", which takes images, and "sentiment", which takes sequences."""
+
+    body_path = "/v2/models/sentiment/infer"
+    columns = ("words",)
+    paths = (
+        "/", "/page.js", "/metrics", "/v2", "/v2/health/live", "/v2/health/ready", "/v2/models", "/v2/models/digits",
+        "/v2/models/digits/ready", "/v2/models/digits/versions/1", "/v2/models/sentiment", "/v2/models/nothing/infer",
+    )  # fmt: skip
+
+    def valid(self):
+        rng = self.rng
+        rows = rng.randrange(1, 3)
+        binary = rng.random() < 0.4
+        if rng.randrange(2):
+            path = "/v2/models/digits/infer"
+            numbers = [rng.uniform(-1, 1) for _ in range(64 * rows)]
+            tensors = [("image", "FP32", [rows, 1, 8, 8], numbers)]
+        else:
+            path = self.body_path
+            lengths = [rng.randrange(1, 5) for _ in range(rows)]
+            words = [[rng.randrange(10) for _ in range(length)] for length in lengths]
+            if not binary and rng.randrange(2):
+                tensors = [("words", "INT64", [rows, -1], words)]
+            else:
+                flat = [word for row in words for word in row + [0] * (max(lengths) - len(row))]
+                tensors = [("words", "INT64", [rows, max(lengths)], flat)]
+                tensors.append(("words.lengths", "INT32", [rows], lengths))
+        request, rest = tensors_of(tensors, binary)
+        if rng.randrange(3) == 0:
+            request = {"id": "7", "parameters": {"binary_data_output": bool(rng.randrange(2))}, **request}
+        if path == self.body_path and rng.randrange(3) == 0:
+            request["outputs"] = [{"name": "score", "parameters": {"binary_data": bool(rng.randrange(2))}}]
+        return path, [], request, rest
+
+
+class Rows(Grammar):
+    """Requests to the server of an OnlineTrainer of rows of "x", "words" and "y"."""
+
+    body_path = "/rows"
+    paths = ("/status", "/signature", "/metrics", "/health/live", "/health/ready", "/rows", "/", "/v2/models")
+    columns = ("x", "y", "words")
+    fillings = {**FILLINGS, **LINES}
+    kinds = ("application/json", "application/x-ndjson")
+    verbs = ("start", "pause", "resume", "save", "publish", "stop")
+    fine = frozenset((200, 429, 503, 504))  # a full journal takes no rows
+
+    def valid(self):
+        rng = self.rng
+        rows = rng.randrange(1, 6)
+        extra = [("Idempotency-Key", f"key {rng.getrandbits(40)}")] if rng.randrange(2) else []
+        x = [[rng.uniform(-1, 1) for _ in range(8)] for _ in range(rows)]
+        words = [[rng.randrange(20) for _ in range(rng.randrange(1, 9))] for _ in range(rows)]
+        y = [[rng.uniform(-1, 1)] for _ in range(rows)]
+        if rng.randrange(2):
+            lines = [{"x": a, "words": b, "y": rng.choice((c, c[0]))} for a, b, c in zip(x, words, y, strict=True)]
+            text = "".join(written(line) + "\n" for line in lines).encode()
+            return self.body_path, [*extra, ("Content-Type", "application/x-ndjson")], text, None
+        longest = max(map(len, words))
+        tensors = [
+            ("x", "FP32", [rows, 8], [n for row in x for n in row]), ("y", "FP32", [rows, 1], sum(y, [])),
+            ("words", "INT64", [rows, longest], [n for row in words for n in row + [0] * (longest - len(row))]),
+            ("words.lengths", "INT32", [rows], [len(row) for row in words]),
+        ]  # fmt: skip
+        return self.body_path, [*extra, ("Content-Type", "application/json")], *tensors_of(tensors, rng.random() < 0.5)
+
+    def mutated(self, value):
+        if isinstance(value, bytes):
+            lines = [json.loads(line) for line in value.splitlines()]
+            return "\n".join(written(mutated(self.rng, line)) for line in lines).encode("utf-8", "surrogatepass")
+        return super().mutated(value)
+
+    def message(self):
+        if self.rng.randrange(40) == 0:
+            verb = self.rng.choice((*self.verbs, "start"))
+            return Message(f"verb {verb}", self.post(f"/{verb}", b""), self.rng.choice(("answered", "gone")))
+        return super().message()
+
+    def repeated(self):
+        """Rows with a key, which are added once."""
+        path, extra, value, rest = self.valid()
+        return self.encoded(
+            path, [("Idempotency-Key", f"the same {self.rng.getrandbits(40)}"), *extra[-1:]], value, rest
+        )
+
+    def tensors(self, size):
+        return super().tensors(size) | {
+            "small words": self.rows(BODY_LIMIT // (1024 + 14), 1024, b"\1"),
+            "short rows": self.rows(size // 14, 1, b"\1"),
+        }
+
+    def rows(self, rows, steps, word):
+        """Return tensors of `rows` rows of `steps` steps."""
+        datatype = "INT8" if len(word) == 1 else "INT64"
+        return [
+            ("x", "INT8", [rows, 8], bytes(8 * rows)), ("y", "INT8", [rows, 1], bytes(rows)),
+            ("words", datatype, [rows, steps], word * (rows * steps)),
+            ("words.lengths", "INT32", [rows], struct.pack("<i", steps) * rows),
+        ]  # fmt: skip
+
+    def attacks(self, size=JSON_LIMIT):
+        return super().attacks(size) | {"short rows and a long one": functools.partial(self.uneven, size)}
+
+    def uneven(self, size):
+        """Return the bytes of a request of many short rows and one long row."""
+        short, long = (written({"x": [0] * 8, "words": [1] * steps, "y": 0}).encode() + b"\n" for steps in (1, 1024))
+        rows = min(size // len(short), 100_000) - 1
+        return self.post(self.body_path, short * rows + long, [("Content-Type", self.kinds[1])])
+
+
+def tensors_of(tensors, binary=True):
+    """Tensors as JSON, and the bytes behind it; None without such."""
+    described, rest = [], []
+    for name, datatype, shape, data in tensors:
+        tensor = {"name": name, "datatype": datatype, "shape": shape}
+        if binary and not isinstance(data, bytes):
+            code = {"FP32": "f", "INT32": "i", "INT64": "q"}[datatype]
+            data = struct.pack(f"<{len(data)}{code}", *data)
+        if binary:
+            rest.append(data)
+            described.append({**tensor, "parameters": {"binary_data_size": len(data)}})
+        else:
+            described.append({**tensor, "data": data})
+    return {"inputs": described}, b"".join(rest) if binary else None
+
+
+class Crowd:
+    """Clients of one server: each request has a connection of its own, and some connections stay open.
+
+    Args:
+      address: host and port of the server.
+      rng: draws what slow clients do.
+    """
+
+    _most = 40  # that stay open
+    _patience = 60.0  # seconds for an answer
+
+    def __init__(self, address, rng):
+        self._address, self._rng = address, rng
+        self._open = []
+
+    def send(self, message):
+        """Send a message; the statuses of the answers, and their bytes."""
+        connection = socket.create_connection(self._address, timeout=self._patience)
+        if message.manner in ("slow", "deaf"):
+            connection.setblocking(False)
+            step = self._rng.choice((1, 1, 10, 100)) if message.manner == "slow" else len(message.data)
+            pieces = [message.data[at : at + step] for at in range(0, len(message.data), step)]
+            self._open.append((connection, iter(pieces)))
+            found = self._closed(0) if len(self._open) > self._most else b""
+        else:
+            found = self._answers(connection, message)
+        self._go_on()
+        return statuses(found), found
+
+    def close(self):
+        """Read what has come to all who are left, and close them."""
+        found = b"".join([self._closed(0) for _ in range(len(self._open))])
+        return statuses(found), found
+
+    def _answers(self, connection, message):
+        with connection:
+            with contextlib.suppress(ConnectionError):  # a server may refuse before it has read all
+                connection.sendall(message.data)
+            if message.manner == "gone":
+                if self._rng.randrange(2):
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                return b""
+            found = b""
+            with contextlib.suppress(ConnectionError):
+                if message.manner == "shut":
+                    shut(connection)
+                while chunk := connection.recv(1 << 16):
+                    found += chunk
+                    if message.manner == "answered" and is_whole(found):
+                        break
+            return found
+
+    def _go_on(self):
+        """Let one of those whose connections are open send its next piece."""
+        if not self._open:
+            return
+        index = self._rng.randrange(len(self._open))
+        connection, pieces = self._open[index]
+        piece = next(pieces, None)
+        try:
+            if piece is not None:
+                connection.send(piece)
+            elif self._rng.randrange(4) == 0:
+                self._closed(index)
+        except BlockingIOError:
+            pass  # what was not sent is a lie of the length
+        except ConnectionError:
+            self._closed(index)
+
+    def _closed(self, index):
+        connection, _ = self._open.pop(index)
+        found = b""
+        with connection, contextlib.suppress(BlockingIOError, ConnectionError):
+            while chunk := connection.recv(1 << 16):
+                found += chunk
+        return found
+
+
+def shut(connection):
+    """Send nothing more."""
+    with contextlib.suppress(OSError):  # the server may have closed the connection
+        connection.shutdown(socket.SHUT_WR)
+
+
+def statuses(found):
+    """The statuses of answers."""
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", found)]
+
+
+def is_whole(found):
+    """Return True if bytes hold the whole head and body of an answer."""
+    start, end, body = found.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: (\d+)", start)
+    return bool(end) and (length is None or len(body) >= int(length[1]))
+
+
+class Neighbour(threading.Thread):
+    """A client that means well, and asks the same things again and again until `stop`.
+
+    Args:
+      address: host and port of the server.
+      requests: their bytes.
+
+    Attributes:
+      answered: how many answers had the bytes of the first ones.
+      wrong: an answer that had not, or the error of a connection.
+    """
+
+    def __init__(self, address, requests):
+        super().__init__(daemon=True)
+        self._address, self._requests = address, requests
+        self._first = {}
+        self._ended = threading.Event()
+        self.answered, self.wrong = 0, None
+
+    def run(self):
+        for request in self._requests:
+            self._ask(request)  # rows are added by the first one
+        while not self._ended.wait(0.01):
+            for request in self._requests:
+                try:
+                    found = self._ask(request)
+                except OSError as error:
+                    found = repr(error).encode()
+                if found != self._first.setdefault(request, found) or not found.startswith(b"200 "):
+                    self.wrong = found
+                    return
+                self.answered += 1
+
+    def stop(self):
+        """End, and return whether all answers were the same."""
+        self._ended.set()
+        self.join()
+        return self.answered > 0 and self.wrong is None
+
+    def _ask(self, request):
+        with socket.create_connection(self._address, timeout=60) as connection:
+            connection.sendall(request)
+            found = b""
+            while not is_whole(found) and (chunk := connection.recv(1 << 16)):
+                found += chunk
+        start, _, body = found.partition(b"\r\n\r\n")
+        return start[9:13] + body  # the head has a date
