@@ -4,6 +4,7 @@ Nothing of fluid is imported here, so that no mistake of a parser is repeated in
 """
 
 import contextlib
+import copy
 import functools
 import json
 import re
@@ -91,7 +92,7 @@ def anything(rng, depth=4):
     if kind == 1 and depth:
         names = ["name", "shape", "datatype", "data", "parameters", "binary_data_size", "x", "\0"]
         return Pairs((rng.choice(names), anything(rng, depth - 1)) for _ in range(rng.randrange(5)))
-    return rng.choice(ODD)
+    return copy.deepcopy(rng.choice(ODD))  # since what it becomes part of is changed in place
 
 
 def mutated(rng, value):
@@ -116,6 +117,7 @@ def mutated(rng, value):
             place[key] = (rng.choice(["", "shape", "data", "x" * 5000, "\0", "nothing"]), inner)
         else:
             wrong = rng.choice((rng.choice(ODD), rng.choice(SIZES), anything(rng), [inner] * 3, [inner]))
+            wrong = copy.deepcopy(wrong)
             place[key] = (place[key][0], wrong) if isinstance(place, Pairs) else wrong
     return value
 
