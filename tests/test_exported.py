@@ -82,7 +82,7 @@ NAMES = {
         Recall WeightedAverage names_of
     """,
     "fluid.handlers": """
-        CSVLogger Checkpoint EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot Logger MLflow
+        CSVLogger CheckpointEvery EarlyStopping GradientMonitor Handler LearningRateMonitor LivePlot Logger MLflow
         NonFiniteReport Profiler ProgressBar ReduceLROnPlateau SaveBest TensorBoard TerminateOnNaN TestEvery Timer WandB
         every once
     """,

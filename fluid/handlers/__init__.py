@@ -2,7 +2,8 @@
 
 from fluid.handlers.gradients import GradientMonitor
 from fluid.handlers.logger import Logger
-from fluid.handlers.monitors import Checkpoint, EarlyStopping, LearningRateMonitor
+from fluid.handlers.monitors import Checkpoint as Checkpoint
+from fluid.handlers.monitors import CheckpointEvery, EarlyStopping, LearningRateMonitor
 from fluid.handlers.nan import TerminateOnNaN
 from fluid.handlers.nan_report import NonFiniteReport
 from fluid.handlers.periodic import every, once
@@ -18,7 +19,7 @@ from fluid.trainer.evaluation.testing import TestEvery
 
 __all__ = [
     "CSVLogger",
-    "Checkpoint",
+    "CheckpointEvery",
     "EarlyStopping",
     "GradientMonitor",
     "Handler",

@@ -95,8 +95,8 @@ class EarlyStopping(Monitor):
             self.trainer.stop()
 
 
-@fitting("fluid.handlers.Checkpoint")
-class Checkpoint(Handler):
+@fitting("fluid.handlers.CheckpointEvery")
+class CheckpointEvery(Handler):
     """Saves checkpoints besides those of the `checkpoint_config`, which says where and how many are kept.
 
     Args:
@@ -111,7 +111,7 @@ class Checkpoint(Handler):
       ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
       >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
       >>> config = fluid.CheckpointConfig("checkpoints", epoch_interval=None, step_interval=None)
-      >>> saving = fluid.handlers.Checkpoint(every="2 epochs")
+      >>> saving = fluid.handlers.CheckpointEvery(every="2 epochs")
       >>> trainer = fluid.train(program, reader, num_epochs=5, handlers=[saving], checkpoint_config=config)
       >>> import os
       >>> sorted(name for name in os.listdir("checkpoints") if name.isdigit())  # the end of training is always saved
@@ -119,7 +119,7 @@ class Checkpoint(Handler):
     """
 
     def __init__(self, every: Interval = "epoch"):
-        self._every = Every(every, "Checkpoint")
+        self._every = Every(every, "CheckpointEvery")
 
     def steps_ahead(self) -> float:
         """Up to the step after which it is due."""
@@ -134,6 +134,9 @@ class Checkpoint(Handler):
         """Ask for a checkpoint, if it is due."""
         if self._every.at_epoch(event):
             self.trainer.save_checkpoint()
+
+
+Checkpoint = CheckpointEvery  # its name before, which programs may still write
 
 
 @fitting("fluid.handlers.LearningRateMonitor")

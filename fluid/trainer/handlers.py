@@ -38,6 +38,7 @@ _METHODS: dict[type, str] = {
 }
 # These reach the innermost handler first, all other events the outermost one.
 _OUTWARDS = (EndStepEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent)
+_RENAMED = {"Checkpoint": "CheckpointEvery"}  # class names in checkpoints of earlier versions
 
 
 class Handler:
@@ -319,7 +320,8 @@ class Dispatcher:
         """Hand back what `state` returned, each part to the first handler of its class that has got none yet."""
         waiting = list(self._handlers)
         for entry in states:
-            handler = next((h for h in waiting if type(h).__name__ == entry["handler"]), None)
+            names = (entry["handler"], _RENAMED.get(entry["handler"]))
+            handler = next((h for h in waiting if type(h).__name__ in names), None)
             if handler is not None:
                 waiting.remove(handler)
                 handler.restore(entry["state"])

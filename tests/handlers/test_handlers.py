@@ -685,12 +685,40 @@ def test_no_handler_waits_for_a_step_that_was_just_begun(tmp_path, monkeypatch):
 def test_checkpoints_are_asked_for(tmp_path):
     config = fluid.CheckpointConfig(tmp_path / "saved", None, epoch_interval=None, step_interval=None)
     trainer = make(checkpoint_config=config)
-    trainer.train(reader(), num_epochs=4, handlers=[H.Checkpoint(every=5)])
+    trainer.train(reader(), num_epochs=4, handlers=[H.CheckpointEvery(every=5)])
     assert sorted(int(p.name) for p in (tmp_path / "saved").iterdir() if p.name.isdigit()) == [5, 10, 12]
     with pytest.raises(errors.CheckpointError, match="checkpoint_config=fluid.CheckpointConfig"):
-        make().train(reader(), handlers=[H.Checkpoint()])
+        make().train(reader(), handlers=[H.CheckpointEvery()])
     with pytest.raises(errors.ArgumentError, match="is for handlers"):
         trainer.save_checkpoint()
+
+
+def test_the_old_name_of_checkpoint_every_goes_on_working(tmp_path):
+    class Checkpoint(H.Checkpoint):
+        """A handler whose state is stored under the old name."""
+
+        steps = 0
+
+        def end_step(self, event):
+            self.steps += 1
+            super().end_step(event)
+
+        def state(self):
+            return {"steps": self.steps}
+
+        def restore(self, state):
+            self.steps = state["steps"]
+
+    class CheckpointEvery(Checkpoint):
+        """The same with the new name."""
+
+    assert H.Checkpoint is H.CheckpointEvery
+    config = fluid.CheckpointConfig(tmp_path, epoch_interval=None, step_interval=None)
+    make(checkpoint_config=config).train(reader(), num_epochs=1, handlers=[Checkpoint()])
+    for kind in (Checkpoint, CheckpointEvery):
+        handler = kind()
+        make(checkpoint_config=config).train(reader(), num_epochs=1, handlers=[handler])  # continued at its end
+        assert handler.steps == 3, kind
 
 
 def test_handlers_resume_with_the_training(tmp_path):

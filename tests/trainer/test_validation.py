@@ -419,7 +419,7 @@ MAKERS = {
     "LearningRateMonitor": lambda folder: H.LearningRateMonitor(),
     "TerminateOnNaN": lambda folder: H.TerminateOnNaN(every=3),
     "TestEvery": lambda folder: H.TestEvery(test_reader(), every=3),
-    "Checkpoint": lambda folder: H.Checkpoint(every=3),
+    "CheckpointEvery": lambda folder: H.CheckpointEvery(every=3),
     "ProgressBar": lambda folder: fluid.ProgressBar(show=True),
     "GradientMonitor": lambda folder: H.GradientMonitor(every=3),
     "ReduceLROnPlateau": lambda folder: H.ReduceLROnPlateau("score", mode="min", factor=0.5, patience=2),

@@ -90,7 +90,7 @@ class Checkpoint:
             raise errors.ArgumentTypeError(
                 f"Checkpoint(session, checkpoint_dir, state_of): expected a fluid.Session, found "
                 f"{type(session).__name__}. A Trainer takes checkpoint_config=fluid.CheckpointConfig('checkpoints'), "
-                f"and fluid.handlers.Checkpoint(every='epoch') asks for saves while it trains"
+                f"and fluid.handlers.CheckpointEvery(every='epoch') asks for saves while it trains"
             )
         config = CheckpointConfig(checkpoint_dir, max_num_checkpoints, None, step_interval)
         self._session = session
