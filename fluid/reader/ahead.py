@@ -7,7 +7,6 @@ refer to the queues only, so that they do not keep the iterator alive.
 """
 
 import atexit
-import contextlib
 import itertools
 import queue
 import sys
@@ -27,19 +26,28 @@ _PATIENCE = 1.0
 
 
 # Those of passes that go on. They end before Python does: a thread that is inside of another library then would crash.
-_running: "weakref.WeakSet[_Workers]" = weakref.WeakSet()
+_running: "weakref.WeakSet[Ahead]" = weakref.WeakSet()
 
 
-class _Workers:
-    """The threads of one pass and what they share."""
+class Ahead:
+    """The threads that read (and map) the rows of one pass ahead of need, and what they share.
+
+    Args:
+      open_rows: called in a thread, once.
+      size: how many rows may be ahead of the consumer.
+      mapper: applied to each row, in the threads.
+      count: number of threads.
+      patience: for how many seconds the end of Python waits for a thread that still reads a row; None for as long as it
+        reads. Those inside of a library written in C++ that calls Python need that.
+    """
 
     def __init__(
         self,
         open_rows: Callable[[], Rows],
         size: int,
-        mapper: Callable[[Any], Any] | None,
-        count: int,
-        patience: float | None,
+        mapper: Callable[[Any], Any] | None = None,
+        count: int = 1,
+        patience: float | None = _PATIENCE,
     ):
         self.open_rows = open_rows
         self.mapper = mapper
@@ -47,13 +55,54 @@ class _Workers:
         self.done: queue.SimpleQueue[tuple[int | None, str, Any]] = queue.SimpleQueue()
         self.tickets: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.lock = threading.Lock()
-        self.rows: Rows | None = None
+        self.reading: Rows | None = None
         self.taken = 0
         self.active = count
+        self.started = False
         self.stopped = False
         for _ in range(size):
             self.tickets.put(True)
         self.threads = [threading.Thread(target=self.work, name=f"fluid-reader-{i}", daemon=True) for i in range(count)]
+
+    def start(self) -> None:
+        """Start the threads, unless they have been started."""
+        if not self.started:
+            self.started = True
+            _running.add(self)
+            for thread in self.threads:
+                thread.start()
+
+    def rows(self) -> Rows:
+        """Yield the rows; the threads start with the first one, if `start` was not called, and end with the last."""
+        held: dict[int, tuple[str, Any]] = {}
+        value: Any = None
+        try:
+            self.start()
+            for number in itertools.count():
+                while number not in held:
+                    arrived, kind, value = self.done.get()
+                    if arrived is None:
+                        return
+                    held[arrived] = kind, value
+                kind, value = held.pop(number)
+                if kind is _END:
+                    return
+                if kind is _FAILED and isinstance(value, StopIteration):  # it would end the pass quietly
+                    raise RuntimeError("the mapper of reader.xmap raised StopIteration") from value
+                if kind is _FAILED:
+                    raise value
+                self.tickets.put(True)
+                yield value
+        finally:
+            # An exception's traceback holds this frame: what the frame holds would live as long as the exception.
+            del value
+            held.clear()
+            self.end()
+
+    def end(self) -> None:
+        """End the threads."""
+        self.stop()
+        _join(self.threads, _PATIENCE)
 
     def work(self) -> None:
         """Read and map rows, as long as there are tickets; each thread runs this."""
@@ -79,9 +128,9 @@ class _Workers:
             if self.stopped:
                 return number, _END, None
             try:
-                if self.rows is None:
-                    self.rows = self.open_rows()
-                return number, _ROW, next(self.rows)
+                if self.reading is None:
+                    self.reading = self.open_rows()
+                return number, _ROW, next(self.reading)
             except StopIteration:
                 self.stop()
                 return number, _END, None
@@ -100,89 +149,8 @@ class _Workers:
         with self.lock:
             self.active -= 1
             last = self.active == 0
-        if last and self.rows is not None:
-            self.rows.close()
-
-
-def read_ahead(
-    open_rows: Callable[[], Rows],
-    size: int,
-    mapper: Callable[[Any], Any] | None = None,
-    workers: int = 1,
-    patience: float | None = _PATIENCE,
-) -> Rows:
-    """The rows of a reader, read (and mapped) ahead of need by threads.
-
-    Args:
-      open_rows: called in a thread, once.
-      size: how many rows may be ahead of the consumer.
-      mapper: applied to each row, in the threads.
-      workers: number of threads.
-      patience: for how many seconds the end of Python waits for a thread that still reads a row; None for as long as it
-        reads. Those inside of a library written in C++ that calls Python need that.
-    """
-    with contextlib.closing(started(open_rows, size, mapper, workers, patience)) as rows:
-        yield from rows
-
-
-def started(
-    open_rows: Callable[[], Rows],
-    size: int,
-    mapper: Callable[[Any], Any] | None = None,
-    workers: int = 1,
-    patience: float | None = _PATIENCE,
-) -> Rows:
-    """The rows of `read_ahead`, whose threads begin at once and not when the first row is wanted.
-
-    Args:
-      open_rows: as for `read_ahead`.
-      size: as for `read_ahead`.
-      mapper: as for `read_ahead`.
-      workers: as for `read_ahead`.
-      patience: as for `read_ahead`.
-    """
-    rows = _rows(_Workers(open_rows, size, mapper, workers, patience))
-    next(rows)
-    return rows
-
-
-def _rows(shared: _Workers) -> Rows:
-    """None, once the threads have begun; then the rows."""
-    held: dict[int, tuple[str, Any]] = {}
-    value: Any = None
-    try:
-        _running.add(shared)
-        for thread in shared.threads:
-            thread.start()
-        yield None
-        for number in itertools.count():
-            while number not in held:
-                arrived, kind, value = shared.done.get()
-                if arrived is None:
-                    return
-                held[arrived] = kind, value
-            kind, value = held.pop(number)
-            if kind is _END:
-                return
-            if kind is _FAILED:
-                raise _not_the_end(value)
-            shared.tickets.put(True)
-            yield value
-    finally:
-        # An exception's traceback holds this frame: what the frame holds would live as long as the exception.
-        del value
-        held.clear()
-        shared.stop()
-        _join(shared.threads, _PATIENCE)
-
-
-def _not_the_end(error: BaseException) -> BaseException:
-    """The exception to raise for one that a thread met: StopIteration of a mapper would end the pass quietly."""
-    if isinstance(error, StopIteration):
-        stopped = RuntimeError("the mapper of reader.xmap raised StopIteration")
-        stopped.__cause__ = error
-        return stopped
-    return error
+        if last and self.reading is not None:
+            self.reading.close()
 
 
 @atexit.register

@@ -2,13 +2,14 @@
 
 import contextlib
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fluid import errors
 from fluid.core import warn, whole_number
-from fluid.reader.ahead import read_ahead
+from fluid.reader.ahead import Ahead
 from fluid.reader.base import (
     ELSEWHERE,
     Iterate,
@@ -48,28 +49,21 @@ def batch(reader: ReaderLike, batch_size: int, drop_last: bool = False) -> Reade
     rows = as_reader("reader.batch", reader)
     size = whole_number("reader.batch", "batch_size", batch_size)
 
-    def batches(of: Iterate) -> Iterate:
+    def batches(of: Iterate, fill: Callable[[list[Any]], list[Any]]) -> Iterate:
         def iterate(epoch: int, start: int) -> Rows:
             with contextlib.closing(of(epoch, start * size)) as inner:
                 while minibatch := list(itertools.islice(inner, size)):
                     if len(minibatch) < size and drop_last:
                         return
-                    yield minibatch
+                    yield fill(minibatch)
 
         return iterate
 
     def divided(wanted: Wanted) -> Iterate:
-        of = batches(rows.in_blocks(size, wanted))
-
-        def iterate(epoch: int, start: int) -> Rows:
-            with contextlib.closing(of(epoch, start)) as inner:
-                for minibatch in inner:
-                    yield _filled(minibatch)
-
-        return iterate
+        return batches(rows.in_blocks(size, wanted), _filled)
 
     plan = {"batch": size, "drop_last": bool(drop_last), "of": rows.plan}
-    return Reader(batches(rows.iterate), plan, divided=divided, batch_size=size)
+    return Reader(batches(rows.iterate, lambda minibatch: minibatch), plan, divided=divided, batch_size=size)
 
 
 def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
@@ -147,7 +141,7 @@ def buffered(reader: ReaderLike, size: int) -> Reader:
     size = whole_number("reader.buffered", "size", size)
 
     def ahead(of: Iterate) -> Iterate:
-        return lambda epoch, start: read_ahead(lambda: of(epoch, start), size)
+        return lambda epoch, start: Ahead(lambda: of(epoch, start), size).rows()
 
     return Reader(
         ahead(rows.iterate),

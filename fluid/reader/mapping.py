@@ -11,7 +11,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import whole_number
-from fluid.reader.ahead import read_ahead
+from fluid.reader.ahead import Ahead
 from fluid.reader.base import (
     ELSEWHERE,
     Iterate,
@@ -68,24 +68,7 @@ def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None)
     many = as_readers("reader.map", readers)
     random = None if seed is None else _Generators("reader.map", seed, many)
     _check_arguments("reader.map", func, len(many), seed)
-
-    def iterate(epoch: int, start: int) -> Rows:
-        with opened(many, epoch, start) as inner:
-            rows = zip(*inner, strict=False)
-            for arguments in rows if random is None else random.appended(rows, epoch, start):
-                yield func(*_copied(arguments))
-
-    def in_blocks(size: int, wanted: Wanted) -> Iterate:
-        def some(epoch: int, start: int) -> Rows:
-            with opened([_some(reader, size, wanted) for reader in many], epoch, start) as inner:
-                rows = zip(*inner, strict=False)
-                given = rows if random is None else random.appended(rows, epoch, start)
-                for arguments in marked(given, size, wanted):
-                    yield arguments if arguments is ELSEWHERE else func(*_copied(arguments))
-
-        return some
-
-    return Reader(iterate, _plan(many, random), in_blocks)
+    return _mapped(many, random, lambda *rows: func(*_copied(rows)), _one_after_the_other)
 
 
 def xmap(
@@ -142,22 +125,7 @@ def xmap(
     _check_arguments("reader.xmap", mapper, 1, seed)
     # Rows that are sent to another process are copies already.
     call = (lambda *row: mapper(*_copied(row))) if processes is None else _in_processes(mapper, workers)
-
-    def mapped(of: Iterate, mark: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterate:
-        def iterate(epoch: int, start: int) -> Rows:
-            def arguments() -> Rows:
-                with contextlib.closing(of(epoch, start)) as inner:
-                    single = zip(inner, strict=True)
-                    yield from mark(single if random is None else random.appended(single, epoch, start))
-
-            return read_ahead(arguments, size, lambda row: row if row is ELSEWHERE else call(*row), workers)
-
-        return iterate
-
-    def in_blocks(block: int, wanted: Wanted) -> Iterate:
-        return mapped(rows.in_blocks(block, wanted), lambda given: marked(given, block, wanted))
-
-    return Reader(mapped(rows.iterate, iter), _plan([rows], random), in_blocks)
+    return _mapped([rows], random, call, lambda of, func: Ahead(of, size, func, workers).rows())
 
 
 def map_readers(func: Callable[..., Any], *readers: ReaderLike) -> Reader:
@@ -255,15 +223,46 @@ def _check_arguments(caller: str, func: Callable[..., Any], rows: int, seed: int
     raise errors.ArgumentTypeError(f"{caller} calls its function with {given}, found {name}{signature}. {fix}")
 
 
-def _some(reader: Reader, size: int, wanted: Wanted) -> Reader:
-    return Reader(reader.in_blocks(size, wanted), reader.plan)
+def _mapped(
+    readers: list[Reader],
+    random: _Generators | None,
+    call: Callable[..., Any],
+    run: Callable[[Callable[[], Rows], Callable[[Any], Any]], Rows],
+) -> Reader:
+    """Return a Reader of what a function returns for rows of several readers side by side.
 
+    Args:
+      readers: give the rows.
+      random: adds a Generator to the arguments; None for none.
+      call: the function.
+      run: yields the results of a function of one argument for the items that an opened generator yields.
+    """
 
-def _plan(readers: list[Reader], random: _Generators | None) -> Any:
+    def mapped(of: list[Reader], mark: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterate:
+        def iterate(epoch: int, start: int) -> Rows:
+            def arguments() -> Rows:
+                with opened(of, epoch, start) as inner:
+                    rows = zip(*inner, strict=False)
+                    yield from mark(rows if random is None else random.appended(rows, epoch, start))
+
+            return run(arguments, lambda row: row if row is ELSEWHERE else call(*row))
+
+        return iterate
+
+    def in_blocks(size: int, wanted: Wanted) -> Iterate:
+        some = [Reader(reader.in_blocks(size, wanted), reader.plan) for reader in readers]
+        return mapped(some, lambda given: marked(given, size, wanted))
+
     plans = [reader.plan for reader in readers]
-    if random is not None:
-        return {"map": plans, "seed": random.seed}
-    return plans[0] if len(plans) == 1 else {"map": plans}
+    plan = plans[0] if len(plans) == 1 else {"map": plans}
+    return Reader(mapped(readers, iter), plan if random is None else {"map": plans, "seed": random.seed}, in_blocks)
+
+
+def _one_after_the_other(open_rows: Callable[[], Rows], func: Callable[[Any], Any]) -> Rows:
+    """Yield what a function returns for each row, in this thread."""
+    with contextlib.closing(open_rows()) as rows:
+        for row in rows:
+            yield func(row)
 
 
 def _in_processes(mapper: Callable[..., Any], count: int) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fluid.reader.ahead import started
+from fluid.reader.ahead import Ahead
 from fluid.reader.base import Rows, Wanted
 from fluid.reader.files.format import Piece, Span
 
@@ -118,15 +118,16 @@ def in_parallel(openers: Iterable[Callable[[], Rows]], parallel: int) -> Rows:
       parallel: how many of them are open at once.
     """
     waiting = iter(openers)
-    running: deque[Rows] = deque()
+    running: deque[Ahead] = deque()
     try:
         while True:
             while len(running) < parallel and (opener := next(waiting, None)) is not None:
-                running.append(started(opener, _AHEAD, patience=None))
+                running.append(Ahead(opener, _AHEAD, patience=None))
+                running[-1].start()
             if not running:
                 return
-            yield from running[0]
+            yield from running[0].rows()
             running.popleft()
     finally:
-        for rows in running:
-            rows.close()
+        for ahead in running:
+            ahead.end()

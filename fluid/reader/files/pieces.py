@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fluid import errors
-from fluid.reader.ahead import read_ahead
+from fluid.reader.ahead import Ahead
 from fluid.reader.base import Rows
 from fluid.reader.files.fields import Fields, Misfit
 from fluid.reader.files.format import Format, Piece, Span, broken
@@ -54,10 +54,10 @@ class Pieces:
         """The pieces, in the order of the files."""
         with self._lock:
             if self._found is None:
-                by_file = read_ahead(
+                files = Ahead(
                     lambda: (f for f in self._files), 2 * self._parallel, self._of, self._parallel, patience=None
                 )
-                found = list(itertools.chain.from_iterable(by_file))
+                found = list(itertools.chain.from_iterable(files.rows()))
                 _check_alike(found)
                 self._found = found
             return self._found
