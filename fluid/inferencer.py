@@ -195,7 +195,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             )
             given: Any = param_path if params is None else params
             source = source_of(given) if checkpoint is None else newest_checkpoint(checkpoint)
-            report = self.session.take_params(
+            report = self.session._take_params(
                 source.renamed(rename), allow_extra=True, strict=strict, advice=RENAME_THEM
             )
             if report.doubtful:

@@ -111,7 +111,7 @@ def load_params(
       >>> fluid.io.load_params(session, "saved")
       2 arrays taken from saved/params.fluid
     """
-    report: LoadReport = _session(executor).take_params(
+    report: LoadReport = _session(executor)._take_params(
         source_of(_in_folder(dirname, filename)).renamed(rename),
         main_program,
         skip,

@@ -264,7 +264,7 @@ class Population(Trainer):
     ) -> PopulationSession:
         program = Program(self._varied.program(function), precision=precision)
         session = kind(program, Members(self._varied, self.seeds), place)
-        session.take_params(source_of(self.params), allow_extra=True)
+        session._take_params(source_of(self.params), allow_extra=True)
         return session
 
 

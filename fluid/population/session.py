@@ -96,7 +96,7 @@ class PopulationSession(Session):
         self.population.lie(self._on_device)
         self.activate(self.population.active)
 
-    def take_params(self, source: Source, program: Program | None = None, *rest: Any, **allowed: Any) -> LoadReport:
+    def _take_params(self, source: Source, program: Program | None = None, *rest: Any, **allowed: Any) -> LoadReport:
         """Set parameters and states from arrays of all members, or from those of one training, which each member gets.
 
         Args:
@@ -107,7 +107,7 @@ class PopulationSession(Session):
         specs = self.scope.specs
         shared = {n: a for n, a in source.arrays.items() if n in specs and a.shape == specs[n].shape[1:]}
         stacked = {name: np.broadcast_to(array, specs[name].shape) for name, array in shared.items()}
-        return super().take_params(source._replace(arrays={**source.arrays, **stacked}), None, *rest, **allowed)
+        return super()._take_params(source._replace(arrays={**source.arrays, **stacked}), None, *rest, **allowed)
 
     def draw(self, seed: int | None) -> Draw | None:
         """Return a random key for each member for a run in test mode, see `Session.draw`; None for `seed=None`."""

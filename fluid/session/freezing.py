@@ -26,6 +26,7 @@ class Freezing:
       members: of a population, how many trainings the arrays are of.
 
     Attributes:
+      chosen: names that were frozen.
       names: of all parameters and states that stand still; another object after each change.
 
     Example:
@@ -52,7 +53,7 @@ class Freezing:
         self._members = members
         self._rules = rules
         self._place = place
-        self._chosen: frozenset[str] = frozenset()
+        self.chosen: frozenset[str] = frozenset()
         self.names: frozenset[str] = frozenset()
 
     def freeze(self, patterns: str | Sequence[str]) -> list[str]:
@@ -65,11 +66,11 @@ class Freezing:
           UnknownNameError: a pattern matches no name.
           ArgumentError: nothing would be left to train, or an optimizer cannot leave parameters out.
         """
-        chosen = self._chosen | set(select(patterns, self._scope.specs, "freeze"))
+        chosen = self.chosen | set(select(patterns, self._scope.specs, "freeze"))
         names = self._with_statistics(chosen)
         before = self.names
         self._check(names)
-        self._put(chosen)
+        self.put(chosen)
         return [name for name in self._scope.specs if name in names - before]
 
     def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
@@ -84,7 +85,7 @@ class Freezing:
         """
         frozen = [name for name in self._scope.specs if name in self.names]
         freed = set(frozen if patterns is None else select(patterns, frozen, "unfreeze"))
-        chosen = self._chosen - freed
+        chosen = self.chosen - freed
         names = self._with_statistics(chosen)
         if still := sorted(freed & names):
             raise errors.ArgumentError(
@@ -92,22 +93,19 @@ class Freezing:
                 f"unfreeze these: trainer.unfreeze({self._scope.specs[still[0]].layer + '.*'!r})"
             )
         before = self.names
-        self._put(chosen)
+        self.put(chosen)
         return [name for name in frozen if name in before - names]
 
-    def given(self) -> frozenset[str]:
-        """What `put` takes to have the same names frozen again."""
-        return self._chosen
-
     def put(self, chosen: frozenset[str]) -> None:
-        """Freeze what `given` returned, and nothing else."""
-        self._put(chosen)
+        """Freeze these names, as `chosen` holds them, and nothing else."""
+        self.chosen = chosen
+        self.names = self._with_statistics(chosen)
 
     def state(self) -> dict[str, Any]:
         """Which names are frozen, as bool `[names]` in their alphabetical order; nothing where none is."""
-        if not self._chosen:
+        if not self.chosen:
             return {}
-        return {FROZEN: self._place(np.array([name in self._chosen for name in sorted(self._scope.specs)]))}
+        return {FROZEN: self._place(np.array([name in self.chosen for name in sorted(self._scope.specs)]))}
 
     def optional(self, names: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of what `state` returns, if a file has it."""
@@ -117,11 +115,7 @@ class Freezing:
         """Take over what `state` returned; without it nothing is frozen."""
         flags = state.get(FROZEN)
         names = sorted(self._scope.specs)
-        self._put(frozenset() if flags is None else frozenset(n for n, f in zip(names, flags, strict=True) if f))
-
-    def _put(self, chosen: frozenset[str]) -> None:
-        self._chosen = chosen
-        self.names = self._with_statistics(chosen)
+        self.put(frozenset() if flags is None else frozenset(n for n, f in zip(names, flags, strict=True) if f))
 
     def _with_statistics(self, chosen: frozenset[str]) -> frozenset[str]:
         """The chosen names, and the states of layers all of whose parameters are among them."""

@@ -50,11 +50,6 @@ class SavesArrays:
     layout: "OneDevice | OnMesh"
     _closed: bool
 
-    @property
-    def origins(self) -> dict[str, Origin]:
-        """Where each parameter with an automatic name comes from; the first program that has it counts."""
-        return {name: origin for p in reversed(self.programs.values()) for name, origin in p.origins.items()}
-
     def save(self, path: PathLike) -> None:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
         with self.scope.lock:
@@ -93,7 +88,7 @@ class SavesArrays:
             self.load_params(path, strict, rename, skip)
             return
         state = self._part_of(found, path, strict, rename, skip) if rename or skip or not strict else found.arrays
-        self.check_state(state, path, advice=storage.TAKE_A_PART)
+        check_state(self, state, path, advice=storage.TAKE_A_PART)
         self.restore(state)
 
     def _part_of(
@@ -107,7 +102,7 @@ class SavesArrays:
         report = storage.choose(
             source.renamed(rename),
             wanted,
-            self.origins,
+            origins_of(self.programs),
             skip,
             allow_missing=not strict,
             allow_extra=not strict,
@@ -115,7 +110,7 @@ class SavesArrays:
         )
         here = self.state()
         state = {name: found.arrays[old_names[name]] for name in report.taken}
-        arrays = {name: found.arrays[there] for there, name in self.names_here(found.arrays).items()}
+        arrays = {name: found.arrays[there] for there, name in names_here(self.programs, found.arrays).items()}
         for name, array in arrays.items():
             owner = _owner(name, new_names) if name[0] == "@" else None
             if owner is not None and new_names[owner] in state:
@@ -156,7 +151,7 @@ class SavesArrays:
         copies = self.scope.copies(chosen)
         if names := spoilt(self.scope.specs, copies, self.members):
             warn_of_spoilt("save_params", names)
-        self._write(path, copies, kind="parameters", origins=self.origins)
+        self._write(path, copies, kind="parameters", origins=origins_of(self.programs))
 
     def load_params(
         self,
@@ -186,7 +181,7 @@ class SavesArrays:
           UnknownNameError: something to skip is neither there nor here.
         """
         found = storage.source_of(source).renamed(rename)
-        report = self.take_params(found, skip=skip, allow_missing=not strict, allow_extra=not strict, strict=strict)
+        report = self._take_params(found, skip=skip, allow_missing=not strict, allow_extra=not strict, strict=strict)
         if not strict:
             report.tell()
         return report
@@ -295,7 +290,7 @@ class SavesArrays:
             )
             warn_once(self, "rate of copies", lambda: text)
 
-    def take_params(
+    def _take_params(
         self,
         source: storage.Source,
         program: Program | None = None,
@@ -320,7 +315,7 @@ class SavesArrays:
         self._check_open()
         specs = self.scope.specs if program is None else program.parameters | program.states
         wanted = {name: (spec.shape, spec.dtype) for name, spec in specs.items()}
-        origins = self.origins if program is None else program.origins
+        origins = origins_of(self.programs) if program is None else program.origins
         report = storage.choose(
             source,
             wanted,
@@ -370,49 +365,15 @@ class SavesArrays:
         optional = self._optional_state()
         return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **optional}
 
-    def check_state(self, found: Mapping[str, Any], where: Any, advice: str = storage.CHECK_THE_PROGRAM) -> None:
-        """Check names, shapes and dtypes of what `state` returned in another session, before `restore`.
-
-        Args:
-          found: arrays, or what has their shape and dtype, by name.
-          where: what they came from, for the message.
-          advice: for the message, what to do about it.
-
-        Raises:
-          ParameterError: they differ from what this session has. Learning rates may be there or not, and so may what
-            is frozen.
-        """
-        found = {name: found[there] for there, name in self.names_here(found).items()}
-        here = self._optional_state()
-        wanted = {n: (v.shape, str(v.dtype)) for n, v in self.state().items() if n not in here}
-        optional = {**dict.fromkeys(self.rates.optional(found), ((), "float32")), **self.freezing.optional(found)}
-        storage.check_match(found, wanted | optional, where, advice=advice)
-
-    def names_here(self, names: Iterable[str]) -> dict[str, str]:
-        """Return, for every name in the `state` of another session, the name in this session.
-
-        Slots and learning rates are named after their program. The name of a function that is the only one to be
-        trained, there and here, does not count: it may have been renamed.
-        """
-        every = {name: name for name in names}
-        prefixes = (_SLOTS, PREFIX)
-        there = {name.split("/")[1] for name in every if name.startswith(prefixes)}
-        here = [program.name for program in self.programs.values() if program.minimizes]
-        if len(there) == 1 == len(here) and "/" not in here[0]:
-            for prefix in prefixes:
-                before, now = f"{prefix}{min(there)}/", f"{prefix}{here[0]}/"
-                every |= {name: now + name.removeprefix(before) for name in every if name.startswith(before)}
-        return every
-
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
         """Take over what `state` returned in a session of the same programs.
 
         Args:
-          state: arrays by name; names, shapes and dtypes as `check_state` wants them.
+          state: arrays by name; names, shapes and dtypes as `check_state` requires them.
           own: the names of those that lie where they shall, and that nobody else has; they are not copied.
         """
         self._check_open()
-        state = {name: state[there] for there, name in self.names_here(state).items()}
+        state = {name: state[there] for there, name in names_here(self.programs, state).items()}
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         # All of it before anything changes.
         names = self.state().keys() - self._optional_state().keys()
@@ -469,6 +430,50 @@ class SavesArrays:
     def _check_open(self) -> None:
         if self._closed:
             raise errors.ArgumentError("this session is closed; make a new one: fluid.Session(program)")
+
+
+def origins_of(programs: dict[str, Program]) -> dict[str, Origin]:
+    """Return the origin of each parameter with an automatic name; the first program that has the parameter counts."""
+    return {name: origin for p in reversed(programs.values()) for name, origin in p.origins.items()}
+
+
+def check_state(
+    session: SavesArrays, found: Mapping[str, Any], where: Any, advice: str = storage.CHECK_THE_PROGRAM
+) -> None:
+    """Check the names, shapes and dtypes of the `state` of another session, before `restore`.
+
+    Args:
+      session: the session that restores the state.
+      found: arrays, or objects with a shape and a dtype, by name.
+      where: the origin of the state, for the message.
+      advice: what to do about a difference, for the message.
+
+    Raises:
+      ParameterError: they differ from the state of `session`. Learning rates and the names of frozen parameters are
+        optional.
+    """
+    found = {name: found[there] for there, name in names_here(session.programs, found).items()}
+    here = session._optional_state()
+    wanted = {n: (v.shape, str(v.dtype)) for n, v in session.state().items() if n not in here}
+    optional = {**dict.fromkeys(session.rates.optional(found), ((), "float32")), **session.freezing.optional(found)}
+    storage.check_match(found, wanted | optional, where, advice=advice)
+
+
+def names_here(programs: Mapping[str, Program], names: Iterable[str]) -> dict[str, str]:
+    """Return, for every name in the `state` of another session, the name in a session of `programs`.
+
+    Slots and learning rates are named after their program. The name of a function that is the only one to be
+    trained, there and here, does not count: it may have been renamed.
+    """
+    every = {name: name for name in names}
+    prefixes = (_SLOTS, PREFIX)
+    there = {name.split("/")[1] for name in every if name.startswith(prefixes)}
+    here = [program.name for program in programs.values() if program.minimizes]
+    if len(there) == 1 == len(here) and "/" not in here[0]:
+        for prefix in prefixes:
+            before, now = f"{prefix}{min(there)}/", f"{prefix}{here[0]}/"
+            every |= {name: now + name.removeprefix(before) for name in every if name.startswith(before)}
+    return every
 
 
 @jax.jit

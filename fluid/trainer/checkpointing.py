@@ -78,7 +78,7 @@ class HasCheckpoints:
         """Freeze what was frozen when the checkpoint was written, if this call continues from there."""
         before = position.frozen
         position.frozen = None
-        if before is None or not position.begun or before == self.session.freezing.given():
+        if before is None or not position.begun or before == self.session.freezing.chosen:
             return
         self.session.freezing.put(before)
         log.warning(

@@ -14,6 +14,7 @@ from fluid import errors
 from fluid.core import Program, own_array
 from fluid.distributed import group
 from fluid.session import Results, Session
+from fluid.session.saving import names_here, origins_of
 from fluid.storage.folder import newest_whole
 from fluid.storage.remote import folder_of
 from fluid.trainer.checkpoint.config import CheckpointConfig
@@ -164,7 +165,7 @@ class Checkpoints(CheckpointHooks):
         if meta is None:
             return None
         progress = Progress.of(meta["position"])
-        progress.frozen = self._session.freezing.given()
+        progress.frozen = self._session.freezing.chosen
         log.warning(
             "continuing from checkpoint %d in %s: epoch %d, step %d",
             meta["step"],
@@ -309,8 +310,9 @@ class Checkpoints(CheckpointHooks):
             return
         self._since = 0
         score = None if self._score is None else self._score.take(step)
-        described = describe_optimizers(self._programs), digests_of(self._programs)
-        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, *described, self._session.origins))
+        optimizers, digests = describe_optimizers(self._programs), digests_of(self._programs)
+        origins = origins_of(self._session.programs)
+        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers, digests, origins))
 
     def wait(self) -> None:
         """Wait until the last save is complete."""
@@ -379,7 +381,7 @@ class Checkpoints(CheckpointHooks):
         """The arrays of a step: on the host; and those of which other processes have parts, where they shall lie."""
         try:
             places = read_onto(self._session.state())
-            here = self._session.names_here(self.folder.meta(step)["arrays"])
+            here = names_here(self._session.programs, self.folder.meta(step)["arrays"])
             divided = {there: places[name] for there, name in here.items() if name in places}
             found = self.folder.arrays(step, divided)
             for name in divided:  # one copy at a time, since a training step can donate copies only

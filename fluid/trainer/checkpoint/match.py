@@ -11,6 +11,7 @@ import numpy as np
 from fluid.core import Program
 from fluid.formatting import described
 from fluid.session import Session
+from fluid.session.saving import check_state
 
 log = logging.getLogger("fluid")
 
@@ -75,7 +76,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     )
     same_parameters = _parameters(found) == _parameters(session.state())
     advice = _OTHER_OPTIMIZER.format(changed or "another one than now") if same_parameters else _OTHER_PROGRAM
-    session.check_state(found, where, advice=advice)
+    check_state(session, found, where, advice=advice)
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
     digests = meta.get("digests")

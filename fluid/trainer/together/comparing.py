@@ -12,6 +12,7 @@ from fluid import errors
 from fluid.core import Program
 from fluid.distributed import Group
 from fluid.session import Session
+from fluid.session.saving import origins_of
 from fluid.storage import packed
 from fluid.trainer.checkpoint.match import describe_optimizers
 
@@ -42,7 +43,7 @@ def compare(group: Group, session: Session, programs: Sequence[Program], **setti
         "the mesh": dict(mesh.shape),
         **{f"the program {program.name}": _described(program) for program in programs},
         "the optimizer": describe_optimizers(programs),
-        "what the layers compute": _checksum(json.dumps(packed(session.origins), sort_keys=True).encode()),
+        "what the layers compute": _checksum(json.dumps(packed(origins_of(session.programs)), sort_keys=True).encode()),
     }
     group.compare("what they train", described)
     group.compare("their parameters", {n: _checksum_of(v) for n, v in sorted(session.state().items())})
