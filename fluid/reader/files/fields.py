@@ -117,7 +117,11 @@ def _renamed(columns: Any) -> dict[str, str]:
     if not isinstance(columns, str | Mapping) and hasattr(columns, "__iter__"):
         columns = list(columns)
         renamed = {name: name for name in columns if isinstance(name, str)}
-    if isinstance(columns, str) or len(renamed) != len(columns) or not all(_is_text(*pair) for pair in renamed.items()):
+    if (
+        isinstance(columns, str)
+        or len(renamed) != len(columns)
+        or not all(isinstance(text, str) for pair in renamed.items() for text in pair)
+    ):
         raise errors.ArgumentTypeError(
             f"reader.files(columns={columns!r}): expected different names of columns, as in columns=['x', 'label'], or "
             f"those in the files by the names of the feeds: columns={{'x': 'pixels'}}"
@@ -127,10 +131,6 @@ def _renamed(columns: Any) -> dict[str, str]:
             "reader.files(columns=[]): expected at least one column, as in columns=['x', 'label']; or None for all"
         )
     return renamed
-
-
-def _is_text(*names: Any) -> bool:
-    return all(isinstance(name, str) for name in names)
 
 
 def _dtype(name: Any, dtype: Any) -> Any:

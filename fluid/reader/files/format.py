@@ -1,11 +1,12 @@
 """What a format of files has to offer: the pieces of a file, and the rows of a piece."""
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fluid import errors
+from fluid.reader.base import Rows
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.listing import File
 
@@ -72,7 +73,7 @@ class Format(abc.ABC):
         return [Piece(file)]
 
     @abc.abstractmethod
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Any]:
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The rows of a piece, each as `decoded` takes it: as little is done as tells one row from the next.
 
         Args:

@@ -97,7 +97,7 @@ class Pieces:
         number = piece.first + low
         part: list[Any] = []
         failure: errors.FluidError | None = None
-        with contextlib.closing(self._rows(piece, low)) as rows:
+        with contextlib.closing(self.format.read(piece, low, self._fields)) as rows:
             while failure is None and (high is None or number < piece.first + high):
                 try:
                     part.append(made(piece, number, next(rows)))
@@ -113,9 +113,6 @@ class Pieces:
             yield part
         if failure is not None:
             raise failure
-
-    def _rows(self, piece: Piece, skip: int) -> Rows:
-        yield from self.format.read(piece, skip, self._fields)
 
     def _failure(self, piece: Piece, number: int, error: Exception) -> errors.FluidError:
         """The error about a row for what reading or decoding it has raised."""

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from fluid.reader.files.fields import Columns
     from fluid.reader.files.listing import Path
     from fluid.reader.files.pieces import Pieces
-    from fluid.reader.files.stream import Stream
 
 
 @seed_with_shuffle
@@ -85,7 +84,7 @@ def files(
     from fluid.reader.files.listing import listed, stamps
     from fluid.reader.files.parts import Parts
     from fluid.reader.files.pieces import Pieces
-    from fluid.reader.files.stream import Shuffling, Single
+    from fluid.reader.files.stream import Shuffling, Stream
 
     fields = Fields(columns, dtypes)
     size = whole_number("reader.files", "buf_size", buf_size)
@@ -98,7 +97,7 @@ def files(
     if shuffle:
         plan = {"shuffle": size, "seed": seed, "of": plan}
     if parts is None and batch_size is None:
-        stream: Stream = Single(pieces, shuffling, parallel)
+        stream = Stream(pieces, shuffling, parallel)
     else:
         parts, batch_size = _sizes(parts, batch_size, pieces)
         stream = Parts(pieces, shuffling, parallel, parts, batch_size)

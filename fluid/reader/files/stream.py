@@ -1,6 +1,5 @@
 """The rows of all pieces in the order of a pass: one piece after the other."""
 
-import abc
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
@@ -34,8 +33,8 @@ class Shuffling(NamedTuple):
         return Shuffling(int(seed), max(1, self.buf_size // parts))
 
 
-class Stream(abc.ABC):
-    """Rows in passes.
+class Stream:
+    """Rows in passes: one piece after the other; then, where passes are shuffled, the rows of a buffer in random order.
 
     Args:
       pieces: which there are.
@@ -47,32 +46,6 @@ class Stream(abc.ABC):
         self._pieces = pieces
         self._shuffling = shuffling
         self._parallel = parallel
-
-    @abc.abstractmethod
-    def iterate(self, epoch: int, start: int) -> Rows:
-        """The rows of a pass, behind its first ones; see `Reader`."""
-
-    @abc.abstractmethod
-    def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
-        """What leaves out work on rows that a process does not need; see `Reader`."""
-
-    def _ordered(self, epoch: int) -> list[Piece]:
-        pieces = self._pieces.all()
-        return pieces if self._shuffling is None else order.permuted(pieces, self._shuffling.seed, epoch)
-
-    def _opened(self, openers: Sequence[Opener], dropped: int) -> Rows:
-        """The rows that several functions give in lists, without the first ones."""
-        with contextlib.closing(order.in_parallel(openers, self._parallel)) as lists:
-            yield from itertools.islice(itertools.chain.from_iterable(lists), dropped, None)
-
-    def _mixed(self, rows: Iterate, shuffling: Shuffling | None) -> Iterate:
-        if shuffling is None or shuffling.buf_size == 1:  # which mixes files, not rows
-            return rows
-        return shuffled(Reader(rows, None), shuffling.buf_size, shuffling.seed).iterate
-
-
-class Single(Stream):
-    """One piece after the other; then, where passes are shuffled, the rows of a buffer in random order."""
 
     def iterate(self, epoch: int, start: int) -> Rows:
         """The rows of a pass, decoded by the threads that read them."""
@@ -103,6 +76,20 @@ class Single(Stream):
             yield from self._opened(openers, dropped)
 
         return iterate
+
+    def _ordered(self, epoch: int) -> list[Piece]:
+        pieces = self._pieces.all()
+        return pieces if self._shuffling is None else order.permuted(pieces, self._shuffling.seed, epoch)
+
+    def _opened(self, openers: Sequence[Opener], dropped: int) -> Rows:
+        """The rows that several functions give in lists, without the first ones."""
+        with contextlib.closing(order.in_parallel(openers, self._parallel)) as lists:
+            yield from itertools.islice(itertools.chain.from_iterable(lists), dropped, None)
+
+    def _mixed(self, rows: Iterate, shuffling: Shuffling | None) -> Iterate:
+        if shuffling is None or shuffling.buf_size == 1:  # which mixes files, not rows
+            return rows
+        return shuffled(Reader(rows, None), shuffling.buf_size, shuffling.seed).iterate
 
 
 def _elsewhere(span: Span) -> Opener:

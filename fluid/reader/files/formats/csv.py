@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fluid.reader.base import Rows
 from fluid.reader.files import lent
 from fluid.reader.files.fields import Fields
-from fluid.reader.files.format import Format, Piece, Row, broken
+from fluid.reader.files.format import Format, Piece, broken
 from fluid.reader.files.formats import arrow
 from fluid.reader.files.listing import File, library
 
@@ -21,7 +22,7 @@ class Csv(Format):
     extensions = (".csv",)
     delimiter = ","
 
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The rows of a file."""
         del skip
         name = piece.file.name

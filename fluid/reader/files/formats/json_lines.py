@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import IO
 
+from fluid.reader.base import Rows
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row, broken
 from fluid.reader.values import short
@@ -17,7 +18,7 @@ class JsonLines(Format):
     name = "jsonl"
     extensions = (".jsonl", ".ndjson")
 
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[bytes]:
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The lines of a file."""
         del skip, fields
         with piece.file.open() as stream:

@@ -1,11 +1,11 @@
 """NumPy's npz: columns `[n, ...]` by name."""
 
 import zipfile
-from collections.abc import Iterator
 
 from fluid import errors
+from fluid.reader.base import Rows
 from fluid.reader.files.fields import Fields
-from fluid.reader.files.format import Format, Piece, Row
+from fluid.reader.files.format import Format, Piece
 from fluid.reader.files.formats import npy
 from fluid.reader.files.listing import File
 
@@ -33,7 +33,7 @@ class Npz(Format):
         (count,) = lengths
         return [Piece(file, rows=count)] if count else []
 
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The rows of a file."""
         columns = {}
         with piece.file.open() as stream, zipfile.ZipFile(stream) as archive:

@@ -1,11 +1,11 @@
 """Parquet: row groups are pieces, and only the columns that are wanted are read."""
 
-from collections.abc import Iterator
 from typing import Any
 
+from fluid.reader.base import Rows
 from fluid.reader.files import lent
 from fluid.reader.files.fields import Fields
-from fluid.reader.files.format import Format, Piece, Row
+from fluid.reader.files.format import Format, Piece
 from fluid.reader.files.formats import arrow
 from fluid.reader.files.listing import File, library
 
@@ -29,7 +29,7 @@ class Parquet(Format):
             counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         return [Piece(file, i, sum(counts[:i]), count, kinds) for i, count in enumerate(counts) if count]
 
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[Row]:
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The rows of a row group."""
         with piece.file.open() as stream:
             opened = _library(piece.file).ParquetFile(lent.Stream(stream))

@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from fluid import protobuf
+from fluid.reader.base import Rows
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row, broken
 from fluid.reader.files.listing import File, library
@@ -40,21 +41,23 @@ class TFRecord(Format):
     name = "tfrecord"
     extensions = (".tfrecord", ".tfrecords", ".tfrec")
 
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[bytes]:
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The records of a file."""
         del skip, fields
-        example = _example(piece.file)
+        library("google.protobuf", f"the records of {piece.file.name!r} are protobuf messages")
         with piece.file.open() as stream:
             for number, record in enumerate(records(stream, piece.file)):
                 if number == 0:
-                    _check_is_example(example.FromString(record), piece.file)
+                    _check_is_example(_class().FromString(record), piece.file)
                 yield record
 
     def decoded(self, raw: bytes, piece: Piece, number: int, fields: Fields) -> Row:
         """The features of a record."""
         wanted = fields.sources
         features = _class().FromString(raw).features.feature
-        return {f.key: _value(f.value, f.key, piece.file, number) for f in features if _is_in(f.key, wanted)}
+        return {
+            f.key: _value(f.value, f.key, piece.file, number) for f in features if wanted is None or f.key in wanted
+        }
 
 
 def records(stream: IO[bytes], file: File) -> Iterator[bytes]:
@@ -96,10 +99,6 @@ def _masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + _MOVED) & 0xFFFFFFFF
 
 
-def _is_in(name: str, wanted: list[str] | None) -> bool:
-    return wanted is None or name in wanted
-
-
 def _value(feature: Any, name: str, file: File, number: int) -> Any:
     """The values of a feature: an array `[k]`, or a list of bytes."""
     which = next((w for w in ("bytes_list", *_DTYPES) if feature.HasField(w)), None)
@@ -124,11 +123,6 @@ def _check_is_example(message: Any, file: File) -> None:
 
 def _damaged(file: File, number: int, found: str) -> Exception:
     return broken(file, number, f"{found}, expected whole records", "Copy or write the file again")
-
-
-def _example(file: File) -> Any:
-    library("google.protobuf", f"the records of {file.name!r} are protobuf messages")
-    return _class()
 
 
 @functools.cache

@@ -10,9 +10,10 @@ import json
 import posixpath
 import tarfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, Any
 
+from fluid.reader.base import Rows
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row, broken
 from fluid.reader.files.formats import npy
@@ -37,7 +38,7 @@ class WebDataset(Format):
     name = "webdataset"
     extensions = (".tar", ".tgz")
 
-    def read(self, piece: Piece, skip: int, fields: Fields) -> Iterator[_Members]:
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The members of each row of a file."""
         del skip
         wanted = fields.sources
