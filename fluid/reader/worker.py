@@ -10,10 +10,10 @@ import mmap
 import os
 import pickle
 import signal
-import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,7 +22,7 @@ NAME = "__fluid_worker__"
 # Arrays of so many bytes or more go through shared memory. A pipe needs a system call for every 200 kB or so, and the
 # other process must get its turn in between.
 _LARGE = 1 << 16
-_HAS_SHARED_MEMORY = hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
+_HAS_SHARED_MEMORY = hasattr(os, "memfd_create") and reduction.HAVE_SEND_HANDLE
 
 Message = tuple[bytes, Sequence[Any]]
 
@@ -56,8 +56,7 @@ class Channel:
             _copy(views, _split(self._mine, sizes))
         self._connection.send_bytes(pickle.dumps((pickled, sizes, shared, descriptor is not None)))
         if descriptor is not None:
-            with self._socket() as ours:
-                socket.send_fds(ours, [b"-"], [descriptor])
+            reduction.send_handle(self._connection, descriptor, None)
             os.close(descriptor)
         if not shared:
             for view in views:
@@ -71,8 +70,7 @@ class Channel:
         """
         pickled, sizes, shared, new = pickle.loads(self._connection.recv_bytes())
         if new:
-            with self._socket() as ours:
-                _, (descriptor,), *_ = socket.recv_fds(ours, 1, 1)
+            descriptor = reduction.recv_handle(self._connection)
             self._theirs = mmap.mmap(descriptor, 0)
             os.close(descriptor)
         if not shared:
@@ -94,10 +92,6 @@ class Channel:
         os.ftruncate(descriptor, room)
         self._mine = mmap.mmap(descriptor, room)
         return descriptor
-
-    def _socket(self) -> socket.socket:
-        """The connection once more, as what can send file descriptors."""
-        return socket.fromfd(self._connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
 
 
 def loaded(message: Message) -> Any:
