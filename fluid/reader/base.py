@@ -386,6 +386,20 @@ def skip(rows: Iterator[Any], count: int) -> None:
     next(itertools.islice(rows, count, count), None)
 
 
+def increasing(numbers: Any) -> list[int]:
+    """Return whole numbers as ints; none if one of them is no whole number, or not larger than the one before it.
+
+    Example:
+      >>> increasing([2, 5]), increasing([5, 2]), increasing("ab")
+      ([2, 5], [], [])
+    """
+    try:
+        found = [operator.index(number) for number in numbers]
+    except TypeError:
+        return []
+    return found if all(a < b for a, b in itertools.pairwise(found)) else []
+
+
 def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
     """Rows, with ELSEWHERE for those of each `size` rows that are not wanted.
 

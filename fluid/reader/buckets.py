@@ -17,6 +17,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import FeedSpec, whole_number
+from fluid.reader.base import increasing
 from fluid.reader.ragged import Sizes, longest_rows, padded, sizes_of, steps_of
 from fluid.reader.values import complaint
 
@@ -62,7 +63,7 @@ class _Seen:
       coming: sizes that are needed soon, by feed and level.
       together: among so many minibatches.
       savings: what finer shapes would have saved since the last choice, in minibatches of the largest shape.
-      real: steps of data since the last `take_steps`.
+      real: steps of data since the last `padding_of`.
       fed: steps of data and padding since then.
     """
 
@@ -155,10 +156,6 @@ class Buckets:
         seen.coming = {str((n, i)): size for n, sizes in needs.items() for i, size in enumerate(sizes or ())}
         seen.together = together
 
-    def take_padding(self) -> float | None:
-        """The share of padding among the steps fed since the last call; None when there were none."""
-        return padding_of([self])
-
     def take_steps(self) -> tuple[int, int]:
         """Steps of data, and steps of data and padding, that were fed since the last call."""
         seen = self._seen
@@ -192,7 +189,8 @@ class Buckets:
         }
         places = [(n, i) for n in needs for i, size in enumerate(sizes[n]) if size is None]
         if places:
-            given = {n: _fixed_shape(v, sizes.get(n)) for n, v in values.items()}
+            # The sizes of shapes that are not chosen here.
+            given = {n: [v.shape[0], *sizes[n]] if n in sizes else list(np.shape(v)) for n, v in values.items()}
             rows = values[places[0][0]].shape[0]
             chosen = self._choose(repr(given), tuple(needs[n][i] for n, i in places), places, rows)
             for (name, level), size in zip(places, chosen, strict=True):
@@ -309,13 +307,6 @@ class Buckets:
         return finest if _holds(finest, need) and _cost(finest, places) < cost else best
 
 
-def _fixed_shape(value: Any, sizes: Sequence[int | None] | None) -> list[Any]:
-    """The sizes of the shape of a value that are not chosen here."""
-    if sizes is None:
-        return list(np.shape(value))
-    return [value.shape[0], *sizes]
-
-
 def _holds(sizes: Sizes, need: Sizes) -> bool:
     return len(sizes) == len(need) and all(map(operator.ge, sizes, need))
 
@@ -375,11 +366,8 @@ def _ladders(spec: FeedSpec, buckets: Ladders) -> list[list[int] | None]:
 
 
 def _increasing(spec: FeedSpec, sizes: Any, buckets: Ladders) -> list[int]:
-    try:
-        found = [operator.index(size) for size in sizes]
-    except TypeError:
-        found = []
-    if not found or found[0] < 1 or any(a >= b for a, b in zip(found, found[1:], strict=False)):
+    found = increasing(sizes)
+    if not found or found[0] < 1:
         raise _no_ladder(spec, buckets)
     return found
 

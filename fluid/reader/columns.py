@@ -75,11 +75,11 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
     if isinstance(value, SequenceBatch | LoDTensor):  # dense data of one step per row, fed with its lengths
         value = np.asarray(value) if isinstance(value, LoDTensor) else np.concatenate(value.rows())
     if isinstance(value, jax.Array):
-        return _reshaped(spec, typed_on_device(spec, value, where), spec.shape, where)
+        return _reshaped(spec, typed_on_device(spec, value, where), where)
     array = value if isinstance(value, np.ndarray) else _stacked(spec, value, where)
     if array.shape[:1] == (0,) and spec.shape[:1] == (None,):
         raise empty(spec, where)
-    return _reshaped(spec, typed(spec, array, where, value), spec.shape, where)
+    return _reshaped(spec, typed(spec, array, where, value), where)
 
 
 def _refuse_other_arrays(spec: FeedSpec, value: Any, where: str) -> None:
@@ -158,16 +158,15 @@ def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
     return array[:, None] if row == (1,) and array.ndim == 1 else None
 
 
-def _reshaped(spec: FeedSpec, array: Any, declared: tuple[int | None, ...], where: str) -> Any:
-    target = fit(array.shape, declared)
-    if target is None or (declared[:1] == (None,) and target[0] == 0):
-        raise _wrong_shape(spec, tuple(array.shape), declared, where)
+def _reshaped(spec: FeedSpec, array: Any, where: str) -> Any:
+    target = fit(array.shape, spec.shape)
+    if target is None or (spec.shape[:1] == (None,) and target[0] == 0):
+        raise _wrong_shape(spec, tuple(array.shape), where)
     return array if array.shape == target else array.reshape(target)
 
 
-def _wrong_shape(
-    spec: FeedSpec, shape: tuple[int, ...], declared: tuple[int | None, ...], where: str, sample: int | None = 0
-) -> errors.FeedError:
+def _wrong_shape(spec: FeedSpec, shape: tuple[int, ...], where: str, sample: int = 0) -> errors.FeedError:
+    declared = spec.shape
     if declared[:1] != (None,):
         return complaint(spec, where, None, f"shape {list(shape)}", f"Give an array of shape {list(declared)}")
     if shape[:1] == (0,):
@@ -203,7 +202,7 @@ def _stacked(spec: FeedSpec, rows: Any, where: str) -> np.ndarray:
         if class_of(array.dtype) == "other":
             raise wrong_dtype(spec, rows, where, array.dtype)
         if fit((1, *array.shape), spec.shape) is None:
-            error = _wrong_shape(spec, (1, *array.shape), spec.shape, where, index)
+            error = _wrong_shape(spec, (1, *array.shape), where, index)
             raise type(error)(f"{error}. The rows differ in shape: {_declare_sequence(spec)}")
     return np.concatenate([a.reshape(t) for a in arrays if a is not None and (t := fit((1, *a.shape), spec.shape))])
 

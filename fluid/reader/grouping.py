@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import operator
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import whole_number
-from fluid.reader.base import Reader, ReaderLike, Rows, as_reader, function
+from fluid.reader.base import Reader, ReaderLike, Rows, as_reader, function, increasing
 
 _NAME = "reader.bucket_by_length"
 _MINIBATCHES = 100
@@ -77,7 +76,11 @@ def bucket_by_length(
     per_window = -(-window // size)
     seed = whole_number(_NAME, "seed", seed, least=0)
     length = _length if key is None else function(_NAME, key)
-    bounds = None if boundaries is None else _increasing(boundaries)
+    bounds = None if boundaries is None else increasing(boundaries)
+    if bounds == []:
+        raise errors.ArgumentError(
+            f"{_NAME} found boundaries={boundaries!r}, expected increasing lengths: boundaries=[16, 64, 400]"
+        )
 
     def iterate(epoch: int, start: int) -> Rows:
         first, dropped = divmod(start, per_window)
@@ -132,15 +135,3 @@ def _length(row: Any) -> int:
             f"a row is: bucket_by_length(reader, batch_size=32, key=lambda row: len(row[0]))"
         )
     return max(lengths)
-
-
-def _increasing(boundaries: Any) -> list[int]:
-    try:
-        found = [operator.index(b) for b in boundaries]
-    except TypeError:
-        found = []
-    if not found or any(a >= b for a, b in itertools.pairwise(found)):
-        raise errors.ArgumentError(
-            f"{_NAME} found boundaries={boundaries!r}, expected increasing lengths: boundaries=[16, 64, 400]"
-        )
-    return found

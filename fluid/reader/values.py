@@ -294,44 +294,31 @@ def _always_fits(found: np.dtype, want: np.dtype) -> bool:
 
 def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, owner: Callable[[int], int]) -> None:
     fits, low, high, also = _bounds(spec.limits, want)
-    if class_of(want) == "float":
-        _check_share(spec, array, where, owner)
+    is_float = class_of(want) == "float"  # as labels of a sigmoid loss are, which end with `high`; others before it
+    if low <= array.min() and (array.max() <= high if is_float else array.max() < high):
         return
-    if low <= array.min() and array.max() < high:
-        return
-    bad = (array < low) | (array >= high)
+    if is_float:
+        bad = (array < low - _ROUNDED) | (array > high + _ROUNDED)  # false for NaN, of which `NaNs` warns
+    else:
+        bad = (array < low) | (array >= high)
     if also is not None:
         bad &= array != also
     if not bad.any():
         return
     at = tuple(np.argwhere(bad)[0])
     value = array[at]
-    if not fits[0] <= value < fits[1]:
+    expected = f"{low} <= value {'<=' if is_float else '<'} {high}" + ("" if also is None else f" (or {also})")
+    if is_float:
+        fix = (
+            f"The loss that takes {spec.name!r} expects 0, 1 or a number between them, and has no minimum elsewhere: "
+            f"(value + 1) / 2 for labels of -1 and 1, value / 255 for pixels, np.exp(value) for logarithms"
+        )
+    elif not fits[0] <= value < fits[1]:
         expected = f"what fits into {want}: {fits[0]} to {fits[1] - 1}"
         fix = "Number ids from 0 on, or enable 64 bits: jax.config.update('jax_enable_x64', True)"
     else:
-        expected = f"{low} <= value < {high}" + ("" if also is None else f" (or {also})")
         fix = f"Ids and labels count from 0; correct the data, or give the layer that takes {spec.name!r} a larger size"
     raise complaint(spec, where, owner(at[0]) if at else None, f"the value {value}", fix, expected)
-
-
-def _check_share(spec: FeedSpec, array: np.ndarray, where: str, owner: Callable[[int], int]) -> None:
-    """Refuse numbers outside the limits of a feed of floating-point data, such as labels of -1 in a sigmoid loss."""
-    low, high, also = spec.limits or (-math.inf, math.inf, None)
-    if low <= array.min() and array.max() <= high:
-        return
-    bad = (array < low - _ROUNDED) | (array > high + _ROUNDED)  # false for NaN, of which `NaNs` warns
-    if also is not None:
-        bad &= array != also
-    if not bad.any():
-        return
-    at = tuple(np.argwhere(bad)[0])
-    expected = f"{low} <= value <= {high}" + ("" if also is None else f" (or {also})")
-    fix = (
-        f"The loss that takes {spec.name!r} expects 0, 1 or a number between them, and has no minimum elsewhere: "
-        f"(value + 1) / 2 for labels of -1 and 1, value / 255 for pixels, np.exp(value) for logarithms"
-    )
-    raise complaint(spec, where, owner(at[0]) if at else None, f"the value {array[at]}", fix, expected)
 
 
 @functools.lru_cache(maxsize=256)

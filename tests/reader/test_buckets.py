@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from fluid import errors
 from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch
-from fluid.reader.buckets import Buckets, padded_time
+from fluid.reader.buckets import Buckets, padded_time, padding_of
 from fluid.reader.columns import read_feed
 from fluid.reader.ragged import Ragged
 
@@ -124,7 +124,7 @@ def test_choices_follow_from_what_was_fed_and_survive_a_restart(fed, at, budget)
     resumed.restore(json.loads(json.dumps(second.state())))
     assert resumed.state() == second.state()
     assert shapes(resumed, fed[at:]) == want[at:]
-    assert resumed.state() == first.state() and resumed.take_padding() == first.take_padding()
+    assert resumed.state() == first.state() and padding_of([resumed]) == padding_of([first])
 
 
 def test_data_of_little_variation_has_one_shape():
@@ -140,10 +140,10 @@ def test_grouped_lengths_get_shapes_that_serve_them():
     lengths = np.clip(np.exp(rng.normal(3.7, 0.8, 400)), 1, 400).astype(int)
     buckets = Buckets(ONE)
     for _ in range(3):
-        buckets.take_padding()
+        padding_of([buckets])
         seen = set(shapes(buckets, [minibatch(ONE, [(int(n),)] * 8) for n in rng.permutation(lengths)]))
     powers = np.array([padded_time(int(n)) for n in lengths])
-    assert len(seen) < len(set(powers)) and buckets.take_padding() < 1 - lengths.sum() / powers.sum()
+    assert len(seen) < len(set(powers)) and padding_of([buckets]) < 1 - lengths.sum() / powers.sum()
 
 
 def test_a_finer_shape_comes_once_it_has_saved_what_it_costs():
@@ -187,13 +187,13 @@ def test_a_state_from_before_anything_was_known_to_come_is_taken():
 
 def test_the_share_of_padding():
     buckets = Buckets(ONE, buckets=[8])
-    assert buckets.take_padding() is None
+    assert padding_of([buckets]) is None
     buckets.pad(minibatch(ONE, [(8,), (2,)]))
     buckets.pad(minibatch(ONE, [(0,), (2,)]))
-    assert buckets.take_padding() == 1 - 12 / 32 and buckets.take_padding() is None
+    assert padding_of([buckets]) == 1 - 12 / 32 and padding_of([buckets]) is None
     nested_ones = Buckets({"text": TEXT}, buckets=([2], [4]))
     nested_ones.pad({"text": nested(TEXT, [[1, 2], [3]])})
-    assert nested_ones.take_padding() == 1 - 6 / 16
+    assert padding_of([nested_ones]) == 1 - 6 / 16
 
 
 def test_given_buckets():
