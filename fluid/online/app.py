@@ -7,7 +7,7 @@ from typing import Any
 
 from fluid import errors, protocol
 from fluid.online.metrics import Metrics
-from fluid.remote.rows import Columns, Packed, check_count
+from fluid.remote.rows import Packed, check_count
 from fluid.serving.access import Access
 from fluid.serving.bodies import Bodies
 from fluid.serving.replies import Refusal, Reply, message, refused, said, without_folders
@@ -147,20 +147,14 @@ class App:
 
     def _read(self, kind: str, body: bytes, length: int | None) -> Packed:
         """Check rows."""
-        return self._packed(self._lines(body) if kind in _LINES else self._columns(body, length))
-
-    def _lines(self, body: bytes) -> list[dict[str, Any]]:
-        check_count(body.count(b"\n"), self._online.max_rows)
-        protocol.check_lists(body)
-        return _lines(body, self._online.rows.most_numbers)
-
-    def _columns(self, body: bytes, length: int | None) -> Columns:
-        most = self._settings.max_inputs, self._online.max_rows, self._settings.max_body
-        columns: Columns = self._online.rows.unpack(body, length, *most)
-        return columns
-
-    def _packed(self, minibatch: Any) -> Packed:
-        packed: Packed = self._online.rows.pack(minibatch, self._settings.max_body)
+        rows, most_rows, most_bytes = self._online.rows, self._online.max_rows, self._settings.max_body
+        if kind in _LINES:
+            check_count(body.count(b"\n"), most_rows)
+            protocol.check_lists(body)
+            minibatch: Any = _lines(body, rows.most_numbers)
+        else:
+            minibatch = rows.unpack(body, length, self._settings.max_inputs, most_rows, most_bytes)
+        packed: Packed = rows.pack(minibatch, most_bytes)
         return packed
 
     def _verb(self, name: str) -> Endpoint:

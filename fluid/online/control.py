@@ -139,20 +139,20 @@ class Control:
         Raises:
           OnlineError: nothing is trained.
         """
-        result: Future[Any] = Future()
         with self._changed:
             self.check_started()
             if self._thread is threading.current_thread():
                 raise errors.OnlineError("a handler asked for what is done between two steps; ask from another thread")
-            self._tasks.append((task, result))
-            self._changed.notify_all()
+            result = self.ask_later(task)
         return result.result()
 
-    def ask_later(self, task: Task) -> None:
-        """Have something done between two steps, without waiting for it; what it raises is lost."""
+    def ask_later(self, task: Task) -> Future[Any]:
+        """Have something done between two steps; returns its result, for which nobody need wait."""
+        result: Future[Any] = Future()
         with self._changed:
-            self._tasks.append((task, Future()))
+            self._tasks.append((task, result))
             self._changed.notify_all()
+        return result
 
     def check_started(self) -> None:
         """Raise an OnlineError when nothing is trained."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from fluid import errors
 from fluid.session.interrupts import InterruptGuard
+from fluid.storage.atomic import sync
 
 LOG = logging.getLogger("fluid.online")
 _FORMAT = 1
@@ -134,7 +135,7 @@ class Journal:
             self._check_settings(settings)
             self._passed = 0
             with self._telling("read"):
-                self.next = int(self._note("next") or 0)
+                self.next = int(self.note("next") or 0)
                 found = self._db.execute("SELECT first, first + rows, length(body) FROM entries ORDER BY first")
                 entries = found.fetchall()
             # The ends and sizes of the entries that were not passed yet.
@@ -223,7 +224,8 @@ class Journal:
     def note(self, name: str) -> str | None:
         """What was written down under a name, or None."""
         with self._lock, self._telling("read"):
-            return self._note(name)
+            found = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
+            return None if found is None else str(found[0])
 
     def passed(self, position: int) -> None:
         """Say that the rows before a position wait no longer, which makes room for others."""
@@ -267,7 +269,7 @@ class Journal:
             except BaseException:
                 database.close()
                 raise
-        _sync(self._path.parent)
+        sync(self._path.parent)
         return database
 
     def _keep_private(self) -> None:
@@ -326,8 +328,8 @@ class Journal:
 
     def _check_settings(self, settings: Mapping[str, Any]) -> None:
         with self._telling("read"):
-            found = self._note("format")
-            known = self._note("settings")
+            found = self.note("format")
+            known = self.note("settings")
             if found != str(_FORMAT):
                 raise errors.JournalError(
                     f"{str(self._path)!r} has the format {found}, expected {_FORMAT}; a newer fluid reads newer ones"
@@ -431,10 +433,6 @@ class Journal:
                 f"{self._max_bytes} that they may; send these {rows} later"
             )
 
-    def _note(self, name: str) -> str | None:
-        found = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
-        return None if found is None else str(found[0])
-
     def _write(self, name: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))
 
@@ -467,13 +465,3 @@ class Journal:
 def _digest(body: bytes, number: int | str = "") -> bytes:
     """Return a checksum of bytes and of the number that belongs to them, which earlier versions left out."""
     return hashlib.blake2b(body, digest_size=16, salt=str(number).encode()[:16]).digest()
-
-
-def _sync(folder: pathlib.Path) -> None:
-    """Write the names of a folder through to the disk."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
