@@ -25,7 +25,7 @@ def by_fluid(trainer: fluid.Trainer, feed: dict[str, Any]) -> float:
     """That of a trainer's step."""
     session = trainer.session
     (program,) = session.programs.values()
-    return needed(session.bind(program, Request("train", None, tuple(feed))).lowered(session.take(feed)))
+    return needed(session.bind(program, Request("train", None, tuple(feed))).lowered(session.layout.take(feed)))
 
 
 def of_images(what: str, model: Model, setup: Setup = ADAM) -> Row:

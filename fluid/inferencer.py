@@ -17,7 +17,9 @@ from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike, is_reader
 from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import read_feed
-from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.reader.converter import Converter
+from fluid.reader.feeder import FeedOrder
+from fluid.reader.pipeline import InputPipeline
 from fluid.session import Request, Results, Session
 from fluid.session.names import Fetch, as_array, check_fetch, split_names
 from fluid.session.prediction import (
@@ -265,8 +267,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             feeds = self._buckets.pad(feeds)
         overrides = {n: as_array(feed[n]) for n in plan.overrides} if plan.overrides else {}
         if not return_numpy:  # the step may still run after this call, when the caller changes its arrays
-            feeds = self.session.take(feeds)
-            overrides = self.session.take(overrides)
+            feeds = self.session.layout.take(feeds)
+            overrides = self.session.layout.take(overrides)
         draw = None if seed is None else self.session.draw(self.seeds.of("infer", self.program, seed))
         values = plan.begin(feeds, overrides, draw)()
         # Only arrays that are fed as they came are known by their shapes.
@@ -348,7 +350,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         source = minibatches(reader, order_of_results(self.program, names))
         fixed = constant(self.session, self.program, feed)
         needed = needed_feeds(self.session, self.program, names, fixed)
-        feeder = Feeder(self.program.feeds, feed_order, buckets=self._buckets, only=needed)
+        convert = Converter(self.session, self.program.feeds, feed_order, self._buckets, needed)
         plan = self._plan((*needed, *fixed.feeds, *fixed.overrides), fetch)
         plan.padded = plan.padded and not fixed.has_rows
         if seed is not None:
@@ -360,7 +362,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             values = plan.begin({**minibatch, **fixed.feeds}, fixed.overrides, draw)
             return lambda: Results(on_host(values()), plan.names)
 
-        return stream(source, lambda minibatch, index: self.session.take(feeder.feed(minibatch, index)), begin)
+        return stream(InputPipeline(source, [convert]), begin)
 
     def _named(self, data: Any) -> Mapping[str, Any]:
         """Data by the name of its feed: what stands for the only feed, or the columns of a DataFrame."""

@@ -62,7 +62,7 @@ class ShapesOnly(Session):
         """
         specs = self.program.feeds
         shapes = jax.eval_shape(lambda: {n: stand_in(s, batch_size, (time, time)) for n, s in specs.items()})
-        return self.take(shapes)
+        return self.layout.take(shapes)
 
     def lowered(self, feed: Mapping[str, Any]) -> jax.stages.Lowered:
         """The training step for such a minibatch."""

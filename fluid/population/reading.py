@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from fluid import errors
-from fluid.population.session import Separate
 from fluid.reader.base import Reader, ReaderLike, Rows, as_readers, opened
+from fluid.reader.converter import Separate
 
 _END = object()
 

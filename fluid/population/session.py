@@ -1,9 +1,9 @@
 """PopulationSession: a Session whose arrays are those of many trainings, stacked."""
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +13,6 @@ from fluid.core import TRAIN, Program
 from fluid.host_random import root_key
 from fluid.place import OneDevice, Place, device_of
 from fluid.population.step import Members, MembersStep
-from fluid.reader.feeder import Feeder
 from fluid.session import Request, Session
 from fluid.session.seeds import Draw, root_of, seed_of
 from fluid.storage import LoadReport
@@ -21,12 +20,6 @@ from fluid.storage.source import Source
 
 _ACTIVE = "@active"
 _VARIED = "@vary/"
-
-
-class Separate(NamedTuple):
-    """The minibatches of one step, where each member has its own."""
-
-    minibatches: tuple[Any, ...]
 
 
 class StackedOnDevice(OneDevice):
@@ -126,29 +119,6 @@ class PopulationSession(Session):
         self.population.active = np.array(active, bool)
         self.population.flags = None if active.all() else self.layout.place(self.population.active)
 
-    def convert(self, feeder: Feeder, minibatch: Any, index: int) -> dict[str, Any]:
-        """A feed on the device of a minibatch, or of one for each member: those are stacked behind the batch.
-
-        Raises:
-          FeedError: data does not fit, or the minibatches of the members differ in shape.
-        """
-        if not isinstance(minibatch, Separate):
-            return super().convert(feeder, minibatch, index)
-        if len(minibatch.minibatches) != self.members:
-            raise errors.FeedError(
-                f"batch {index} is of {len(minibatch.minibatches)} readers, expected one for each of the "
-                f"{self.members} members: Population.separate([reader_0, reader_1, ...])"
-            )
-        if ragged := [name for name, spec in feeder.specs.items() if spec.lod_level]:
-            raise errors.FeedError(
-                f"{ragged[0]!r} has rows of any length, which are padded to other shapes in each minibatch, expected "
-                f"feeds of one shape; give all members the same minibatches: population.train(reader)"
-            )
-        feeds = [feeder.feed(one, index) for one in minibatch.minibatches]
-        for member, feed in enumerate(feeds):
-            self.nans.look(feeder.specs, feed, f"batch {index} of member {member}")
-        return self.take({name: _stacked([feed[name] for feed in feeds], name, index) for name in feeds[0]})
-
     def learning_rates(self, program: Any = None) -> tuple[Any, ...]:
         """The learning rates of the next step, one for each `minimize`: float32 `[members]`."""
         return tuple(np.asarray(rate) for rate in self.rate_arrays(self.find(program)))
@@ -205,14 +175,3 @@ class PopulationSession(Session):
 
     def _laid_out(self, place: Any, parallel: Any, shardings: Any) -> StackedOnDevice:
         return StackedOnDevice(device_of(place), self.members)
-
-
-def _stacked(arrays: Sequence[Any], name: str, index: int) -> np.ndarray:
-    """The same feed of all members, stacked behind the batch."""
-    shapes = {np.shape(array) for array in arrays}
-    if len(shapes) > 1:
-        raise errors.FeedError(
-            f"{name!r} of batch {index} has the shapes {sorted(shapes)} in the minibatches of the members, expected "
-            f"one shape; give each member a reader of the same number of rows, and the same batch size"
-        )
-    return np.stack([np.asarray(array) for array in arrays], axis=min(1, np.ndim(arrays[0])))

@@ -14,9 +14,10 @@ from fluid.core.equations import unneeded, unread
 from fluid.core.explain import leak_in_own_words
 from fluid.place import OneDevice
 from fluid.reader.buckets import Buckets
+from fluid.reader.stacked import Fed, Picks, Stack
 from fluid.session import absent
 from fluid.session.freezing import Freezing
-from fluid.session.fused import Fed, Picks, SeveralResults, Stack, fused
+from fluid.session.fused import SeveralResults, fused
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.own_step import StepFunction
 from fluid.session.rates import Rates

@@ -1,5 +1,6 @@
 """Prediction: how batches of data are answered, and those of a whole data set one after the other."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -10,9 +11,8 @@ from fluid import errors
 from fluid.compilation import soon
 from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch, warn, warn_once
 from fluid.place import Place
-from fluid.reader.adapters import Minibatches
 from fluid.reader.columns import add_outliers, batch_size, repeat_last
-from fluid.reader.prefetch import Prefetcher
+from fluid.reader.pipeline import InputPipeline
 from fluid.session.bound import BoundStep
 from fluid.session.names import check_feed, split_names
 from fluid.session.results import Results
@@ -182,35 +182,23 @@ class Predictions(Iterator[Results]):
         )
 
 
-def stream(
-    source: Minibatches,
-    convert: Callable[[Any, int], Any],
-    begin: Callable[[Any], Callable[[], Results]],
-) -> Predictions:
+def stream(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]]) -> Predictions:
     """Return the results of minibatches, in order. While the device computes, the next minibatch is read.
 
     Args:
-      source: its next pass is read.
-      convert: converts a minibatch and its number to a feed.
+      pipeline: its next pass is read.
       begin: starts a feed, without waiting for it, and returns a function that waits for its results.
     """
-    return Predictions(_streamed(source, convert, begin))
+    return Predictions(_streamed(pipeline, begin))
 
 
-def _streamed(
-    source: Minibatches,
-    convert: Callable[[Any, int], Any],
-    begin: Callable[[Any], Callable[[], Results]],
-) -> Iterator[Results]:
+def _streamed(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]]) -> Iterator[Results]:
     """Yield the results of `stream`."""
-    batches = Prefetcher(source(), convert)
-    try:
+    with contextlib.closing(pipeline.start()) as batches:
         for batch in batches:
             results = begin(batch.feed)
-            batches.advance()
+            batches.read_ahead()
             yield results()
-    finally:
-        batches.close()
 
 
 def on_host(values: Sequence[Any]) -> list[Any]:

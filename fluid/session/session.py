@@ -28,8 +28,7 @@ from fluid.missing import SpelledElsewhere
 from fluid.param_attr import Shardings
 from fluid.place import OneDevice, Parallel, Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
-from fluid.reader.columns import read_feed
-from fluid.reader.feeder import Feeder
+from fluid.reader.converter import named
 from fluid.reader.prefetch import Feed
 from fluid.reader.values import NaNs
 from fluid.session.bound import BoundStep, Compilations
@@ -383,9 +382,8 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         Raises:
           FeedError: data does not fit.
         """
-        feeds = buckets.pad({n: read_feed(program.feeds[n], feed[n]) for n in given})
-        self.nans.look(program.feeds, feeds)
-        return self.take(feeds), self.take({n: as_array(feed[n]) for n in replaced})
+        feeds = named(self, program.feeds, feed, given, buckets)
+        return feeds, self.layout.take({n: as_array(feed[n]) for n in replaced})
 
     def _drawn(self, program: Program, mode: str, seed: int | None, call: str = "session.run") -> Draw | None:
         """Return the random key of a run in test mode, see `Seeds.of`; None in training, or if nothing is drawn."""
@@ -474,25 +472,6 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
     def _on_device(self, value: Any) -> Any:
         """Put a tree of arrays on the device of this session, or on each of its devices."""
         return self.layout.place(value)
-
-    def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a feed independent of the caller's memory, and bring it to the devices."""
-        return self.layout.take(feed)
-
-    def convert(self, feeder: Feeder, minibatch: Any, index: int) -> dict[str, Any]:
-        """A feed on the device of a minibatch and its number in the epoch.
-
-        Args:
-          feeder: of the program that is fed.
-          minibatch: as a reader gives it.
-          index: for messages.
-
-        Raises:
-          FeedError: data does not fit.
-        """
-        feed = feeder.feed(minibatch, index)
-        self.nans.look(feeder.specs, feed, f"batch {index}")
-        return self.take(feed)
 
     def close(self) -> None:
         """Let go of all arrays and compiled steps. A closed session cannot be run."""

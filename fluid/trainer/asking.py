@@ -1,19 +1,13 @@
 """What handlers ask of the step that is about to run: values to see, and values to put in the place of others."""
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from fluid import errors
 from fluid.core import TRAIN, Program
-from fluid.reader.columns import read_feed
-from fluid.reader.resident import RowFeed
 from fluid.session import Request, Results, Session, check_fetch
-from fluid.session.fused import Fed, Picks, SeveralResults, Stack
-from fluid.session.names import Fetch, as_array, check_feed, split_names
+from fluid.session.names import Fetch, check_feed, split_names
 
 
 class Asked:
@@ -69,24 +63,6 @@ class Asked:
             )
 
 
-class _Placed(NamedTuple):
-    """The feeds of steps that shall run in one call, where they are on the device.
-
-    Attributes:
-      feeds: of each step, as they were given.
-      room: how many there may be.
-      there: the same on the device; how many of them are meant is said with the call.
-    """
-
-    feeds: Sequence[Mapping[str, Any]]
-    room: int
-    there: Fed
-
-    def begins_with(self, feeds: Sequence[Mapping[str, Any]], room: int) -> bool:
-        """Whether these are the first of them, in an array of the same size."""
-        return self.room == room and len(feeds) <= len(self.feeds) and all(map(operator.is_, feeds, self.feeds))
-
-
 class AskableStep:
     """The compiled step of a training; a step of which something is asked is compiled by itself, once for each kind.
 
@@ -105,8 +81,6 @@ class AskableStep:
         self._request = request
         self._step = session.bind(program, request)
         self._others: dict[Request, Any] = {}
-        self._ahead: _Placed | None = None
-        self._counts: dict[int, Any] = {}  # on the device, by what they are
         self.buckets = self._step.buckets
 
     @property
@@ -127,51 +101,22 @@ class AskableStep:
         """What handlers write into what they ask of the next step; nothing, of one that ran together with others."""
         return Asked(self._program, together)
 
-    def place_ahead(self, feeds: Sequence[Mapping[str, Any]], room: int) -> None:
-        """Put the feeds of the next steps on the device, while that works on others; see `several`."""
-        self._ahead = self._placed(feeds, room)
-
-    def placed_ahead(self, first: Mapping[str, Any]) -> int:
-        """How many feeds are on the device for one call already, of which the first is this one."""
-        return len(self._ahead.feeds) if self._ahead is not None and self._ahead.feeds[0] is first else 0
-
-    def several(self, feeds: Sequence[Mapping[str, Any]], room: int) -> SeveralResults:
-        """Run several steps in one call; returns the outputs of each, and by name what handlers want to see.
+    def __call__(self, feed: Any, asked: Asked, count: int = 1) -> Sequence[tuple[Results, Results]]:
+        """Run one step, or several in one call; return the outputs of each, and by name what handlers want to see.
 
         Args:
-          feeds: of each step, all of the same shapes.
-          room: how many there may be in other calls, which need not compile anew then.
+          feed: arrays by name; of several steps their Stack or Picks.
+          asked: of the step; of several steps nothing.
+          count: how many steps there are.
         """
-        placed = self._ahead
-        self._ahead = None
-        if placed is None or not placed.begins_with(feeds, room):
-            placed = self._placed(feeds, room)
-        count = len(feeds)
-        if count not in self._counts:
-            self._counts[count] = self._session.layout.place(np.int32(count))
-        return self._step.several(replace(placed.there, count=self._counts[count]), count)
-
-    def _placed(self, feeds: Sequence[Mapping[str, Any]], room: int) -> _Placed:
-        first = feeds[0]
-        if not isinstance(first, RowFeed):
-            return _Placed(feeds, room, self._session.layout.place(Stack.of(feeds, room)))
-        rows = np.zeros((room, len(first.rows)), np.int32)
-        for number, feed in enumerate(feeds):
-            assert isinstance(feed, RowFeed)
-            rows[number] = feed.rows
-        return _Placed(feeds, room, Picks(first.columns, self._session.layout.place(rows), np.int32(len(feeds))))
-
-    def __call__(self, feed: Mapping[str, Any], asked: Asked) -> tuple[Results, Results]:
-        """Run one step; returns the outputs, and by name what handlers want to see."""
         asked.over = True
-        feed = feed.arrays() if type(feed) is RowFeed else feed
+        if count > 1:
+            return self._step.several(feed, count)
         if not asked.names and not asked.values:
-            return self._step.and_also(feed)
+            return [self._step.and_also(feed)]
         given, replaced = split_names(self._program, asked.values)
         also = tuple(dict.fromkeys((*self._request.also, *asked.names)))
         request = replace(self._request, also=also, overrides=tuple(sorted(replaced)))
         step = self._others.setdefault(request, self._session.bind(self._program, request))
-        specs = self._program.feeds
-        feeds = self.buckets.pad({n: read_feed(specs[n], asked.values[n]) for n in given})
-        overrides = {n: as_array(asked.values[n]) for n in request.overrides}
-        return step.and_also({**feed, **self._session.take(feeds)}, self._session.take(overrides))
+        feeds, overrides = self._session.taken(self._program, asked.values, given, request.overrides, self.buckets)
+        return [step.and_also({**feed, **feeds}, overrides)]

@@ -1,6 +1,5 @@
 """The training loop, readable from top to bottom."""
 
-import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +8,14 @@ from typing import Any
 
 from fluid.core import TRAIN
 from fluid.reader.buckets import padding_of
-from fluid.reader.prefetch import Prefetched, Prefetcher
-from fluid.reader.resident import RowFeed
+from fluid.reader.converter import examples_in
+from fluid.reader.pipeline import Batch, Batches
 from fluid.session import Request, Results, Session
+from fluid.session.fused import SeveralResults
 from fluid.session.in_flight import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import CheckpointHooks
 from fluid.trainer.dispatch import Losses, Together
-from fluid.trainer.dispatch.together import alike
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -26,7 +25,7 @@ from fluid.trainer.events import (
     EndTrainEvent,
 )
 from fluid.trainer.handlers import Dispatcher
-from fluid.trainer.programs import Member, Turn
+from fluid.trainer.programs import Member
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 from fluid.trainer.together.agreement import Agreement
@@ -44,20 +43,12 @@ class ProgramRun:
     Attributes:
       member: the program.
       step: its compiled step.
-      batch_feed: the name of a feed that has one row for each example; None if the program has none.
       loss_output: the position of the loss among the outputs.
     """
 
     member: Member
     step: AskableStep
-    batch_feed: str | None
     loss_output: int
-
-    def examples(self, feed: Mapping[str, Any]) -> int:
-        """How many examples a feed has."""
-        if type(feed) is RowFeed:
-            return len(feed.rows)
-        return 1 if self.batch_feed is None else int(feed[self.batch_feed].shape[0])
 
 
 @dataclass
@@ -67,7 +58,6 @@ class Run:
     Attributes:
       programs: what is trained: one program, or several in turn.
       progress: the position of training; the loop keeps it up to date.
-      convert: makes a Turn, which program's and with which feed, of what is read and its number in the epoch.
       handlers: deliver every event.
       stopping: asked after each step whether training shall end.
       pausing: whether it shall then be possible to continue with the next minibatch, in this process.
@@ -81,7 +71,6 @@ class Run:
 
     programs: Sequence[ProgramRun]
     progress: Progress
-    convert: Callable[[Any, int], Turn]
     handlers: Dispatcher
     stopping: Callable[[], bool]
     pausing: Callable[[], bool]
@@ -104,8 +93,7 @@ def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -
     for member, also in zip(members, fetched, strict=True):
         feeds = member.program.feeds
         step = AskableStep(session, member.program, Request(TRAIN, None, tuple(feeds), also=also))
-        batch_feed = next((n for n, spec in feeds.items() if spec.shape[:1] == (None,)), None)
-        runs.append(ProgramRun(member, step, batch_feed, member.program.loss_output))
+        runs.append(ProgramRun(member, step, member.program.loss_output))
     return runs
 
 
@@ -154,21 +142,20 @@ def _epoch(run: Run, losses: Losses) -> EndEpochEvent:
     begun = (time.perf_counter(), waits.data, _compiled(run))
     with run.signals.at_once:
         run.compile_ahead()
-        batches = progress.start_pass(run.convert)
+        batches = progress.start_pass()
         waits.begin_pass(batches.seconds)
-        batches.advance()
+        batches.read_ahead()
         waits.look(batches.seconds, losses.idle)
     try:
         ended = run.agreement.before_epoch(progress.epoch, batches)
-        for batch in () if ended else batches:
-            program = run.programs[batch.feed.program]
-            results = _steps(run, program, batch, batches, losses)
+        while not ended and (first := batches.peek()):
+            program = run.programs[first.program]
+            results = _steps(run, program, first, batches, losses)
             progress.last = run.agreement.after_step(progress.epoch, progress.step, batches)
             run.checkpoints.after_steps(results, program.member.name)
             run.signals.check()
-            if run.stopping() or (progress.last and not batches.ended):
-                break
-            if losses.wait_for_half():
+            ended = run.stopping() or (progress.last and not batches.ended)
+            if not ended and losses.wait_for_half():
                 waits.look(batches.seconds, losses.idle)
                 run.together.mark(program.member.name, run.handlers.done, time.perf_counter())
     finally:
@@ -180,64 +167,52 @@ def _epoch(run: Run, losses: Losses) -> EndEpochEvent:
 
 
 def _steps(
-    run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher, losses: Losses
+    run: Run, program: ProgramRun, first: Batch, batches: Batches, losses: Losses
 ) -> Sequence[tuple[Results, Results]]:
     """Run the steps of one call of the device: one, or several whose events follow when all of them are under way.
 
     Args:
       run: what this call of `train` works with.
       program: whose step is next.
-      first: its minibatch.
-      batches: those behind it.
+      first: the next minibatch.
+      batches: first among these.
       losses: of the steps under way.
 
     Returns:
       The outputs of each, and by name what handlers want to see.
     """
-    progress = run.progress
-    epoch = progress.epoch
-    begun = progress.step
-    step = program.step
-    paced = program.member.name not in run.together.one_by_one
-    compiled = step.compiled if paced else 0
-    feed = program.member.fed(first.feed.feed)
+    progress, handlers, step = run.progress, run.handlers, program.step
+    name = program.member.name
+    begun, compiled = progress.step, step.compiled
+    feed = program.member.fed(first.feed)
     asked = step.ask()
-    room, wanted = _wanted(run, program, feed) if paced else (1, 1)
-    run.handlers.in_flight = IN_FLIGHT if room == 1 else max(IN_FLIGHT, 2 * room)
-    if run.handlers.hear(BeginStepEvent):
-        run.handlers(BeginStepEvent(epoch, begun, feed, first.seconds, asked, program.member.name))
-    found = [first]
-    if wanted > 1 and not asked.names and not asked.values:
-        found += _more(run, program, first, batches, wanted)
-    if len(found) == 1:
-        results: Sequence[tuple[Results, Results]] = [step(feed, asked)]
-        losses.add(results[0][0][program.loss_output], epoch, begun)
-    else:
-        asked.over = True
-        results = several = step.several([batch.feed.feed for batch in found], room)
-        losses.add(several.stacked(program.loss_output), epoch, begun, len(found))
-    for batch in found:
-        progress.advance(batch)
-    if paced and step.compiled > compiled:
+    room, limit = _wanted(run, program, first)
+    handlers.in_flight = IN_FLIGHT if room == 1 else max(IN_FLIGHT, 2 * room)
+    if handlers.hear(BeginStepEvent):
+        handlers(BeginStepEvent(progress.epoch, begun, feed, first.seconds, asked, name))
+    together = limit if not asked.names and not asked.values else 1
+    if together > 1:
+        _read_ahead(run, batches, together)
+    batch = batches.take(1 if run.stopping() else together, room)
+    results = step(feed if program.member.chain is not None else batch.feed, asked, batch.count)
+    losses.add(_loss(results, program.loss_output), progress.epoch, begun, batch.count)
+    progress.advance(batch)
+    if step.compiled > compiled:
         run.together.interrupt()
-    quick = sum(batch.seconds for batch in found) < _SLOW and not progress.reads_once
+    quick = batch.seconds < _SLOW and not progress.reads_once
     if quick:  # while the device works
-        _read_ahead(run, batches, wanted)
-        if len(found) > 1:
-            _place_ahead(program, first.feed.program, batches, room)
-    _tell(run, program, feed, found, results)
+        _read_ahead(run, batches, limit)
+        if batch.count > 1:
+            batches.stack_ahead(batch.program, room)
+    _tell(run, program, feed, batch, results)
     if not quick:  # who waits for the end of this step need not wait for a slow reader as well
-        _read_ahead(run, batches, wanted)
-        run.handlers.waits.look(batches.seconds, losses.idle)
+        _read_ahead(run, batches, limit)
+        handlers.waits.look(batches.seconds, losses.idle)
     return results
 
 
 def _tell(
-    run: Run,
-    program: ProgramRun,
-    feed: Mapping[str, Any],
-    found: Sequence[Prefetched],
-    results: Sequence[tuple[Results, Results]],
+    run: Run, program: ProgramRun, feed: Mapping[str, Any], batch: Batch, results: Sequence[tuple[Results, Results]]
 ) -> None:
     """Tell handlers of the steps of one call, the beginning of the first excepted, of which they know already.
 
@@ -245,46 +220,33 @@ def _tell(
       run: what this call of `train` works with.
       program: whose steps they were.
       feed: of the first.
-      found: the minibatches of all.
+      batch: the minibatches of all.
       results: of all.
     """
-    epoch = run.progress.epoch
-    begun = run.progress.step - len(found)
+    epoch, handlers = run.progress.epoch, run.handlers
+    begun = run.progress.step - batch.count
     name = program.member.name
-    begins = len(found) > 1 and run.handlers.hear(BeginStepEvent)
-    for number, (batch, (metrics, fetched)) in enumerate(zip(found, results, strict=True)):
-        if number:
-            feed = batch.feed.feed
-            if begins:
-                over = program.step.ask(together=True)
-                run.handlers(BeginStepEvent(epoch, begun + number, feed, batch.seconds, over, name))
-        run.handlers(EndStepEvent(epoch, begun + number, metrics, fetched, program.examples(feed), name))
+    begins = batch.count > 1 and handlers.hear(BeginStepEvent)
+    examples = batch.examples if program.member.chain is None else examples_in(program.member.program.feeds, feed)
+    for number, (minibatch, (metrics, fetched)) in enumerate(zip(batch.each, results, strict=True)):
+        if number and begins:
+            over = program.step.ask(together=True)
+            handlers(BeginStepEvent(epoch, begun + number, minibatch.feed, minibatch.seconds, over, name))
+        handlers(EndStepEvent(epoch, begun + number, metrics, fetched, examples, name))
 
 
-def _wanted(run: Run, program: ProgramRun, feed: Mapping[str, Any]) -> tuple[int, int]:
+def _wanted(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
     """For how many steps one call has room, and how many are wanted in the next one."""
-    room = run.together.room(program.member.program, feed, program.examples(feed))
+    room = run.together.room(program.member.program, first)
     if room == 1:
         return 1, 1
     ahead = run.together.ahead(*run.handlers.steps_ahead())
     return room, int(max(1, min(room, ahead, run.checkpoints.steps_ahead())))
 
 
-def _more(run: Run, program: ProgramRun, first: Prefetched, batches: Prefetcher, wanted: int) -> list[Prefetched]:
-    """The minibatches behind the first that can go into one call with it, up to so many together."""
-    _read_ahead(run, batches, wanted - 1)
-    if run.stopping():
-        return []
-    if program.step.placed_ahead(first.feed.feed) >= wanted:
-        return batches.take(wanted - 1)
-    return batches.take(alike(first.feed, itertools.islice(batches.upcoming, wanted - 1)))
-
-
-def _place_ahead(program: ProgramRun, number: int, batches: Prefetcher, room: int) -> None:
-    """Put what the next call is fed with on the device, as far as the minibatches for it are there."""
-    turns = list(itertools.islice(batches.upcoming, room))
-    if turns and turns[0].program == number and (more := alike(turns[0], turns[1:])):
-        program.step.place_ahead([turn.feed for turn in turns[: 1 + more]], room)
+def _loss(results: Sequence[tuple[Results, Results]], place: int) -> Any:
+    """The loss of a step; those of several steps in one call, stacked."""
+    return results.stacked(place) if isinstance(results, SeveralResults) else results[0][0][place]
 
 
 def _end_of_epoch(run: Run, begun: float, waited: float, compiled: int) -> EndEpochEvent:
@@ -306,15 +268,15 @@ def _compiled(run: Run) -> int:
     return sum(program.step.compiled for program in run.programs)
 
 
-def _read_ahead(run: Run, batches: Prefetcher, count: int) -> None:
+def _read_ahead(run: Run, batches: Batches, count: int) -> None:
     """Read the next minibatches, unless training ends here: then they would be lost to readers that are read once only.
 
     What follows a step does not wait for a reader that has nothing yet.
     """
     with run.signals.reading_ahead:
-        for number in range(batches.ahead + 1, count + 1):
+        for number in range(batches.waiting + 1, count + 1):
             if run.stopping() or run.signals.arrived is not None or not (run.progress.ready or run.agreement.needs_end):
                 return
-            batches.advance(number)
-            if batches.ahead < number:
+            batches.read_ahead(number)
+            if batches.waiting < number:
                 return

@@ -204,7 +204,7 @@ class Loop(HasParameters, SpelledElsewhere):
             )
         epoch = self.epoch
         self._tell(BeginStepEvent(epoch, self._steps, arrays, asked=asked, program=self.program.name))
-        metrics, fetched = self._step(arrays, asked)
+        ((metrics, fetched),) = self._step(arrays, asked)
         if isinstance(feed, Feed):  # while the device works
             feed.advance()
         self._losses.add(metrics[self._step.loss_output], epoch, self._steps)

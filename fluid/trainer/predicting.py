@@ -8,6 +8,7 @@ from fluid.missing import SpelledElsewhere
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
+from fluid.reader.pipeline import InputPipeline
 from fluid.session import Request, Results, check_fetch
 from fluid.session.names import Fetch
 from fluid.session.prediction import constant, needed_feeds, on_host, order_of_results, stream
@@ -159,7 +160,7 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         shown = found.output_names if names is None else names
         # What is fed from other programs reads all that those need.
         only = needed if member.chain is None else member.reads.keys() - fixed.feeds.keys()
-        interrupts = self._signals if self._training else None
+        check = self._signals.check if self._training else None
         seeds = session.seeds if seed is None else Seeds("predict", seed)
         draws = member.chain is not None or found.draws
         if seed is not None and not draws:
@@ -171,7 +172,8 @@ class Predicting(ShowsProgram, SpelledElsewhere):
             values = step.raw({name: fed[name] for name in (*needed, *fixed.feeds)}, fixed.overrides, draw)
             return lambda: Results(on_host(values), shown)
 
-        return stream(source, member.convert(feed_order, session.buckets(found), only, interrupts), begin)
+        convert = member.converter(feed_order, session.buckets(found), only)
+        return stream(InputPipeline(source, [convert], check), begin)
 
     @fitting("trainer.run")
     def run(

@@ -14,9 +14,9 @@ from fluid.core import NestedSequenceBatch, SequenceBatch
 from fluid.distributed.arrays import whole
 from fluid.formatting import counted
 from fluid.reader.base import stages
-from fluid.reader.prefetch import Prefetched, Prefetcher
+from fluid.reader.pipeline import Batch, Batches, InputPipeline
 from fluid.trainer.handlers import Dispatcher
-from fluid.trainer.programs import PaddingOfAll, Source, Turn, Turns
+from fluid.trainer.programs import Source, Turns
 
 log = logging.getLogger("fluid")
 
@@ -50,12 +50,10 @@ class Progress:
         self.reads_once = False
         self.last = False
         self.frozen: frozenset[str] | None = None
-        self._source: Source | None = None
+        self._pipeline: InputPipeline | None = None
         self._handlers: Dispatcher | None = None
-        self._buckets: PaddingOfAll | None = None
-        # The position of the reader before the last minibatch, or at the beginning of the pass; and the one after it.
+        # The position of the reader before the last minibatch, or at the beginning of the pass.
         self._before: Any = None
-        self._after: Any = None
         # The last minibatch, what its padding depended on, and its checksum, if that is known already.
         self._batch: Any = None
         self._sizes: Any = None
@@ -63,7 +61,7 @@ class Progress:
         # For each earlier call of `train`: the position of the reader after it, and its num_epochs, if that is known.
         self._finished: list[Any] = []
         self._finished_epochs: list[int | None] = []
-        self._live: Prefetcher | None = None  # the pass of a call that was paused
+        self._live: Batches | None = None  # the pass of a call that was paused
         self._handler_states: list[Any] = []  # what handlers have told a checkpoint, until it is handed back
 
     @classmethod
@@ -96,7 +94,7 @@ class Progress:
     @property
     def ready(self) -> bool:
         """Whether the reader can give the next minibatch now."""
-        return self._source is None or self._source.ready
+        return self._pipeline is None or self._pipeline.source.ready
 
     @property
     def place(self) -> str:
@@ -108,58 +106,52 @@ class Progress:
         """The `num_epochs` of an earlier call of `train`; None when that was not recorded."""
         return self._finished_epochs[call]
 
-    def begin(self, source: Source, handlers: Dispatcher, buckets: PaddingOfAll | None = None) -> None:
+    def begin(self, pipeline: InputPipeline, handlers: Dispatcher) -> None:
         """Begin a call of `train`, or continue it.
 
         Args:
-          source: what the passes go over.
+          pipeline: what is trained on.
           handlers: they get back what they have told a checkpoint.
-          buckets: what pads the sequences, if there are any.
         """
         if self._live is None:
-            self._source = source
-        assert self._source is not None
-        self.reads_once = self._source.reads_once
+            self._pipeline = pipeline
+        assert self._pipeline is not None
+        self.reads_once = self._pipeline.source.reads_once
         self._handlers = handlers
-        self._buckets = buckets
         self.resuming = self.begun
         self.last = False
         handlers.restore(self._handler_states)
         self._handler_states = []
 
-    def start_pass(self, convert: Callable[[Any, int], Turn]) -> Prefetcher:
+    def start_pass(self) -> Batches:
         """Start a pass, or continue the one that was interrupted.
 
         Raises:
           ReaderError: the reader has fewer minibatches than were trained on, or of another size.
         """
-        assert self._source is not None
+        assert self._pipeline is not None
         if self._live is not None:
             batches = self._live
             self._live = None
             self.resuming = False
             return batches
         if self.resuming:
-            self._go_back(self._source)
-        rows = self._source()
+            self._go_back(self._pipeline)
+        batches = self._pipeline.start()
         if not self.resuming:
             self._note_pass()
-        self._after = self._before
-        batches = Prefetcher(rows, convert, self._position, first=max(self.step - 1, 0))
         if self.resuming and self.step:
             self._compare(batches)
         self.resuming = False
         return batches
 
-    def advance(self, batch: Prefetched) -> None:
-        """Note that a minibatch was trained on."""
-        assert batch.state is not None
-        self._before = self._after
-        self._after = batch.state["reader"]
-        self._batch = batch.feed.feed
-        self._sizes = batch.state["buckets"]
+    def advance(self, batch: Batch) -> None:
+        """Note that the minibatches of a Batch were trained on."""
+        assert batch.before is not None
+        self._before, self._sizes = batch.before
+        self._batch = batch.each[-1].feed
         self._print = None
-        self.step += 1
+        self.step += batch.count
 
     def next_epoch(self) -> None:
         """Note that a pass has ended."""
@@ -168,7 +160,7 @@ class Progress:
         self.last = False
         self._note_pass()
 
-    def keep_pass(self, batches: Prefetcher) -> None:
+    def keep_pass(self, batches: Batches) -> None:
         """Keep a pass that is paused, with the minibatch that was read ahead, for whoever continues in this process."""
         self._live = batches
 
@@ -181,8 +173,9 @@ class Progress:
     def finish(self, num_epochs: int | None) -> None:
         """Note that this call of `train` has ended; `num_epochs` is what it was asked for, if it did all of that."""
         self.drop_live_pass()
-        _end_passes(self._source)
-        self._finished.append(None if self._source is None else self._source.state())
+        source = None if self._pipeline is None else self._pipeline.source
+        _end_passes(source)
+        self._finished.append(None if source is None else source.state())
         self._finished_epochs.append(num_epochs)
         self.call += 1
         self.epoch = 0
@@ -221,23 +214,18 @@ class Progress:
         }
         return lambda: {**position, "batch": known if batch is None else fingerprint(batch)}
 
-    def _position(self) -> dict[str, Any]:
-        assert self._source is not None
-        return {"reader": self._source.state(), "buckets": self._buckets.state() if self._buckets else None}
-
     def _note_pass(self) -> None:
         """Note the position at the beginning of a pass."""
-        position = self._position()
-        self._before = position["reader"]
-        self._sizes = position["buckets"]
+        assert self._pipeline is not None
+        self._before, self._sizes = self._pipeline.position()
         self._batch = None
         self._print = None
 
-    def _go_back(self, source: Source) -> None:
+    def _go_back(self, pipeline: InputPipeline) -> None:
         """Bring the reader, and what pads its sequences, to the position before the last minibatch."""
         state = self._before
-        if self._buckets is not None and self._sizes is not None:
-            self._buckets.restore(self._sizes)
+        source = pipeline.source
+        pipeline.restore_padding(self._sizes)
         if not self.step:  # between two epochs only the number of the next one counts, so the reader may be another
             if (before := _sizes(state)) != (now := _sizes(source.state())):
                 log.warning(
@@ -263,7 +251,7 @@ class Progress:
             )
             raise
 
-    def _compare(self, batches: Prefetcher) -> None:
+    def _compare(self, batches: Batches) -> None:
         """Read the minibatch again that was trained on last, and compare its checksum."""
         again = next(batches, None)
         if again is None:
@@ -273,10 +261,8 @@ class Progress:
             )
         if self._print is None:
             self._print = fingerprint(whole(self._batch))
-        found = fingerprint(whole(again.feed.feed))
+        found = fingerprint(whole(again.feed))
         expected = self._print
-        assert again.state is not None
-        self._after = again.state["reader"]
         if found["samples"] != expected["samples"]:
             raise errors.ReaderError(
                 f"the reader gives other minibatches than those trained on: number {self.step - 1} of epoch "
@@ -358,7 +344,7 @@ def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
     return position
 
 
-def _end_passes(source: Source | None) -> None:
+def _end_passes(source: Any) -> None:
     """Let the next call of `train` begin with new passes over all readers, where there are several."""
     if isinstance(source, Turns):
         source.close()

@@ -34,7 +34,6 @@ from fluid.trainer.predicting import Predicting
 from fluid.trainer.programs import (
     InferenceFunction,
     Member,
-    PaddingOfAll,
     ProgramFunction,
     ProgramsLike,
     ReadersLike,
@@ -45,10 +44,10 @@ from fluid.trainer.programs import (
     inference_program,
     member_called,
     members_of,
+    pipeline_of,
     plan_of,
     readers_of,
     source_of,
-    turns_of,
     warn_of_idle,
 )
 from fluid.trainer.progress import ProgressBar
@@ -284,14 +283,12 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._freeze_as_before(position)
         programs = loop.runs_of(self._members, self.session, dispatcher)
         steps = [program.step for program in programs]
-        padding = PaddingOfAll([program.step.buckets for program in programs])
-        keeps_padding = self._checkpoints is not None and any(member.has_sequences for member in self._members)
-        position.begin(source, dispatcher, padding if keeps_padding else None)
+        buckets = [program.step.buckets for program in programs]
+        position.begin(pipeline_of(self._members, source, feed_order, buckets), dispatcher)
         signals = Signals(terminate=self._checkpoints is not None, together=group().size > 1)
         run = loop.Run(
             programs=programs,
             progress=position,
-            convert=turns_of(self._members, feed_order, [program.step.buckets for program in programs]),
             handlers=dispatcher,
             stopping=lambda: self._stopping,
             pausing=lambda: self._pausing,

@@ -15,7 +15,9 @@ from fluid.optimizer.base import OptimizerLike
 from fluid.paths import PathLike, local_path
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
-from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.reader.converter import Converter
+from fluid.reader.feeder import FeedOrder
+from fluid.reader.pipeline import InputPipeline
 from fluid.session import Request
 from fluid.trainer import Trainer
 
@@ -180,12 +182,13 @@ def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Gene
     session = trainer.session
     program = trainer.program
     step = session.bind(program, Request(TRAIN, None, tuple(program.feeds)))
-    # What pads sequences in training shall not remember what a sweep has seen.
-    feeder = Feeder(program.feeds, feed_order, buckets=session.buckets(program))
-    source = minibatches(reader)
+    # The Buckets are new, so that the sweep does not influence the padding of the training.
+    convert = Converter(session, program.feeds, feed_order, session.buckets(program))
+    pipeline = InputPipeline(minibatches(reader), [convert])
     for _ in itertools.count():
-        for number, minibatch in enumerate(source()):
-            yield float(np.reshape(step(session.take(feeder.feed(minibatch, number)))[0], ()))
+        with contextlib.closing(pipeline.start()) as batches:
+            for batch in batches:
+                yield float(np.reshape(step(batch.feed)[0], ()))
 
 
 @contextlib.contextmanager

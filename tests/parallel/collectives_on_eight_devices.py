@@ -19,7 +19,7 @@ def compiled(session, feed):
     """The training step as XLA has compiled it."""
     program = next(iter(session.programs.values()))
     step = session.bind(program, Request("train", None, tuple(feed)))
-    return step._train.lower(step._carry(), step._not_carried(), session.take(feed), {}).compile()
+    return step._train.lower(step._carry(), step._not_carried(), session.layout.take(feed), {}).compile()
 
 
 def collectives(executable):

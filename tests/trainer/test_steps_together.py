@@ -9,8 +9,8 @@ from checkpointed import Killed, X, Y, assert_equal, state, trainer
 import fluid
 from fluid import errors
 from fluid.core import TRAIN
+from fluid.reader.stacked import Picks, Stack
 from fluid.session import BoundStep, Request
-from fluid.session.fused import Picks, Stack
 from fluid.trainer.dispatch.pace import MOST, Pace
 
 pytestmark = pytest.mark.usefixtures("optimized")

@@ -1,83 +1,12 @@
-"""The loop over training steps that is compiled as a whole, and the feeds that it goes over."""
+"""The loop over training steps that is compiled as a whole."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from fluid.reader.resident import picked
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Stack:
-    """The feeds of several steps, one behind the other.
-
-    Attributes:
-      feeds: by name; each leaf is `[room, batch, ...]`, of which the first `count` are fed.
-      count: how many steps there are, int32 `[]`.
-
-    Example:
-      >>> stack = Stack.of([{"x": np.ones((4, 2))}, {"x": np.zeros((4, 2))}], room=3)
-      >>> stack.feeds["x"].shape, int(stack.count)
-      ((3, 4, 2), 2)
-    """
-
-    feeds: dict[str, Any]
-    count: Any
-
-    @classmethod
-    def of(cls, feeds: Sequence[Mapping[str, Any]], room: int) -> "Stack":
-        """A stack of feeds of the same shapes, with room for so many; on the host, if they are."""
-        stacked = jax.tree.map(lambda *leaves: _stacked(leaves, room), *map(dict, feeds))
-        return cls(stacked, np.int32(len(feeds)))
-
-    def feed(self, number: Any) -> dict[str, Any]:
-        """The feed of one step; inside a compiled function."""
-        pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)  # noqa: E731
-        picked: dict[str, Any] = jax.tree.map(pick, self.feeds)
-        return picked
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Picks:
-    """The feeds of several steps as rows of columns that lie on the device.
-
-    Attributes:
-      columns: by name of feed, `[rows, ...]`.
-      rows: which of them each step is fed, int32 `[room, batch]`.
-      count: how many steps there are, int32 `[]`.
-    """
-
-    columns: dict[str, Any]
-    rows: Any
-    count: Any
-
-    def feed(self, number: Any) -> dict[str, Any]:
-        """The feed of one step; inside a compiled function."""
-        return picked(self.columns, jax.lax.dynamic_index_in_dim(self.rows, number, keepdims=False))
-
-
-def _stacked(leaves: Sequence[Any], room: int) -> Any:
-    """Arrays of one shape as `[room, ...]`; what is behind the last of them is never read."""
-    if isinstance(leaves[0], jax.Array):
-        return _stacked_there((*leaves, *[leaves[-1]] * (room - len(leaves))))
-    every = np.zeros((room, *leaves[0].shape), leaves[0].dtype)
-    np.stack(leaves, out=every[: len(leaves)])
-    return every
-
-
-@jax.jit
-def _stacked_there(leaves: Sequence[Any]) -> Any:
-    return jnp.stack(leaves)
-
-
-Fed = Stack | Picks
-"""What several steps are fed with."""
+from fluid.reader.stacked import Fed, Picks
 
 
 def fused(train: Callable[..., tuple[Any, Any]]) -> Callable[[Any, Any, Fed], tuple[Any, Any]]:

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 
+from fluid.reader.pipeline import Batch
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.dispatch.together import Together
 from fluid.trainer.programs import Member, Source, Turns
@@ -23,7 +24,7 @@ def compile_ahead(members: Sequence[Member], steps: Sequence[AskableStep], sourc
     if len(members) > 1 or isinstance(source, Turns) or steps[0].compiled or not source.batch_size:
         return
     feed = members[0].expected(source)
-    if feed is None or together.room(members[0].program, feed, source.batch_size) > 1:
+    if feed is None or together.room(members[0].program, Batch(feed, examples=source.batch_size)) > 1:
         return
     with contextlib.suppress(Exception):  # a mistake in the program is said by its first step, as ever
         steps[0].compile_ahead(feed)

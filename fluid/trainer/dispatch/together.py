@@ -1,20 +1,17 @@
 """Together: how many of the next steps run in one call of the device, without anybody seeing a difference."""
 
-import itertools
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
-
-import jax
 
 from fluid import errors
 from fluid.core import Program
 from fluid.distributed import group
-from fluid.reader.resident import RowFeed
+from fluid.reader.pipeline import Batch
 from fluid.session import Session
 from fluid.trainer.dispatch.pace import Pace
-from fluid.trainer.programs import Member, Turn
+from fluid.trainer.programs import Member
 
 log = logging.getLogger("fluid")
 
@@ -54,13 +51,12 @@ class Together:
                 f'steps_per_dispatch="auto", which runs several steps in one call where that is possible'
             )
 
-    def room(self, program: Program, feed: Mapping[str, Any], examples: int) -> int:
+    def room(self, program: Program, batch: Batch) -> int:
         """How many steps may run in one call, whatever handlers want to see.
 
         Args:
           program: whose steps.
-          feed: of the next one.
-          examples: how many rows that has.
+          batch: the minibatch of the next one.
         """
         if program.name in self.one_by_one:
             return 1
@@ -69,7 +65,7 @@ class Together:
         wanted = self._paces[program.name].together
         if wanted == 1:
             return 1
-        held = max(1, _BYTES // max(1, _bytes_of(program, feed, examples)))
+        held = max(1, _BYTES // max(1, _bytes_of(program, batch)))
         return wanted if wanted <= held else 2 ** int(math.log2(held))
 
     def ahead(self, declared: float | None, least: float) -> float:
@@ -100,23 +96,6 @@ class Together:
             pace.interrupt()
 
 
-def alike(first: Turn, turns: Iterable[Turn]) -> int:
-    """How many of the turns behind one can go into one call with it: up to the first of another program or form."""
-    form = form_of(first.feed)
-
-    def fits(turn: Turn) -> bool:
-        return turn.program == first.program and form_of(turn.feed) == form
-
-    return sum(1 for _ in itertools.takewhile(fits, turns))
-
-
-def form_of(feed: Mapping[str, Any]) -> Any:
-    """What the feeds of steps in one call have in common: names, shapes and dtypes, or the columns they are rows of."""
-    if isinstance(feed, RowFeed):
-        return id(feed.columns), len(feed.rows)
-    return jax.tree.structure(dict(feed)), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(dict(feed))]
-
-
 def _checked(wanted: Any) -> StepsPerDispatch:
     if wanted == AUTO:
         return "auto"
@@ -144,9 +123,8 @@ def _reason_against(member: Member, session: Session) -> str | None:
     return None
 
 
-def _bytes_of(program: Program, feed: Mapping[str, Any], examples: int) -> int:
+def _bytes_of(program: Program, batch: Batch) -> int:
     """How much a step is fed with, and gives back."""
-    results = sum(4 * math.prod(examples if size is None else size for size in out.shape) for out in program.outputs)
-    if isinstance(feed, RowFeed):
-        return results
-    return results + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(dict(feed)))
+    rows = batch.examples
+    results = sum(4 * math.prod(rows if size is None else size for size in out.shape) for out in program.outputs)
+    return results + batch.nbytes

@@ -15,7 +15,7 @@ from fluid.metrics import Metrics, names_of
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
-from fluid.reader.prefetch import Prefetcher
+from fluid.reader.pipeline import InputPipeline
 from fluid.session import BoundStep, Request, Results, Session, check_fetch
 from fluid.session.in_flight import InFlight
 from fluid.session.names import Fetch
@@ -147,15 +147,15 @@ class Evaluator:
                 warn(doubt)
         # New ones for each pass, so that a result does not depend on what was tested before.
         only = None if not fixed.feeds else member.reads.keys() - fixed.feeds.keys()
-        convert = member.convert(feed_order, self._session.buckets(program), only, interrupts)
-        batches = Prefetcher(
-            source(), lambda minibatch, index: member.fed({**convert(minibatch, index), **fixed.feeds})
-        )
+        convert = member.converter(feed_order, self._session.buckets(program), only)
+        check = None if interrupts is None else interrupts.check
+        batches = InputPipeline(source, [convert], check).start()
+        feeds = (member.fed({**batch.feed, **fixed.feeds}) for batch in batches)
         step = self._session.bind(program, request)
         gathered = self._gathered(program, metrics, rows)
         expected = fetch is not None or f"{program.name} rows" in self._warned
         try:
-            for _ in evaluate(step, request, batches, gathered, fixed):
+            for _ in evaluate(step, request, feeds, gathered, fixed):
                 if not expected and sum(gathered.kept.values()) > _MANY:
                     expected = True
                     self._warned.add(f"{program.name} rows")
@@ -200,7 +200,7 @@ def request_of(program: Program, metrics: Metrics) -> Request:
 def evaluate(
     step: BoundStep,
     request: Request,
-    batches: Iterable[Any],
+    feeds: Iterable[Mapping[str, Any]],
     gathered: Gathered,
     fixed: Constant = Constant({}, {}),  # noqa: B008
 ) -> Iterator[None]:
@@ -209,14 +209,14 @@ def evaluate(
     Args:
       step: the compiled step of the request.
       request: from `request_of`.
-      batches: converted minibatches, each with an attribute `feed`.
+      feeds: of the minibatches.
       gathered: what the outputs contribute to, and the metrics.
       fixed: what is fed beside every minibatch.
     """
     names = request.fetch or ()
     in_flight: InFlight[Any] = InFlight()
-    for batch in batches:
-        in_flight.add(step.raw({**batch.feed, **fixed.feeds}, fixed.overrides))
+    for feed in feeds:
+        in_flight.add(step.raw({**feed, **fixed.feeds}, fixed.overrides))
         for found in in_flight.due():
             gathered.add(found, names)
             yield

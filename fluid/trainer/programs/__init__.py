@@ -3,15 +3,14 @@
 from fluid.trainer.programs.inference import InferenceFunction, inference_program
 from fluid.trainer.programs.links import member_called, members_of
 from fluid.trainer.programs.member import Member
-from fluid.trainer.programs.padding import PaddingOfAll
 from fluid.trainer.programs.readers import (
     ReadersLike,
     Source,
     check_data,
+    pipeline_of,
     plan_of,
     readers_of,
     source_of,
-    turns_of,
     warn_of_idle,
 )
 from fluid.trainer.programs.schedule import ScheduleLike
@@ -22,19 +21,17 @@ from fluid.trainer.programs.training_program import (
     declared_programs,
     discovered,
 )
-from fluid.trainer.programs.turns import Turn, Turns
+from fluid.trainer.programs.turns import Turns
 
 __all__ = [
     "InferenceFunction",
     "Member",
-    "PaddingOfAll",
     "ProgramFunction",
     "ProgramsLike",
     "ReadersLike",
     "ScheduleLike",
     "Source",
     "TrainingProgram",
-    "Turn",
     "Turns",
     "check_data",
     "declared_programs",
@@ -42,9 +39,9 @@ __all__ = [
     "inference_program",
     "member_called",
     "members_of",
+    "pipeline_of",
     "plan_of",
     "readers_of",
     "source_of",
-    "turns_of",
     "warn_of_idle",
 ]

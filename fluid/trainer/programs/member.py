@@ -1,6 +1,6 @@
 """Member: one program of a Trainer, with what its steps and tests are fed with."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -8,19 +8,14 @@ import jax
 from fluid.core import FeedSpec, Program
 from fluid.distributed import group
 from fluid.place import OneDevice
-from fluid.reader.adapters import Minibatches, Part
+from fluid.reader.adapters import Minibatches
 from fluid.reader.buckets import Buckets
-from fluid.reader.feeder import Feeder, FeedOrder
-from fluid.reader.resident import Resident, RowFeed, Rows
+from fluid.reader.converter import Converter
+from fluid.reader.feeder import FeedOrder
 from fluid.session import Session
 from fluid.session.seeds import Draw
 from fluid.trainer.programs.chain import Chain
-from fluid.trainer.programs.parts import Parts, without
 from fluid.trainer.programs.training_program import TrainingProgram
-from fluid.trainer.signals import Signals
-
-Convert = Callable[[Any, int], Mapping[str, Any]]
-"""What makes a feed on the device of a minibatch and its number in the epoch."""
 
 
 class Member:
@@ -104,53 +99,18 @@ class Member:
         """
         return feed if self.chain is None else self.chain(feed, draw)
 
-    def convert(
-        self,
-        order: FeedOrder,
-        buckets: Buckets,
-        only: Collection[str] | None = None,
-        interrupts: Signals | None = None,
-        trains: bool = False,
-    ) -> Convert:
-        """What makes a feed of a minibatch, which holds `reads`; of named columns, those of `others` are left out.
+    def converter(
+        self, order: FeedOrder, buckets: Buckets, only: Collection[str] | None = None, trains: bool = False
+    ) -> Converter:
+        """Return what makes feeds of minibatches, which hold `reads`; of named columns, those of `others` are left out.
 
         Args:
           order: see `Feeder`; None for that of the TrainingProgram.
           buckets: pads sequences.
           only: the names of the feeds that are read; all by default.
-          interrupts: signals that end what is going on between two minibatches.
           trains: whether the feeds are for training, see `Feeder`.
         """
         order = self.declared.feed_order if order is None else order
         # Of several processes, each reads its own rows only, and any rows stand for the others.
         trains = trains and not self.is_shared
-        feeder = Feeder(self.reads, order, buckets=buckets, only=only, trains=trains)
-        columns: dict[int, dict[str, Any]] = {}  # of each data set on the device
-        parts = Parts(self._session, feeder, self.others)
-
-        def convert(minibatch: Any, index: int) -> Mapping[str, Any]:
-            if interrupts is not None:
-                interrupts.check()
-            if type(minibatch) is Part:
-                return parts.feed(minibatch, index)
-            if isinstance(minibatch, Rows):
-                place = id(minibatch.resident)
-                if place not in columns:
-                    columns[place] = self._columns(feeder, only, minibatch.resident)
-                return RowFeed(columns[place], minibatch.rows)
-            return parts.alone(minibatch, index)
-
-        return convert
-
-    def _columns(self, feeder: Feeder, only: Collection[str] | None, resident: Resident) -> dict[str, Any]:
-        """A data set on the device as this program is fed with it; checked and put there once."""
-        session = self._session
-
-        def put() -> dict[str, Any]:
-            feed = feeder.feed(without(resident.whole(), self.others))
-            session.nans.look(feeder.specs, feed)
-            there: dict[str, Any] = session.layout.place(session.take(feed))
-            return there
-
-        specs = tuple((n, s.shape, s.held, s.limits, feeder.positions[n]) for n, s in feeder.specs.items())
-        return resident.table((specs, None if only is None else frozenset(only), session.device), put)
+        return Converter(self._session, self.reads, order, buckets, only, self.others, trains)

@@ -1,6 +1,6 @@
 """Which program of a Trainer reads what: from `train(reader)`, and from what each TrainingProgram brings along."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fluid import errors
@@ -10,9 +10,10 @@ from fluid.reader.adapters import Minibatches, minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import Buckets
 from fluid.reader.feeder import FeedOrder
+from fluid.reader.pipeline import InputPipeline
 from fluid.trainer.programs.member import Member
 from fluid.trainer.programs.schedule import Schedule, ScheduleLike, schedule_of
-from fluid.trainer.programs.turns import Turn, Turns
+from fluid.trainer.programs.turns import Turns
 
 ReadersLike = ReaderLike | Mapping[str, ReaderLike] | None
 """What `Trainer.train` reads: a reader, or one for each program by its name."""
@@ -169,27 +170,27 @@ def source_of(members: Sequence[Member], readers: Sequence[ReaderLike | None], p
     return Turns(sources, plan.schedule, leading, first)
 
 
-def turns_of(members: Sequence[Member], order: FeedOrder, buckets: Sequence[Buckets]) -> Callable[[Any, int], Turn]:
-    """What makes a Turn of what a Source gives, and its number in the epoch.
+def pipeline_of(
+    members: Sequence[Member], source: Source, order: FeedOrder, buckets: Sequence[Buckets]
+) -> InputPipeline:
+    """Return the Batches of a call of `train`.
 
     Args:
       members: the programs.
+      source: from `source_of`.
       order: the `feed_order` of `train`.
       buckets: what pads the sequences of each.
 
     Raises:
       ArgumentError: `order` is not that of one program.
     """
-    if len(members) == 1:
-        convert = members[0].convert(order, buckets[0], trains=True)
-        return lambda minibatch, index: Turn(0, convert(minibatch, index))
-    if order is not None:
+    if len(members) > 1 and order is not None:
         raise errors.ArgumentError(
             f"train(feed_order={order!r}): each of several programs has an order of its own; write "
             f"fluid.TrainingProgram({members[0].name}, optimizer, feed_order=...)"
         )
-    converts = [member.convert(None, its, trains=True) for member, its in zip(members, buckets, strict=True)]
-    return lambda item, index: Turn(item[0], converts[item[0]](item[1], index))
+    converters = [member.converter(order, its, trains=True) for member, its in zip(members, buckets, strict=True)]
+    return InputPipeline(source, converters, keeps_positions=True)
 
 
 def warn_of_idle(members: Sequence[Member], source: Source) -> None:

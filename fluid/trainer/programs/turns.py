@@ -1,7 +1,7 @@
 """Turns: the minibatches of several programs in the order of a schedule, as one pass with one position."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fluid import errors
 from fluid.reader.adapters import Minibatches
@@ -10,18 +10,6 @@ from fluid.trainer.programs.schedule import Schedule
 
 # What the end of a pass is told by.
 _NONE = object()
-
-
-class Turn(NamedTuple):
-    """What one training step is of.
-
-    Attributes:
-      program: the number of the program.
-      feed: its minibatch, by name of feed.
-    """
-
-    program: int
-    feed: Mapping[str, Any]
 
 
 class Turns:

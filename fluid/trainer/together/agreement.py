@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from fluid.distributed import Group
-from fluid.reader.prefetch import Prefetcher
+from fluid.reader.pipeline import Batches
 from fluid.trainer.signals import Signals
 
 _NONE = "none"
@@ -26,9 +26,10 @@ class Agreement:
       pause: pauses it.
 
     Example:
+      >>> from types import SimpleNamespace
       >>> from fluid.distributed import Group
       >>> agreement = Agreement(Group(), Signals(), told=lambda: (False, False), stop=print, pause=print)
-      >>> agreement.after_step(epoch=0, step=1, batches=Prefetcher([[1]], lambda minibatch, index: {}))
+      >>> agreement.after_step(epoch=0, step=1, batches=SimpleNamespace(ended=False))
       False
     """
 
@@ -51,7 +52,7 @@ class Agreement:
         """Whether it must be known after each step if another minibatch comes, however long reading takes."""
         return self._group.size > 1
 
-    def before_epoch(self, epoch: int, batches: Prefetcher) -> bool:
+    def before_epoch(self, epoch: int, batches: Batches) -> bool:
         """Agree on whether an epoch has a first step.
 
         Args:
@@ -63,7 +64,7 @@ class Agreement:
         """
         return self._group.size > 1 and self._agree(epoch, 0, batches) and not batches.ended
 
-    def after_step(self, epoch: int, step: int, batches: Prefetcher) -> bool:
+    def after_step(self, epoch: int, step: int, batches: Batches) -> bool:
         """Agree after a step.
 
         Args:
@@ -76,7 +77,7 @@ class Agreement:
         """
         return batches.ended if self._group.size == 1 else self._agree(epoch, step, batches)
 
-    def _agree(self, epoch: int, step: int, batches: Prefetcher) -> bool:
+    def _agree(self, epoch: int, step: int, batches: Batches) -> bool:
         here = [*self._told(), self._signals.told, _upcoming(batches)]
         told = self._group.exchange(f"what comes after step {step} of epoch {epoch}", here)
         stopping, pausing, signals, upcoming = ([each[i] for each in told] for i in range(4))
@@ -99,9 +100,9 @@ class Agreement:
         return differ or upcoming[0] == _NONE
 
 
-def _upcoming(batches: Prefetcher) -> str:
+def _upcoming(batches: Batches) -> str:
     """The shapes of the next minibatch, by name of feed, in words."""
     if batches.ended:
         return _NONE
-    turn = next(batches.upcoming, None)
-    return "unknown" if turn is None else ", ".join(f"{n} {list(v.shape)}" for n, v in sorted(turn.feed.items()))
+    batch = batches.upcoming
+    return "unknown" if batch is None else ", ".join(f"{n} {list(v.shape)}" for n, v in sorted(batch.feed.items()))

@@ -1,0 +1,231 @@
+"""Converter: the only place where data becomes the feed of a program, checked, padded and on the device."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fluid import errors
+from fluid.core import FeedSpec
+from fluid.reader.adapters import Part
+from fluid.reader.buckets import Buckets
+from fluid.reader.columns import read_feed
+from fluid.reader.feeder import Feeder, FeedOrder
+from fluid.reader.resident import Resident, RowFeed, Rows
+from fluid.reader.values import NaNs
+
+
+class Separate(NamedTuple):
+    """The minibatches of one step of a population, where each member has its own."""
+
+    minibatches: tuple[Any, ...]
+
+
+class Destination(Protocol):
+    """The Session that is fed.
+
+    Attributes:
+      layout: where its arrays lie, with `take(feed)` and `place(value)`.
+      nans: warns of NaN in what is fed.
+      members: how many trainings it holds; None for one.
+    """
+
+    layout: Any
+    nans: NaNs
+    members: int | None
+
+
+class Converter:
+    """Convert the minibatches of one program to feeds on the device.
+
+    Args:
+      to: the Session that is fed.
+      specs: the declarations by name, such as `program.feeds`.
+      order: which field of a row is which feed, see `Feeder`.
+      buckets: pads sequences.
+      only: the names of the feeds that are read; all by default.
+      others: the names of columns that belong to other programs, and are left out of named columns.
+      trains: whether to warn of rows that are sorted by a class, see `Feeder`.
+
+    Attributes:
+      feeder: checks and pads.
+    """
+
+    def __init__(
+        self,
+        to: Destination,
+        specs: Mapping[str, FeedSpec],
+        order: FeedOrder = None,
+        buckets: Buckets | None = None,
+        only: Collection[str] | None = None,
+        others: frozenset[str] = frozenset(),
+        trains: bool = False,
+    ):
+        self.feeder = Feeder(specs, order, buckets=buckets, only=only, trains=trains)
+        self._to = to
+        self._only = None if only is None else frozenset(only)
+        self._others = others
+        self._columns: dict[int, dict[str, Any]] = {}  # of each data set on the device
+        # The rows that were read together last, checked; None where something is wrong with them.
+        self._together: Any = None
+        self._checked: dict[str, np.ndarray] | None = None
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether a feed has rows of any length."""
+        return any(spec.lod_level for spec in self.feeder.specs.values())
+
+    def __call__(self, minibatch: Any, index: int) -> Mapping[str, Any]:
+        """Return the feed of a minibatch.
+
+        Args:
+          minibatch: as a reader gives it, see `Feeder.feed`; or as `Minibatches` gives it when it is `compact`.
+          index: its number in the epoch, for messages.
+
+        Raises:
+          FeedError: data does not fit.
+          UnknownNameError: a dict holds a name that is not declared.
+        """
+        if type(minibatch) is Part:
+            return self._part(minibatch, index)
+        if isinstance(minibatch, Rows):
+            return self._rows(minibatch)
+        if isinstance(minibatch, Separate):
+            return self._separate(minibatch.minibatches, index)
+        return self._alone(minibatch, index)
+
+    def place(self, value: Any) -> Any:
+        """Put a tree of arrays on the device."""
+        return self._to.layout.place(value)
+
+    def examples(self, feed: Mapping[str, Any]) -> int:
+        """Return how many examples a feed has; 1 if no feed has one row for each."""
+        if type(feed) is RowFeed:
+            return len(feed.rows)
+        return examples_in(self.feeder.specs, feed)
+
+    def _alone(self, minibatch: Any, index: int) -> Mapping[str, Any]:
+        feed = self.feeder.feed(self._own(minibatch), index)
+        self._to.nans.look(self.feeder.specs, feed, f"batch {index}")
+        taken: Mapping[str, Any] = self._to.layout.take(feed)
+        return taken
+
+    def _part(self, part: Part, index: int) -> Mapping[str, Any]:
+        """Return the feed of one of the minibatches that were read together, which are checked together as well.
+
+        Where something is wrong, each is checked by itself, so that a message names the minibatch and the sample in it.
+        """
+        together, first, end = part
+        if together is not self._together:
+            self._together = together
+            self._checked = self._check(together)
+        if self._checked is None:
+            return self._alone(part.minibatch(), index)
+        feed = {name: array[first:end] for name, array in self._checked.items()}
+        self.feeder.sorted.look(feed)
+        if self._to.layout.device.platform == "cpu":
+            return feed  # nobody else has these arrays
+        taken: Mapping[str, Any] = self._to.layout.take(feed)
+        return taken
+
+    def _check(self, together: Any) -> dict[str, np.ndarray] | None:
+        rows = len(next(iter(together.values() if isinstance(together, dict) else together)))
+        try:
+            feed = self.feeder.feed(self._own(together))
+        except Exception:  # of whatever kind: it is raised again by the minibatch that it belongs to
+            return None
+        if self._to.nans.found(self.feeder.specs, feed):
+            return None
+        return feed if all(len(array) == rows for array in feed.values()) else None
+
+    def _rows(self, minibatch: Rows) -> RowFeed:
+        """Return the rows of a data set on the device, which is checked and put there once."""
+        resident = minibatch.resident
+        if id(resident) not in self._columns:
+            specs = self.feeder.specs
+            read = tuple((n, s.shape, s.held, s.limits, self.feeder.positions[n]) for n, s in specs.items())
+            self._columns[id(resident)] = resident.table(
+                (read, self._only, self._to.layout.device), lambda: self._whole(resident)
+            )
+        return RowFeed(self._columns[id(resident)], minibatch.rows)
+
+    def _whole(self, resident: Resident) -> dict[str, Any]:
+        feed = self.feeder.feed(self._own(resident.whole()))
+        self._to.nans.look(self.feeder.specs, feed)
+        there: dict[str, Any] = self._to.layout.place(self._to.layout.take(feed))
+        return there
+
+    def _separate(self, minibatches: Sequence[Any], index: int) -> Mapping[str, Any]:
+        """Return the feed of one minibatch for each member of a population, stacked behind the batch."""
+        members = self._to.members
+        if len(minibatches) != members:
+            raise errors.FeedError(
+                f"batch {index} is of {len(minibatches)} readers, expected "
+                f"{f'one for each of the {members} members' if members else 'a fluid.Population'}: "
+                f"Population.separate([reader_0, reader_1, ...])"
+            )
+        if ragged := [name for name, spec in self.feeder.specs.items() if spec.lod_level]:
+            raise errors.FeedError(
+                f"{ragged[0]!r} has rows of any length, which are padded to other shapes in each minibatch, expected "
+                f"feeds of one shape; give all members the same minibatches: population.train(reader)"
+            )
+        feeds = [self.feeder.feed(one, index) for one in minibatches]
+        for member, feed in enumerate(feeds):
+            self._to.nans.look(self.feeder.specs, feed, f"batch {index} of member {member}")
+        stacked = {name: _of_members([feed[name] for feed in feeds], name, index) for name in feeds[0]}
+        taken: Mapping[str, Any] = self._to.layout.take(stacked)
+        return taken
+
+    def _own(self, minibatch: Any) -> Any:
+        return _without(minibatch, self._others) if self._others else minibatch
+
+
+def named(
+    to: Destination, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any], names: Collection[str], buckets: Buckets
+) -> dict[str, Any]:
+    """Return feeds that a user gives by name, as a step takes them; some may be left out.
+
+    Args:
+      to: the Session that is fed.
+      specs: the declarations by name.
+      feed: arrays by name.
+      names: of the feeds among them.
+      buckets: pads sequences.
+
+    Raises:
+      FeedError: data does not fit.
+    """
+    feeds = buckets.pad({name: read_feed(specs[name], feed[name]) for name in names})
+    to.nans.look(specs, feeds)
+    taken: dict[str, Any] = to.layout.take(feeds)
+    return taken
+
+
+def examples_in(specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> int:
+    """Return the rows of the first feed that has one for each example; 1 if there is none."""
+    return next((int(feed[n].shape[0]) for n, s in specs.items() if s.shape[:1] == (None,) and n in feed), 1)
+
+
+def _of_members(arrays: Sequence[Any], name: str, index: int) -> np.ndarray:
+    """The same feed of all members, stacked behind the batch."""
+    shapes = {np.shape(array) for array in arrays}
+    if len(shapes) > 1:
+        raise errors.FeedError(
+            f"{name!r} of batch {index} has the shapes {sorted(shapes)} in the minibatches of the members, expected "
+            f"one shape; give each member a reader of the same number of rows, and the same batch size"
+        )
+    return np.stack([np.asarray(array) for array in arrays], axis=min(1, np.ndim(arrays[0])))
+
+
+def _without(minibatch: Any, names: frozenset[str]) -> Any:
+    """A minibatch of named columns, or of rows with named fields, without those that belong to other programs.
+
+    Example:
+      >>> _without({"image": 1, "noise": 2}, frozenset(["image"]))
+      {'noise': 2}
+    """
+    if isinstance(minibatch, Mapping):
+        return {name: column for name, column in minibatch.items() if name not in names}
+    if isinstance(minibatch, list) and minibatch and isinstance(minibatch[0], Mapping):
+        return [_without(row, names) for row in minibatch]
+    return minibatch

@@ -1,0 +1,345 @@
+"""The input pipeline: minibatches of one or several programs become Batches, read ahead without a thread.
+
+JAX returns from a step as soon as it is dispatched, while the device still works. The loop uses that time itself: right
+after dispatching step k it calls `read_ahead()`, which reads minibatch k+1, converts it and starts its transfer. So
+reading overlaps with the work of the device, and the reader still runs in the caller's thread: its exceptions are
+raised there, there is nothing to stop or to lock, and readers may use thread-local state. A reader that waits for disks
+or networks longer than a step takes can read further ahead in a thread: `fluid.reader.buffered`.
+"""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from fluid import errors
+from fluid.reader.converter import Converter
+from fluid.reader.resident import RowFeed
+from fluid.reader.stacked import Fed, alike, stacked
+
+
+class Position(NamedTuple):
+    """The position of a pass.
+
+    Attributes:
+      reader: the state of what is read, as JSON.
+      padding: the state of the buckets, as JSON; None without sequences.
+    """
+
+    reader: Any
+    padding: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """A minibatch as the feed of one program, on the device; or several minibatches for one call of the device.
+
+    Attributes:
+      feed: arrays by name `[batch, ...]`; of several minibatches a Stack or Picks of them.
+      program: the index of the program that is fed.
+      count: number of minibatches.
+      examples: number of examples of each minibatch.
+      before: the position before the (last) minibatch, with the padding that it depends on.
+      after: the position after it.
+      seconds: how long reading and converting took.
+      minibatches: each as a Batch of its own, if there are several.
+    """
+
+    feed: Any
+    program: int = 0
+    count: int = 1
+    examples: int = 1
+    before: Position | None = None
+    after: Position | None = None
+    seconds: float = 0.0
+    minibatches: tuple["Batch", ...] = ()
+
+    @property
+    def each(self) -> tuple["Batch", ...]:
+        """The minibatches, each as a Batch of its own."""
+        return self.minibatches or (self,)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one minibatch that come from the host; of rows of a data set on the device none."""
+        if type(self.feed) is RowFeed:
+            return 0
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(dict(self.feed)))
+
+
+class Source(Protocol):
+    """Passes over the minibatches of one program, or over pairs `(program, minibatch)` of several in turn."""
+
+    @property
+    def reads_once(self) -> bool:
+        """Whether the user gave an iterator, which cannot be started anew."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next minibatch can be read now."""
+
+    def __call__(self) -> Iterator[Any]:
+        """Start the next pass."""
+
+    def state(self) -> dict[str, Any]:
+        """The position after the minibatch that was given last, as JSON."""
+
+    def restore(self, state: Mapping[str, Any]) -> Any:
+        """Continue the next pass at a position."""
+
+
+class InputPipeline:
+    """The minibatches of one or several programs as Batches: for training, testing, predicting and loops of one's own.
+
+    Args:
+      source: passes over minibatches.
+      converters: one for each program.
+      check: called before each minibatch is converted, to end the pass by an exception; None for nothing.
+      keeps_positions: whether Batches have their positions, from which somebody continues.
+
+    Attributes:
+      source: the same.
+      keeps_positions: the same.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> from fluid.reader.adapters import minibatches
+      >>> session = fluid.Session(lambda: fluid.layers.scale(fluid.layers.data("x", shape=[2])))
+      >>> convert = Converter(session, session.find().feeds)
+      >>> pipeline = InputPipeline(minibatches(fluid.reader.arrays(np.ones((3, 2)), batch_size=2)), [convert])
+      >>> for batch in pipeline.start():
+      ...     print(batch.examples, batch.feed["x"].shape)
+      2 (2, 2)
+      1 (1, 2)
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        converters: Sequence[Converter],
+        check: Callable[[], None] | None = None,
+        keeps_positions: bool = False,
+    ):
+        self.source = source
+        self.keeps_positions = keeps_positions
+        self._converters = converters
+        self._check = check
+        self._ragged = any(converter.is_ragged for converter in converters)
+
+    def start(self) -> "Batches":
+        """Start the next pass of the source, or continue the one that was restored."""
+        return Batches(self, self.source())
+
+    def position(self, reader: Any = None) -> Position:
+        """Return the position after the minibatch that was read last; `reader` is the state of the source, if known."""
+        padding = None
+        if self._ragged:
+            states = [converter.feeder.buckets.state() for converter in self._converters]
+            padding = states[0] if len(states) == 1 else states
+        return Position(self.source.state() if reader is None else reader, padding)
+
+    def restore_padding(self, state: Any) -> None:
+        """Continue with the padding of a Position; None leaves it as it is.
+
+        Raises:
+          ArgumentError: it is the padding of no Position of such programs.
+        """
+        if not self._ragged or state is None:
+            return
+        states = [state] if isinstance(state, Mapping) else state
+        if len(states) != len(self._converters):
+            raise errors.ArgumentError(
+                f"restore needs the sizes of {len(self._converters)} programs, found those of {len(states)}"
+            )
+        for converter, its in zip(self._converters, states, strict=True):
+            converter.feeder.buckets.restore(its)
+
+    def convert(self, item: Any, index: int) -> tuple[Any, int, int]:
+        """Return the feed of what the source gave, the index of its program, and the number of examples.
+
+        Args:
+          item: a minibatch; with several programs the index of one and its minibatch.
+          index: its number in the epoch, for messages.
+
+        Raises:
+          FeedError: data does not fit.
+        """
+        if self._check is not None:
+            self._check()
+        program, minibatch = item if len(self._converters) > 1 else (0, item)
+        converter = self._converters[program]
+        feed = converter(minibatch, index)
+        return feed, program, converter.examples(feed)
+
+    def place(self, value: Any) -> Any:
+        """Put a tree of arrays on the device."""
+        return self._converters[0].place(value)
+
+
+class Batches(Iterator[Batch]):
+    """One pass of an InputPipeline: Batches, of which the next ones are read when the caller has time for it.
+
+    An exception of the reader or of a Converter is kept, and the same object is raised when its minibatch is due.
+    KeyboardInterrupt and SystemExit pass through at once; a minibatch that was read already is not lost.
+
+    Args:
+      pipeline: whose pass it is.
+      items: what its source gives.
+
+    Attributes:
+      seconds: how long reading and converting has taken so far.
+    """
+
+    def __init__(self, pipeline: InputPipeline, items: Iterator[Any]):
+        self.seconds = 0.0
+        self._pipeline = pipeline
+        self._items = items
+        # The positions before the minibatch that is read, and after it.
+        self._before = self._after = pipeline.position() if pipeline.keeps_positions else None
+        self._index = 0 if self._after is None else int(self._after.reader["given"])  # of the next minibatch
+        self._read: tuple[Any] | None = None  # a minibatch that is not converted yet
+        self._ready: deque[Batch | BaseException] = deque()
+        self._stacked: tuple[tuple[Batch, ...], int, Fed] | None = None  # minibatches for the next call, placed
+        self._counts: dict[int, Any] = {}  # on the device, by what they are
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the reader has ended and every minibatch was given."""
+        return self._ended and not self._ready
+
+    @property
+    def waiting(self) -> int:
+        """How many minibatches were read and not given yet."""
+        return len(self._ready)
+
+    @property
+    def upcoming(self) -> Batch | None:
+        """The next minibatch, if it is there already and could be converted."""
+        first = self._ready[0] if self._ready else None
+        return first if isinstance(first, Batch) else None
+
+    def read_ahead(self, count: int = 1) -> None:
+        """Read and convert the next minibatch, unless so many were read ahead already; raises interrupts only.
+
+        Nothing is read behind a minibatch that could not be read or converted.
+        """
+        if self._ended or len(self._ready) >= count or (self._ready and not isinstance(self._ready[-1], Batch)):
+            return
+        begun = time.perf_counter()
+        try:
+            if self._read is None:
+                try:
+                    self._read = (next(self._items),)
+                except StopIteration:
+                    self._ended = True
+                    return
+                self._move()
+            feed, program, examples = self._pipeline.convert(self._read[0], self._index)
+            if self._after is not None and self._after.padding is not None:
+                self._after = self._pipeline.position(self._after.reader)
+            seconds = time.perf_counter() - begun
+            self.seconds += seconds
+            self._ready.append(Batch(feed, program, 1, examples, self._before, self._after, seconds))
+        except Exception as error:
+            self._ready.append(error)
+        self._read = None
+        self._index += 1
+
+    def peek(self) -> Batch | None:
+        """Return the next minibatch, which stays; None at the end of the pass.
+
+        Raises:
+          Exception: it could not be read or converted.
+        """
+        self.read_ahead()
+        if not self._ready:
+            return None
+        ready = self._ready[0]
+        if isinstance(ready, Batch):
+            return ready
+        self._ready.popleft()
+        try:
+            if isinstance(ready, StopIteration):  # of a Converter; it would end the pass quietly
+                raise RuntimeError("StopIteration was raised while a minibatch was converted") from ready
+            raise ready
+        finally:
+            del ready  # its traceback holds this frame
+
+    def take(self, limit: int = 1, room: int = 1) -> Batch:
+        """Return the next minibatch, or up to `limit` of those that are there and can go into one call with it.
+
+        Args:
+          limit: how many minibatches at most.
+          room: how many there may be in other calls, which need not compile anew then.
+        """
+        first = self.peek()
+        assert first is not None
+        minibatches = self._alike(limit)
+        for _ in minibatches:
+            self._ready.popleft()
+        if len(minibatches) == 1:
+            feed = first.feed
+            return replace(first, feed=feed.arrays()) if type(feed) is RowFeed else first
+        last = minibatches[-1]
+        seconds = sum(batch.seconds for batch in minibatches)
+        feed = self._stack(minibatches, room)
+        return replace(last, feed=feed, count=len(minibatches), seconds=seconds, minibatches=minibatches)
+
+    def stack_ahead(self, program: int, room: int) -> None:
+        """Put the minibatches that are there for the next call on the device, if there are several of a program."""
+        first = self.upcoming
+        if first is None or first.program != program:
+            return
+        minibatches = self._alike(room)
+        if len(minibatches) > 1:
+            self._stacked = (minibatches, room, stacked([b.feed for b in minibatches], room, self._pipeline.place))
+
+    def __next__(self) -> Batch:
+        if self.peek() is None:
+            raise StopIteration
+        return self.take()
+
+    def close(self) -> None:
+        """End the pass: `finally` blocks of readers run, threads end, and nothing more is given."""
+        self._ended = True
+        self._read = None
+        self._ready.clear()
+        if hasattr(self._items, "close"):
+            self._items.close()
+
+    def _move(self) -> None:
+        """Note that a minibatch was read, which is not converted yet."""
+        if self._after is not None:
+            now = self._pipeline.position()
+            self._before, self._after = self._after._replace(padding=now.padding), now
+
+    def _alike(self, limit: int) -> tuple[Batch, ...]:
+        """The next minibatches, up to so many, that one call can take."""
+        first = self._ready[0]
+        assert isinstance(first, Batch)
+        if limit == 1:
+            return (first,)
+        if self._stacked is not None and self._stacked[0][0] is first and len(self._stacked[0]) >= limit:
+            return self._stacked[0][:limit]
+        waiting = (b for b in itertools.islice(self._ready, 1, limit))
+        same = itertools.takewhile(lambda b: isinstance(b, Batch) and b.program == first.program, waiting)
+        found: list[Any] = list(same)
+        return (first, *found[: alike(first.feed, (batch.feed for batch in found))])
+
+    def _stack(self, minibatches: tuple[Batch, ...], room: int) -> Fed:
+        """The feeds of several minibatches in one call; what was placed before them serves, if they are its first."""
+        known, self._stacked = self._stacked, None
+        if known is None or known[1] != room or known[0][: len(minibatches)] != minibatches:
+            fed = stacked([batch.feed for batch in minibatches], room, self._pipeline.place)
+        else:
+            fed = known[2]
+        count = len(minibatches)
+        if count not in self._counts:
+            self._counts[count] = self._pipeline.place(np.int32(count))
+        return replace(fed, count=self._counts[count])

@@ -1,0 +1,114 @@
+"""The feeds of several minibatches in one call of the device."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid.reader.resident import RowFeed, picked
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Stack:
+    """The feeds of several steps, one behind the other.
+
+    Attributes:
+      feeds: by name; each leaf is `[room, batch, ...]`, of which the first `count` are fed.
+      count: how many steps there are, int32 `[]`.
+
+    Example:
+      >>> stack = Stack.of([{"x": np.ones((4, 2))}, {"x": np.zeros((4, 2))}], room=3)
+      >>> stack.feeds["x"].shape, int(stack.count)
+      ((3, 4, 2), 2)
+    """
+
+    feeds: dict[str, Any]
+    count: Any
+
+    @classmethod
+    def of(cls, feeds: Sequence[Mapping[str, Any]], room: int) -> "Stack":
+        """A stack of feeds of the same shapes, with room for so many; on the host, if they are."""
+        stacked = jax.tree.map(lambda *leaves: _stacked(leaves, room), *map(dict, feeds))
+        return cls(stacked, np.int32(len(feeds)))
+
+    def feed(self, number: Any) -> dict[str, Any]:
+        """The feed of one step; inside a compiled function."""
+        pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)  # noqa: E731
+        picked: dict[str, Any] = jax.tree.map(pick, self.feeds)
+        return picked
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Picks:
+    """The feeds of several steps as rows of columns that lie on the device.
+
+    Attributes:
+      columns: by name of feed, `[rows, ...]`.
+      rows: which of them each step is fed, int32 `[room, batch]`.
+      count: how many steps there are, int32 `[]`.
+    """
+
+    columns: dict[str, Any]
+    rows: Any
+    count: Any
+
+    def feed(self, number: Any) -> dict[str, Any]:
+        """The feed of one step; inside a compiled function."""
+        return picked(self.columns, jax.lax.dynamic_index_in_dim(self.rows, number, keepdims=False))
+
+
+Fed = Stack | Picks
+"""What several steps are fed with."""
+
+
+def stacked(feeds: Sequence[Mapping[str, Any]], room: int, place: Callable[[Any], Any]) -> Fed:
+    """Return the feeds of several steps on the device.
+
+    Args:
+      feeds: of each step, all of one form, see `alike`.
+      room: how many steps a call may have, which need not be compiled anew then.
+      place: brings arrays to the device.
+    """
+    first = feeds[0]
+    if not isinstance(first, RowFeed):
+        placed: Fed = place(Stack.of(feeds, room))
+        return placed
+    rows = np.zeros((room, len(first.rows)), np.int32)
+    for number, feed in enumerate(feeds):
+        rows[number] = feed.rows  # type: ignore[attr-defined]
+    return Picks(first.columns, place(rows), np.int32(len(feeds)))
+
+
+def alike(first: Mapping[str, Any], feeds: Iterable[Mapping[str, Any]]) -> int:
+    """Count the feeds that can go into one call with a feed: up to the first of another form.
+
+    Feeds of one form have the same names, shapes and dtypes, or are rows of the same columns.
+    """
+    form = _form_of(first)
+    return sum(1 for _ in itertools.takewhile(lambda feed: _form_of(feed) == form, feeds))
+
+
+def _form_of(feed: Mapping[str, Any]) -> Any:
+    if isinstance(feed, RowFeed):
+        return id(feed.columns), len(feed.rows)
+    return jax.tree.structure(dict(feed)), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(dict(feed))]
+
+
+def _stacked(leaves: Sequence[Any], room: int) -> Any:
+    """Arrays of one shape as `[room, ...]`; what is behind the last of them is never read."""
+    if isinstance(leaves[0], jax.Array):
+        return _stacked_there((*leaves, *[leaves[-1]] * (room - len(leaves))))
+    every = np.zeros((room, *leaves[0].shape), leaves[0].dtype)
+    np.stack(leaves, out=every[: len(leaves)])
+    return every
+
+
+@jax.jit
+def _stacked_there(leaves: Sequence[Any]) -> Any:
+    return jnp.stack(leaves)
