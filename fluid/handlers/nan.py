@@ -146,7 +146,8 @@ class TerminateOnNaN(Handler):
             asked = step.ask()
             asked.override(batch.replaced)
             feed = dict(batch.feed)
-            loss = step(feed, asked)[0][step.loss_output]
+            ((outputs, _),) = step(feed, asked)
+            loss = outputs[step.loss_output]
             complaint = self._complaint(self._state(), [loss])
             if complaint is None:
                 continue

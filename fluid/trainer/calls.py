@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fluid import errors
 from fluid.reader.base import ReaderLike
-from fluid.trainer.checkpoint import CheckpointHooks, Checkpoints, NoCheckpoints
+from fluid.trainer.checkpoint import Checkpoints, NoCheckpoints
 from fluid.trainer.programs import Source
 from fluid.trainer.resume import Progress, check_storable
 
@@ -34,7 +34,7 @@ class Calls:
 
     def begin(
         self, readers: Readers, source: Source, num_epochs: int, resume: bool | None
-    ) -> tuple[Progress, CheckpointHooks]:
+    ) -> tuple[Progress, NoCheckpoints]:
         """Where a call begins, and what saves it.
 
         Args:
@@ -102,7 +102,7 @@ class Calls:
         self._open = None
         self._ended = self._progress.call
 
-    def _reopened(self, readers: Readers, num_epochs: int, resume: bool | None) -> tuple[Progress, CheckpointHooks]:
+    def _reopened(self, readers: Readers, num_epochs: int, resume: bool | None) -> tuple[Progress, NoCheckpoints]:
         """Continue the call that was interrupted or paused in this process."""
         progress = self._progress
         assert self._open is not None
@@ -134,7 +134,7 @@ class Calls:
 
     def _recorded(
         self, source: Source, num_epochs: int, resume: bool | None, checkpoints: Checkpoints
-    ) -> tuple[Progress, CheckpointHooks]:
+    ) -> tuple[Progress, NoCheckpoints]:
         """Do what the same call of an earlier run had left to do."""
         known = self._progress
         if self._ended < known.call:

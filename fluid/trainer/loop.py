@@ -14,7 +14,7 @@ from fluid.session import Request, Results, Session
 from fluid.session.fused import SeveralResults
 from fluid.session.in_flight import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
-from fluid.trainer.checkpoint import CheckpointHooks
+from fluid.trainer.checkpoint import NoCheckpoints
 from fluid.trainer.dispatch import Losses, Together
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -25,6 +25,7 @@ from fluid.trainer.events import (
     EndTrainEvent,
 )
 from fluid.trainer.handlers import Dispatcher
+from fluid.trainer.policy import Call, Policy
 from fluid.trainer.programs import Member
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
@@ -51,7 +52,7 @@ class ProgramRun:
     loss_output: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
     """What one call of `train` works with.
 
@@ -59,11 +60,12 @@ class Run:
       programs: what is trained: one program, or several in turn.
       progress: the position of training; the loop keeps it up to date.
       handlers: deliver every event.
-      stopping: asked after each step whether training shall end.
+      stopping: asked after each call of the device whether training shall end.
       pausing: whether it shall then be possible to continue with the next minibatch, in this process.
+      losses: of the steps in flight.
+      agreement: has all processes take the same steps, where there are several.
       checkpoints: are told when something can be saved.
       signals: hold back Ctrl-C and SIGTERM until they can do no harm.
-      agreement: has all processes take the same steps, where there are several.
       together: how many steps run in one call of the device.
       compile_ahead: begins to compile the step before the first minibatch is read, where its shapes are known.
       epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
@@ -74,12 +76,18 @@ class Run:
     handlers: Dispatcher
     stopping: Callable[[], bool]
     pausing: Callable[[], bool]
-    checkpoints: CheckpointHooks
-    signals: Signals
+    losses: Losses
     agreement: Agreement
+    checkpoints: NoCheckpoints
+    signals: Signals
     together: Together
     compile_ahead: Callable[[], None]
     epoch_metrics: Callable[[], Results]
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """What happens between two calls of the device, in this order."""
+        return (self.agreement, self.checkpoints, self.signals, self.losses)
 
 
 def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -> list[ProgramRun]:
@@ -107,16 +115,14 @@ def train(run: Run, num_epochs: int) -> bool:
     Returns:
       Whether every loss was finite, so that nothing was said of one that was not.
     """
-    progress = run.progress
-    handlers = run.handlers
-    losses = Losses(handlers.waits)
+    progress, handlers = run.progress, run.handlers
     error: BaseException | None = None
     try:
         with run.checkpoints:
             handlers.enter(BeginTrainEvent(num_epochs, progress.resuming))
             while progress.epoch < num_epochs and not run.stopping():
                 handlers(BeginEpochEvent(progress.epoch, progress.step))
-                event = _epoch(run, losses)
+                event = _epoch(run)
                 if event.feeding:
                     log.info("epoch %d: %s", event.epoch, event.feeding)
                 handlers(event)
@@ -124,7 +130,7 @@ def train(run: Run, num_epochs: int) -> bool:
                     progress.next_epoch()
                     run.checkpoints.after_epoch()
                 run.signals.check()
-            losses.wait_for_all()
+            run.losses.wait_for_all()
     except BaseException as raised:
         error = raised
         if "RESOURCE_EXHAUSTED" in str(raised):
@@ -132,32 +138,26 @@ def train(run: Run, num_epochs: int) -> bool:
         raise
     finally:
         handlers.leave(EndTrainEvent(progress.epoch, stopped=run.stopping(), error=error))
-    return not losses.warned
+    return not run.losses.warned
 
 
-def _epoch(run: Run, losses: Losses) -> EndEpochEvent:
+def _epoch(run: Run) -> EndEpochEvent:
     """Run the steps of one epoch, or of what an interruption has left of it; returns the event of its end."""
-    progress = run.progress
-    waits = run.handlers.waits
+    progress, waits, policies = run.progress, run.handlers.waits, run.policies
     begun = (time.perf_counter(), waits.data, _compiled(run))
     with run.signals.at_once:
         run.compile_ahead()
         batches = progress.start_pass()
         waits.begin_pass(batches.seconds)
         batches.read_ahead()
-        waits.look(batches.seconds, losses.idle)
+        waits.look(batches.seconds, run.losses.idle)
     try:
-        ended = run.agreement.before_epoch(progress.epoch, batches)
+        ended = run.agreement.before_epoch(batches)
         while not ended and (first := batches.peek()):
-            program = run.programs[first.program]
-            results = _steps(run, program, first, batches, losses)
-            progress.last = run.agreement.after_step(progress.epoch, progress.step, batches)
-            run.checkpoints.after_steps(results, program.member.name)
-            run.signals.check()
+            call = _call(run, first, batches)
+            for policy in policies:
+                policy.after_steps(call)
             ended = run.stopping() or (progress.last and not batches.ended)
-            if not ended and losses.wait_for_half():
-                waits.look(batches.seconds, losses.idle)
-                run.together.mark(program.member.name, run.handlers.done, time.perf_counter())
     finally:
         if run.pausing():
             progress.keep_pass(batches)
@@ -166,27 +166,21 @@ def _epoch(run: Run, losses: Losses) -> EndEpochEvent:
     return _end_of_epoch(run, *begun)
 
 
-def _steps(
-    run: Run, program: ProgramRun, first: Batch, batches: Batches, losses: Losses
-) -> Sequence[tuple[Results, Results]]:
-    """Run the steps of one call of the device: one, or several whose events follow when all of them are under way.
+def _call(run: Run, first: Batch, batches: Batches) -> Call:
+    """Run the steps of one call of the device: one, or several whose events follow when all of them are in flight.
 
     Args:
       run: what this call of `train` works with.
-      program: whose step is next.
       first: the next minibatch.
       batches: first among these.
-      losses: of the steps under way.
-
-    Returns:
-      The outputs of each, and by name what handlers want to see.
     """
-    progress, handlers, step = run.progress, run.handlers, program.step
-    name = program.member.name
+    progress, handlers, program = run.progress, run.handlers, run.programs[first.program]
+    step, name = program.step, program.member.name
     begun, compiled = progress.step, step.compiled
-    feed = program.member.fed(first.feed)
+    chain = program.member.chain
+    feed = first.feed if chain is None else chain(first.feed)
     asked = step.ask()
-    room, limit = _wanted(run, program, first)
+    room, limit = _limit(run, program, first)
     handlers.in_flight = IN_FLIGHT if room == 1 else max(IN_FLIGHT, 2 * room)
     if handlers.hear(BeginStepEvent):
         handlers(BeginStepEvent(progress.epoch, begun, feed, first.seconds, asked, name))
@@ -194,8 +188,8 @@ def _steps(
     if together > 1:
         _read_ahead(run, batches, together)
     batch = batches.take(1 if run.stopping() else together, room)
-    results = step(feed if program.member.chain is not None else batch.feed, asked, batch.count)
-    losses.add(_loss(results, program.loss_output), progress.epoch, begun, batch.count)
+    results = step(batch.feed if chain is None else feed, asked, batch.count)
+    run.losses.add(_loss(results, program.loss_output), progress.epoch, begun, batch.count)
     progress.advance(batch)
     if step.compiled > compiled:
         run.together.interrupt()
@@ -207,8 +201,8 @@ def _steps(
     _tell(run, program, feed, batch, results)
     if not quick:  # who waits for the end of this step need not wait for a slow reader as well
         _read_ahead(run, batches, limit)
-        handlers.waits.look(batches.seconds, losses.idle)
-    return results
+        handlers.waits.look(batches.seconds, run.losses.idle)
+    return Call(name, results, batches)
 
 
 def _tell(
@@ -235,13 +229,15 @@ def _tell(
         handlers(EndStepEvent(epoch, begun + number, metrics, fetched, examples, name))
 
 
-def _wanted(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
-    """For how many steps one call has room, and how many are wanted in the next one."""
+def _limit(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
+    """For how many steps one call has room, and how many may run in the next one before somebody acts."""
+    if program.member.name in run.together.one_by_one:
+        return 1, 1
     room = run.together.room(program.member.program, first)
     if room == 1:
         return 1, 1
     ahead = run.together.ahead(*run.handlers.steps_ahead())
-    return room, int(max(1, min(room, ahead, run.checkpoints.steps_ahead())))
+    return room, int(max(1, min(room, ahead, *(policy.steps_ahead() for policy in run.policies))))
 
 
 def _loss(results: Sequence[tuple[Results, Results]], place: int) -> Any:

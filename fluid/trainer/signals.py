@@ -7,10 +7,12 @@ import threading
 from types import FrameType
 from typing import Any
 
+from fluid.trainer.policy import Call, Policy
+
 log = logging.getLogger("fluid")
 
 
-class Signals:
+class Signals(Policy):
     """Holds back SIGINT, and SIGTERM if asked, until training is between two steps.
 
     Inside `with signals:` the first signal is remembered, and `check()` raises its exception: KeyboardInterrupt, or
@@ -67,6 +69,10 @@ class Signals:
         if error is None:
             self.arrived = self.told if self.arrived is None else self.arrived
             self.check()
+
+    def after_steps(self, call: Call) -> None:
+        """Raise the exception of the signal that has arrived, if one has."""
+        self.check()
 
     def check(self) -> None:
         """Raise the exception of the signal that has arrived, if one has."""

@@ -23,7 +23,7 @@ from fluid.trainer import loop
 from fluid.trainer.calls import Calls, Readers
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpointing import HasCheckpoints
-from fluid.trainer.dispatch import StepsPerDispatch, Together, compile_ahead
+from fluid.trainer.dispatch import Losses, StepsPerDispatch, Together, compile_ahead
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import Interval
@@ -286,15 +286,18 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         buckets = [program.step.buckets for program in programs]
         position.begin(pipeline_of(self._members, source, feed_order, buckets), dispatcher)
         signals = Signals(terminate=self._checkpoints is not None, together=group().size > 1)
+        told = lambda: (self._stopping, self._pausing)  # noqa: E731
+        agreement = Agreement(group(), signals, position, told, self.stop, self.pause)
         run = loop.Run(
             programs=programs,
             progress=position,
             handlers=dispatcher,
             stopping=lambda: self._stopping,
             pausing=lambda: self._pausing,
+            losses=Losses(dispatcher.waits, lambda name: self._together.mark(name, dispatcher.done)),
+            agreement=agreement,
             checkpoints=checkpoints,
             signals=signals,
-            agreement=Agreement(group(), signals, lambda: (self._stopping, self._pausing), self.stop, self.pause),
             together=self._together,
             compile_ahead=lambda: compile_ahead(self._members, steps, source, self._together),
             epoch_metrics=self._validation.keeper.epoch_metrics,

@@ -140,11 +140,13 @@ class Process:
         self.signals = Signals(together=True)
         self.signals.told = told
         stop, pause = (lambda: self.did.append("stop")), (lambda: self.did.append("pause"))
-        self.agreement = Agreement(group, self.signals, lambda: (stopping, pausing), stop, pause)
+        self.progress = types.SimpleNamespace(epoch=0, step=4, last=None)
+        self.agreement = Agreement(group, self.signals, self.progress, lambda: (stopping, pausing), stop, pause)
 
     def after_step(self, rows=8):
         batches = types.SimpleNamespace(ended=not rows, upcoming=Batch({"x": np.zeros((rows, 2))}) if rows else None)
-        return self.agreement.after_step(0, 4, batches), self.did, self.signals.arrived
+        self.agreement.after_steps(types.SimpleNamespace(batches=batches))
+        return self.progress.last, self.did, self.signals.arrived
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Checkpoints: when a training is saved, what is in a checkpoint, and how training comes back from one."""
 
-from fluid.trainer.checkpoint.checkpoints import CheckpointHooks, Checkpoints, NoCheckpoints
+from fluid.trainer.checkpoint.checkpoints import Checkpoints, NoCheckpoints
 from fluid.trainer.checkpoint.config import CheckpointConfig
 
-__all__ = ["CheckpointConfig", "CheckpointHooks", "Checkpoints", "NoCheckpoints"]
+__all__ = ["CheckpointConfig", "Checkpoints", "NoCheckpoints"]

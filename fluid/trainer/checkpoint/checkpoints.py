@@ -1,6 +1,5 @@
 """Checkpoints while training: when to save, what to keep, and how to restore it."""
 
-import abc
 import contextlib
 import importlib
 import logging
@@ -13,7 +12,7 @@ import jax
 from fluid import errors
 from fluid.core import Program, own_array
 from fluid.distributed import group
-from fluid.session import Results, Session
+from fluid.session import Session
 from fluid.session.saving import names_here, origins_of
 from fluid.storage.folder import newest_whole
 from fluid.storage.remote import folder_of
@@ -24,6 +23,7 @@ from fluid.trainer.checkpoint.shared import check_shared, on_host, read_onto
 from fluid.trainer.checkpoint.writer import Snapshot, Writer
 from fluid.trainer.handlers import Handler
 from fluid.trainer.health import Health
+from fluid.trainer.policy import Call, Policy
 from fluid.trainer.resume import Progress
 
 log = logging.getLogger("fluid")
@@ -44,38 +44,11 @@ class Position(Protocol):
         """The position as it is now: a function that gives it as JSON."""
 
 
-class CheckpointHooks(abc.ABC):
-    """What the training loop calls so that checkpoints are saved.
+class NoCheckpoints(Policy):
+    """Save nothing: for a training without checkpoints.
 
-    `with hooks:` surrounds a training; however it is left, the last save is complete then.
+    `with checkpoints:` surrounds a training; however it is left, the last save is complete then.
     """
-
-    @abc.abstractmethod
-    def __enter__(self) -> "CheckpointHooks": ...
-
-    @abc.abstractmethod
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
-
-    @abc.abstractmethod
-    def after_steps(self, results: Sequence[tuple[Results, Results]], program: str) -> None:
-        """Called after each step of a program, or after several in one call, when their handlers are done.
-
-        Args:
-          results: of each step its outputs, and what handlers wanted to see.
-          program: its name.
-        """
-
-    @abc.abstractmethod
-    def steps_ahead(self) -> float:
-        """How many steps may run in one call before something is to be saved."""
-
-    @abc.abstractmethod
-    def after_epoch(self) -> None:
-        """Called after a whole epoch, when its handlers are done."""
-
-
-class NoCheckpoints(CheckpointHooks):
-    """Saves nothing: for a training without checkpoints."""
 
     def __enter__(self) -> "NoCheckpoints":
         return self
@@ -83,18 +56,11 @@ class NoCheckpoints(CheckpointHooks):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         pass
 
-    def after_steps(self, results: Sequence[tuple[Results, Results]], program: str) -> None:
-        """Do nothing."""
-
-    def steps_ahead(self) -> float:
-        """Any number of steps."""
-        return math.inf
-
     def after_epoch(self) -> None:
-        """Do nothing."""
+        """Save if it is time after a whole epoch, when its handlers are done."""
 
 
-class Checkpoints(CheckpointHooks):
+class Checkpoints(NoCheckpoints):
     """Saves a Session and its Progress when a CheckpointConfig says so, and brings them back.
 
     Arrays go to the host while training waits; a Writer does the rest in another thread. In several processes each
@@ -280,12 +246,16 @@ class Checkpoints(CheckpointHooks):
         interval = self.config.step_interval
         return math.inf if interval is None else max(1, interval - self._since)
 
-    def after_steps(self, results: Sequence[tuple[Results, Results]], program: str) -> None:
+    def after_steps(self, call: Call) -> None:
         """Save if it is time; what is due at the last step of an epoch waits for its end."""
-        self._since += len(results)
         if self._score is not None:
-            for outputs, _ in results:
-                self._score.add(outputs, program)
+            for outputs, _ in call.results:
+                self._score.add(outputs, call.program)
+        self.count(len(call.results))
+
+    def count(self, steps: int) -> None:
+        """Note that steps were done, and save if it is time."""
+        self._since += steps
         if self._due() and not self._progress.last:
             self.save()
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,15 @@ import numpy as np
 from fluid.core import warn
 from fluid.session.in_flight import InFlight
 from fluid.trainer.dispatch.waits import Waits
+from fluid.trainer.policy import Call, Policy
 
 
-class Losses:
+class Losses(Policy):
     """The losses of the steps that the device still works on; waits for them, and warns when one is not finite.
 
     Args:
       waits: where the seconds are noted for which it waits.
+      waited: called after it has waited for steps of a program, with the name of the program.
 
     Attributes:
       warned: whether one was not finite, so that a warning was given.
@@ -26,8 +29,9 @@ class Losses:
       >>> losses.wait_for_all()
     """
 
-    def __init__(self, waits: Waits) -> None:
+    def __init__(self, waits: Waits, waited: Callable[[str], None] | None = None) -> None:
         self._waits = waits
+        self._waited = waited
         self._in_flight: InFlight[tuple[Any, int, int, int]] = InFlight()
         self.warned = False
 
@@ -47,6 +51,13 @@ class Losses:
         """Whether the device has done all steps."""
         newest = self._in_flight.newest
         return newest is None or bool(newest[0].is_ready())
+
+    def after_steps(self, call: Call) -> None:
+        """Wait for the older half of the steps if too many are in flight."""
+        if self.wait_for_half():
+            self._waits.look(call.batches.seconds, self.idle)
+            if self._waited is not None:
+                self._waited(call.program)
 
     def wait_for_half(self) -> bool:
         """Wait for the older half of the steps if too many are in flight; return whether it has waited.

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -86,9 +87,9 @@ class Together:
             )
         return 1
 
-    def mark(self, program: str, steps: int, now: float) -> None:
-        """Note that the loop has waited for a step; see `Pace.mark`."""
-        self._paces[program].mark(steps, now)
+    def mark(self, program: str, steps: int) -> None:
+        """Note that the loop has waited for a step of a program; see `Pace.mark`."""
+        self._paces[program].mark(steps, time.perf_counter())
 
     def interrupt(self) -> None:
         """Leave the time since the last mark out."""

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from fluid.distributed import Group
 from fluid.reader.pipeline import Batches
+from fluid.trainer.policy import Call, Policy
+from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
 _NONE = "none"
@@ -12,7 +14,7 @@ _NONE = "none"
 log = logging.getLogger("fluid")
 
 
-class Agreement:
+class Agreement(Policy):
     """Has all processes of a training end it, and each epoch, after the same step; alone it has nothing to do.
 
     What one process is told, by `stop()`, `pause()` or a signal, ends the training of all. An epoch ends for all when
@@ -21,6 +23,7 @@ class Agreement:
     Args:
       group: of the processes.
       signals: that come to this one.
+      progress: the position of the training, which is told of the last minibatch of an epoch.
       told: whether this process was told to stop, and whether it shall then be possible to continue.
       stop: stops the training in this process.
       pause: pauses it.
@@ -28,21 +31,25 @@ class Agreement:
     Example:
       >>> from types import SimpleNamespace
       >>> from fluid.distributed import Group
-      >>> agreement = Agreement(Group(), Signals(), told=lambda: (False, False), stop=print, pause=print)
-      >>> agreement.after_step(epoch=0, step=1, batches=SimpleNamespace(ended=False))
-      False
+      >>> progress = Progress()
+      >>> agreement = Agreement(Group(), Signals(), progress, told=lambda: (False, False), stop=print, pause=print)
+      >>> agreement.after_steps(SimpleNamespace(batches=SimpleNamespace(ended=True)))
+      >>> progress.last
+      True
     """
 
     def __init__(
         self,
         group: Group,
         signals: Signals,
+        progress: Progress,
         told: Callable[[], tuple[bool, bool]],
         stop: Callable[[], None],
         pause: Callable[[], None],
     ):
         self._group = group
         self._signals = signals
+        self._progress = progress
         self._told = told
         self._stop = stop
         self._pause = pause
@@ -52,32 +59,24 @@ class Agreement:
         """Whether it must be known after each step if another minibatch comes, however long reading takes."""
         return self._group.size > 1
 
-    def before_epoch(self, epoch: int, batches: Batches) -> bool:
+    def before_epoch(self, batches: Batches) -> bool:
         """Agree on whether an epoch has a first step.
 
         Args:
-          epoch: its number.
           batches: its minibatches, the first of which was read.
 
         Returns:
           Whether the epoch ends here because another process has no minibatch, or one of other shapes.
         """
-        return self._group.size > 1 and self._agree(epoch, 0, batches) and not batches.ended
+        return self._group.size > 1 and self._agree(batches) and not batches.ended
 
-    def after_step(self, epoch: int, step: int, batches: Batches) -> bool:
-        """Agree after a step.
+    def after_steps(self, call: Call) -> None:
+        """Agree after a step on whether the epoch ends here."""
+        batches = call.batches
+        self._progress.last = batches.ended if self._group.size == 1 else self._agree(batches)
 
-        Args:
-          epoch: the number of the epoch.
-          step: how many of its steps are done.
-          batches: its minibatches, the next of which was read, unless training ends here.
-
-        Returns:
-          Whether the epoch ends here.
-        """
-        return batches.ended if self._group.size == 1 else self._agree(epoch, step, batches)
-
-    def _agree(self, epoch: int, step: int, batches: Batches) -> bool:
+    def _agree(self, batches: Batches) -> bool:
+        epoch, step = self._progress.epoch, self._progress.step
         here = [*self._told(), self._signals.told, _upcoming(batches)]
         told = self._group.exchange(f"what comes after step {step} of epoch {epoch}", here)
         stopping, pausing, signals, upcoming = ([each[i] for each in told] for i in range(4))

@@ -1,0 +1,44 @@
+"""Policies: what happens between two calls of the device in a training."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fluid.reader.pipeline import Batches
+from fluid.session import Results
+
+
+class Call(NamedTuple):
+    """One call of the device, after its handlers were told of it.
+
+    Attributes:
+      program: the name of the program that was trained.
+      results: of each step its outputs, and by name what handlers want to see.
+      batches: the pass over the minibatches; what comes next was read already, unless training ends here.
+    """
+
+    program: str
+    results: Sequence[tuple[Results, Results]]
+    batches: Batches
+
+
+class Policy:
+    """Acts between two calls of the device. The training runs no further than the nearest policy allows.
+
+    Example:
+      >>> class Every(Policy):
+      ...     done = 0
+      ...     def steps_ahead(self):
+      ...         return 5 - self.done % 5
+      ...     def after_steps(self, call):
+      ...         self.done += len(call.results)
+      >>> Every().steps_ahead()
+      5
+    """
+
+    def steps_ahead(self) -> float:
+        """Return how many steps may run in one call before this policy acts."""
+        return math.inf
+
+    def after_steps(self, call: Call) -> None:
+        """Act after the steps of one call."""

@@ -1,0 +1,88 @@
+"""The way of a minibatch from its reader to the end of its step: how many modules have it in their hands, as what."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import fluid
+from fluid.reader.adapters import Part
+from fluid.reader.pipeline import Batch
+from fluid.reader.resident import RowFeed, Rows
+
+MODULES = 14  # that a minibatch may pass
+X = np.ones((64, 4), "float32")
+Y = np.ones((64, 1), "float32")
+
+
+def program():
+    x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[1])
+    return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))
+
+
+def is_rows(value):
+    """Whether a value is a list of rows of the data."""
+    return isinstance(value, list) and bool(value) and type(value[0]) is tuple and np.shape(value[0][0]) == (4,)
+
+
+def kind_of(value):
+    """What a value is on the way of a minibatch; None for anything else."""
+    if isinstance(value, Batch):
+        return "Batch"
+    if isinstance(value, Part | Rows) or is_rows(value):
+        return "minibatch"
+    if isinstance(value, RowFeed):
+        return "arrays"
+    if isinstance(value, tuple | dict) and len(value) == 2:
+        columns = list(value.values()) if isinstance(value, dict) else value
+        if all(getattr(column, "shape", ())[1:] in ((4,), (1,)) for column in columns):
+            return "arrays" if isinstance(value, dict) else "minibatch"
+    return None
+
+
+class Watch(fluid.Handler):
+    """Watches, from the end of one step to the end of the next, who is given a minibatch or returns one."""
+
+    def __init__(self):
+        self.kinds = {}  # by module
+
+    def begin_step(self, event):
+        assert kind_of(event.feed) == "arrays"
+
+    def end_step(self, event):
+        if event.step == 2:
+            sys.setprofile(self._profile)
+        if event.step == 3:
+            sys.setprofile(None)
+
+    def _profile(self, frame, what, value):
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith("fluid.") or what not in ("call", "return"):
+            return
+        for each in [value] if what == "return" else list(frame.f_locals.values()):
+            if kind := kind_of(each):
+                self.kinds.setdefault(module, set()).add(kind)
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        fluid.reader.arrays((X, Y), batch_size=8),
+        fluid.reader.batch([(x, y) for x, y in zip(X, Y, strict=True)], 8),
+        fluid.reader.arrays((X, Y), batch_size=8, on_device=True),
+    ],
+    ids=["arrays", "rows", "on_device"],
+)
+def test_a_minibatch_passes_few_modules_and_changes_its_type_twice(reader):
+    watch = Watch()
+    before = sys.getprofile()
+    try:
+        fluid.Trainer(program, fluid.optimizer.SGD(0.1)).train(reader, handlers=[watch], progress=False)
+    finally:
+        sys.setprofile(before)
+    assert {"fluid.reader.pipeline", "fluid.trainer.loop", "fluid.trainer.events"} <= watch.kinds.keys()
+    assert len(watch.kinds) <= MODULES, sorted(watch.kinds)
+    assert set.union(*watch.kinds.values()) <= {"minibatch", "Batch", "arrays"}
+    # Behind the pipeline nobody knows what kind of minibatch it was.
+    after = [kinds for module, kinds in watch.kinds.items() if not module.startswith("fluid.reader.")]
+    assert set.union(*after) == {"Batch", "arrays"}
