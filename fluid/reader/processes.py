@@ -121,7 +121,8 @@ class _Slot:
             process.kill()
             process.join()
         code = process.exitcode
-        process.close()
+        with contextlib.suppress(ValueError):  # another thread that looks at all processes is just noting its end
+            process.close()
         return code
 
     def _start(self) -> worker.Channel:
