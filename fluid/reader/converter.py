@@ -65,6 +65,7 @@ class Converter:
         self._to = to
         self._only = None if only is None else frozenset(only)
         self._others = others
+        self._rows_of = next(iter(self.feeder.batched), None)
         self._columns: dict[int, dict[str, Any]] = {}  # of each data set on the device
         # The rows that were read together last, checked; None where something is wrong with them.
         self._together: Any = None
@@ -102,7 +103,7 @@ class Converter:
         """Return how many examples a feed has; 1 if no feed has one row for each."""
         if type(feed) is RowFeed:
             return len(feed.rows)
-        return examples_in(self.feeder.specs, feed)
+        return 1 if self._rows_of is None else int(feed[self._rows_of].shape[0])
 
     def _alone(self, minibatch: Any, index: int) -> Mapping[str, Any]:
         feed = self.feeder.feed(self._own(minibatch), index)

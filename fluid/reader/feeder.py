@@ -50,6 +50,9 @@ class Feeder:
       only: the names of the feeds that are read; the others may be there or not. All by default.
       trains: whether to warn of rows that are sorted by a class, which trains badly.
 
+    Attributes:
+      batched: the names of the feeds that are read and have one row for each example.
+
     Raises:
       ArgumentError: the order is empty, a feed is missing from it, or two feeds share a position.
       UnknownNameError: the order contains a name that is not declared.
@@ -88,7 +91,7 @@ class Feeder:
         self._alike = self._like_feeds() if feed_order is None else []
         self.sorted = SortedClasses(self._read.values() if trains else ())
         self._labels = [spec for spec in self._read.values() if spec.labels]
-        self._batched = [name for name, spec in self._read.items() if spec.shape[:1] == (None,)]
+        self.batched = [name for name, spec in self._read.items() if spec.shape[:1] == (None,)]
 
     def feed(self, minibatch: Any, batch_index: int | None = None) -> dict[str, Any]:
         """Check a minibatch and name its columns.
@@ -297,8 +300,8 @@ class Feeder:
             ) from error
 
     def _check_aligned(self, fed: Mapping[str, Any], where: str) -> None:
-        if len({fed[name].shape[0] for name in self._batched}) > 1:
-            shown = ", ".join(f"{name!r}: {fed[name].shape[0]}" for name in self._batched)
+        if len({fed[name].shape[0] for name in self.batched}) > 1:
+            shown = ", ".join(f"{name!r}: {fed[name].shape[0]}" for name in self.batched)
             raise errors.FeedError(
                 f"{_at(where)}found columns with different numbers of samples, {shown}, expected the same number in "
                 f"each. Row i of every column belongs to sample i: check how the columns are sliced"

@@ -8,10 +8,11 @@ or networks longer than a step takes can read further ahead in a thread: `fluid.
 """
 
 import itertools
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -35,8 +36,7 @@ class Position(NamedTuple):
     padding: Any
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class Batch(NamedTuple):
     """A minibatch as the feed of one program, on the device; or several minibatches for one call of the device.
 
     Attributes:
@@ -52,7 +52,7 @@ class Batch:
 
     feed: Any
     program: int = 0
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # tuples have a method of this name
     examples: int = 1
     before: Position | None = None
     after: Position | None = None
@@ -257,9 +257,10 @@ class Batches(Iterator[Batch]):
         Raises:
           Exception: it could not be read or converted.
         """
-        self.read_ahead()
         if not self._ready:
-            return None
+            self.read_ahead()
+            if not self._ready:
+                return None
         ready = self._ready[0]
         if isinstance(ready, Batch):
             return ready
@@ -272,24 +273,21 @@ class Batches(Iterator[Batch]):
             del ready  # its traceback holds this frame
 
     def take(self, limit: int = 1, room: int = 1) -> Batch:
-        """Return the next minibatch, or up to `limit` of those that are there and can go into one call with it.
+        """Return the minibatch of `peek`, or up to `limit` of those that are there and can go into one call with it.
 
         Args:
           limit: how many minibatches at most.
           room: how many there may be in other calls, which need not compile anew then.
         """
-        first = self.peek()
-        assert first is not None
         minibatches = self._alike(limit)
         for _ in minibatches:
             self._ready.popleft()
-        if len(minibatches) == 1:
-            feed = first.feed
-            return replace(first, feed=feed.arrays()) if type(feed) is RowFeed else first
         last = minibatches[-1]
+        if len(minibatches) == 1:
+            return last._replace(feed=last.feed.arrays()) if type(last.feed) is RowFeed else last
         seconds = sum(batch.seconds for batch in minibatches)
         feed = self._stack(minibatches, room)
-        return replace(last, feed=feed, count=len(minibatches), seconds=seconds, minibatches=minibatches)
+        return last._replace(feed=feed, count=len(minibatches), seconds=seconds, minibatches=minibatches)
 
     def stack_ahead(self, program: int, room: int) -> None:
         """Put the minibatches that are there for the next call on the device, if there are several of a program."""
@@ -317,7 +315,8 @@ class Batches(Iterator[Batch]):
         """Note that a minibatch was read, which is not converted yet."""
         if self._after is not None:
             now = self._pipeline.position()
-            self._before, self._after = self._after._replace(padding=now.padding), now
+            self._before = self._after if now.padding is None else Position(self._after.reader, now.padding)
+            self._after = now
 
     def _alike(self, limit: int) -> tuple[Batch, ...]:
         """The next minibatches, up to so many, that one call can take."""
@@ -335,7 +334,7 @@ class Batches(Iterator[Batch]):
     def _stack(self, minibatches: tuple[Batch, ...], room: int) -> Fed:
         """The feeds of several minibatches in one call; what was placed before them serves, if they are its first."""
         known, self._stacked = self._stacked, None
-        if known is None or known[1] != room or known[0][: len(minibatches)] != minibatches:
+        if known is None or known[1] != room or not all(map(operator.is_, minibatches, known[0])):
             fed = stacked([batch.feed for batch in minibatches], room, self._pipeline.place)
         else:
             fed = known[2]

@@ -176,11 +176,13 @@ def _call(run: Run, first: Batch, batches: Batches) -> Call:
     """
     progress, handlers, program = run.progress, run.handlers, run.programs[first.program]
     step, name = program.step, program.member.name
-    begun, compiled = progress.step, step.compiled
+    begun = progress.step
+    paced = name not in run.together.one_by_one
+    compiled = step.compiled if paced else 0
     chain = program.member.chain
     feed = first.feed if chain is None else chain(first.feed)
     asked = step.ask()
-    room, limit = _limit(run, program, first)
+    room, limit = _limit(run, program, first) if paced else (1, 1)
     handlers.in_flight = IN_FLIGHT if room == 1 else max(IN_FLIGHT, 2 * room)
     if handlers.hear(BeginStepEvent):
         handlers(BeginStepEvent(progress.epoch, begun, feed, first.seconds, asked, name))
@@ -191,7 +193,7 @@ def _call(run: Run, first: Batch, batches: Batches) -> Call:
     results = step(batch.feed if chain is None else feed, asked, batch.count)
     run.losses.add(_loss(results, program.loss_output), progress.epoch, begun, batch.count)
     progress.advance(batch)
-    if step.compiled > compiled:
+    if paced and step.compiled > compiled:
         run.together.interrupt()
     quick = batch.seconds < _SLOW and not progress.reads_once
     if quick:  # while the device works
@@ -231,8 +233,6 @@ def _tell(
 
 def _limit(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
     """For how many steps one call has room, and how many may run in the next one before somebody acts."""
-    if program.member.name in run.together.one_by_one:
-        return 1, 1
     room = run.together.room(program.member.program, first)
     if room == 1:
         return 1, 1
