@@ -334,7 +334,7 @@ class Batches(Iterator[Batch]):
     def _stack(self, minibatches: tuple[Batch, ...], room: int) -> Fed:
         """The feeds of several minibatches in one call; what was placed before them serves, if they are its first."""
         known, self._stacked = self._stacked, None
-        if known is None or known[1] != room or not all(map(operator.is_, minibatches, known[0])):
+        if known is None or known[1] != room or not _begins_with(known[0], minibatches):
             fed = stacked([batch.feed for batch in minibatches], room, self._pipeline.place)
         else:
             fed = known[2]
@@ -342,3 +342,7 @@ class Batches(Iterator[Batch]):
         if count not in self._counts:
             self._counts[count] = self._pipeline.place(np.int32(count))
         return replace(fed, count=self._counts[count])
+
+
+def _begins_with(known: Sequence[Batch], minibatches: Sequence[Batch]) -> bool:
+    return len(minibatches) <= len(known) and all(map(operator.is_, minibatches, known))
