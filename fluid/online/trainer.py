@@ -1,28 +1,31 @@
 """OnlineTrainer: a program that is trained on rows as they arrive, and never loses one that it has accepted."""
 
 import dataclasses
+import json
 import logging
 import math
 import os
 import pathlib
 import stat
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from fluid import errors
+from fluid import errors, protocol
 from fluid.core import fitting, whole_number
 from fluid.missing import SpelledElsewhere
-from fluid.online.accepting import AcceptsRows
 from fluid.online.control import Control
-from fluid.online.journal import Journal
+from fluid.online.journal import Accepted, Journal
 from fluid.online.minibatches import Minibatches
 from fluid.online.moving import MovingTest
 from fluid.online.publishing import Publisher
 from fluid.online.stream import Split
 from fluid.optimizer.base import OptimizerLike
 from fluid.paths import PathLike, local_path
+from fluid.reader.adapters import minibatches
+from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
-from fluid.remote.rows import RowFormat
+from fluid.remote.rows import Packed, RowFormat
 from fluid.serving.server import Host, checked_settings
 from fluid.serving.settings import Settings
 from fluid.storage import recognized
@@ -33,9 +36,12 @@ from fluid.trainer.handlers import Handlers, listed
 
 LOG = logging.getLogger("fluid.online")
 _KEPT = 3  # checkpoints
+_LONGEST_KEY = 128
+_PATIENCE = 1.0  # seconds
+Note = tuple[str, str] | None
 
 
-class OnlineTrainer(AcceptsRows, SpelledElsewhere):
+class OnlineTrainer(SpelledElsewhere):
     """Trains on rows as they arrive, in a thread of its own.
 
     A row that `send` has returned for is on disk. However often the process is killed and started again with the same
@@ -150,7 +156,9 @@ class OnlineTrainer(AcceptsRows, SpelledElsewhere):
             trainer = self._make()
             # Where a feed was declared is nothing for clients.
             specs = {name: dataclasses.replace(spec, site="") for name, spec in trainer.program.feeds.items()}
-            super().__init__(self._journal, RowFormat(specs, feed_order, max_steps), feed_order)
+            self.rows = RowFormat(specs, feed_order, max_steps)
+            order = dict(feed_order) if isinstance(feed_order, Mapping) else list(feed_order or ())
+            self._feed_order = None if feed_order is None else order
             stream = Minibatches(self._journal, self.rows, self._split)
             self._moving = MovingTest(stream.tested, window)
             around = [self._moving, *listed(handlers)]
@@ -158,6 +166,90 @@ class OnlineTrainer(AcceptsRows, SpelledElsewhere):
         except BaseException:
             self._journal.close()
             raise
+
+    def send(self, rows: Any, key: str | None = None, wait: float = 0.0) -> int:
+        """Accept rows; when this returns, they are on disk.
+
+        Args:
+          rows: a list of rows, a tuple of columns, or a dict of columns, as minibatches of `Trainer.train` are. They
+            are accepted or refused together.
+          key: tells these rows from all others; who does not know whether they were accepted sends them again with the
+            same key, and they are not added twice.
+          wait: seconds to wait for room when the journal is full.
+
+        Returns:
+          The position of the first one in the stream.
+
+        Raises:
+          FeedError, UnknownNameError: they do not fit; none was accepted.
+          JournalFullError: there is no room.
+          OnlineError: other rows had this key.
+          JournalError: they cannot be written; none was accepted.
+        """
+        return self.accept(self.rows.pack(rows), key, wait).first
+
+    def accept(self, packed: Packed, key: str | None = None, wait: float = 0.0, note: Note = None) -> Accepted:
+        """Accept rows that were checked already; see `send`.
+
+        Args:
+          packed: what `rows.pack` returned.
+          key: see `send`.
+          wait: see `send`.
+          note: a name and a value to write down together with them, see `Journal.append`.
+        """
+        if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable()):
+            raise errors.ArgumentError(f"a key has 1 to {_LONGEST_KEY} ASCII characters, found {key[:60]!r}")
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                return self._journal.append(packed.body, packed.head, packed.rows, key, note)
+            except errors.JournalFullError:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+                with self._journal.changed:
+                    self._journal.changed.wait(left)
+
+    def send_all(self, reader: ReaderLike, name: str = "reader") -> int:
+        """Accept the minibatches of one pass over a reader, waiting for room where there is none.
+
+        With the rows the position of the reader is written down. A program that is run again, and calls this again with
+        the same reader, continues after the last minibatch that was accepted; what has ended gives nothing more.
+
+        Args:
+          reader: as for `Trainer.train`.
+          name: of the stream; another name begins at the beginning.
+
+        Returns:
+          How many rows were accepted now.
+
+        Raises:
+          FeedError: data does not fit; what came before is accepted.
+          OnlineError: nothing is trained, so there will be no room.
+        """
+        source = minibatches(reader)
+        noted = self._journal.note(f"reader {name}")
+        if noted is not None:
+            source.restore(json.loads(noted))
+        count = 0
+        for minibatch in source():
+            packed = self.rows.pack(minibatch)
+            note = (f"reader {name}", json.dumps(source.state()))
+            accepted = None
+            while accepted is None:
+                try:
+                    accepted = self.accept(packed, wait=_PATIENCE, note=note)
+                except errors.JournalFullError:
+                    self._control.check_started()
+            count += packed.rows
+        return count
+
+    def signature(self) -> dict[str, Any]:
+        """What a client has to know in order to send rows: the feeds, and which field of a row is which."""
+        specs = self.rows.specs
+        found = protocol.Signature(specs, []).to_json()
+        columns = {name: spec.column for name, spec in specs.items() if spec.column is not None}
+        return {**found, "columns": columns, "feed_order": self._feed_order}
 
     def start(self) -> dict[str, Any]:
         """Begin to train, or go on from the newest checkpoint; nothing happens when that is so already.
@@ -310,9 +402,6 @@ class OnlineTrainer(AcceptsRows, SpelledElsewhere):
             )
         self._journal.passed(self._split.start(steps))
         return trainer
-
-    def _check_started(self) -> None:
-        self._control.check_started()
 
     def _after_step(self, steps: int) -> None:
         self._journal.passed(self._split.start(steps))
