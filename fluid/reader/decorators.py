@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -207,17 +207,17 @@ def compose(*readers: ReaderLike, check_alignment: bool = True) -> Reader:
 
     def iterate(epoch: int, start: int) -> Rows:
         with opened(many, epoch, start) as inner:
-            for number in itertools.count(start):
-                rows = [next(r, _MISSING) for r in inner] if check_alignment else _until_missing(inner)
-                ended = [i for i, row in enumerate(rows) if row is _MISSING]
-                if ended and check_alignment and len(ended) < len(many):
+            # Without the check nothing is read behind the first reader that has ended.
+            joined: Iterator[tuple[Any, ...]] = zip(*inner, strict=False)
+            if check_alignment:
+                joined = itertools.zip_longest(*inner, fillvalue=_MISSING)
+            for number, rows in enumerate(joined, start):
+                if ended := [i for i, row in enumerate(rows) if row is _MISSING]:
                     raise errors.ReaderError(
                         f"reader.compose was given readers of different lengths: found that number {ended[0]} "
                         f"(counting from 0) ended after {number} rows, expected as many as of the others; "
                         f"compose(..., check_alignment=False) stops at the shortest"
                     )
-                if ended:
-                    return
                 yield tuple(itertools.chain.from_iterable(r if isinstance(r, tuple) else (r,) for r in rows))
 
     return Reader(iterate, {"compose": [r.plan for r in many], "check_alignment": bool(check_alignment)})
@@ -344,13 +344,3 @@ def _filled(minibatch: list[Any]) -> list[Any]:
     """A minibatch in which a row of this process stands for those that other processes read."""
     mine = next((row for row in minibatch if row is not ELSEWHERE), None)
     return [mine if row is ELSEWHERE else row for row in minibatch]
-
-
-def _until_missing(rows: list[Rows]) -> list[Any]:
-    """One row of each reader, up to the first reader that has none."""
-    found = []
-    for reader in rows:
-        found.append(next(reader, _MISSING))
-        if found[-1] is _MISSING:
-            break
-    return found

@@ -116,7 +116,6 @@ def xmap(
       >>> list(xmap(str, [1, 2, 3], processes=1))
       ['1', '2', '3']
     """
-    del order
     function("reader.xmap", mapper)
     rows = as_reader("reader.xmap", reader)
     workers = _workers(process_num, processes)

@@ -76,14 +76,9 @@ class Fields:
         wanted = self.sources
         if repeated := [name for name in known if known.count(name) > 1 and (wanted is None or name in wanted)]:
             raise Misfit(f"two fields are called {repeated[0]!r}", "Give each a name of its own in the file")
-        if wanted is None:
-            wanted = [name for name in self.dtypes if name not in known]
-            missing = wanted
-        else:
-            missing = [name for name in wanted if name not in known]
-        if missing:
+        if missing := [name for name in (self.dtypes if wanted is None else wanted) if name not in known]:
             raise _missing(missing[0], known)
-        return known if self.sources is None else wanted
+        return known if wanted is None else wanted
 
     def pick(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The wanted fields of a row, under the wanted names, with the wanted dtypes.
@@ -164,9 +159,8 @@ def _converted(name: str, value: Any, dtype: Any) -> Any:
         raise _wrong(name, value, str(dtype))
     with np.errstate(over="ignore"):
         converted = array.astype(dtype)
-    if class_of(dtype) == "int" and not np.array_equal(converted, array):
-        raise _wrong(name, value, f"what fits into {dtype}")
-    if class_of(dtype) == "float" and np.any(np.isinf(converted) & np.isfinite(array)):
+    too_large = class_of(dtype) == "float" and np.any(np.isinf(converted) & np.isfinite(array))
+    if too_large or (class_of(dtype) == "int" and not np.array_equal(converted, array)):
         raise _wrong(name, value, f"what fits into {dtype}")
     return converted if converted.ndim else converted[()]
 

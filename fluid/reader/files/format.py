@@ -69,7 +69,6 @@ class Format(abc.ABC):
         Raises:
           ReaderError: a field is not there, or has a type that no feed has.
         """
-        del fields
         return [Piece(file)]
 
     @abc.abstractmethod
@@ -99,7 +98,6 @@ class Format(abc.ABC):
         Raises:
           ReaderError: as for `read`.
         """
-        del piece, number, fields
         row: Row = raw
         return row
 

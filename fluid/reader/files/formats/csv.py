@@ -24,7 +24,6 @@ class Csv(Format):
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The rows of a file."""
-        del skip
         name = piece.file.name
         pa = library("pyarrow", f"{name!r} is a file of comma separated values")
         csv = library("pyarrow.csv", f"{name!r} is a file of comma separated values")

@@ -20,13 +20,11 @@ class JsonLines(Format):
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The lines of a file."""
-        del skip, fields
         with piece.file.open() as stream:
             yield from filter(None, map(bytes.strip, lines(stream)))
 
     def decoded(self, raw: bytes, piece: Piece, number: int, fields: Fields) -> Row:
         """The object in a line."""
-        del fields
         try:
             row = json.loads(raw)
         except ValueError as error:

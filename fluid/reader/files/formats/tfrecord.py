@@ -43,7 +43,6 @@ class TFRecord(Format):
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The records of a file."""
-        del skip, fields
         library("google.protobuf", f"the records of {piece.file.name!r} are protobuf messages")
         with piece.file.open() as stream:
             for number, record in enumerate(records(stream, piece.file)):

@@ -16,7 +16,7 @@ from typing import IO, Any
 from fluid.reader.base import Rows
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row, broken
-from fluid.reader.files.formats import npy
+from fluid.reader.files.formats.npz import read_array
 
 KEY = "__key__"
 _Members = tuple[str, dict[str, tuple[str, bytes]]]  # the name of a row, and names and bytes of members by extension
@@ -26,7 +26,7 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "cls": int,
     "index": int,
     "json": json.loads,
-    "npy": lambda data: npy.read(io.BytesIO(data)),
+    "npy": lambda data: read_array(io.BytesIO(data)),
     "text": bytes.decode,
     "txt": bytes.decode,
 }
@@ -40,7 +40,6 @@ class WebDataset(Format):
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """The members of each row of a file."""
-        del skip
         wanted = fields.sources
         with piece.file.open() as opened:
             stream = _Watched(opened)
@@ -67,7 +66,6 @@ class WebDataset(Format):
 
     def decoded(self, raw: _Members, piece: Piece, number: int, fields: Fields) -> Row:
         """The fields of a row; the one whose fields have the name NAME has NAME as "__key__"."""
-        del fields
         key, members = raw
         values = {extension: _decoded(*member, piece, number) for extension, member in members.items()}
         return {KEY: key, **values}
