@@ -14,7 +14,6 @@ from fluid.missing import check_attributes
 from fluid.paths import PathLike
 from fluid.session import Results, check_fetch
 from fluid.session.in_flight import IN_FLIGHT
-from fluid.trainer.dispatch.waits import Waits
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -26,6 +25,7 @@ from fluid.trainer.events import (
     EventHandler,
     MeasuredEvent,
 )
+from fluid.trainer.losses import Waits
 
 _METHODS: dict[type, str] = {
     BeginTrainEvent: "begin_train",

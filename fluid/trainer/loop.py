@@ -15,7 +15,6 @@ from fluid.session.fused import SeveralResults
 from fluid.session.in_flight import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import NoCheckpoints
-from fluid.trainer.dispatch import Losses, Together
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -25,10 +24,12 @@ from fluid.trainer.events import (
     EndTrainEvent,
 )
 from fluid.trainer.handlers import Dispatcher
+from fluid.trainer.losses import Losses
 from fluid.trainer.policy import Call, Policy
 from fluid.trainer.programs import Member
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
+from fluid.trainer.steps_per_call import StepsPerCall
 from fluid.trainer.together.agreement import Agreement
 
 # Seconds that reading a minibatch may take for the loop to do it before it tells handlers of the end of a step.
@@ -66,7 +67,7 @@ class Run:
       agreement: has all processes take the same steps, where there are several.
       checkpoints: are told when something can be saved.
       signals: hold back Ctrl-C and SIGTERM until they can do no harm.
-      together: how many steps run in one call of the device.
+      steps_per_call: how many steps run in one call of the device.
       compile_ahead: begins to compile the step before the first minibatch is read, where its shapes are known.
       epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
     """
@@ -80,7 +81,7 @@ class Run:
     agreement: Agreement
     checkpoints: NoCheckpoints
     signals: Signals
-    together: Together
+    steps_per_call: StepsPerCall
     compile_ahead: Callable[[], None]
     epoch_metrics: Callable[[], Results]
 
@@ -177,7 +178,7 @@ def _call(run: Run, first: Batch, batches: Batches) -> Call:
     progress, handlers, program = run.progress, run.handlers, run.programs[first.program]
     step, name = program.step, program.member.name
     begun = progress.step
-    paced = name not in run.together.one_by_one
+    paced = name not in run.steps_per_call.one_by_one
     compiled = step.compiled if paced else 0
     chain = program.member.chain
     feed = first.feed if chain is None else chain(first.feed)
@@ -194,7 +195,7 @@ def _call(run: Run, first: Batch, batches: Batches) -> Call:
     run.losses.add(_loss(results, program.loss_output), progress.epoch, begun, batch.count)
     progress.advance(batch)
     if paced and step.compiled > compiled:
-        run.together.interrupt()
+        run.steps_per_call.interrupt()
     quick = batch.seconds < _SLOW and not progress.reads_once
     if quick:  # while the device works
         _read_ahead(run, batches, limit)
@@ -233,10 +234,10 @@ def _tell(
 
 def _limit(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
     """For how many steps one call has room, and how many may run in the next one before somebody acts."""
-    room = run.together.room(program.member.program, first)
+    room = run.steps_per_call.room(program.member.program, first)
     if room == 1:
         return 1, 1
-    ahead = run.together.ahead(*run.handlers.steps_ahead())
+    ahead = run.steps_per_call.ahead(*run.handlers.steps_ahead())
     return room, int(max(1, min(room, ahead, *(policy.steps_ahead() for policy in run.policies))))
 
 

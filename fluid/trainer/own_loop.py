@@ -16,7 +16,6 @@ from fluid.reader.prefetch import Feed, Feeds
 from fluid.session import Request, Results, Session
 from fluid.session.names import check_feed, split_names
 from fluid.trainer.asking import AskableStep
-from fluid.trainer.dispatch import Losses
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.evaluation.history import History, HistoryKeeper
 from fluid.trainer.events import (
@@ -28,6 +27,7 @@ from fluid.trainer.events import (
     EndTrainEvent,
 )
 from fluid.trainer.handlers import Dispatcher, Handlers, listed
+from fluid.trainer.losses import Losses
 from fluid.trainer.no_updates import NoUpdates
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, member_called

@@ -23,12 +23,12 @@ from fluid.trainer import loop
 from fluid.trainer.calls import Calls, Readers
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpointing import HasCheckpoints
-from fluid.trainer.dispatch import Losses, StepsPerDispatch, Together, compile_ahead
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import Interval
 from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Dispatcher, Handlers, listed
+from fluid.trainer.losses import Losses
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.predicting import Predicting
 from fluid.trainer.programs import (
@@ -52,6 +52,7 @@ from fluid.trainer.programs import (
 )
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.signals import Signals
+from fluid.trainer.steps_per_call import StepsPerCall, StepsPerDispatch, compile_ahead
 from fluid.trainer.together.agreement import Agreement
 from fluid.trainer.together.comparing import compare
 
@@ -173,7 +174,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         )
         self._inference = inference_program(infer_func, programs, self.session, precision)
         self._members = members_of(declared, programs, self.session)
-        self._together = Together(steps_per_dispatch, self._members, self.session)
+        self._steps_per_call = StepsPerCall(steps_per_dispatch, self._members, self.session)
         if len(programs) == 1:
             self.program = programs[0]
         self._stopping = False
@@ -294,12 +295,12 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             handlers=dispatcher,
             stopping=lambda: self._stopping,
             pausing=lambda: self._pausing,
-            losses=Losses(dispatcher.waits, lambda name: self._together.mark(name, dispatcher.done)),
+            losses=Losses(dispatcher.waits, lambda name: self._steps_per_call.mark(name, dispatcher.done)),
             agreement=agreement,
             checkpoints=checkpoints,
             signals=signals,
-            together=self._together,
-            compile_ahead=lambda: compile_ahead(self._members, steps, source, self._together),
+            steps_per_call=self._steps_per_call,
+            compile_ahead=lambda: compile_ahead(self._members, steps, source, self._steps_per_call),
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, readers)

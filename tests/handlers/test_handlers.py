@@ -17,7 +17,7 @@ import pytest
 import fluid
 from fluid import errors
 from fluid import handlers as H
-from fluid.trainer.dispatch import Waits
+from fluid.trainer.losses import Waits
 
 HANDLERS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "handlers.md"
 

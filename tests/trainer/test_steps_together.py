@@ -11,7 +11,7 @@ from fluid import errors
 from fluid.core import TRAIN
 from fluid.reader.stacked import Picks, Stack
 from fluid.session import BoundStep, Request
-from fluid.trainer.dispatch.pace import MOST, Pace
+from fluid.trainer.steps_per_call import MOST, Pace
 
 pytestmark = pytest.mark.usefixtures("optimized")
 LABELS = (np.arange(len(X)) % 5).astype("int64")
@@ -413,6 +413,6 @@ def test_wrong_numbers_and_programs_that_cannot():
         errors.ArgumentError, match=r"steps_per_dispatch=4: the program convolves has convolutions.*auto"
     ):
         fluid.Trainer(convolves, sgd, steps_per_dispatch=4)
-    assert fluid.Trainer(convolves, sgd, steps_per_dispatch="auto")._together._alone["convolves"]
+    assert fluid.Trainer(convolves, sgd, steps_per_dispatch="auto")._steps_per_call._alone["convolves"]
     with pytest.raises(errors.ArgumentError, match="the steps of several devices run one by one"):
         trainer(steps_per_dispatch=2, parallel=fluid.Mesh(data=1))

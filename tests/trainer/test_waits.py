@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fluid
-from fluid.trainer.dispatch import Losses
+from fluid.trainer.losses import Losses
 
 READING = 3.0
 STEP = 1.0

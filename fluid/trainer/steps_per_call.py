@@ -1,5 +1,6 @@
-"""Together: how many of the next steps run in one call of the device, without anybody seeing a difference."""
+"""Steps per call: how many of the next steps run in one call of the device, without anybody seeing a difference."""
 
+import contextlib
 import logging
 import math
 import time
@@ -11,8 +12,8 @@ from fluid.core import Program
 from fluid.distributed import group
 from fluid.reader.pipeline import Batch
 from fluid.session import Session
-from fluid.trainer.dispatch.pace import Pace
-from fluid.trainer.programs import Member
+from fluid.trainer.asking import AskableStep
+from fluid.trainer.programs import Member, Source, Turns
 
 log = logging.getLogger("fluid")
 
@@ -24,7 +25,16 @@ AUTO = "auto"
 _BYTES = 1 << 26
 
 
-class Together:
+# A call costs the host some tenths of a millisecond; in calls of about this many seconds that does not count any more.
+_CALL = 0.04
+# Steps that take longer than this gain nothing from company.
+_LONG = 0.0025
+MOST = 64
+# So many spans between two waits are measured; the quickest of them has no test, and no other process, in it.
+_SPANS = 3
+
+
+class StepsPerCall:
     """How many steps of each program of a Trainer go into one call.
 
     Args:
@@ -129,3 +139,70 @@ def _bytes_of(program: Program, batch: Batch) -> int:
     rows = batch.examples
     results = sum(4 * math.prod(rows if size is None else size for size in out.shape) for out in program.outputs)
     return results + batch.nbytes
+
+
+class Pace:
+    """Measures steps that run one by one, and says how many shall run in one call from then on.
+
+    Example:
+      >>> pace = Pace()
+      >>> for mark in range(4):
+      ...     pace.mark(steps=10 * mark, now=0.003 * mark)
+      >>> pace.together  # at 0.3 milliseconds each
+      64
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, float] | None = None
+        self._spans: list[float] = []
+        self._together = 1
+
+    @property
+    def together(self) -> int:
+        """How many steps: a power of two; 1 until that is known."""
+        return self._together
+
+    def mark(self, steps: int, now: float) -> None:
+        """Note that the loop has waited for a step.
+
+        Args:
+          steps: how many were started so far.
+          now: the time in seconds.
+        """
+        if self._last is not None and steps > self._last[0] and len(self._spans) < _SPANS:
+            self._spans.append((now - self._last[1]) / (steps - self._last[0]))
+            if len(self._spans) == _SPANS:
+                self._together = _worth_a_call(min(self._spans))
+        self._last = (steps, now)
+
+    def interrupt(self) -> None:
+        """Leave the time since the last mark out, as in which something was compiled."""
+        self._last = None
+
+
+def _worth_a_call(seconds: float) -> int:
+    """How many steps of so many seconds each are worth one call."""
+    return 1 if seconds >= _LONG else min(MOST, 2 ** math.ceil(math.log2(max(_CALL / max(seconds, 1e-9), 1))))
+
+
+def compile_ahead(
+    members: Sequence[Member], steps: Sequence[AskableStep], source: Source, steps_per_call: StepsPerCall
+) -> None:
+    """Begin to compile the step of a program, if its reader says which shapes it will be fed with.
+
+    A reader says so that has a `batch_size`, of a program whose data has fixed shapes. Otherwise, and where the first
+    call may have several steps, the step is compiled when its first minibatch is there.
+
+    Args:
+      members: the programs.
+      steps: the step of each.
+      source: what is going to be read.
+      steps_per_call: how many steps run in one call of the device.
+    """
+    if len(members) > 1 or isinstance(source, Turns) or steps[0].compiled or not source.batch_size:
+        return
+    feed = members[0].expected(source)
+    if feed is None or steps_per_call.room(members[0].program, Batch(feed, examples=source.batch_size)) > 1:
+        return
+    with contextlib.suppress(Exception):  # a mistake in the program is said by its first step, as ever
+        steps[0].compile_ahead(feed)
