@@ -64,14 +64,8 @@ class Parts(Stream):
 
     def _part(self, index: int, spans: Sequence[Span]) -> Iterate:
         """The rows of a part."""
-
-        def iterate(epoch: int, start: int) -> Rows:
-            left, dropped = order.behind(spans, start)
-            openers = [self._pieces.opener(span) for span in left]
-            yield from self._opened(openers, dropped)
-
         shuffling = None if self._shuffling is None else self._shuffling.of_part(index, self._parts)
-        return self._mixed(iterate, shuffling)
+        return self._mixed(self._rows(spans), shuffling)
 
 
 class _Part:

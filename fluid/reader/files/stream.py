@@ -13,8 +13,6 @@ from fluid.reader.files import order
 from fluid.reader.files.format import Piece, Span
 from fluid.reader.files.pieces import Pieces
 
-Opener = Callable[[], Rows]
-
 
 class Shuffling(NamedTuple):
     """How each pass gets an order of its own.
@@ -53,7 +51,7 @@ class Stream:
 
     def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
         """Decode the rows only that are needed, and where the order is that of the files open only their pieces."""
-        read = self._mixed(self._rows(size, wanted, raw=True), self._shuffling)
+        read = self._mixed(self._rows(None, size, wanted, raw=True), self._shuffling)
 
         def some(epoch: int, start: int) -> Rows:
             with contextlib.closing(read(epoch, start)) as inner:
@@ -62,18 +60,21 @@ class Stream:
 
         return some
 
-    def _rows(self, size: int = 1, wanted: Wanted = range, raw: bool = False) -> Iterate:
-        """The rows in the order of the pieces; ELSEWHERE in place of those of pieces without any that is needed."""
+    def _rows(
+        self, spans: Sequence[Span] | None = None, size: int = 1, wanted: Wanted = range, raw: bool = False
+    ) -> Iterate:
+        """The rows of spans, by default of all pieces; ELSEWHERE in place of those of spans of which none is needed."""
 
         def iterate(epoch: int, start: int) -> Rows:
-            left, dropped = order.behind(order.whole(self._ordered(epoch)), start)
+            left, dropped = order.behind(order.whole(self._ordered(epoch)) if spans is None else spans, start)
             # Which rows a buffer brings together is only known when all are there.
             needed = order.needed(left, size, wanted) if self._shuffling is None else [True] * len(left)
             openers = [
                 self._pieces.opener(span, raw) if is_needed else _elsewhere(span)
                 for span, is_needed in zip(left, needed, strict=True)
             ]
-            yield from self._opened(openers, dropped)
+            with contextlib.closing(order.in_parallel(openers, self._parallel)) as lists:
+                yield from itertools.islice(itertools.chain.from_iterable(lists), dropped, None)
 
         return iterate
 
@@ -81,18 +82,13 @@ class Stream:
         pieces = self._pieces.all()
         return pieces if self._shuffling is None else order.permuted(pieces, self._shuffling.seed, epoch)
 
-    def _opened(self, openers: Sequence[Opener], dropped: int) -> Rows:
-        """The rows that several functions give in lists, without the first ones."""
-        with contextlib.closing(order.in_parallel(openers, self._parallel)) as lists:
-            yield from itertools.islice(itertools.chain.from_iterable(lists), dropped, None)
-
     def _mixed(self, rows: Iterate, shuffling: Shuffling | None) -> Iterate:
         if shuffling is None or shuffling.buf_size == 1:  # which mixes files, not rows
             return rows
         return shuffled(Reader(rows, None), shuffling.buf_size, shuffling.seed).iterate
 
 
-def _elsewhere(span: Span) -> Opener:
+def _elsewhere(span: Span) -> Callable[[], Rows]:
     """A function that gives ELSEWHERE for each row, as the one that opens a piece gives its rows."""
 
     def rows() -> Rows:
