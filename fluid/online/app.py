@@ -77,21 +77,18 @@ class App:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._http(scope, receive, send)
-
-    async def _http(self, scope: Any, receive: Any, send: Any) -> None:
-        request = Request(scope, receive)
-        record = request.record
-        path = scope["path"] if scope["path"] in self._paths else ""
-        try:
-            reply = await self._reply(path, request)
-            record.status = reply.status
-            record.sent = len(reply.body)
-            await answer(send, reply)
-        finally:
-            record.end()
-            self._metrics.answered(path, record.status)
-            record.write()
+            request = Request(scope, receive)
+            record = request.record
+            path = scope["path"] if scope["path"] in self._paths else ""
+            try:
+                reply = await self._reply(path, request)
+                record.status = reply.status
+                record.sent = len(reply.body)
+                await answer(send, reply)
+            finally:
+                record.end()
+                self._metrics.answered(path, record.status)
+                record.write()
 
     async def _reply(self, path: str, request: Request) -> Reply:
         """The answer of a path, or the error that it raised."""

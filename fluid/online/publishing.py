@@ -41,15 +41,12 @@ class Publisher:
         names = (path.name for path in self.folder.iterdir() if _NUMBER.fullmatch(path.name))
         return max((int(name) for name in names if (self.folder / name / _FILE).is_file()), default=None)
 
-    def publish(self, trainer: Trainer, steps: int) -> int:
+    def publish(self, trainer: Trainer, steps: int) -> None:
         """Write a version; one that is there already stays as it is.
 
         Args:
           trainer: what is written.
           steps: training steps that it has done, which is the number of the version.
-
-        Returns:
-          The version.
 
         Raises:
           OnlineError: there is nothing yet, or a newer version of something else.
@@ -63,14 +60,13 @@ class Publisher:
                 f"only. Train first, or publish to another folder"
             )
         if newest == steps:
-            return steps
+            return
         try:
             self._write(trainer, steps)
+        except errors.FluidError:  # of which some are OSErrors
+            raise
         except OSError as error:
-            if isinstance(error, errors.FluidError):
-                raise
             raise errors.ArtifactError(f"cannot publish to {str(self.folder)!r}: {error.strerror}") from error
-        return steps
 
     def _write(self, trainer: Trainer, steps: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -87,7 +87,7 @@ def bucket_by_length(
         with contextlib.closing(rows.iterate(epoch, first * per_window * size)) as inner:
             for number in itertools.count(first):
                 held = list(itertools.islice(inner, per_window * size))
-                grouped = _sorted(held, length) if bounds is None else _grouped(held, length, bounds, size)
+                grouped = sorted(held, key=length) if bounds is None else _grouped(held, length, bounds, size)
                 longest = None if not held else grouped[-1] if bounds is None else max(held, key=length)
                 together = -(-len(held) // size)
                 cut = [Grouped(grouped[i : i + size], longest, together) for i in range(0, len(grouped), size)]
@@ -104,10 +104,6 @@ def bucket_by_length(
     return Reader(iterate, {**plan, "drop_last": bool(drop_last), "of": rows.plan}, batch_size=size)
 
 
-def _sorted(rows: list[Any], length: Callable[[Any], Any]) -> list[Any]:
-    return [row for _, _, row in sorted(((length(row), i, row) for i, row in enumerate(rows)), key=lambda t: t[:2])]
-
-
 def _grouped(rows: list[Any], length: Callable[[Any], Any], bounds: list[int], size: int) -> list[Any]:
     """Rows in the order of their minibatches: first those that fill minibatches of their group, then the others.
 
@@ -122,7 +118,7 @@ def _grouped(rows: list[Any], length: Callable[[Any], Any], bounds: list[int], s
         groups[bisect_left(bounds, length(row))].append(row)
     filling = [row for group in groups for row in group[: len(group) // size * size]]
     others = [row for group in groups for row in group[len(group) // size * size :]]
-    return filling + _sorted(others, length)
+    return filling + sorted(others, key=length)
 
 
 def _length(row: Any) -> int:
