@@ -16,10 +16,9 @@ from fluid.core import fitting, whole_number
 from fluid.missing import SpelledElsewhere
 from fluid.online.control import Control
 from fluid.online.journal import Accepted, Journal
-from fluid.online.minibatches import Minibatches
+from fluid.online.minibatches import Minibatches, Split
 from fluid.online.moving import MovingTest
 from fluid.online.publishing import Publisher
-from fluid.online.stream import Split
 from fluid.optimizer.base import OptimizerLike
 from fluid.paths import PathLike, local_path
 from fluid.reader.adapters import minibatches

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluid import errors
-from fluid.online.stream import Split
+from fluid.online.minibatches import Split
 
 
 @given(st.integers(1, 9), st.none() | st.integers(2, 9), st.integers(0, 40))
