@@ -10,11 +10,11 @@ from fluid import errors
 from fluid.core import TRAIN, fitting
 from fluid.handlers.nan_report import State, investigate
 from fluid.session import Request
+from fluid.session.finite import Health
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.asking import AskableStep, Asked
 from fluid.trainer.evaluation.means import on_host
 from fluid.trainer.evaluation.values import Every, Interval, number
-from fluid.trainer.health import Health
 
 
 class _Batch(NamedTuple):

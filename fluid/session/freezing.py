@@ -138,9 +138,6 @@ class Freezing:
             )
         for program, rules in self._rules.items():
             for rule, slots in zip(rules, self._scope.slots[program], strict=True):
-                arrays = {n: jax.ShapeDtypeStruct(*_shape(self._scope.specs[n])) for n in rule.parameters}
+                specs = {n: self._scope.specs[n] for n in rule.parameters}
+                arrays = {n: jax.ShapeDtypeStruct(spec.shape, spec.dtype) for n, spec in specs.items()}
                 rule.without(names).check(arrays, slots, self._members)
-
-
-def _shape(spec: Any) -> tuple[Any, Any]:
-    return spec.shape, spec.dtype

@@ -1,6 +1,7 @@
 """Values on demand: what was fed once, and what has been computed from it since."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fluid import errors
@@ -14,34 +15,27 @@ from fluid.session.seeds import Draw
 from fluid.session.step import Request, checked_mode
 
 
+@dataclass(eq=False)
 class Fed:
     """A feed of one program, and the values that were computed from it.
 
-    A value is computed when it is asked for first, and kept while the arrays of the scope are the same.
+    A value is computed when it is first requested, and kept while the arrays of the scope are the same.
 
-    Args:
+    Attributes:
       program: the program.
       mode: "train" or "test"; either changes nothing.
       feeds: arrays by name, as a step takes them.
-      overrides: what takes the place of other values, by name.
+      overrides: arrays that replace other values, by name.
       draw: the random key of all values, see `Session.draw`; None for that of the next training step.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        mode: str,
-        feeds: Mapping[str, Any],
-        overrides: Mapping[str, Any],
-        draw: Draw | None = None,
-    ):
-        self._program = program
-        self._mode = mode
-        self._feeds = feeds
-        self._overrides = overrides
-        self._draw = draw
-        self._kept: dict[str, Any] = {}
-        self._arrays: dict[str, Any] = {}  # those that the kept values were computed from
+    program: Program
+    mode: str
+    feeds: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+    draw: Draw | None
+    _kept: dict[str, Any] = field(default_factory=dict, init=False)
+    _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # those that the kept values were computed from
 
     def value(self, fetch: Fetch, scope: Scope, bind: Callable[[Program, Request], BoundStep]) -> Any:
         """A value, or Results of several; see `Session.value`.
@@ -51,12 +45,12 @@ class Fed:
           scope: the arrays.
           bind: makes the compiled step of a request.
         """
-        names = check_fetch(self._program, fetch)
+        names = check_fetch(self.program, fetch)
         with scope.lock:
             self._forget_old(scope)
             if missing := tuple(name for name in names if name not in self._kept):
-                request = Request(self._mode, missing, tuple(self._feeds), tuple(self._overrides), updates=False)
-                values = bind(self._program, request)(self._feeds, self._overrides, self._draw)
+                request = Request(self.mode, missing, tuple(self.feeds), tuple(self.overrides), updates=False)
+                values = bind(self.program, request)(self.feeds, self.overrides, self.draw)
                 self._kept.update(zip(missing, values, strict=True))
         found = [self._kept[name] for name in names]
         return found[0] if isinstance(fetch, str) and not is_glob(fetch) else Results(found, names)

@@ -112,12 +112,11 @@ class Rates:
 
     def state(self) -> dict[str, Any]:
         """Float32 scalars by name, one for each rate that is set: none for a training with the rates as declared."""
-        rates = {name: self._set[program][i] for name, (program, i) in self._names().items()}
-        return {name: self._place(np.float32(rate)) for name, rate in rates.items() if rate is not None}
+        return {name: self._place(np.float32(rate)) for name, rate in self._named().items() if rate is not None}
 
     def optional(self, names: Iterable[str]) -> list[str]:
         """Which of the names that a file holds are those of rates, whether they are set here or not."""
-        known = self._names()
+        known = self._named()
         return [name for name in names if name in known]
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -126,9 +125,9 @@ class Rates:
             found = [state.get(f"{PREFIX}{program}/{i}") for i in range(len(rules))]
             self.put(program, [None if value is None else _number(value) for value in found])
 
-    def _names(self) -> dict[str, tuple[str, int]]:
-        every = ((program, i) for program, rules in self._rules.items() for i in range(len(rules)))
-        return {f"{PREFIX}{program}/{i}": (program, i) for program, i in every}
+    def _named(self) -> dict[str, float | None]:
+        """Return for each `minimize` of all programs the rate that was set, or None, by its name in files."""
+        return {f"{PREFIX}{program}/{i}": rate for program, its in self._set.items() for i, rate in enumerate(its)}
 
     def _scalar(self, rate: Any) -> jax.Array:
         # A Python number, so that the scalar is weakly typed: parameters of half precision stay what they are.

@@ -16,7 +16,7 @@ from fluid.storage import parts
 from fluid.storage.folder import Folder
 from fluid.storage.parts import in_all, write_together
 from fluid.storage.seal import checksums
-from fluid.trainer.checkpoint.writer import Snapshot, Writer
+from fluid.trainer.checkpoint.writer import Writer
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def saved(folder, steps, timeout=20, without=None):
         writer = Writer(folder, 2, None, group)
         for step in steps:
             arrays = {"index": np.int64(group.index)}
-            writer.start(Snapshot(step, arrays, lambda: {"epoch": 0}, None, [], [], {}))
+            writer.start(step, arrays, lambda: {"position": {"epoch": 0}})
             writer.wait()
         return writer.base, writer.known
 

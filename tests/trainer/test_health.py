@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fluid.trainer.health import Health
+from fluid.session.finite import Health
 
 DTYPES = ["float32", "float16", "bfloat16", "complex64"]
 

@@ -1,7 +1,7 @@
 """Checkpoints while training: when to save, what to keep, and how to restore it."""
 
 import contextlib
-import importlib
+import importlib.metadata
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,17 +12,19 @@ import jax
 from fluid import errors
 from fluid.core import Program, own_array
 from fluid.distributed import group
+from fluid.distributed.arrays import is_here
 from fluid.session import Session
+from fluid.session.finite import Health
 from fluid.session.saving import names_here, origins_of
+from fluid.storage import packed
 from fluid.storage.folder import newest_whole
 from fluid.storage.remote import folder_of
 from fluid.trainer.checkpoint.config import CheckpointConfig
 from fluid.trainer.checkpoint.match import check_checkpoint, check_seed, describe_optimizers, digests_of
 from fluid.trainer.checkpoint.score import BestMeasured, Score
-from fluid.trainer.checkpoint.shared import check_shared, on_host, read_onto
-from fluid.trainer.checkpoint.writer import Snapshot, Writer
+from fluid.trainer.checkpoint.shared import check_shared
+from fluid.trainer.checkpoint.writer import Writer
 from fluid.trainer.handlers import Handler
-from fluid.trainer.health import Health
 from fluid.trainer.policy import Call, Policy
 from fluid.trainer.resume import Progress
 
@@ -280,9 +282,14 @@ class Checkpoints(NoCheckpoints):
             return
         self._since = 0
         score = None if self._score is None else self._score.take(step)
-        optimizers, digests = describe_optimizers(self._programs), digests_of(self._programs)
-        origins = origins_of(self._session.programs)
-        self._writer.start(Snapshot(step, arrays, self._progress.snapshot(), score, optimizers, digests, origins))
+        described = {
+            "score": score,
+            "optimizers": describe_optimizers(self._programs),
+            "digests": digests_of(self._programs),
+            "origins": packed(origins_of(self._session.programs)),
+        }
+        position = self._progress.snapshot()
+        self._writer.start(step, arrays, lambda: {"position": position(), **described, "versions": _versions()})
 
     def wait(self) -> None:
         """Wait until the last save is complete."""
@@ -343,16 +350,21 @@ class Checkpoints(NoCheckpoints):
         return chosen
 
     def _arrays(self) -> dict[str, Any]:
-        """All of the session: on the host, or of several processes where it lies, as none of them has all parts."""
+        """Return all arrays of the session: on the host; in several processes on the devices, which share them.
+
+        On a CPU they share memory with the arrays, and XLA copies what a step would donate.
+        """
         state = self._session.state()
-        return on_host(state) if self._group.size == 1 else state
+        if self._group.size > 1:
+            return state
+        return dict(zip(state, jax.device_get(list(state.values())), strict=True))
 
     def _read(self, step: int) -> dict[str, Any]:
         """The arrays of a step: on the host; and those of which other processes have parts, where they shall lie."""
         try:
-            places = read_onto(self._session.state())
+            shared = {n: a.sharding for n, a in self._session.state().items() if a.size and not is_here(a)}
             here = names_here(self._session.programs, self.folder.meta(step)["arrays"])
-            divided = {there: places[name] for there, name in here.items() if name in places}
+            divided = {there: shared[name] for there, name in here.items() if name in shared}
             found = self.folder.arrays(step, divided)
             for name in divided:  # one copy at a time, since a training step can donate copies only
                 found[name] = own_array(found[name])
@@ -362,6 +374,11 @@ class Checkpoints(NoCheckpoints):
                 f"checkpoint {step} in {self.folder.name!r} is whole, but Orbax cannot read it: {error}; read it "
                 f"with the versions that wrote it: {self.folder.meta(step).get('versions')}"
             ) from error
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the libraries that write checkpoints."""
+    return {name: importlib.metadata.version(name) for name in ("jax", "orbax-checkpoint")}
 
 
 def _check_loop(position: Mapping[str, Any] | None, own_loop: bool, here: str) -> None:

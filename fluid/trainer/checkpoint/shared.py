@@ -1,29 +1,10 @@
-"""Where the arrays of checkpoints come from and go to, and whether all processes see the same folder."""
+"""A check that all processes see one folder of checkpoints."""
 
 import secrets
-from collections.abc import Mapping
-from typing import Any
-
-import jax
-import numpy as np
 
 from fluid import errors
 from fluid.distributed import Group
-from fluid.distributed.arrays import is_here
 from fluid.storage.folder import Folder
-
-
-def on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Copies on the host. On a CPU they share memory with the arrays, and XLA copies what a step would take over."""
-    for value in arrays.values():
-        if isinstance(value, jax.Array):
-            value.copy_to_host_async()
-    return {name: np.asarray(value) for name, value in arrays.items()}
-
-
-def read_onto(arrays: Mapping[str, Any]) -> dict[str, jax.sharding.Sharding]:
-    """Where the arrays of a session lie that have elements and are divided among processes, by name."""
-    return {name: value.sharding for name, value in arrays.items() if value.size and not is_here(value)}
 
 
 def check_shared(folder: Folder, group: Group) -> None:

@@ -1,47 +1,22 @@
 """Writes checkpoints in a thread of each process, so that training goes on meanwhile."""
 
-import importlib.metadata
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from fluid import errors
-from fluid.core import Origin
 from fluid.distributed import Group
-from fluid.storage import packed
+from fluid.session.finite import Health
 from fluid.storage.folder import Folder
 from fluid.storage.parts import in_first, write_together
 from fluid.trainer.checkpoint.score import Score
-from fluid.trainer.health import Health
 
 log = logging.getLogger("fluid")
 
 
-class Snapshot(NamedTuple):
-    """What one checkpoint will hold.
-
-    Attributes:
-      step: training steps done.
-      arrays: everything of the session by name: alone on the host, in several processes where it lies.
-      position: gives the position of training, as JSON; called in the thread, as it takes a while.
-      score: what `Score.take` gave, or None.
-      optimizers: what `describe_optimizers` gave.
-      digests: what `digests_of` gave.
-      origins: where parameters with automatic names come from, by name.
-    """
-
-    step: int
-    arrays: Mapping[str, Any]
-    position: Callable[[], dict[str, Any]]
-    score: dict[str, Any] | None
-    optimizers: list[str]
-    digests: list[str]
-    origins: Mapping[str, Origin]
-
-
 class Writer:
-    """Writes snapshots to a folder, one at a time, each in a thread of its own.
+    """Writes checkpoints to a folder, one at a time, each in a thread of its own.
 
     While a thread runs, the attributes and the folder are that thread's alone: everybody else calls `wait` first. In
     several processes each has such a thread, and these agree on what becomes of a checkpoint while training goes on.
@@ -81,13 +56,19 @@ class Writer:
         self._health = health
         self._unhealthy = False
 
-    def start(self, snapshot: Snapshot) -> None:
-        """Begin to write; an earlier snapshot must be complete. A failure is logged, and training goes on.
+    def start(self, step: int, arrays: Mapping[str, Any], meta: Callable[[], dict[str, Any]]) -> None:
+        """Begin to write; an earlier checkpoint must be complete. A failure is logged, and training goes on.
 
-        Returns when the next training step may take over the arrays of the snapshot.
+        Returns when the next training step may donate the arrays.
+
+        Args:
+          step: training steps done.
+          arrays: all arrays of the session by name: on the host; in several processes on their devices.
+          meta: returns the JSON beside the arrays; called in the thread, as it takes a while.
         """
         copied = threading.Event()
-        self._thread = threading.Thread(target=self._write, args=(snapshot, copied.set), name="fluid-checkpoint")
+        arguments = (step, arrays, meta, copied.set)
+        self._thread = threading.Thread(target=self._write, args=arguments, name="fluid-checkpoint")
         self._thread.start()
         if self._group.size > 1:
             copied.wait()
@@ -108,19 +89,24 @@ class Writer:
             self._thread.join()
             self._thread = None
 
-    def _write(self, snapshot: Snapshot, copied: Callable[[], None]) -> None:
-        step = snapshot.step
+    def _write(
+        self,
+        step: int,
+        arrays: Mapping[str, Any],
+        meta: Callable[[], dict[str, Any]],
+        copied: Callable[[], None],
+    ) -> None:
         self.lost = None
         try:
-            if complaint := self._health.complaint(snapshot.arrays):
+            if complaint := self._health.complaint(arrays):
                 self._refuse(step, complaint)
                 return
             self._unhealthy = False
             in_first(self._group, "checkpoints that were undone", lambda: self._set_undone_aside(step))
             if self._group.size == 1:
-                self._folder.write(step, snapshot.arrays, _meta(snapshot))
+                self._folder.write(step, arrays, meta())
             else:
-                write_together(self._folder, step, snapshot.arrays, lambda: _meta(snapshot), self._group, copied)
+                write_together(self._folder, step, arrays, meta, self._group, copied)
             self.base = step
             self.known.add(step)
             self.known = set(in_first(self._group, "checkpoints that are too many", self._delete_old))
@@ -160,16 +146,3 @@ class Writer:
             if step != best:
                 self._folder.delete(step)
         return self._folder.steps()
-
-
-def _meta(snapshot: Snapshot) -> dict[str, Any]:
-    """What a checkpoint says of itself, beside its arrays."""
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "orbax-checkpoint")}
-    return {
-        "position": snapshot.position(),
-        "score": snapshot.score,
-        "optimizers": snapshot.optimizers,
-        "digests": snapshot.digests,
-        "origins": packed(snapshot.origins),
-        "versions": versions,
-    }

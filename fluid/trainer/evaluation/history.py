@@ -1,5 +1,6 @@
 """History: what a training measured, epoch by epoch; and the handler that gathers it."""
 
+import functools
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from fluid.trainer.evaluation.means import TrainingMeans
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, number, scalars_of, spans
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
-from fluid.trainer.progress.place import in_notebook
+from fluid.trainer.progress.status import in_notebook
 
 # The columns of every history, and what they hold.
 OWN_COLUMNS = {"epoch": "the number of the epoch", "step": "the training steps done"}
@@ -273,16 +274,14 @@ class _Late(Sequence[Any]):
 
     def __init__(self, means: TrainingMeans):
         self._means = means
-        self._values: list[float] | None = None
 
     def __getitem__(self, index: Any) -> Any:
-        return self._read()[index]
+        return self._values[index]
 
     def __len__(self) -> int:
         return len(self._means.names)
 
-    def _read(self) -> list[float]:
-        if self._values is None:
-            found = self._means.read()
-            self._values = [found.get(name, math.nan) for name in self._means.names]
-        return self._values
+    @functools.cached_property
+    def _values(self) -> list[float]:
+        found = self._means.read()
+        return [found.get(name, math.nan) for name in self._means.names]

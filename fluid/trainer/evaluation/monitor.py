@@ -11,11 +11,11 @@ import numpy as np
 from fluid import errors
 from fluid.core import fitting, warn, warn_once
 from fluid.paths import PathLike, local_path
+from fluid.session.finite import Health
 from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.means import Averaging, on_host
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, known_values, number
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent
-from fluid.trainer.health import Health
 
 # Names of values that are shares of 1, unless they are in percent.
 _FRACTION = re.compile(r"(^|[_/])(acc|accuracy|auc|precision|recall|f1|map|iou)", re.IGNORECASE)

@@ -19,8 +19,7 @@ from fluid.trainer.events import (
     EndTrainEvent,
     MeasuredEvent,
 )
-from fluid.trainer.progress.place import in_notebook, interactive
-from fluid.trainer.progress.status import Status, ending
+from fluid.trainer.progress.status import Status, ending, in_notebook, interactive
 from fluid.trainer.progress.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -75,8 +74,7 @@ class ProgressBar(Averaging):
         if not (self._show and self._notebook):
             yield
             return
-        from fluid.trainer.progress.messages import Messages
-        from fluid.trainer.progress.notebook import Notebook
+        from fluid.trainer.progress.notebook import Messages, Notebook
 
         with Messages() as messages:
             notebook = Notebook(messages.lines)
@@ -116,7 +114,7 @@ class ProgressBar(Averaging):
             return
         super().end_step(event)
         self._status.step = event.step + 1
-        self._status.clock.steps += 1
+        self._status.counted += 1
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._interval
@@ -169,7 +167,7 @@ class ProgressBar(Averaging):
         if compilation is not None:
             self._ticker.start()
         else:
-            self._status.clock.lose(self._ticker.stop())
+            self._status.lost += self._ticker.stop()
             self._status.compiling = None
 
     def _tick(self, seconds: float) -> None:

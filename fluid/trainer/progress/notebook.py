@@ -1,6 +1,7 @@
 """The progress of a training in a notebook: one table that is updated, however long training goes on."""
 
 import html
+import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,39 @@ _MESSAGE = "margin: 0.3em 0; opacity: 0.85"
 _RUNNING = "#3b82c4"
 _GOOD = "#3a9d5d"
 _BAD = "#d0493c"
+
+
+class Messages(logging.Handler):
+    """Takes the warnings of the log "fluid" inside `with messages:`, which would go to standard error otherwise.
+
+    Handlers that the user has given to that log, or to the root, get them as before.
+
+    Attributes:
+      lines: what was logged, each line once.
+
+    Example:
+      >>> with Messages() as messages:
+      ...     logging.getLogger("fluid").warning("training continues")
+      >>> messages.lines
+      ['training continues']
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def __enter__(self) -> "Messages":
+        logging.getLogger("fluid").addHandler(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        logging.getLogger("fluid").removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message. It may come from a signal handler in the middle of a drawing, so nothing is drawn here."""
+        message = record.getMessage()
+        if message not in self.lines:
+            self.lines.append(message)
 
 
 class _Row(NamedTuple):
@@ -103,8 +137,8 @@ def _line(status: Status) -> str:
     parts = [f"epoch {status.epoch + 1} of {status.num_epochs}", steps]
     if status.compiling is not None:
         return ", ".join([*parts, f"compiling {duration(status.compiling)}"])
-    if status.clock.steps:
-        parts.append(f"{status.clock.speed:.3g} steps/s")
+    if status.counted:
+        parts.append(f"{status.speed:.3g} steps/s")
     if status.left is not None:
         parts.append(f"{duration(status.left)} left")
     return ", ".join([*parts, *([status.note] if status.note else [])])

@@ -1,5 +1,6 @@
-"""What a view of a training shows, and the words for it."""
+"""The status of a training, the words for it, and where it is shown: on a terminal, in a notebook or nowhere."""
 
+import sys
 import time
 from dataclasses import dataclass, field
 
@@ -18,7 +19,9 @@ class Status:
       values: the scalars of the program over the steps of this epoch so far, and then what was announced.
       compiling: for how many seconds XLA has been compiling; None while it is not.
       note: what else there is to say of the epoch.
-      clock: since when, and how many steps were done since.
+      counted: steps done since `begun`, which the speed is computed from.
+      lost: seconds since `begun` in which XLA compiled, and which the speed does not count.
+      begun: when this training began, by `time.monotonic`.
     """
 
     num_epochs: int = 0
@@ -28,7 +31,9 @@ class Status:
     values: dict[str, float] = field(default_factory=dict)
     compiling: float | None = None
     note: str = ""
-    clock: "Clock" = field(default_factory=lambda: Clock())
+    counted: int = 0
+    lost: float = 0.0
+    begun: float = field(default_factory=time.monotonic)
 
     @property
     def fraction(self) -> float:
@@ -37,40 +42,23 @@ class Status:
         return min((self.epoch + within) / self.num_epochs, 1) if self.num_epochs else 1.0
 
     @property
-    def left(self) -> float | None:
-        """For how many seconds training will go on; None where that is not known."""
-        if self.total is None or not self.clock.steps:
-            return None
-        missing = max((self.num_epochs - self.epoch) * self.total - self.step, 0)
-        return missing / self.clock.speed if self.clock.speed else None
-
-
-class Clock:
-    """The speed of a training: compilations and the time between calls are not counted.
-
-    Attributes:
-      steps: done since the clock began.
-    """
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._begun = time.monotonic()
-        self._lost = 0.0
-
-    @property
     def seconds(self) -> float:
-        """Since the clock began."""
-        return time.monotonic() - self._begun
+        """The time since this training began."""
+        return time.monotonic() - self.begun
 
     @property
     def speed(self) -> float:
-        """Steps in a second."""
-        worked = self.seconds - self._lost
-        return self.steps / worked if worked > 0 else 0.0
+        """The number of steps in a second."""
+        worked = self.seconds - self.lost
+        return self.counted / worked if worked > 0 else 0.0
 
-    def lose(self, seconds: float) -> None:
-        """Do not count some seconds, in which XLA compiled."""
-        self._lost += seconds
+    @property
+    def left(self) -> float | None:
+        """The number of seconds for which training will go on; None while that is not known."""
+        if self.total is None or not self.counted:
+            return None
+        missing = max((self.num_epochs - self.epoch) * self.total - self.step, 0)
+        return missing / self.speed if self.speed else None
 
 
 def duration(seconds: float) -> str:
@@ -97,5 +85,18 @@ def ending(event: EndTrainEvent, status: Status) -> str:
         return f"interrupted {where}"
     if event.error is not None:
         return f"{type(event.error).__name__} {where}"
-    took = f"after {duration(status.clock.seconds)}"
+    took = f"after {duration(status.seconds)}"
     return f"stopped {where}, {took}" if event.stopped else f"{status.num_epochs} epochs done {took}"
+
+
+def interactive() -> bool:
+    """Return whether standard error is a terminal, or this is a notebook."""
+    return in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def in_notebook() -> bool:
+    """Return whether this runs in a notebook, such as those of JupyterLab, VS Code and Colab."""
+    if "IPython" not in sys.modules:
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return getattr(shell, "kernel", None) is not None
