@@ -73,7 +73,7 @@ class Converter:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether a feed has rows of any length."""
+        """Return whether a feed has rows of any length."""
         return any(spec.lod_level for spec in self.feeder.specs.values())
 
     def __call__(self, minibatch: Any, index: int) -> Mapping[str, Any]:
@@ -208,7 +208,7 @@ def examples_in(specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> int:
 
 
 def _of_members(arrays: Sequence[Any], name: str, index: int) -> np.ndarray:
-    """The same feed of all members, stacked behind the batch."""
+    """Stack one feed of all members behind the batch."""
     shapes = {np.shape(array) for array in arrays}
     if len(shapes) > 1:
         raise errors.FeedError(
@@ -219,7 +219,7 @@ def _of_members(arrays: Sequence[Any], name: str, index: int) -> np.ndarray:
 
 
 def _without(minibatch: Any, names: frozenset[str]) -> Any:
-    """A minibatch of named columns, or of rows with named fields, without those that belong to other programs.
+    """Leave columns of other programs out of a minibatch of named columns, or of rows with named fields.
 
     Example:
       >>> _without({"image": 1, "noise": 2}, frozenset(["image"]))

@@ -61,7 +61,7 @@ class Batch(NamedTuple):
 
     @property
     def each(self) -> tuple["Batch", ...]:
-        """The minibatches, each as a Batch of its own."""
+        """Each minibatch as a Batch of its own."""
         return self.minibatches or (self,)
 
     @property
@@ -77,17 +77,17 @@ class Source(Protocol):
 
     @property
     def reads_once(self) -> bool:
-        """Whether the user gave an iterator, which cannot be started anew."""
+        """True for an iterator of the user, which cannot be started anew."""
 
     @property
     def ready(self) -> bool:
-        """Whether the next minibatch can be read now."""
+        """True if the next minibatch can be read now."""
 
     def __call__(self) -> Iterator[Any]:
         """Start the next pass."""
 
     def state(self) -> dict[str, Any]:
-        """The position after the minibatch that was given last, as JSON."""
+        """Return the position after the minibatch that was given last, as JSON."""
 
     def restore(self, state: Mapping[str, Any]) -> Any:
         """Continue the next pass at a position."""
@@ -160,7 +160,7 @@ class InputPipeline:
             converter.feeder.buckets.restore(its)
 
     def convert(self, item: Any, index: int) -> tuple[Any, int, int]:
-        """Return the feed of what the source gave, the index of its program, and the number of examples.
+        """Convert an item of the source to a feed, the index of its program, and the number of its examples.
 
         Args:
           item: a minibatch; with several programs the index of one and its minibatch.
@@ -210,22 +210,22 @@ class Batches(Iterator[Batch]):
 
     @property
     def ended(self) -> bool:
-        """Whether the reader has ended and every minibatch was given."""
+        """True if the reader has ended and every minibatch was given."""
         return self._ended and not self._ready
 
     @property
     def waiting(self) -> int:
-        """How many minibatches were read and not given yet."""
+        """Number of minibatches that were read and not given yet."""
         return len(self._ready)
 
     @property
     def upcoming(self) -> Batch | None:
-        """The next minibatch, if it is there already and could be converted."""
+        """The next minibatch if it is read and converted already, else None."""
         first = self._ready[0] if self._ready else None
         return first if isinstance(first, Batch) else None
 
     def read_ahead(self, count: int = 1) -> None:
-        """Read and convert the next minibatch, unless so many were read ahead already; raises interrupts only.
+        """Read and convert the next minibatch, unless `count` minibatches wait already; raise interrupts only.
 
         Nothing is read behind a minibatch that could not be read or converted.
         """
@@ -319,7 +319,7 @@ class Batches(Iterator[Batch]):
             self._after = now
 
     def _alike(self, limit: int) -> tuple[Batch, ...]:
-        """The next minibatches, up to so many, that one call can take."""
+        """Return the next minibatches, `limit` at most, that one call can take."""
         first = self._ready[0]
         assert isinstance(first, Batch)
         if limit == 1:
@@ -332,7 +332,7 @@ class Batches(Iterator[Batch]):
         return (first, *found[: alike(first.feed, (batch.feed for batch in found))])
 
     def _stack(self, minibatches: tuple[Batch, ...], room: int) -> Fed:
-        """The feeds of several minibatches in one call; what was placed before them serves, if they are its first."""
+        """Stack minibatches for one call, unless `stack_ahead` has stacked them already."""
         known, self._stacked = self._stacked, None
         if known is None or known[1] != room or not _begins_with(known[0], minibatches):
             fed = stacked([batch.feed for batch in minibatches], room, self._pipeline.place)

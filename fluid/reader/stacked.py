@@ -32,7 +32,7 @@ class Stack:
 
     @classmethod
     def of(cls, feeds: Sequence[Mapping[str, Any]], room: int) -> "Stack":
-        """A stack of feeds of the same shapes, with room for so many; on the host, if they are."""
+        """Stack feeds of the same shapes, with room for `room` of them; on the host if they are there."""
         stacked = jax.tree.map(lambda *leaves: _stacked(leaves, room), *map(dict, feeds))
         return cls(stacked, np.int32(len(feeds)))
 
@@ -46,7 +46,7 @@ class Stack:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Picks:
-    """The feeds of several steps as rows of columns that lie on the device.
+    """The feeds of several steps, as row numbers of columns on the device.
 
     Attributes:
       columns: by name of feed, `[rows, ...]`.
@@ -101,7 +101,7 @@ def _form_of(feed: Mapping[str, Any]) -> Any:
 
 
 def _stacked(leaves: Sequence[Any], room: int) -> Any:
-    """Arrays of one shape as `[room, ...]`; what is behind the last of them is never read."""
+    """Stack arrays of one shape as `[room, ...]`; rows behind the last array are never read."""
     if isinstance(leaves[0], jax.Array):
         return _stacked_there((*leaves, *[leaves[-1]] * (room - len(leaves))))
     every = np.zeros((room, *leaves[0].shape), leaves[0].dtype)

@@ -87,7 +87,7 @@ class Run:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """What happens between two calls of the device, in this order."""
+        """The policies that act between two calls of the device, in their order."""
         return (self.agreement, self.checkpoints, self.signals, self.losses)
 
 
@@ -242,7 +242,7 @@ def _limit(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
 
 
 def _loss(results: Sequence[tuple[Results, Results]], place: int) -> Any:
-    """The loss of a step; those of several steps in one call, stacked."""
+    """Return the loss of a step, or the stacked losses of several steps in one call."""
     return results.stacked(place) if isinstance(results, SeveralResults) else results[0][0][place]
 
 

@@ -126,7 +126,7 @@ class Losses(Policy):
 
 
 def _lost(losses: np.ndarray, where: str) -> str:
-    """What to say of a loss that is not finite, or of those of a population, one for each member."""
+    """Return the warning for a loss that is not finite, or for the losses of a population."""
     lost = np.flatnonzero(~np.isfinite(losses))
     if len(losses) > 1:
         members = ", ".join(map(str, lost))
