@@ -29,6 +29,12 @@ def ours():
     return [p for p in multiprocessing.active_children() if p.name.startswith("fluid-reader")]
 
 
+def join_threads():
+    for thread in threading.enumerate():
+        if thread.name.startswith("fluid-reader"):
+            thread.join(10)
+
+
 @pytest.fixture(autouse=True)
 def none_left():
     collected()
@@ -37,6 +43,7 @@ def none_left():
 
 
 def collected():
+    join_threads()  # on a busy machine one may start a process while its pass ends
     if ours():  # of a pass that nobody holds any more, or held by the traceback of an error, which is a cycle
         gc.collect()
     assert not ours(), "a process was left behind"
@@ -182,9 +189,7 @@ def test_processes_end_when_the_reader_is_dropped_in_the_middle_of_a_pass():
     next(rows)
     assert len(ours()) == 2
     del rows
-    for thread in threading.enumerate():
-        if thread.name.startswith("fluid-reader"):
-            thread.join(10)
+    join_threads()
 
 
 def test_a_process_that_hangs_is_killed(monkeypatch):
