@@ -4,7 +4,7 @@ import re
 
 import jax
 
-from fluid.session import BoundStep
+from fluid.session import CompiledStep
 
 
 def lent(compiled):
@@ -19,7 +19,7 @@ def watch(monkeypatch):
     Returns:
       A list that grows by the number of arrays that are replaced, for each step that is compiled.
     """
-    update = BoundStep._update
+    update = CompiledStep._update
     known, found = {}, []
 
     def watched(self, train, *fed):
@@ -34,5 +34,5 @@ def watch(monkeypatch):
         with jax.transfer_guard("disallow"):
             return update(self, known[id(train), shapes][0], *there)
 
-    monkeypatch.setattr(BoundStep, "_update", watched)
+    monkeypatch.setattr(CompiledStep, "_update", watched)
     return found

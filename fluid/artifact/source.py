@@ -85,8 +85,8 @@ class Source:
         root = jax.random.wrap_key_data(key_data() if key is None else key) if self._program.random else None
 
         def results(stand_ins: Mapping[str, Any]) -> list[Any]:
-            found = self._step.evaluate({**zeros, **arrays}, {**given, **stand_ins}, overrides, root)
-            return [leaves_of(v) for v in found]
+            values, _, _ = self._step.evaluate({**zeros, **arrays}, {**given, **stand_ins}, overrides, root)
+            return [leaves_of(v) for v in values]
 
         if not rest:
             return results({})
@@ -124,7 +124,7 @@ class Source:
 
     def _results(self, given: Mapping[str, Any]) -> Any:
         key = jax.random.wrap_key_data(given["key"]["data"])
-        return self._step.evaluate(given["arrays"], given["feeds"], given["overrides"], key)
+        return self._step.evaluate(given["arrays"], given["feeds"], given["overrides"], key)[0]
 
     def _needed(self, stand_ins: Mapping[str, Any]) -> dict[str, set[str]]:
         """Names of the arrays and feeds whose values the results depend on, and of the random key if they do on it."""

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 _SHORT = 5e-4  # seconds that a call takes at most whose results are asked for again and again
@@ -31,8 +31,8 @@ _THREADS = Threads()  # those of all models share the cores
 
 
 def soon(
-    run: Callable[..., Sequence[Any]],
-    fetch: Callable[[Sequence[Any]], Any],
+    run: Callable[..., Any],
+    fetch: Callable[[Any], Any],
     clock: Callable[[], float] = time.perf_counter,
     give_way: Callable[[], None] | None = _give_way,
     threads: Threads = _THREADS,
@@ -45,15 +45,17 @@ def soon(
     of a second.
 
     Args:
-      run: returns arrays that one call on the device computes, and does not wait for them.
-      fetch: takes these arrays, and waits for them where they are not there; what it returns is returned.
+      run: starts one call on the device, and does not wait for it; returns an object with an attribute `values`, the
+        arrays that the call computes.
+      fetch: takes that object, and waits for the arrays where they are not there; what it returns is returned.
       clock: seconds.
       give_way: lets other threads run; None where a system has no way to, or one core: then nothing is asked for.
       threads: those that wait.
 
     Example:
-      >>> import jax
-      >>> double = soon(jax.jit(lambda x: [2 * x]), lambda arrays: arrays[0].item())
+      >>> import jax, types
+      >>> compiled = jax.jit(lambda x: 2 * x)
+      >>> double = soon(lambda x: types.SimpleNamespace(values=[compiled(x)]), lambda found: found.values[0].item())
       >>> double(1.5)
       3.0
     """
@@ -63,7 +65,7 @@ def soon(
 
     def call(*arguments: Any) -> Any:
         nonlocal short
-        values = run(*arguments)
+        found = run(*arguments)
         begin = clock()
         end = begin + _SHORT
         alone = threads.first.acquire(blocking=False)
@@ -71,10 +73,10 @@ def soon(
             if not alone:
                 threads.met = begin
             if short and begin - threads.met > _APART:
-                is_ready = values[0].is_ready
+                is_ready = found.values[0].is_ready
                 while not is_ready() and clock() < end:
                     give_way()
-            results = fetch(values)
+            results = fetch(found)
         finally:
             if alone:
                 threads.first.release()

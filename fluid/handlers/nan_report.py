@@ -162,8 +162,8 @@ class _Replay:
         compiled = jax.jit(step.train)
 
         def run(feed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-            after, results = compiled(carry, kept, dict(feed), {})
-            return after["arrays"], dict(zip(names, results, strict=True))
+            after, (values, _, _) = compiled(carry, kept, dict(feed), {})
+            return after["arrays"], dict(zip(names, values, strict=True))
 
         return run
 

@@ -11,7 +11,7 @@ import numpy as np
 from fluid.core import Program, stand_in
 from fluid.core.equations import unneeded
 from fluid.population.vary import Varied
-from fluid.session import BoundStep
+from fluid.session import CompiledStep
 from fluid.session.names import RATE
 from fluid.session.seeds import Draw
 from fluid.session.step import Step
@@ -52,8 +52,8 @@ class Members:
         self.numbers = place(self.varied.numbers)
 
 
-class MembersStep(BoundStep):
-    """A BoundStep whose arrays have an axis of members in front: one call is a step of each.
+class MembersStep(CompiledStep):
+    """A CompiledStep whose arrays have an axis of members in front: one call is a step of each.
 
     Feeds are those of all members; one that has one axis more than it is declared with has an entry for each member,
     behind the axis of the batch. A member that is not active goes through the step, and nothing of it changes; the step
@@ -61,7 +61,7 @@ class MembersStep(BoundStep):
 
     Args:
       members: of the population.
-      arguments: as BoundStep takes them.
+      arguments: as CompiledStep takes them.
     """
 
     def __init__(self, program: Program, *arguments: Any, members: Members, **named: Any):

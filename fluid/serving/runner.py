@@ -190,7 +190,7 @@ class Runner:
         # To go through a tree takes longer than to copy a small array.
         return [
             np.asarray(value) if isinstance(value, jax.Array) else jax.tree.map(np.asarray, value)
-            for value in self._step.raw(feeds, draw=draw)
+            for value in self._step(feeds, draw=draw).values
         ]
 
     def _draw(self, seed: int | None) -> Draw | None:

@@ -1,6 +1,6 @@
 """Session: programs run over one Scope, as compiled steps."""
 
-from fluid.session.bound import BoundStep, Compilation
+from fluid.session.compiled_step import Compilation, CompiledStep
 from fluid.session.names import check_fetch, step_names
 from fluid.session.own_step import Evaluation, StepFunction, TrainingStep
 from fluid.session.results import Results
@@ -8,8 +8,8 @@ from fluid.session.session import Session
 from fluid.session.step import Request
 
 __all__ = [
-    "BoundStep",
     "Compilation",
+    "CompiledStep",
     "Evaluation",
     "Request",
     "Results",

@@ -8,7 +8,7 @@ from fluid import errors
 from fluid.core import TEST, Program, Scope
 from fluid.naming import is_glob
 from fluid.reader.buckets import Buckets
-from fluid.session.bound import BoundStep
+from fluid.session.compiled_step import CompiledStep
 from fluid.session.names import Fetch, check_feed, check_fetch, split_names
 from fluid.session.results import Results
 from fluid.session.seeds import Draw
@@ -37,7 +37,7 @@ class Fed:
     _kept: dict[str, Any] = field(default_factory=dict, init=False)
     _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # those that the kept values were computed from
 
-    def value(self, fetch: Fetch, scope: Scope, bind: Callable[[Program, Request], BoundStep]) -> Any:
+    def value(self, fetch: Fetch, scope: Scope, bind: Callable[[Program, Request], CompiledStep]) -> Any:
         """A value, or Results of several; see `Session.value`.
 
         Args:
@@ -50,7 +50,7 @@ class Fed:
             self._forget_old(scope)
             if missing := tuple(name for name in names if name not in self._kept):
                 request = Request(self.mode, missing, tuple(self.feeds), tuple(self.overrides), updates=False)
-                values = bind(self.program, request)(self.feeds, self.overrides, self.draw)
+                values = bind(self.program, request)(self.feeds, self.overrides, self.draw).values
                 self._kept.update(zip(missing, values, strict=True))
         found = [self._kept[name] for name in names]
         return found[0] if isinstance(fetch, str) and not is_glob(fetch) else Results(found, names)
@@ -77,7 +77,7 @@ class ValuesOnDemand:
 
     scope: Scope
     find: Callable[..., Program]
-    bind: Callable[[Program, Request], BoundStep]
+    bind: Callable[[Program, Request], CompiledStep]
     taken: Callable[..., tuple[dict[str, Any], dict[str, Any]]]
     buckets: Callable[..., Buckets]
     _check_open: Callable[[], None]

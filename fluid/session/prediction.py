@@ -13,9 +13,9 @@ from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBat
 from fluid.place import Place
 from fluid.reader.columns import add_outliers, batch_size, repeat_last
 from fluid.reader.pipeline import InputPipeline
-from fluid.session.bound import BoundStep
+from fluid.session.compiled_step import CompiledStep
 from fluid.session.names import check_feed, split_names
-from fluid.session.results import Results
+from fluid.session.results import Results, StepResults
 from fluid.session.seeds import Draw
 from fluid.session.session import Session
 from fluid.session.step import Request
@@ -224,7 +224,7 @@ class Plan:
         self,
         feeds: Sequence[tuple[str, FeedSpec]],
         overrides: tuple[str, ...],
-        step: BoundStep,
+        step: CompiledStep,
         padded: bool,
         names: Sequence[str] | None,
         sizes: Sequence[int] | None,
@@ -273,16 +273,16 @@ class Plan:
         names = self.names
         as_numpy = np.asarray
 
-        def fetched(values: Sequence[Any]) -> Results:
+        def fetched(found: StepResults) -> Results:
             arrays: list[Any] = []
             results = Results(arrays, names)  # made before the device is waited for
-            arrays.extend(map(as_numpy, values))
+            arrays.extend(map(as_numpy, found.values))
             return results
 
-        draw, raw = self._draw, self.step.raw
-        run = self.step.direct() if draw is None else lambda feed: raw(feed, {}, draw())
+        draw, step = self._draw, self.step
+        begin: Callable[[Any], StepResults] = step if draw is None else lambda feed: step(feed, draw=draw())
         on_cpu = all(device.platform == "cpu" for value in values for device in value.devices())
-        run = soon(run, fetched) if on_cpu else lambda feed: fetched(run(feed))
+        run = soon(begin, fetched) if on_cpu else lambda feed: fetched(begin(feed))
 
         def answer(feed: Any) -> Results | None:
             if type(feed) is not dict or len(feed) != count:
@@ -314,7 +314,7 @@ class Plan:
         size = batch_size(rows) if rows else 0
         room = self._room(size) if size else 0
         if room == size:
-            values = self.step.raw(feeds, overrides, draw)
+            values = self.step(feeds, overrides, draw).values
             return lambda: values
         padded = self._begin(feeds, overrides, room, repeat_last, draw)
         if not self._proven:
@@ -322,7 +322,7 @@ class Plan:
                 self.padded = False
                 if self._checked is not None and len(feeds) == len(self._checked.feeds):
                     warn_once(self._checked, "mixed rows", self._mixing)
-                values = self.step.raw(feeds, overrides, draw)
+                values = self.step(feeds, overrides, draw).values
                 return lambda: values
             self._proven = True
         return padded
@@ -347,7 +347,7 @@ class Plan:
     ) -> Callable[[], Sequence[Any]]:
         size = batch_size(_with_rows(feeds, overrides))
         feeds, overrides = jax.tree.map(lambda x: pad(x, room - size) if np.ndim(x) else x, (feeds, overrides))
-        values = self.step.raw(feeds, overrides, draw)
+        values = self.step(feeds, overrides, draw).values
         # Results are cut on the host: on the device each size would be a compilation of its own.
         return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
 

@@ -1,8 +1,9 @@
-"""Results: what a run, a training step or a test gave back."""
+"""Results: the values that a run, a training step or a test returns, and those of one call of a compiled step."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
+import jax
 import numpy as np
 
 from fluid import errors
@@ -140,3 +141,130 @@ def _shown(value: Any) -> str:
     if np.ndim(value) == 0 and hasattr(value, "__float__"):
         return f"{float(value):.6g}"
     return f"{value.dtype}{list(value.shape)}"
+
+
+class StepResult(NamedTuple):
+    """Results of one minibatch.
+
+    Attributes:
+      outputs: the outputs of the program, or the values of `Request.fetch`.
+      beside: the values of `Request.also`.
+    """
+
+    outputs: Results
+    beside: Results
+
+
+_NOTHING = Results([], [])
+
+
+class StepResults(Sequence[StepResult]):
+    """Results of one call of a compiled step: one StepResult for each minibatch, on the device.
+
+    Args:
+      found: the values of `Request.fetch`, those of `Request.also`, and with `Request.parts` what each output
+        contributes to its value over several minibatches.
+      names: of the values of `Request.fetch`, or None.
+      also: `Request.also`.
+      count: number of minibatches in the call, of which all values are stacked, `[capacity, ...]`; None for one
+        minibatch that was fed by itself.
+
+    Attributes:
+      values: the values of `Request.fetch`, without names.
+
+    Example:
+      >>> results = StepResults(((jax.numpy.arange(3.0),), (), ()), ["loss"], count=2)
+      >>> results[1].outputs, len(results), results.values
+      ({loss: 1}, 2, (Array([0., 1., 2.], dtype=float32),))
+    """
+
+    __slots__ = ("_also", "_beside", "_count", "_names", "parts", "values")
+
+    def __init__(
+        self,
+        found: Sequence[Any],
+        names: Sequence[str] | None = None,
+        also: Sequence[str] = (),
+        count: int | None = None,
+    ):
+        self.values, self._beside, self.parts = found
+        self._names = names
+        self._also = also
+        self._count = count
+
+    def __len__(self) -> int:
+        return 1 if self._count is None else self._count
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        number = range(len(self))[number]  # raises IndexError, which ends an iteration
+        values, beside = self.values, self._beside
+        if self._count is not None:
+            values, beside = _OfOne(values, number), _OfOne(beside, number)
+        return StepResult(Results(values, self._names), Results(beside, self._also) if self._also else _NOTHING)
+
+
+class Later:
+    """A value of one of several minibatches in one call, which NumPy can read; the device does nothing for it.
+
+    Args:
+      stack: the values of all minibatches, `[capacity, ...]`.
+      number: index of the minibatch.
+
+    Example:
+      >>> float(np.asarray(Later(jax.numpy.arange(3.0), 2)))
+      2.0
+    """
+
+    __slots__ = ("number", "stack")
+
+    def __init__(self, stack: Any, number: int):
+        self.stack = stack
+        self.number = number
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        value = np.asarray(self.stack)[self.number]
+        return np.asarray(value, dtype)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the call has ended, so that a reader of the value does not wait."""
+        return bool(getattr(self.stack, "is_ready", lambda: True)())
+
+
+class _OfOne(Sequence[Any]):
+    """The values of one minibatch; each is taken out of its stack when it is read first."""
+
+    __slots__ = ("_known", "_number", "_stacks")
+
+    def __init__(self, stacks: Sequence[Any], number: int):
+        self._stacks = stacks
+        self._number = number
+        self._known: dict[int, Any] = {}
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self._stacks))[index]
+        if index not in self._known:
+            self._known[index] = _taken(self._stacks[index], self._number)
+        return self._known[index]
+
+    def __len__(self) -> int:
+        return len(self._stacks)
+
+    def later(self, index: int) -> Later:
+        """Return a value as something that `np.asarray` reads."""
+        return Later(self._stacks[index], self._number)
+
+
+def _taken(stack: Any, number: int) -> Any:
+    """Return one value of a stack, as an array on the device."""
+    where = jax.device_put(np.int32(number), next(iter(jax.tree.leaves(stack)[0].devices())))
+    return _take(stack, where)
+
+
+@jax.jit
+def _take(stack: Any, number: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False), stack)

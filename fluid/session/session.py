@@ -31,7 +31,7 @@ from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.converter import named
 from fluid.reader.prefetch import Feed
 from fluid.reader.values import NaNs
-from fluid.session.bound import BoundStep, Compilations
+from fluid.session.compiled_step import Compilations, CompiledStep
 from fluid.session.freezing import Freezing
 from fluid.session.in_flight import InFlight
 from fluid.session.interrupts import InterruptGuard
@@ -99,7 +99,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
     __reduce_ex__ = not_copied(
         "Session", 'write session.save_params("net.params"), and session.load_params("net.params") in another Session'
     )
-    _step_type: Callable[..., BoundStep] = BoundStep
+    _step_type: Callable[..., CompiledStep] = CompiledStep
     _spelled: ClassVar = {
         "eval": 'session.run(program, feed, fetch=[...], mode="test")',
         "evaluate": 'session.run(program, feed, mode="test"), or fluid.Trainer(program, optimizer).test(reader)',
@@ -150,7 +150,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         self.freezing = Freezing(self.scope, self.rules, self._on_device, self.members)
         self.step_function = step
         self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
-        self._steps: dict[tuple[str, Request], BoundStep] = {}
+        self._steps: dict[tuple[str, Request], CompiledStep] = {}
         self.guard = InterruptGuard()
         self.nans = NaNs()
         self._closed = False
@@ -315,7 +315,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
             taken: tuple[Mapping[str, Any], Mapping[str, Any]] = (feed.arrays, {})
         else:
             taken = self.taken(found, feed, given, replaced, step.buckets)
-        results = step(*taken, self._drawn(found, mode, seed))
+        results = step(*taken, self._drawn(found, mode, seed))[0].outputs
         if isinstance(feed, Feed):  # while the device works
             feed.advance()
         return results
@@ -405,7 +405,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         """
         return None if seed is None else self.layout.place((root_of(seed), np.int32(0)))
 
-    def bind(self, program: Program, request: Request) -> BoundStep:
+    def bind(self, program: Program, request: Request) -> CompiledStep:
         """The compiled step for a request; the same one for equal requests."""
         known = self._steps.get((program.name, request))
         if known is None:

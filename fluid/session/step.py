@@ -335,7 +335,7 @@ class Step:
         return {"arrays": {n: arrays[n] for n in names}, **zeros}
 
     def _results(self, outputs: Any, parts: Any, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
-        """What the request asks for, and behind it a tuple of what it also asks for, if there is any."""
+        """The values of `Request.fetch`, those of `Request.also`, and the parts of the outputs if they are wanted."""
         named = {} if outputs else {n: values[self.program.returned[n]] for n in self._asked if n in self._keys}
         known = {**values, **named, **dict(zip(self._keys, outputs, strict=False))}
 
@@ -344,11 +344,10 @@ class Step:
                 return self._gradient(self._canonical(name.removesuffix(GRAD)), gradients, values)
             return known[name if name in known else self._canonical(name)]
 
-        unnamed = () if self.request.parts else tuple(outputs)
-        found: Any = unnamed if self.request.fetch is None else tuple(map(value, self.request.fetch))
-        if self.request.parts:
-            found = (tuple(parts), found)
-        return (found, tuple(map(value, self.request.also))) if self.request.also else found
+        request = self.request
+        unnamed = () if request.parts else tuple(outputs)
+        found = unnamed if request.fetch is None else tuple(map(value, request.fetch))
+        return found, tuple(map(value, request.also)), tuple(parts) if request.parts else ()
 
     def _canonical(self, name: str) -> str:
         """The name under which a value is recorded: that of its alias, or itself."""

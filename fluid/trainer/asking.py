@@ -1,13 +1,14 @@
 """What handlers ask of the step that is about to run: values to see, and values to put in the place of others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from fluid import errors
 from fluid.core import TRAIN, Program
-from fluid.session import Request, Results, Session, check_fetch
+from fluid.session import Request, Session, check_fetch
 from fluid.session.names import Fetch, check_feed, split_names
+from fluid.session.results import StepResults
 
 
 class Asked:
@@ -94,14 +95,14 @@ class AskableStep:
         return self._step.compiled + sum(other.compiled for other in self._others.values())
 
     def compile_ahead(self, feed: Mapping[str, Any]) -> None:
-        """Begin to compile the step of which nothing is asked; see `BoundStep.compile_ahead`."""
+        """Begin to compile the step of which nothing is asked; see `CompiledStep.compile_ahead`."""
         self._step.compile_ahead(feed)
 
     def ask(self, together: bool = False) -> Asked:
         """What handlers write into what they ask of the next step; nothing, of one that ran together with others."""
         return Asked(self._program, together)
 
-    def __call__(self, feed: Any, asked: Asked, count: int = 1) -> Sequence[tuple[Results, Results]]:
+    def __call__(self, feed: Any, asked: Asked, count: int = 1) -> StepResults:
         """Run one step, or several in one call; return the outputs of each, and by name what handlers want to see.
 
         Args:
@@ -111,12 +112,12 @@ class AskableStep:
         """
         asked.over = True
         if count > 1:
-            return self._step.several(feed, count)
+            return self._step(feed, count=count)
         if not asked.names and not asked.values:
-            return [self._step.and_also(feed)]
+            return self._step(feed)
         given, replaced = split_names(self._program, asked.values)
         also = tuple(dict.fromkeys((*self._request.also, *asked.names)))
         request = replace(self._request, also=also, overrides=tuple(sorted(replaced)))
         step = self._others.setdefault(request, self._session.bind(self._program, request))
         feeds, overrides = self._session.taken(self._program, asked.values, given, request.overrides, self.buckets)
-        return [step.and_also({**feed, **feeds}, overrides)]
+        return step({**feed, **feeds}, overrides)

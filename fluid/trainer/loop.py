@@ -11,7 +11,6 @@ from fluid.reader.buckets import padding_of
 from fluid.reader.converter import examples_in
 from fluid.reader.pipeline import Batch, Batches
 from fluid.session import Request, Results, Session
-from fluid.session.fused import SeveralResults
 from fluid.session.in_flight import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import NoCheckpoints
@@ -192,7 +191,7 @@ def _call(run: Run, first: Batch, batches: Batches) -> Call:
         _read_ahead(run, batches, together)
     batch = batches.take(1 if run.stopping() else together, room)
     results = step(batch.feed if chain is None else feed, asked, batch.count)
-    run.losses.add(_loss(results, program.loss_output), progress.epoch, begun, batch.count)
+    run.losses.add(results.values[program.loss_output], progress.epoch, begun, batch.count)
     progress.advance(batch)
     if paced and step.compiled > compiled:
         run.steps_per_call.interrupt()
@@ -239,11 +238,6 @@ def _limit(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
         return 1, 1
     ahead = run.steps_per_call.ahead(*run.handlers.steps_ahead())
     return room, int(max(1, min(room, ahead, *(policy.steps_ahead() for policy in run.policies))))
-
-
-def _loss(results: Sequence[tuple[Results, Results]], place: int) -> Any:
-    """Return the loss of a step, or the stacked losses of several steps in one call."""
-    return results.stacked(place) if isinstance(results, SeveralResults) else results[0][0][place]
 
 
 def _end_of_epoch(run: Run, begun: float, waited: float, compiled: int) -> EndEpochEvent:

@@ -169,7 +169,7 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         def begin(minibatch: Any) -> Callable[[], Results]:
             draw = session.draw(seeds.next()) if draws else None
             fed = {**member.fed({**minibatch, **fixed.feeds}, draw), **fixed.feeds}
-            values = step.raw({name: fed[name] for name in (*needed, *fixed.feeds)}, fixed.overrides, draw)
+            values = step({name: fed[name] for name in (*needed, *fixed.feeds)}, fixed.overrides, draw).values
             return lambda: Results(on_host(values), shown)
 
         convert = member.converter(feed_order, session.buckets(found), only)

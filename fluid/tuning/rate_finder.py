@@ -188,7 +188,7 @@ def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Gene
     for _ in itertools.count():
         with contextlib.closing(pipeline.start()) as batches:
             for batch in batches:
-                yield float(np.reshape(step(batch.feed)[0], ()))
+                yield float(np.reshape(step(batch.feed).values[0], ()))
 
 
 @contextlib.contextmanager

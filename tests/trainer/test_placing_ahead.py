@@ -6,8 +6,8 @@ from checkpointed import X, Y, assert_equal, state, trainer
 
 import fluid
 from fluid.place import OneDevice
-from fluid.session import BoundStep
-from fluid.session.fused import SeveralResults
+from fluid.session import CompiledStep
+from fluid.session.results import StepResults
 from fluid.trainer.evaluation.means import Means
 
 pytestmark = pytest.mark.usefixtures("optimized")
@@ -45,17 +45,17 @@ class Cadence(fluid.Handler):
 @pytest.mark.parametrize("on_device", [False, True])
 def test_the_next_feeds_are_there_before_the_steps_have_ended(on_device, monkeypatch):
     told = []
-    place, several = OneDevice.place, BoundStep.several
+    place, run = OneDevice.place, CompiledStep.__call__
 
     def placing(self, value):
         told.append("number" if isinstance(value, np.int32) else "feeds")
         return place(self, value)
 
-    def calling(self, fed, count):
-        told.append(count)
-        return several(self, fed, count)
+    def calling(self, feed, *given, count=None):
+        told.extend([] if count is None else [count])
+        return run(self, feed, *given, count=count)
 
-    monkeypatch.setattr(BoundStep, "several", calling)
+    monkeypatch.setattr(CompiledStep, "__call__", calling)
     made = trainer(steps_per_dispatch=4)
     reader = columns(on_device)
     made.train(reader)  # brings the data set to the device
@@ -117,7 +117,7 @@ def test_means_are_computed_while_the_device_works():
         means, waiting = Means(program), []
         for row in losses:
             work = Work(row, idle)
-            for number, (metrics, _) in enumerate(SeveralResults([work], 50, ["loss"], ())):
+            for number, (metrics, _) in enumerate(StepResults(([work], (), ()), ["loss"], count=50)):
                 work.done = idle or number == 49
                 means.add(metrics, examples=1)
                 waiting.append(len(means._unread))

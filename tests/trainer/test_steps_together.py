@@ -10,7 +10,7 @@ import fluid
 from fluid import errors
 from fluid.core import TRAIN
 from fluid.reader.stacked import Picks, Stack
-from fluid.session import BoundStep, Request
+from fluid.session import CompiledStep, Request
 from fluid.trainer.steps_per_call import MOST, Pace
 
 pytestmark = pytest.mark.usefixtures("optimized")
@@ -68,18 +68,13 @@ class Seen(fluid.Handler):
 def calls(monkeypatch):
     """How many steps each call of the device had, in order."""
     found = []
-    one, several = BoundStep.raw, BoundStep.several
+    run = CompiledStep.__call__
 
-    def raw(self, *given):
-        found.extend([1] if self._step.training else [])
-        return one(self, *given)
+    def counting(self, feed, *given, count=None):
+        found.extend([count or 1] if self._step.training else [])
+        return run(self, feed, *given, count=count)
 
-    def together(self, fed, count):
-        found.append(count)
-        return several(self, fed, count)
-
-    monkeypatch.setattr(BoundStep, "raw", raw)
-    monkeypatch.setattr(BoundStep, "several", together)
+    monkeypatch.setattr(CompiledStep, "__call__", counting)
     return found
 
 
@@ -283,8 +278,8 @@ def test_a_step_copies_no_parameter_and_does_not_wait_for_the_host(how, made):
     assert lent(step.lowered(given).compile()) == set(range(carried))
     with jax.transfer_guard("disallow"):
         for _ in range(2):
-            results = step(given) if how == "one" else step.several(given, 3)
-    assert len(results) == 3
+            results = step(given, count=None if how == "one" else 3)
+    assert len(results) == (1 if how == "one" else 3)
 
 
 def test_a_whole_training_transfers_nothing_by_the_way(made):

@@ -16,7 +16,7 @@ from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
-from fluid.session import BoundStep, Request, Results, Session, check_fetch
+from fluid.session import CompiledStep, Request, Results, Session, check_fetch
 from fluid.session.in_flight import InFlight
 from fluid.session.names import Fetch
 from fluid.session.prediction import Constant, constant
@@ -198,7 +198,7 @@ def request_of(program: Program, metrics: Metrics) -> Request:
 
 
 def evaluate(
-    step: BoundStep,
+    step: CompiledStep,
     request: Request,
     feeds: Iterable[Mapping[str, Any]],
     gathered: Gathered,
@@ -216,7 +216,8 @@ def evaluate(
     names = request.fetch or ()
     in_flight: InFlight[Any] = InFlight()
     for feed in feeds:
-        in_flight.add(step.raw({**feed, **fixed.feeds}, fixed.overrides))
+        results = step({**feed, **fixed.feeds}, fixed.overrides)
+        in_flight.add((results.parts, results.values))
         for found in in_flight.due():
             gathered.add(found, names)
             yield

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fluid.core import FeedSpec
-from fluid.session import BoundStep
+from fluid.session import CompiledStep
 from fluid.session.seeds import Draw
 
 
@@ -20,7 +20,7 @@ class Link(NamedTuple):
       chain: what computes some of those.
     """
 
-    step: BoundStep
+    step: CompiledStep
     feeds: tuple[str, ...]
     needs: tuple[str, ...]
     chain: Chain | None
@@ -46,11 +46,11 @@ class Chain:
         self._links = links
 
     def __call__(self, feed: Mapping[str, Any], draw: Draw | None = None) -> dict[str, Any]:
-        """Return the feed of the program for a minibatch of `reads`; `draw` as for `BoundStep.raw`."""
+        """Return the feed of the program for a minibatch of `reads`; `draw` as for `CompiledStep`."""
         computed: dict[str, Any] = {}
         for link in self._links:
             needed = feed if link.chain is None else {**feed, **link.chain(feed, draw)}
-            values = link.step({name: needed[name] for name in link.needs}, draw=draw)
+            values = link.step({name: needed[name] for name in link.needs}, draw=draw).values
             computed.update(zip(link.feeds, values, strict=True))
         both = {**feed, **computed}
         return {name: both[name] for name in self._own if name in both}

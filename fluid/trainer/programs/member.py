@@ -95,7 +95,7 @@ class Member:
 
         Args:
           feed: the minibatch.
-          draw: the random key of those programs, as for `BoundStep.raw`.
+          draw: the random key of those programs, as for `CompiledStep`.
         """
         return feed if self.chain is None else self.chain(feed, draw)
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from fluid.reader.stacked import Fed, Picks
 
 
-def fused(train: Callable[..., tuple[Any, Any]]) -> Callable[[Any, Any, Fed], tuple[Any, Any]]:
-    """A function of several training steps, one after the other, for `jax.jit`.
+def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[Any, Any, Fed], tuple[Any, Any]]:
+    """Return a function of several training steps, one after the other, for `jax.jit`.
 
     The number of steps is an input of the loop and no part of its shape, so that one compilation does for any number
     up to the room that there is.

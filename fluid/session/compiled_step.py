@@ -1,4 +1,4 @@
-"""BoundStep: the jitted step of one program over the arrays of a Session."""
+"""CompiledStep: the jitted step of one program over the arrays of a Session."""
 
 import functools
 import math
@@ -17,19 +17,19 @@ from fluid.reader.buckets import Buckets
 from fluid.reader.stacked import Fed, Picks, Stack
 from fluid.session import absent
 from fluid.session.freezing import Freezing
-from fluid.session.fused import SeveralResults, fused
 from fluid.session.interrupts import InterruptGuard
 from fluid.session.own_step import StepFunction
 from fluid.session.rates import Rates
-from fluid.session.results import Results
+from fluid.session.results import StepResults
 from fluid.session.rules import Rule
+from fluid.session.scanned import scanned
 from fluid.session.seeds import Draw
 from fluid.session.step import Request, Step
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh
 
-_NOTHING = Results([], [])
+_BATCHED = (Stack, Picks)
 
 
 class Compilation(NamedTuple):
@@ -63,10 +63,11 @@ class Compilations(list[Compilation]):
             watcher(None)
 
 
-class BoundStep:
+class CompiledStep:
     """A step of one program, jitted, over the arrays of its Session.
 
-    Calling it runs one step. Made by `Session.bind`; feeds are taken as they are, already checked.
+    Calling it runs one step, or the steps of several minibatches. Made by `Session.bind`; feeds are taken as they are,
+    already checked.
 
     Args:
       program: the program.
@@ -113,6 +114,7 @@ class BoundStep:
         self._make = functools.partial(Step, program, rules, request, function, mesh=self._mesh)
         self._step = self._make(self._frozen)
         self._names = program.output_names if request.fetch is None else request.fetch
+        self._also = request.also
         self._missing = [n for n in program.feeds if n not in request.feeds]
         self._checked = not self._missing
         self._shapes: list[str] = []
@@ -124,6 +126,7 @@ class BoundStep:
         scope.trained |= self._step.training
         self._train, self._test = self._jitted()
         self._several: Any = None
+        self._quick: Callable[[Any], Any] | None = None
 
     @property
     def loss_output(self) -> int:
@@ -139,7 +142,7 @@ class BoundStep:
         """The feeds that the results depend on, of those that the request does not give; what it gives is at hand."""
         return self._needed(feeds, overrides)
 
-    def lowered(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Lowered:
+    def lowered(self, feeds: Mapping[str, Any] | Stack | Picks) -> jax.stages.Lowered:
         """The step for feeds of these shapes, which is not run: what to compile and to look at.
 
         Args:
@@ -185,90 +188,66 @@ class BoundStep:
 
     def __call__(
         self,
-        feeds: Mapping[str, Any],
+        feed: Mapping[str, Any] | Stack | Picks,
         overrides: Mapping[str, Any] = {},  # noqa: B006
         draw: Draw | None = None,
-    ) -> Results:
-        """Run one step, and store the new arrays in the session. `draw` is as for `raw`."""
-        return self.and_also(feeds, overrides, draw)[0]
-
-    def and_also(
-        self,
-        feeds: Mapping[str, Any],
-        overrides: Mapping[str, Any] = {},  # noqa: B006
-        draw: Draw | None = None,
-    ) -> tuple[Results, Results]:
-        """Run one step; returns what the request fetches, and by name what it asks for beside that."""
-        values = self.raw(feeds, overrides, draw)
-        names = self._step.request.also
-        if not names:
-            return Results(values, self._names), _NOTHING
-        return Results(values[0], self._names), Results(values[1], names)
-
-    def raw(
-        self,
-        feeds: Mapping[str, Any],
-        overrides: Mapping[str, Any] = {},  # noqa: B006
-        draw: Draw | None = None,
-    ) -> Any:
-        """Run one step; returns what the jitted function returns, without names.
+        count: int | None = None,
+    ) -> StepResults:
+        """Run the step, and store the new arrays in the session.
 
         Args:
-          feeds: arrays by name.
-          overrides: values that replace named values.
+          feed: arrays by name; or those of several minibatches to train on in one call, on the device, with the results
+            of as many calls.
+          overrides: values that replace named values; of one minibatch only.
           draw: the random key of a run in test mode, see `Session.draw`; None for the key of the next training step, so
             that the numbers stay equal until that step. Training ignores it.
+          count: number of minibatches in a Stack or Picks.
         """
-        if not self._checked:
-            self._check_missing(feeds, overrides)
-        scope = self._scope
+        if self._quick is not None and not overrides and not self._scope.trained:
+            found = self._quick(feed)
+        else:
+            found = self._run(feed, overrides, draw)
+        if self._compiling:
+            self._end_compilation()
+        return StepResults(found, self._names, self._also, count)
+
+    def _run(self, feed: Mapping[str, Any] | Fed, overrides: Mapping[str, Any], draw: Draw | None) -> Any:
+        """Run the step; return its results."""
         if self._frozen is not self._freezing.names and self._step.request.mode == TRAIN:
             self._fit()
-        if not self._step.training:
-            try:
-                if not scope.trained:
-                    results = self._test(self._kept(), feeds, *self._rest(overrides, draw))
-                else:
-                    with scope.lock:  # a training step in another thread donates these arrays
-                        results = self._test(self._kept(), feeds, *self._rest(overrides, draw))
-            except jax.errors.UnexpectedTracerError as error:
-                raise leak_in_own_words(error, self._program.name) from None
-            if self._compiling:
-                self._end_compilation()
-            return results
-        if self._replaced:
-            self._check_replaced()
-        return self._update(self._train, feeds, overrides)
-
-    def direct(self) -> Callable[[Mapping[str, Any]], Any]:
-        """`raw` for feeds with the names of a call before; with less Python, where a call only reads the arrays."""
-        scope = self._scope
-        if not isinstance(self._test, Settled) or self._rest({}):
-            return self.raw
-        call = self._test.over(scope.arrays)
-        return lambda feeds: self.raw(feeds) if scope.trained or self._compiling else call(feeds)
-
-    def several(self, fed: Fed, count: int) -> SeveralResults:
-        """Run several training steps in one call, as if each were called by itself.
-
-        Args:
-          fed: their feeds, on the device.
-          count: how many they are, as `fed` says it too.
-        """
-        if self._frozen is not self._freezing.names:
-            self._fit()
-        if self._replaced:
-            self._check_replaced()
-        return SeveralResults(self._update(self._together(), fed), count, self._names, self._step.request.also)
+        if isinstance(feed, _BATCHED):
+            return self._update(self._together(), feed)
+        if not self._checked:
+            self._check_missing(feed, overrides)
+        if self._step.training:
+            return self._update(self._train, feed, overrides)
+        found = self._evaluate(feed, overrides, draw)
+        if isinstance(self._test, Settled) and not self._rest({}):
+            # From now on: a small net answers in microseconds, of which each line of Python takes its share.
+            self._quick = self._test.over(self._scope.arrays)
+        return found
 
     def _together(self) -> Any:
         """The function of several training steps."""
         if self._several is None:
-            self._several = jax.jit(self._noted(fused(self._functions(self._step)[0])), donate_argnums=0)
+            self._several = jax.jit(self._noted(scanned(self._functions(self._step)[0])), donate_argnums=0)
         return self._several
 
+    def _evaluate(self, feed: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None) -> Any:
+        """Call what changes nothing; return the results."""
+        scope = self._scope
+        try:
+            if not scope.trained:
+                return self._test(self._kept(), feed, *self._rest(overrides, draw))
+            with scope.lock:  # a training step in another thread donates these arrays
+                return self._test(self._kept(), feed, *self._rest(overrides, draw))
+        except jax.errors.UnexpectedTracerError as error:
+            raise leak_in_own_words(error, self._program.name) from None
+
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
-        """Call what trains on the arrays of the scope, and put the new ones in their place; returns the results."""
+        """Call what trains on the arrays of the scope, and put the new ones in their place; return the results."""
+        if self._replaced:
+            self._check_replaced()
         scope = self._scope
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
         # results are in their place.
@@ -280,8 +259,6 @@ class BoundStep:
             scope.arrays.update(after["arrays"])
             scope.slots[self._program.name] = after["slots"]
             scope.step = after["step"]
-        if self._compiling:
-            self._end_compilation()
         return results
 
     def _jitted(self) -> tuple[Any, Any]:
@@ -306,7 +283,7 @@ class BoundStep:
         return Settled(test, kept, self._step.request.feeds, orders, kept)  # a population's arrays have an axis more
 
     def _functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """A step that trains, and one that changes nothing, as pure functions of what `raw` hands over."""
+        """A step that trains, and one that changes nothing, as pure functions of what a call passes."""
         return step.train, step.test
 
     def _fit(self) -> None:
