@@ -195,10 +195,13 @@ class StepResults(Sequence[StepResult]):
     def __len__(self) -> int:
         return 1 if self._count is None else self._count
 
+    def __iter__(self) -> Iterator[StepResult]:
+        return map(self.__getitem__, range(len(self)))
+
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
-        number = range(len(self))[number]  # raises IndexError, which ends an iteration
+        number = range(len(self))[number]
         values, beside = self.values, self._beside
         if self._count is not None:
             values, beside = _OfOne(values, number), _OfOne(beside, number)
