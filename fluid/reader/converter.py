@@ -39,16 +39,16 @@ class Converter:
     """Convert the minibatches of one program to feeds on the device.
 
     Args:
-      to: the Session that is fed.
-      specs: the declarations by name, such as `program.feeds`.
-      order: which field of a row is which feed, see `Feeder`.
-      buckets: pads sequences.
-      only: the names of the feeds that are read; all by default.
-      others: the names of columns that belong to other programs, and are left out of named columns.
-      trains: whether to warn of rows that are sorted by a class, see `Feeder`.
+      to: the Session that gets the feeds.
+      specs: declarations of the feeds by name, such as `program.feeds`.
+      order: the order of the feeds in a row, see `Feeder`.
+      buckets: the sizes to which sequences are padded.
+      only: names of the feeds to read; all by default.
+      others: names of columns that only other programs read; they are ignored in named columns.
+      trains: whether the feeds are for training; then rows that are sorted by a class cause a warning.
 
     Attributes:
-      feeder: checks and pads.
+      feeder: checks and pads minibatches.
     """
 
     def __init__(

@@ -37,17 +37,18 @@ class Position(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A minibatch as the feed of one program, on the device; or several minibatches for one call of the device.
+    """One minibatch for one program, on the device; or several minibatches that run in one call of the device.
 
     Attributes:
-      feed: arrays by name `[batch, ...]`; of several minibatches a Stack or Picks of them.
-      program: the index of the program that is fed.
+      feed: arrays by name `[batch, ...]`; for several minibatches a Stack or Picks, see `fluid.reader.stacked`.
+      program: index of the program.
       count: number of minibatches.
-      examples: number of examples of each minibatch.
-      before: the position before the (last) minibatch, with the padding that it depends on.
-      after: the position after it.
-      seconds: how long reading and converting took.
-      minibatches: each as a Batch of its own, if there are several.
+      examples: number of examples in each minibatch.
+      before: position of the reader before the last minibatch, with the state of the padding at that time. Training
+        that continues there reads this minibatch again. None if the pipeline keeps no positions.
+      after: position of the reader after the last minibatch, or None.
+      seconds: time spent reading and converting.
+      minibatches: one Batch for each minibatch if there are several, else empty.
     """
 
     feed: Any
@@ -94,13 +95,13 @@ class Source(Protocol):
 
 
 class InputPipeline:
-    """The minibatches of one or several programs as Batches: for training, testing, predicting and loops of one's own.
+    """Read minibatches for one or several programs as Batches: for training, tests, predictions and custom loops.
 
     Args:
-      source: passes over minibatches.
+      source: starts a pass over the minibatches with each call.
       converters: one for each program.
-      check: called before each minibatch is converted, to end the pass by an exception; None for nothing.
-      keeps_positions: whether Batches have their positions, from which somebody continues.
+      check: called before each minibatch is converted; it may raise an exception to end the pass. None for no check.
+      keeps_positions: whether each Batch records the position of the reader, so that training can continue there.
 
     Attributes:
       source: the same.
@@ -225,9 +226,10 @@ class Batches(Iterator[Batch]):
         return first if isinstance(first, Batch) else None
 
     def read_ahead(self, count: int = 1) -> None:
-        """Read and convert the next minibatch, unless `count` minibatches wait already; raise interrupts only.
+        """Read and convert one more minibatch, unless `count` minibatches are read already.
 
-        Nothing is read behind a minibatch that could not be read or converted.
+        An error is kept and raised when its minibatch is due, and nothing more is read until then. KeyboardInterrupt
+        and SystemExit are raised at once.
         """
         if self._ended or len(self._ready) >= count or (self._ready and not isinstance(self._ready[-1], Batch)):
             return
@@ -272,12 +274,15 @@ class Batches(Iterator[Batch]):
         finally:
             del ready  # its traceback holds this frame
 
-    def take(self, limit: int = 1, room: int = 1) -> Batch:
-        """Return the minibatch of `peek`, or up to `limit` of those that are there and can go into one call with it.
+    def take(self, limit: int = 1, capacity: int = 1) -> Batch:
+        """Return the next minibatch, together with later ones that are read already and can run in the same call.
+
+        They can if they are for the same program and have the same shapes. Call `peek` first, since there must be one.
 
         Args:
-          limit: how many minibatches at most.
-          room: how many there may be in other calls, which need not compile anew then.
+          limit: maximum number of minibatches to return.
+          capacity: number of minibatches that the stacked arrays have space for. Calls with the same capacity and
+            other numbers of minibatches share one compilation.
         """
         minibatches = self._alike(limit)
         for _ in minibatches:
@@ -286,17 +291,26 @@ class Batches(Iterator[Batch]):
         if len(minibatches) == 1:
             return last._replace(feed=last.feed.arrays()) if type(last.feed) is RowFeed else last
         seconds = sum(batch.seconds for batch in minibatches)
-        feed = self._stack(minibatches, room)
+        feed = self._stack(minibatches, capacity)
         return last._replace(feed=feed, count=len(minibatches), seconds=seconds, minibatches=minibatches)
 
-    def stack_ahead(self, program: int, room: int) -> None:
-        """Put the minibatches that are there for the next call on the device, if there are several of a program."""
+    def stack_ahead(self, program: int, capacity: int) -> None:
+        """Copy the minibatches for the next call to the device, if several are read already; nothing is removed.
+
+        Args:
+          program: index of the program that the next call must be for.
+          capacity: as for `take`.
+        """
         first = self.upcoming
         if first is None or first.program != program:
             return
-        minibatches = self._alike(room)
+        minibatches = self._alike(capacity)
         if len(minibatches) > 1:
-            self._stacked = (minibatches, room, stacked([b.feed for b in minibatches], room, self._pipeline.place))
+            self._stacked = (
+                minibatches,
+                capacity,
+                stacked([b.feed for b in minibatches], capacity, self._pipeline.place),
+            )
 
     def __next__(self) -> Batch:
         if self.peek() is None:
@@ -331,11 +345,11 @@ class Batches(Iterator[Batch]):
         found: list[Any] = list(same)
         return (first, *found[: alike(first.feed, (batch.feed for batch in found))])
 
-    def _stack(self, minibatches: tuple[Batch, ...], room: int) -> Fed:
+    def _stack(self, minibatches: tuple[Batch, ...], capacity: int) -> Fed:
         """Stack minibatches for one call, unless `stack_ahead` has stacked them already."""
         known, self._stacked = self._stacked, None
-        if known is None or known[1] != room or not _begins_with(known[0], minibatches):
-            fed = stacked([batch.feed for batch in minibatches], room, self._pipeline.place)
+        if known is None or known[1] != capacity or not _begins_with(known[0], minibatches):
+            fed = stacked([batch.feed for batch in minibatches], capacity, self._pipeline.place)
         else:
             fed = known[2]
         count = len(minibatches)

@@ -18,11 +18,11 @@ class Stack:
     """The feeds of several steps, one behind the other.
 
     Attributes:
-      feeds: by name; each leaf is `[room, batch, ...]`, of which the first `count` are fed.
+      feeds: by name; each leaf is `[capacity, batch, ...]`, of which the first `count` are fed.
       count: how many steps there are, int32 `[]`.
 
     Example:
-      >>> stack = Stack.of([{"x": np.ones((4, 2))}, {"x": np.zeros((4, 2))}], room=3)
+      >>> stack = Stack.of([{"x": np.ones((4, 2))}, {"x": np.zeros((4, 2))}], capacity=3)
       >>> stack.feeds["x"].shape, int(stack.count)
       ((3, 4, 2), 2)
     """
@@ -31,9 +31,9 @@ class Stack:
     count: Any
 
     @classmethod
-    def of(cls, feeds: Sequence[Mapping[str, Any]], room: int) -> "Stack":
-        """Stack feeds of the same shapes, with room for `room` of them; on the host if they are there."""
-        stacked = jax.tree.map(lambda *leaves: _stacked(leaves, room), *map(dict, feeds))
+    def of(cls, feeds: Sequence[Mapping[str, Any]], capacity: int) -> "Stack":
+        """Stack feeds of the same shapes into arrays with space for `capacity` feeds; on the host if they are there."""
+        stacked = jax.tree.map(lambda *leaves: _stacked(leaves, capacity), *map(dict, feeds))
         return cls(stacked, np.int32(len(feeds)))
 
     def feed(self, number: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Picks:
 
     Attributes:
       columns: by name of feed, `[rows, ...]`.
-      rows: which of them each step is fed, int32 `[room, batch]`.
+      rows: which of them each step is fed, int32 `[capacity, batch]`.
       count: how many steps there are, int32 `[]`.
     """
 
@@ -67,19 +67,19 @@ Fed = Stack | Picks
 """What several steps are fed with."""
 
 
-def stacked(feeds: Sequence[Mapping[str, Any]], room: int, place: Callable[[Any], Any]) -> Fed:
+def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[Any], Any]) -> Fed:
     """Return the feeds of several steps on the device.
 
     Args:
       feeds: of each step, all of one form, see `alike`.
-      room: how many steps a call may have, which need not be compiled anew then.
+      capacity: number of steps that the arrays have space for, see `Batches.take`.
       place: brings arrays to the device.
     """
     first = feeds[0]
     if not isinstance(first, RowFeed):
-        placed: Fed = place(Stack.of(feeds, room))
+        placed: Fed = place(Stack.of(feeds, capacity))
         return placed
-    rows = np.zeros((room, len(first.rows)), np.int32)
+    rows = np.zeros((capacity, len(first.rows)), np.int32)
     for number, feed in enumerate(feeds):
         rows[number] = feed.rows  # type: ignore[attr-defined]
     return Picks(first.columns, place(rows), np.int32(len(feeds)))
@@ -100,11 +100,11 @@ def _form_of(feed: Mapping[str, Any]) -> Any:
     return jax.tree.structure(dict(feed)), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(dict(feed))]
 
 
-def _stacked(leaves: Sequence[Any], room: int) -> Any:
-    """Stack arrays of one shape as `[room, ...]`; rows behind the last array are never read."""
+def _stacked(leaves: Sequence[Any], capacity: int) -> Any:
+    """Stack arrays of one shape as `[capacity, ...]`; rows behind the last array are never read."""
     if isinstance(leaves[0], jax.Array):
-        return _stacked_there((*leaves, *[leaves[-1]] * (room - len(leaves))))
-    every = np.zeros((room, *leaves[0].shape), leaves[0].dtype)
+        return _stacked_there((*leaves, *[leaves[-1]] * (capacity - len(leaves))))
+    every = np.zeros((capacity, *leaves[0].shape), leaves[0].dtype)
     np.stack(leaves, out=every[: len(leaves)])
     return every
 

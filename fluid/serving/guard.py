@@ -75,7 +75,7 @@ _Protocol: Any = object
 
 
 class Guard(_Protocol):
-    """The limits of a connection: of each head, of requests that are sent ahead, and of answers.
+    """The limits of one HTTP connection: size and time of a request head, pipelined requests, time to read responses.
 
     Attributes:
       settings: the limits; of a subclass, see `guarded`.

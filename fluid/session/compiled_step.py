@@ -193,15 +193,15 @@ class CompiledStep:
         draw: Draw | None = None,
         count: int | None = None,
     ) -> StepResults:
-        """Run the step, and store the new arrays in the session.
+        """Run the compiled step, and store the updated arrays in the session.
 
         Args:
-          feed: arrays by name; or those of several minibatches to train on in one call, on the device, with the results
-            of as many calls.
-          overrides: values that replace named values; of one minibatch only.
-          draw: the random key of a run in test mode, see `Session.draw`; None for the key of the next training step, so
-            that the numbers stay equal until that step. Training ignores it.
-          count: number of minibatches in a Stack or Picks.
+          feed: arrays by name for one minibatch; or a Stack or Picks of several minibatches on the device, which are
+            trained on one after another in one call. The results are those of one call for each minibatch.
+          overrides: values that replace named values; only with one minibatch.
+          draw: the random key of a run in test mode, see `Session.draw`; training ignores it. None for the key of the
+            next training step, so that runs in test mode draw the same numbers until that step has run.
+          count: number of minibatches if `feed` is a Stack or Picks.
         """
         if self._quick is not None and not overrides and not self._scope.trained:
             found = self._quick(feed)

@@ -13,20 +13,20 @@ def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[Any, Any, Fed], 
     """Return a function of several training steps, one after the other, for `jax.jit`.
 
     The number of steps is an input of the loop and no part of its shape, so that one compilation does for any number
-    up to the room that there is.
+    up to the capacity that there is.
 
     Args:
       train: one step: from what changes, what does not, feeds and overrides to what has changed, and results.
 
     Returns:
       A function of what changes, what does not, and the feeds. It returns what has changed after the last step, and the
-      results of all steps, stacked: each leaf is `[room, ...]`, of which the first `count` are meant.
+      results of all steps, stacked: each leaf is `[capacity, ...]`, of which the first `count` are meant.
     """
 
     def several(carry: Any, kept: Any, fed: Fed) -> tuple[Any, Any]:
-        room = jax.tree.leaves(fed.rows if isinstance(fed, Picks) else fed.feeds)[0].shape[0]
+        capacity = jax.tree.leaves(fed.rows if isinstance(fed, Picks) else fed.feeds)[0].shape[0]
         shapes = jax.eval_shape(lambda: train(carry, kept, fed.feed(0), {})[1])
-        empty = jax.tree.map(lambda shape: jnp.zeros((room, *shape.shape), shape.dtype), shapes)
+        empty = jax.tree.map(lambda shape: jnp.zeros((capacity, *shape.shape), shape.dtype), shapes)
 
         def step(number: Any, so_far: tuple[Any, Any]) -> tuple[Any, Any]:
             before, stacked = so_far

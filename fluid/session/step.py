@@ -60,8 +60,32 @@ def checked_mode(mode: str) -> str:
     return mode
 
 
+class _Wanted(NamedTuple):
+    """The names of a request that stand for something else than a value of the program, taken apart once.
+
+    Attributes:
+      gradients: the names of what a gradient is wanted of.
+      lines: keys of `Program.lines`.
+      of_rules: pairs of a kind, such as "grad_norm", and the index of a `minimize`.
+    """
+
+    gradients: tuple[str, ...]
+    lines: tuple[str, ...]
+    of_rules: frozenset[tuple[str, int]]
+
+    @classmethod
+    def of(cls, names: Sequence[str], rules: int) -> _Wanted:
+        """Take the names of a request apart; `rules` is the number of `minimize` calls."""
+        known = {f"{kind}_{i}": (kind, i) for kind in (RATE, GRAD_NORM, UPDATE_RATIO, LOSS_SCALE) for i in range(rules)}
+        return cls(
+            tuple(name.removesuffix(GRAD) for name in names if name.endswith(GRAD)),
+            tuple(filter(is_line, names)),
+            frozenset(known[name] for name in names if name in known),
+        )
+
+
 class _Done(NamedTuple):
-    """What a training step has computed.
+    """The values that a training step has computed.
 
     Attributes:
       parameters: with their new values, by name.
@@ -114,8 +138,7 @@ class Step:
         self.carried = (*self.updated, *program.states) if self.training else ()
         self.kept = tuple(n for n in (*program.parameters, *program.states) if n not in self.carried)
         self._asked = (*(request.fetch or ()), *request.also)
-        self.gradients = tuple(n for n in self._asked if n.endswith(GRAD))
-        self._lines = tuple(n for n in self._asked if is_line(n))
+        self._wanted = _Wanted.of(self._asked, len(self.rules))
         self._tables = tuple(dict.fromkeys(n for r in self.rules for n in r.tables))
         self._function = function if self.rules else None
         self._keys = program.output_names or ()
@@ -140,12 +163,125 @@ class Step:
         """
         arrays = {**kept["arrays"], **carry["arrays"]}
         key = step_key(kept["root"], carry["step"])
-        work = self._one_update if self._function is None else self._own_updates
-        done = work(carry, arrays, kept["rates"], feeds, overrides, key)
+        if self._function is None:
+            applied, gradients = self.gradients(arrays, carry["slots"], feeds, overrides, key)
+            done = self.update(arrays, carry["slots"], kept["rates"], applied, gradients)
+        else:
+            done = self._own_step(carry, arrays, kept["rates"], feeds, overrides, key)
         new = {**done.parameters, **self._states(carry, done)}
         after = {"arrays": new, "slots": done.slots, "step": carry["step"] + 1}
         values = {**self._rates_and_scales(carry["slots"], kept["rates"]), **done.values, **new}
         return after, self._results(done.outputs, (), values, done.gradients)
+
+    def forward(
+        self, variables: Mapping[str, Any], arrays: Mapping[str, Any], feeds: Any, overrides: Any, key: Any
+    ) -> Applied:
+        """Run the program.
+
+        Args:
+          variables: arrays that take the place of others, and zeros that are added to values, see `_variables`.
+          arrays: parameters and states, by name.
+          feeds: by name.
+          overrides: values that replace named values.
+          key: the random key of the step; None for a program that draws nothing.
+        """
+
+        def apply(variables: Mapping[str, Any]) -> Applied:
+            every = {**arrays, **variables.get("arrays", {})}
+            return self.program.apply(
+                every if self._mesh is None else self._mesh.gather(every),
+                feeds,
+                key=key,
+                mode=self.request.mode,
+                overrides=overrides,
+                perturbations=variables.get("nudges"),
+                row_perturbations=variables.get("rows"),
+                parts=self.request.parts,
+                frozen=self.frozen,
+                gather=None if self._mesh is None else self._mesh.gather_one,
+                until=self._until(),
+            )
+
+        return with_lines(apply, variables, self._wanted.lines) if self._wanted.lines else apply(variables)
+
+    def gradients(
+        self,
+        arrays: Mapping[str, Any],
+        slots: Sequence[Any],
+        feeds: Mapping[str, Any],
+        overrides: Mapping[str, Any],
+        key: Any,
+    ) -> tuple[Applied, Callable[[int], Any]]:
+        """Run the program forwards and backwards; return its values, and a function from a loss to its gradients.
+
+        Args:
+          arrays: as for `forward`, and so are `feeds`, `overrides` and `key`.
+          slots: the states of the optimizers, which may scale the loss.
+          feeds: see there.
+          overrides: see there.
+          key: see there.
+        """
+
+        def forward(variables: Mapping[str, Any]) -> Applied:
+            return self.forward(variables, arrays, feeds, overrides, key)
+
+        variables = self._variables(arrays, forward)
+        if variables is None:
+            return forward({}), lambda i: {}
+
+        def losses(variables: Mapping[str, Any]) -> tuple[list[Any], Any]:
+            applied = forward(variables)
+            first = data_of(applied.outputs[self.program.loss_output])
+            return applied.losses or [jnp.reshape(first, ())], applied
+
+        function = losses if self._mesh is None else self._mesh.gathering_again(losses)
+        found, pull, applied = jax.vjp(function, variables, has_aux=True)
+
+        def gradients(i: int) -> Any:
+            scaled = i < len(self.rules) and self.rules[i].scaled
+            scale = scale_of(slots[i]) if scaled else 1.0
+            pulled = pull([jnp.asarray(scale if j == i else 0.0, v.dtype) for j, v in enumerate(found)])[0]
+            return jax.tree.map(lambda g: _unscaled(g, scale), pulled) if scaled else pulled
+
+        return applied, _memoized(gradients)
+
+    def update(
+        self,
+        arrays: Mapping[str, Any],
+        slots: Sequence[Any],
+        rates: Sequence[Any],
+        applied: Applied,
+        gradients: Callable[[int], Any],
+    ) -> _Done:
+        """Update parameters and slots by the gradients: once for each rule, in the order of the program.
+
+        Args:
+          arrays: parameters and states, by name.
+          slots: the states of the optimizers.
+          rates: the learning rate of each rule.
+          applied: the values of the program.
+          gradients: from the index of a rule to its gradients.
+        """
+        parameters = {n: arrays[n] for n in self.updated}
+        slots = list(slots)
+        measured: dict[str, Any] = {}
+        wanted = self._wanted.of_rules
+        for i, rule in enumerate(self.rules):
+            rate = rates[i] if applied.rates[i] is None else applied.rates[i]
+            if applied.rates[i] is not None and (RATE, i) in wanted:
+                measured[f"{RATE}_{i}"] = rate
+            mine = gradients(i)
+            dense = {n: mine["arrays"][n] for n in rule.parameters if n not in rule.tables}
+            rows = {n: merge(applied.lookups[n], mine["rows"][n], arrays[n].shape[0], self._mesh) for n in rule.tables}
+            before = {n: parameters[n] for n in rule.parameters}
+            still = {n: arrays[n] for n in rule.frozen}
+            changed, slots[i] = rule.update(rate, dense, rows, slots[i], {**before, **still}, self._mesh)
+            parameters |= changed
+            if (GRAD_NORM, i) in wanted:
+                measured[f"{GRAD_NORM}_{i}"] = norm({**dense, **{n: found.values for n, found in rows.items()}})
+            if (UPDATE_RATIO, i) in wanted:
+                measured[f"{UPDATE_RATIO}_{i}"] = ratio(before, changed)
+        return _Done(parameters, slots, applied.states, applied.outputs, {**measured, **applied.values}, gradients)
 
     def test(
         self,
@@ -162,43 +298,18 @@ class Step:
         self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], key: Any
     ) -> Any:
         """One evaluation with the random key of its step; None for a program that needs none."""
-        applied, gradients = self._differentiate(arrays, (), feeds, overrides, key)
+        applied, gradients = self.gradients(arrays, (), feeds, overrides, key)
         states = {n: arrays[n] for n in self.program.states}
         return self._results(applied.outputs, applied.parts, {**applied.values, **states}, gradients)
 
-    def _one_update(
+    def _own_step(
         self, carry: Mapping[str, Any], arrays: Any, rates: Any, feeds: Any, overrides: Any, key: Any
     ) -> _Done:
-        """One gradient and one update for each rule."""
-        applied, gradients = self._differentiate(arrays, carry["slots"], feeds, overrides, key)
-        parameters = {n: arrays[n] for n in self.updated}
-        slots = list(carry["slots"])
-        measured: dict[str, Any] = {}
-        for i, rule in enumerate(self.rules):
-            rate = rates[i] if applied.rates[i] is None else applied.rates[i]
-            if applied.rates[i] is not None and f"{RATE}_{i}" in self._asked:
-                measured[f"{RATE}_{i}"] = rate
-            mine = gradients(i)
-            dense = {n: mine["arrays"][n] for n in rule.parameters if n not in rule.tables}
-            rows = {n: merge(applied.lookups[n], mine["rows"][n], arrays[n].shape[0], self._mesh) for n in rule.tables}
-            before = {n: parameters[n] for n in rule.parameters}
-            still = {n: arrays[n] for n in rule.frozen}
-            changed, slots[i] = rule.update(rate, dense, rows, slots[i], {**before, **still}, self._mesh)
-            parameters |= changed
-            if f"{GRAD_NORM}_{i}" in self._asked:
-                measured[f"{GRAD_NORM}_{i}"] = norm({**dense, **{n: found.values for n, found in rows.items()}})
-            if f"{UPDATE_RATIO}_{i}" in self._asked:
-                measured[f"{UPDATE_RATIO}_{i}"] = ratio(before, changed)
-        return _Done(parameters, slots, applied.states, applied.outputs, {**measured, **applied.values}, gradients)
-
-    def _own_updates(
-        self, carry: Mapping[str, Any], arrays: Any, rates: Any, feeds: Any, overrides: Any, key: Any
-    ) -> _Done:
-        """What the user's own function does."""
+        """Run the user's own step function."""
         assert self._function is not None
 
         def apply(chosen: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> Applied:
-            return self._apply({"arrays": chosen}, arrays, feeds, overrides, key)
+            return self.forward({"arrays": chosen}, arrays, feeds, overrides, key)
 
         parameters = {n: arrays[n] for n in self.updated}
         states = {n: arrays[n] for n in self.program.states}
@@ -209,7 +320,7 @@ class Step:
         after, slots, evaluation = check_result(self._called(step), step)
         values = dict(evaluation.values)
         for i, rule in enumerate(self.rules):
-            if f"{UPDATE_RATIO}_{i}" in self._asked:
+            if (UPDATE_RATIO, i) in self._wanted.of_rules:
                 before, changed = ({n: found[n] for n in rule.parameters} for found in (parameters, after))
                 values[f"{UPDATE_RATIO}_{i}"] = ratio(before, changed)
         return _Done(after, slots, evaluation.states, evaluation.outputs, values, lambda i: {})
@@ -237,62 +348,6 @@ class Step:
         any_skipped = jnp.stack(skipped).any()
         return {n: jnp.where(any_skipped, carry["arrays"][n], state) for n, state in done.states.items()}
 
-    def _differentiate(
-        self,
-        arrays: Mapping[str, Any],
-        slots: Sequence[Any],
-        feeds: Mapping[str, Any],
-        overrides: Mapping[str, Any],
-        key: Any,
-    ) -> tuple[Applied, Callable[[int], Any]]:
-        """What the program computes, and a function from the number of a loss to its gradients."""
-
-        def forward(variables: Mapping[str, Any]) -> Applied:
-            return self._apply(variables, arrays, feeds, overrides, key)
-
-        variables = self._variables(arrays, forward)
-        if variables is None:
-            return forward({}), lambda i: {}
-
-        def losses(variables: Mapping[str, Any]) -> tuple[list[Any], Any]:
-            applied = forward(variables)
-            first = data_of(applied.outputs[self.program.loss_output])
-            return applied.losses or [jnp.reshape(first, ())], applied
-
-        function = losses if self._mesh is None else self._mesh.gathering_again(losses)
-        found, pull, applied = jax.vjp(function, variables, has_aux=True)
-
-        def gradients(i: int) -> Any:
-            scaled = i < len(self.rules) and self.rules[i].scaled
-            scale = scale_of(slots[i]) if scaled else 1.0
-            pulled = pull([jnp.asarray(scale if j == i else 0.0, v.dtype) for j, v in enumerate(found)])[0]
-            return jax.tree.map(lambda g: _unscaled(g, scale), pulled) if scaled else pulled
-
-        return applied, _memoized(gradients)
-
-    def _apply(
-        self, variables: Mapping[str, Any], arrays: Mapping[str, Any], feeds: Any, overrides: Any, key: Any
-    ) -> Applied:
-        """Run the program; the variables are arrays that take the place of others, and what is added to values."""
-
-        def apply(variables: Mapping[str, Any]) -> Applied:
-            every = {**arrays, **variables.get("arrays", {})}
-            return self.program.apply(
-                every if self._mesh is None else self._mesh.gather(every),
-                feeds,
-                key=key,
-                mode=self.request.mode,
-                overrides=overrides,
-                perturbations=variables.get("nudges"),
-                row_perturbations=variables.get("rows"),
-                parts=self.request.parts,
-                frozen=self.frozen,
-                gather=None if self._mesh is None else self._mesh.gather_one,
-                until=self._until(),
-            )
-
-        return with_lines(apply, variables, self._lines) if self._lines else apply(variables)
-
     def _until(self) -> frozenset[str] | None:
         """Return the names of the values after which the program function may end; None to run all of it.
 
@@ -301,7 +356,7 @@ class Step:
         request = self.request
         if request.mode != TEST or request.parts or request.fetch is None or not self._is_partial:
             return None
-        if self.gradients or self._lines:
+        if self._wanted.gradients or self._wanted.lines:
             return None
         program = self.program
         names = {self._value(name) for name in self._asked}
@@ -314,7 +369,7 @@ class Step:
 
     def _variables(self, arrays: Mapping[str, Any], forward: Callable[[Any], Applied]) -> dict[str, Any] | None:
         """What to differentiate with respect to: parameters, looked-up rows, and zeros added to named values."""
-        wanted = [self._canonical(n.removesuffix(GRAD)) for n in self.gradients]
+        wanted = [self._canonical(name) for name in self._wanted.gradients]
         whole = [n for n in self.updated if n not in self._tables]
         names = dict.fromkeys((*whole, *(n for n in wanted if n in self.program.parameters)))
         inner = [n for n in wanted if n not in self.program.parameters]
@@ -357,9 +412,9 @@ class Step:
         """The learning rates and loss scales of this step, as far as they are asked for."""
         found: dict[str, Any] = {}
         for i, (rule, state) in enumerate(zip(self.rules, slots, strict=True)):
-            if f"{RATE}_{i}" in self._asked:
+            if (RATE, i) in self._wanted.of_rules:
                 found[f"{RATE}_{i}"] = rule.rate(rates[i], state)
-            if f"{LOSS_SCALE}_{i}" in self._asked:
+            if (LOSS_SCALE, i) in self._wanted.of_rules:
                 found[f"{LOSS_SCALE}_{i}"] = scale_of(state)
         return found
 

@@ -167,7 +167,9 @@ def _epoch(run: Run) -> EndEpochEvent:
 
 
 def _call(run: Run, first: Batch, batches: Batches) -> Call:
-    """Run the steps of one call of the device: one, or several whose events follow when all of them are in flight.
+    """Run one call of the device, which is one step or several, and tell handlers of each step.
+
+    The events of several steps are delivered after all of them were dispatched, while the device may still compute.
 
     Args:
       run: what this call of `train` works with.
@@ -182,14 +184,14 @@ def _call(run: Run, first: Batch, batches: Batches) -> Call:
     chain = program.member.chain
     feed = first.feed if chain is None else chain(first.feed)
     asked = step.ask()
-    room, limit = _limit(run, program, first) if paced else (1, 1)
-    handlers.in_flight = IN_FLIGHT if room == 1 else max(IN_FLIGHT, 2 * room)
+    capacity, limit = _limit(run, program, first) if paced else (1, 1)
+    handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)
     if handlers.hear(BeginStepEvent):
         handlers(BeginStepEvent(progress.epoch, begun, feed, first.seconds, asked, name))
     together = limit if not asked.names and not asked.values else 1
     if together > 1:
         _read_ahead(run, batches, together)
-    batch = batches.take(1 if run.stopping() else together, room)
+    batch = batches.take(1 if run.stopping() else together, capacity)
     results = step(batch.feed if chain is None else feed, asked, batch.count)
     run.losses.add(results.values[program.loss_output], progress.epoch, begun, batch.count)
     progress.advance(batch)
@@ -199,7 +201,7 @@ def _call(run: Run, first: Batch, batches: Batches) -> Call:
     if quick:  # while the device works
         _read_ahead(run, batches, limit)
         if batch.count > 1:
-            batches.stack_ahead(batch.program, room)
+            batches.stack_ahead(batch.program, capacity)
     _tell(run, program, feed, batch, results)
     if not quick:  # who waits for the end of this step need not wait for a slow reader as well
         _read_ahead(run, batches, limit)
@@ -232,12 +234,12 @@ def _tell(
 
 
 def _limit(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
-    """For how many steps one call has room, and how many may run in the next one before somebody acts."""
-    room = run.steps_per_call.room(program.member.program, first)
-    if room == 1:
+    """Return the capacity of a call in steps, and how many steps may run in the next call before somebody acts."""
+    capacity = run.steps_per_call.capacity(program.member.program, first)
+    if capacity == 1:
         return 1, 1
     ahead = run.steps_per_call.ahead(*run.handlers.steps_ahead())
-    return room, int(max(1, min(room, ahead, *(policy.steps_ahead() for policy in run.policies))))
+    return capacity, int(max(1, min(capacity, ahead, *(policy.steps_ahead() for policy in run.policies))))
 
 
 def _end_of_epoch(run: Run, begun: float, waited: float, compiled: int) -> EndEpochEvent:

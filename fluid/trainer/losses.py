@@ -52,14 +52,14 @@ class Waits:
 
 
 class Losses(Policy):
-    """The losses of the steps that the device still works on; waits for them, and warns when one is not finite.
+    """The losses of the steps in flight. Limits their number by waiting for them, and warns of NaN and infinities.
 
     Args:
-      waits: where the seconds are noted for which it waits.
-      waited: called after it has waited for steps of a program, with the name of the program.
+      waits: records the seconds spent waiting.
+      waited: callback, called with the name of the program after waiting for its steps; None for nothing.
 
     Attributes:
-      warned: whether one was not finite, so that a warning was given.
+      warned: whether a loss was not finite, so that a warning was given.
 
     Example:
       >>> losses = Losses(Waits())

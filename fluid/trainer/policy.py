@@ -23,7 +23,9 @@ class Call(NamedTuple):
 
 
 class Policy:
-    """Acts between two calls of the device. The training runs no further than the nearest policy allows.
+    """A hook of the training loop that runs between two calls of the device, such as saving checkpoints.
+
+    One call of the device runs at most as many steps as the smallest `steps_ahead` of all policies.
 
     Example:
       >>> class Every(Policy):
@@ -37,7 +39,7 @@ class Policy:
     """
 
     def steps_ahead(self) -> float:
-        """Return how many steps may run in one call before this policy acts."""
+        """Return the maximum number of steps in the next call of the device, at least 1."""
         return math.inf
 
     def after_steps(self, call: Call) -> None:

@@ -62,7 +62,7 @@ class StepsPerCall:
                 f'steps_per_dispatch="auto", which runs several steps in one call where that is possible'
             )
 
-    def room(self, program: Program, batch: Batch) -> int:
+    def capacity(self, program: Program, batch: Batch) -> int:
         """How many steps may run in one call, whatever handlers want to see.
 
         Args:
@@ -202,7 +202,7 @@ def compile_ahead(
     if len(members) > 1 or isinstance(source, Turns) or steps[0].compiled or not source.batch_size:
         return
     feed = members[0].expected(source)
-    if feed is None or steps_per_call.room(members[0].program, Batch(feed, examples=source.batch_size)) > 1:
+    if feed is None or steps_per_call.capacity(members[0].program, Batch(feed, examples=source.batch_size)) > 1:
         return
     with contextlib.suppress(Exception):  # a mistake in the program is said by its first step, as ever
         steps[0].compile_ahead(feed)

@@ -83,12 +83,12 @@ def test_alike_minibatches_are_taken_together():
     while ahead.peek() is not None:
         for number in range(1, 4):
             ahead.read_ahead(number)
-        batch = ahead.take(limit=2 if not found else 4, room=4)
+        batch = ahead.take(limit=2 if not found else 4, capacity=4)
         found.append(batch.count)
         assert [list(one.feed["x"]) for one in batch.each] == rows[sum(found[:-1]) : sum(found)]
         if batch.count > 1:
             assert batch.feed.feeds["x"].shape == (4, 2) and int(batch.feed.count) == batch.count
-        ahead.stack_ahead(0, room=4)
+        ahead.stack_ahead(0, capacity=4)
     assert found == [2, 1, 1]
 
 
@@ -105,7 +105,7 @@ def test_minibatches_of_other_programs_are_not_taken_together():
     while ahead.peek() is not None:
         for number in range(1, 5):
             ahead.read_ahead(number)
-        batch = ahead.take(limit=4, room=4)
+        batch = ahead.take(limit=4, capacity=4)
         found.append((batch.program, batch.count))
     assert found == [(0, 2), (1, 2)]
 
