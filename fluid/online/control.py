@@ -147,7 +147,7 @@ class Control:
         return result.result()
 
     def ask_later(self, task: Task) -> Future[Any]:
-        """Have something done between two steps; returns its result, for which nobody need wait."""
+        """Queue a task for the time between two steps; return a Future of its result."""
         result: Future[Any] = Future()
         with self._changed:
             self._tasks.append((task, result))

@@ -36,7 +36,7 @@ class Split:
         self.test_every = None if test_every is None else whole_number("OnlineTrainer", "test_every", test_every, 2)
 
     def is_test(self, position: int) -> bool:
-        """Whether a row is tested on."""
+        """Return whether a row is tested on."""
         return self.test_every is not None and position % self.test_every == self.test_every - 1
 
     def start(self, number: int) -> int:

@@ -244,7 +244,7 @@ class OnlineTrainer(SpelledElsewhere):
         return count
 
     def signature(self) -> dict[str, Any]:
-        """What a client has to know in order to send rows: the feeds, and which field of a row is which."""
+        """Return the facts that a client needs to send rows: the feeds, and the order of the fields in a row."""
         specs = self.rows.specs
         found = protocol.Signature(specs, []).to_json()
         columns = {name: spec.column for name, spec in specs.items() if spec.column is not None}

@@ -228,7 +228,7 @@ def _mapped(
     call: Callable[..., Any],
     run: Callable[[Callable[[], Rows], Callable[[Any], Any]], Rows],
 ) -> Reader:
-    """Return a Reader of what a function returns for rows of several readers side by side.
+    """Return a Reader of the results of a function, called with rows of several readers side by side.
 
     Args:
       readers: give the rows.
@@ -258,7 +258,7 @@ def _mapped(
 
 
 def _one_after_the_other(open_rows: Callable[[], Rows], func: Callable[[Any], Any]) -> Rows:
-    """Yield what a function returns for each row, in this thread."""
+    """Yield the result of a function for each row, in this thread."""
     with contextlib.closing(open_rows()) as rows:
         for row in rows:
             yield func(row)

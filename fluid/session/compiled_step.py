@@ -283,7 +283,7 @@ class CompiledStep:
         return Settled(test, kept, self._step.request.feeds, orders, kept)  # a population's arrays have an axis more
 
     def _functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """A step that trains, and one that changes nothing, as pure functions of what a call passes."""
+        """Return the training step, and the step that changes nothing, as pure functions."""
         return step.train, step.test
 
     def _fit(self) -> None:

@@ -1,4 +1,4 @@
-"""Checks of arrays for infinities and NaNs: of what a file holds, and of a training that goes on."""
+"""Checks of arrays for infinities and NaNs, in files and in a running training."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

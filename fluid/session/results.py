@@ -1,4 +1,4 @@
-"""Results: the values that a run, a training step or a test returns, and those of one call of a compiled step."""
+"""Results: the values of a run, a training step or a test, and the values of one call of a compiled step."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
@@ -232,7 +232,7 @@ class Later:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the call has ended, so that a reader of the value does not wait."""
+        """True if the call has ended, so that reading the value does not wait."""
         return bool(getattr(self.stack, "is_ready", lambda: True)())
 
 

@@ -390,7 +390,7 @@ class Step:
         return {"arrays": {n: arrays[n] for n in names}, **zeros}
 
     def _results(self, outputs: Any, parts: Any, values: Mapping[str, Any], gradients: Callable[[int], Any]) -> Any:
-        """The values of `Request.fetch`, those of `Request.also`, and the parts of the outputs if they are wanted."""
+        """Return the values of `Request.fetch`, the values of `Request.also`, and with `Request.parts` the parts."""
         named = {} if outputs else {n: values[self.program.returned[n]] for n in self._asked if n in self._keys}
         known = {**values, **named, **dict(zip(self._keys, outputs, strict=False))}
 

@@ -36,11 +36,11 @@ class Waits:
         self._read = 0.0
 
     def begin_pass(self, read: float) -> None:
-        """Begin with a pass for whose minibatches so many seconds were read before."""
+        """Begin a pass; `read` seconds of its reading were counted before."""
         self._read = read
 
     def look(self, read: float, idle: bool) -> None:
-        """Count what was read since the last look, or since the beginning of the pass.
+        """Count the seconds of reading since the last look, or since the beginning of the pass.
 
         Args:
           read: seconds for which minibatches of this pass were read and converted.
@@ -74,7 +74,7 @@ class Losses(Policy):
         self.warned = False
 
     def add(self, loss: Any, epoch: int, step: int, count: int = 1) -> None:
-        """Note the loss of a step that was started, or those of several steps in one call.
+        """Add the loss of a dispatched step, or the losses of several steps in one call.
 
         Args:
           loss: a scalar, or the scalars of all these steps, `[at least count]`.
@@ -86,7 +86,7 @@ class Losses(Policy):
 
     @property
     def idle(self) -> bool:
-        """Whether the device has done all steps."""
+        """True if the device has done all steps."""
         newest = self._in_flight.newest
         return newest is None or bool(newest[0].is_ready())
 

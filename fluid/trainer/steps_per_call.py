@@ -159,7 +159,7 @@ class Pace:
 
     @property
     def together(self) -> int:
-        """How many steps: a power of two; 1 until that is known."""
+        """The number of steps, a power of two; 1 until it is known."""
         return self._together
 
     def mark(self, steps: int, now: float) -> None:
@@ -181,7 +181,7 @@ class Pace:
 
 
 def _worth_a_call(seconds: float) -> int:
-    """How many steps of so many seconds each are worth one call."""
+    """Return the number of steps, of this many seconds each, that are worth one call."""
     return 1 if seconds >= _LONG else min(MOST, 2 ** math.ceil(math.log2(max(_CALL / max(seconds, 1e-9), 1))))
 
 

@@ -1,4 +1,4 @@
-"""One minibatch ahead: what is read when, exceptions where they are due, and which minibatches go into one call."""
+"""Reading ahead: the order of reading, exceptions where they are due, and the minibatches that go into one call."""
 
 import traceback
 

@@ -63,7 +63,7 @@ class Stream:
     def _rows(
         self, spans: Sequence[Span] | None = None, size: int = 1, wanted: Wanted = range, raw: bool = False
     ) -> Iterate:
-        """The rows of spans, by default of all pieces; ELSEWHERE in place of those of spans of which none is needed."""
+        """Yield the rows of spans, by default of all pieces; ELSEWHERE for each row of a span that is not needed."""
 
         def iterate(epoch: int, start: int) -> Rows:
             left, dropped = order.behind(order.whole(self._ordered(epoch)) if spans is None else spans, start)

@@ -102,7 +102,7 @@ class Member:
     def converter(
         self, order: FeedOrder, buckets: Buckets, only: Collection[str] | None = None, trains: bool = False
     ) -> Converter:
-        """Return what makes feeds of minibatches, which hold `reads`; of named columns, those of `others` are left out.
+        """Return a Converter for minibatches that hold `reads`; columns of other programs are ignored.
 
         Args:
           order: see `Feeder`; None for that of the TrainingProgram.
