@@ -322,6 +322,7 @@ class Batches(Iterator[Batch]):
         self._ended = True
         self._read = None
         self._ready.clear()
+        self._stacked = None
         if hasattr(self._items, "close"):
             self._items.close()
 

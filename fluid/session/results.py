@@ -237,7 +237,7 @@ class Later:
 
 
 class _OfOne(Sequence[Any]):
-    """The values of one minibatch; each is taken out of its stack when it is read first."""
+    """The values of one minibatch. Each value is sliced from the stacked array at its first read."""
 
     __slots__ = ("_known", "_number", "_stacks")
 

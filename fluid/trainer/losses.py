@@ -1,4 +1,4 @@
-"""The losses of the steps in flight: how the loop waits for the device, how long, and finds a non-finite loss."""
+"""The losses of the steps in flight: waiting for the device, the seconds spent waiting, and non-finite losses."""
 
 import math
 import time

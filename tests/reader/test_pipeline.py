@@ -32,7 +32,7 @@ convert = Convert()
 
 
 def started(source, *converters, **options):
-    """A pass over what a user gives as a reader."""
+    """Start a pass over a reader of any kind."""
     return InputPipeline(minibatches(source), converters or [convert], **options).start()
 
 

@@ -21,12 +21,12 @@ def program():
 
 
 def is_rows(value):
-    """Whether a value is a list of rows of the data."""
+    """Return whether a value is a list of rows of the data."""
     return isinstance(value, list) and bool(value) and type(value[0]) is tuple and np.shape(value[0][0]) == (4,)
 
 
 def kind_of(value):
-    """What a value is on the way of a minibatch; None for anything else."""
+    """Return the stage of a minibatch that a value is; None for anything else."""
     if isinstance(value, Batch):
         return "Batch"
     if isinstance(value, Part | Rows) or is_rows(value):

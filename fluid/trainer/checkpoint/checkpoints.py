@@ -256,7 +256,7 @@ class Checkpoints(NoCheckpoints):
         self.count(len(call.results))
 
     def count(self, steps: int) -> None:
-        """Note that steps were done, and save if it is time."""
+        """Count steps that were trained, and save if a checkpoint is due."""
         self._since += steps
         if self._due() and not self._progress.last:
             self.save()
