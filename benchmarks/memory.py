@@ -13,7 +13,7 @@ from timing import Row
 from training import ADAM, Setup, make_step, split
 
 import fluid
-from fluid.session import Request
+from fluid.runtime import Request
 
 
 def needed(lowered: Any) -> float:

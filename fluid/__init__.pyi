@@ -19,7 +19,6 @@ from fluid import (
     trainer,
     unique_name,
 )
-from fluid.compilation import set_compilation_cache
 from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope, shared
 from fluid.inferencer import Inferencer
 from fluid.input import data, embedding, one_hot
@@ -33,8 +32,9 @@ from fluid.planning import plan
 from fluid.population import Population
 from fluid.reader import DataFeeder, batch
 from fluid.remote import RemoteTrainer
+from fluid.runtime import Results, Session, TrainingStep
+from fluid.runtime.compilation_cache import set_compilation_cache
 from fluid.serving import serve
-from fluid.session import Results, Session, TrainingStep
 from fluid.trainer import (
     BeginEpochEvent,
     BeginStepEvent,

@@ -20,9 +20,9 @@ from fluid.reader.columns import read_feed
 from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
-from fluid.session import Request, Results, Session
-from fluid.session.names import Fetch, as_array, check_fetch, split_names
-from fluid.session.prediction import (
+from fluid.runtime import Request, Results, Session
+from fluid.runtime.fetch import Fetch, as_array, check_fetch, split_names
+from fluid.runtime.prediction import (
     Answer,
     Ensemble,
     Plan,
@@ -33,8 +33,8 @@ from fluid.session.prediction import (
     order_of_results,
     stream,
 )
-from fluid.session.seeds import Draw, Seeds
-from fluid.session.shown import ShowsProgram
+from fluid.runtime.repr import ShowsProgram
+from fluid.runtime.seeds import Draw, Seeds
 from fluid.storage import RENAME_THEM, PathLike, Rename, newest_checkpoint, source_of
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)

@@ -4,7 +4,7 @@ import re
 
 import jax
 
-from fluid.session import CompiledStep
+from fluid.runtime import CompiledStep
 
 
 def lent(compiled):

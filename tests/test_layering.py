@@ -15,11 +15,11 @@ TIERS = [
     ["errors", "lazy", "formatting", "host_random", "protobuf"],
     ["naming", "missing", "paths"],
     ["core"],
-    ["lod_tensor", "place", "compilation", "distributed", "initializer", "regularizer", "clip", "lr"],
+    ["lod_tensor", "place", "distributed", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
     ["layers", "optimizer", "reader", "storage", "metrics"],
     ["nets", "input", "unique_name", "parallel"],
-    ["session"],
+    ["runtime"],
     ["artifact", "original", "protocol"],
     ["trainer", "looking", "remote"],
     ["handlers", "population"],
@@ -51,9 +51,9 @@ ONLY = {
     "parallel": {"errors", "naming", "core", "place", "param_attr"},
 }
 # ... and these never use what lies below them.
-NEVER = {room: {"layers", "nets"} for room in ("session", "trainer", "handlers", "inferencer", "looking", "tuning")}
+NEVER = {room: {"layers", "nets"} for room in ("runtime", "trainer", "handlers", "inferencer", "looking", "tuning")}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
-ENGINES = {"optax": {"lazy"}, "orbax": {"storage", "session", "trainer"}}
+ENGINES = {"optax": {"lazy"}, "orbax": {"storage", "runtime", "trainer"}}
 # Python itself and what comes with every installation; all else is imported inside a function, on use.
 EVERYWHERE = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy", "optax", "fluid"}
 

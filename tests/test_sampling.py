@@ -17,7 +17,7 @@ import pytest
 import fluid
 from fluid import artifact, errors, layers
 from fluid.artifact import standalone
-from fluid.session.seeds import root_of
+from fluid.runtime.seeds import root_of
 
 X = {"x": np.arange(8, dtype="float32").reshape(4, 2)}
 TWO = {"x": X["x"][:2]}

@@ -16,8 +16,8 @@ from fluid.artifact.signature import Computation, Entry, Function
 from fluid.artifact.sizes import BATCH_SIZES, STEPS, checked_sizes
 from fluid.artifact.source import Source, key_data
 from fluid.core import Order, Program
-from fluid.session.finite import spoilt, warn_of_spoilt
-from fluid.session.names import Fetch
+from fluid.runtime.fetch import Fetch
+from fluid.runtime.finite import spoilt, warn_of_spoilt
 from fluid.storage import RENAME_THEM, PathLike, Rename, choose, source_of
 
 ProgramFunction = Callable[[], Any] | Program

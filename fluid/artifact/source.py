@@ -12,9 +12,9 @@ from fluid import errors
 from fluid.artifact.signature import Output, leaves_of, level_of, value_of
 from fluid.core import TEST, FeedSpec, Program, stand_in
 from fluid.core.equations import live_equations
-from fluid.session import Request, absent, check_fetch
-from fluid.session.names import GRAD, Fetch, split_names
-from fluid.session.step import Step
+from fluid.runtime import Request, absent_feeds, check_fetch
+from fluid.runtime.fetch import GRAD, Fetch, split_names
+from fluid.runtime.step import Step
 
 # Sizes that differ from each other show where one of them was taken for another; two batch sizes show what follows it.
 _BATCHES, _STEPS = (37, 41), (3, 5)
@@ -91,7 +91,8 @@ class Source:
         if not rest:
             return results({})
         with_rows = {n: v for n, v in overrides.items() if self.specs[n].shape[:1] == (None,)}
-        made: list[Any] = absent.without(results, absent.stand_ins(self._program.feeds, rest, given, with_rows))
+        stand_ins = absent_feeds.stand_ins(self._program.feeds, rest, given, with_rows)
+        made: list[Any] = absent_feeds.without(results, stand_ins)
         return made
 
     def example(self) -> tuple[dict[str, Any], dict[str, Any], Any]:

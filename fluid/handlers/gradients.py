@@ -3,7 +3,7 @@
 import math
 
 from fluid.core import fitting
-from fluid.session import step_names
+from fluid.runtime import step_names
 from fluid.trainer import EndStepEvent, Handler
 from fluid.trainer.evaluation.values import Every, Interval, value_name
 

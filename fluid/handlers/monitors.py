@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluid.core import fitting, whole_number
-from fluid.session.names import rate_names
+from fluid.runtime.fetch import rate_names
 from fluid.trainer import BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
 from fluid.trainer.evaluation.monitor import Monitor
 from fluid.trainer.evaluation.values import Every, Interval, value_name

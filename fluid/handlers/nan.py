@@ -9,8 +9,8 @@ import numpy as np
 from fluid import errors
 from fluid.core import TRAIN, fitting
 from fluid.handlers.nan_report import State, investigate
-from fluid.session import Request
-from fluid.session.finite import Health
+from fluid.runtime import Request
+from fluid.runtime.finite import Health
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.asking import AskableStep, Asked
 from fluid.trainer.evaluation.means import on_host

@@ -10,9 +10,9 @@ import numpy as np
 
 from fluid.core import TRAIN, NestedSequenceBatch, Program, SequenceBatch, filled
 from fluid.handlers.nan_inside import Inside, first_inside
-from fluid.session import Request, Session
-from fluid.session.names import GRAD, rate_names
-from fluid.session.step import Step, step_key
+from fluid.runtime import Request, Session
+from fluid.runtime.fetch import GRAD, rate_names
+from fluid.runtime.step import Step, step_key
 
 # How often the step is done again, at most, to find rows where the value itself does not show them.
 _TRIALS = 64

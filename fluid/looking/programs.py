@@ -14,9 +14,9 @@ from fluid.looking.cost import Cost, Counter
 from fluid.looking.dimensions import Shape, shapes_of
 from fluid.looking.parts import Partition, partition
 from fluid.looking.trace import Sizes, stand_ins, trace
-from fluid.session import Request, Session
-from fluid.session.rules import Rule, rules_of
-from fluid.session.step import Step
+from fluid.runtime import Request, Session
+from fluid.runtime.step import Step
+from fluid.runtime.update_rules import Rule, rules_of
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from fluid import errors
-from fluid.session.interrupts import InterruptGuard
+from fluid.runtime.interrupts import InterruptGuard
 from fluid.storage.atomic import sync
 
 LOG = logging.getLogger("fluid.online")

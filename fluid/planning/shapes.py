@@ -8,7 +8,7 @@ import jax
 
 from fluid.core import TRAIN, Program, stand_in
 from fluid.parallel import OnMesh
-from fluid.session import Request, Session
+from fluid.runtime import Request, Session
 
 # A shape, and where an array of it would lie.
 Shape = jax.ShapeDtypeStruct

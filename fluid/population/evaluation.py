@@ -11,7 +11,7 @@ from fluid.core import Program
 from fluid.metrics import Metrics
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
-from fluid.session import Results
+from fluid.runtime import Results
 from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.evaluate import Evaluator, Gathered
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation

@@ -19,8 +19,8 @@ from fluid.population.step import Members
 from fluid.population.vary import Varied, Vary
 from fluid.reader.base import Reader, ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
-from fluid.session import StepFunction
-from fluid.session.read_only import ReadOnlyArrays
+from fluid.runtime import StepFunction
+from fluid.runtime.read_only import ReadOnlyArrays
 from fluid.storage import PathLike, source_of
 from fluid.trainer import CheckpointConfig, Trainer
 from fluid.trainer.calls import Readers

@@ -13,8 +13,8 @@ from fluid.core import TRAIN, Program
 from fluid.host_random import root_key
 from fluid.place import OneDevice, Place, device_of
 from fluid.population.step import Members, MembersStep
-from fluid.session import Request, Session
-from fluid.session.seeds import Draw, root_of, seed_of
+from fluid.runtime import Request, Session
+from fluid.runtime.seeds import Draw, root_of, seed_of
 from fluid.storage import LoadReport
 from fluid.storage.source import Source
 

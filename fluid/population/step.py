@@ -11,10 +11,10 @@ import numpy as np
 from fluid.core import Program, stand_in
 from fluid.core.equations import unneeded
 from fluid.population.vary import Varied
-from fluid.session import CompiledStep
-from fluid.session.names import RATE
-from fluid.session.seeds import Draw
-from fluid.session.step import Step
+from fluid.runtime import CompiledStep
+from fluid.runtime.fetch import RATE
+from fluid.runtime.seeds import Draw
+from fluid.runtime.step import Step
 
 # What a training step carries from one to the next: one of each member, and one counter of steps for all.
 _CARRY = {"arrays": 0, "slots": 0, "step": None}

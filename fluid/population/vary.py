@@ -15,8 +15,8 @@ import numpy as np
 from fluid import core, errors
 from fluid.core.discovery import discover
 from fluid.optimizer.parts import replaced
-from fluid.session.names import RATE
-from fluid.session.rules import Rule
+from fluid.runtime.fetch import RATE
+from fluid.runtime.update_rules import Rule
 
 Vary = Mapping[str, Sequence[float]]
 """What `fluid.Population(vary=...)` takes: for each name a number for each member."""

@@ -12,8 +12,8 @@ from fluid import errors, protocol
 from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
 from fluid.reader.columns import batch_size, check_feed
 from fluid.remote.connection import Connection, told
-from fluid.session import Results
-from fluid.session.seeds import Seeds, checked_seed
+from fluid.runtime import Results
+from fluid.runtime.seeds import Seeds, checked_seed
 
 _MODELS = "/v2/models"
 # A path of one call: "/v2/models/digits/versions/2/infer", "/v2/models".

@@ -12,12 +12,12 @@ from fluid.artifact import ExportedProgram
 from fluid.inferencer import Inferencer
 from fluid.paths import local_path
 from fluid.place import Place
+from fluid.runtime import Session
+from fluid.runtime.seeds import Seeds
 from fluid.serving.batching import Batcher, Job, Values
 from fluid.serving.metrics import Metrics
 from fluid.serving.runner import Runner
 from fluid.serving.settings import Settings
-from fluid.session import Session
-from fluid.session.seeds import Seeds
 from fluid.storage import instead
 
 LOG = logging.getLogger("fluid.serving")

@@ -16,11 +16,11 @@ from fluid import errors
 from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch
 from fluid.protocol import Output, Signature, Tensor, count_numbers
 from fluid.reader.columns import batch_size, read_feed
+from fluid.runtime import Request, Session
+from fluid.runtime.seeds import Draw, Seeds
 from fluid.serving.batching import Job, Values
 from fluid.serving.settings import Settings
 from fluid.serving.shapes import Shapes, cut, joined, made_up
-from fluid.session import Request, Session
-from fluid.session.seeds import Draw, Seeds
 
 LOG = logging.getLogger("fluid.serving")
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import dense
-from fluid.session.names import GRAD
+from fluid.runtime.fetch import GRAD
 from fluid.static import unique_name
 from fluid.static.tape import values
 from fluid.static.tape.calls import Environment, inside, outer_environment

@@ -10,7 +10,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.place import Place, device_of
-from fluid.session import Session
+from fluid.runtime import Session
 from fluid.static.tape.program import Program
 
 

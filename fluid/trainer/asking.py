@@ -6,9 +6,9 @@ from typing import Any
 
 from fluid import errors
 from fluid.core import TRAIN, Program
-from fluid.session import Request, Session, check_fetch
-from fluid.session.names import Fetch, check_feed, split_names
-from fluid.session.results import StepResults
+from fluid.runtime import Request, Session, check_fetch
+from fluid.runtime.fetch import Fetch, check_feed, split_names
+from fluid.runtime.results import StepResults
 
 
 class Asked:

@@ -3,7 +3,7 @@
 import logging
 
 from fluid import errors
-from fluid.session import Session
+from fluid.runtime import Session
 from fluid.trainer.calls import Calls
 from fluid.trainer.checkpoint import Checkpoints
 from fluid.trainer.resume import Progress

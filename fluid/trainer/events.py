@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fluid import errors
-from fluid.session import Results
-from fluid.session.names import Fetch
+from fluid.runtime import Results
+from fluid.runtime.fetch import Fetch
 from fluid.trainer.asking import Asked
 
 # It is said that training waits for data from this share of an epoch on, and for so many seconds at least.

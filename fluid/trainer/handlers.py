@@ -12,8 +12,8 @@ from fluid.core.explain import handler_in_own_words
 from fluid.distributed import group
 from fluid.missing import check_attributes
 from fluid.paths import PathLike
-from fluid.session import Results, check_fetch
-from fluid.session.in_flight import IN_FLIGHT
+from fluid.runtime import Results, check_fetch
+from fluid.runtime.in_flight import IN_FLIGHT
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,

@@ -10,8 +10,8 @@ from fluid.core import TRAIN
 from fluid.reader.buckets import padding_of
 from fluid.reader.converter import examples_in
 from fluid.reader.pipeline import Batch, Batches
-from fluid.session import Request, Results, Session
-from fluid.session.in_flight import IN_FLIGHT
+from fluid.runtime import Request, Results, Session
+from fluid.runtime.in_flight import IN_FLIGHT
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import NoCheckpoints
 from fluid.trainer.events import (

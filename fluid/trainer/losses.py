@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fluid.core import warn
-from fluid.session.in_flight import InFlight
+from fluid.runtime.in_flight import InFlight
 from fluid.trainer.policy import Call, Policy
 
 

@@ -13,8 +13,8 @@ from fluid.reader.adapters import nonempty
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.prefetch import Feed, Feeds
-from fluid.session import Request, Results, Session
-from fluid.session.names import check_feed, split_names
+from fluid.runtime import Request, Results, Session
+from fluid.runtime.fetch import check_feed, split_names
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.evaluation.history import History, HistoryKeeper

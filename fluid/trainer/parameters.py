@@ -7,9 +7,9 @@ from typing import Any
 from fluid import errors
 from fluid.core import Program
 from fluid.place import Place
-from fluid.session import Session
-from fluid.session.names import Fetch
-from fluid.session.read_only import ReadOnlyArrays
+from fluid.runtime import Session
+from fluid.runtime.fetch import Fetch
+from fluid.runtime.read_only import ReadOnlyArrays
 from fluid.storage import LoadReport, Parameters, PathLike, Rename
 from fluid.trainer.programs import Member, ProgramFunction
 

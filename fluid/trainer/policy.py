@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fluid.reader.pipeline import Batches
-from fluid.session import Results
+from fluid.runtime import Results
 
 
 class Call(NamedTuple):

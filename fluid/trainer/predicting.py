@@ -9,11 +9,11 @@ from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
-from fluid.session import Request, Results, check_fetch
-from fluid.session.names import Fetch
-from fluid.session.prediction import constant, needed_feeds, on_host, order_of_results, stream
-from fluid.session.seeds import Seeds
-from fluid.session.shown import ShowsProgram
+from fluid.runtime import Request, Results, check_fetch
+from fluid.runtime.fetch import Fetch
+from fluid.runtime.prediction import constant, needed_feeds, on_host, order_of_results, stream
+from fluid.runtime.repr import ShowsProgram
+from fluid.runtime.seeds import Seeds
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.programs import Member, ProgramFunction, check_data
 from fluid.trainer.signals import Signals

@@ -11,7 +11,7 @@ from fluid import errors
 from fluid.core import Program
 from fluid.distributed import group
 from fluid.reader.pipeline import Batch
-from fluid.session import Session
+from fluid.runtime import Session
 from fluid.trainer.asking import AskableStep
 from fluid.trainer.programs import Member, Source, Turns
 

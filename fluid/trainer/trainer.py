@@ -15,9 +15,9 @@ from fluid.place import Parallel, Place
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import FeedOrder
-from fluid.session import Results, StepFunction
-from fluid.session.finite import holding, spoilt
-from fluid.session.names import Fetch
+from fluid.runtime import Results, StepFunction
+from fluid.runtime.fetch import Fetch
+from fluid.runtime.finite import holding, spoilt
 from fluid.storage import PathLike, Rename
 from fluid.trainer import loop
 from fluid.trainer.calls import Calls, Readers

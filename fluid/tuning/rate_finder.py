@@ -18,7 +18,7 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
-from fluid.session import Request
+from fluid.runtime import Request
 from fluid.trainer import Trainer
 
 # How much of the running mean of losses, by which a sweep is ended, is kept at each step.

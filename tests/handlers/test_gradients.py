@@ -121,7 +121,7 @@ def test_without_a_wish_nothing_is_computed():
     trainer.train(reader(), handlers=[plain])
     assert all(len(event.fetched) == 0 for event in plain.kept)
     program = trainer.program
-    request = fluid.session.Request("train", None, tuple(program.feeds))
+    request = fluid.runtime.Request("train", None, tuple(program.feeds))
     assert trainer.session.bind(program, request).compiled == 1, "the step is the same as without handlers"
 
 

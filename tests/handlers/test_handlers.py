@@ -645,7 +645,7 @@ def test_the_whole_order_with_a_test_inside():
 
 def test_no_handler_waits_for_a_step_that_was_just_begun(tmp_path, monkeypatch):
     """Values are read only when the loop itself has waited for that step already."""
-    from fluid.session.in_flight import IN_FLIGHT
+    from fluid.runtime.in_flight import IN_FLIGHT
     from fluid.trainer.evaluation import means
 
     begun, read = [0], []

@@ -55,7 +55,7 @@ def test_operators_are_rows_of_their_line():
     }
     program = fluid.Program(nets.recurrent)
     outside = [name for name, (_, depth) in operators.items() if not depth]
-    assert len(fluid.session.check_fetch(program, outside)) == 2  # the names under which they can be fetched
+    assert len(fluid.runtime.check_fetch(program, outside)) == 2  # the names under which they can be fetched
 
 
 def test_what_is_in_a_loop_is_below_it():

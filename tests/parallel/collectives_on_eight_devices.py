@@ -12,7 +12,7 @@ from on_eight_devices import assert_equal, trained
 import fluid
 from fluid import layers
 from fluid.parallel import layout
-from fluid.session.step import Request
+from fluid.runtime.step import Request
 
 
 def compiled(session, feed):

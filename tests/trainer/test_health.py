@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fluid.session.finite import Health
+from fluid.runtime.finite import Health
 
 DTYPES = ["float32", "float16", "bfloat16", "complex64"]
 

@@ -6,8 +6,8 @@ from checkpointed import X, Y, assert_equal, state, trainer
 
 import fluid
 from fluid.place import OneDevice
-from fluid.session import CompiledStep
-from fluid.session.results import StepResults
+from fluid.runtime import CompiledStep
+from fluid.runtime.results import StepResults
 from fluid.trainer.evaluation.means import Means
 
 pytestmark = pytest.mark.usefixtures("optimized")

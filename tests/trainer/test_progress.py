@@ -14,7 +14,7 @@ import pytest
 from notebooks import Table
 
 import fluid
-from fluid.session.in_flight import IN_FLIGHT
+from fluid.runtime.in_flight import IN_FLIGHT
 from fluid.trainer.progress.ticker import Ticker
 
 X = np.random.default_rng(0).normal(size=(24, 2)).astype("float32")

@@ -10,7 +10,7 @@ import fluid
 from fluid import errors
 from fluid.core import TRAIN
 from fluid.reader.stacked import Picks, Stack
-from fluid.session import CompiledStep, Request
+from fluid.runtime import CompiledStep, Request
 from fluid.trainer.steps_per_call import MOST, Pace
 
 pytestmark = pytest.mark.usefixtures("optimized")

@@ -605,7 +605,7 @@ def test_the_history_of_a_long_interrupted_epoch(tmp_path):
 @pytest.mark.parametrize("near", [True, False])
 def test_nobody_waits_for_the_metrics_of_an_epoch_that_nobody_reads(near, monkeypatch):
     """Where the device is far from the host, many steps are read at once, and with the same result."""
-    from fluid.session.in_flight import IN_FLIGHT
+    from fluid.runtime.in_flight import IN_FLIGHT
     from fluid.trainer.evaluation import means
 
     begun, lags, made, kept = [0], [], {}, []

@@ -13,9 +13,9 @@ from fluid import errors
 from fluid.core import Program, own_array
 from fluid.distributed import group
 from fluid.distributed.arrays import is_here
-from fluid.session import Session
-from fluid.session.finite import Health
-from fluid.session.saving import names_here, origins_of
+from fluid.runtime import Session
+from fluid.runtime.finite import Health
+from fluid.runtime.state_io import names_here, origins_of
 from fluid.storage import packed
 from fluid.storage.folder import newest_whole
 from fluid.storage.remote import folder_of

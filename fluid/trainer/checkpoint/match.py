@@ -10,8 +10,8 @@ import numpy as np
 
 from fluid.core import Program
 from fluid.formatting import described
-from fluid.session import Session
-from fluid.session.saving import check_state
+from fluid.runtime import Session
+from fluid.runtime.state_io import check_state
 
 log = logging.getLogger("fluid")
 

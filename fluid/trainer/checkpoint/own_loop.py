@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from fluid import errors
 from fluid.core import warn
-from fluid.session import Session
+from fluid.runtime import Session
 from fluid.storage import PathLike
 from fluid.trainer.checkpoint.checkpoints import Checkpoints
 from fluid.trainer.checkpoint.config import CheckpointConfig

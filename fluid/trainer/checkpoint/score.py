@@ -7,7 +7,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.core import Program
-from fluid.session import Results
+from fluid.runtime import Results
 from fluid.storage import NONSENSE
 from fluid.storage.folder import Folder
 from fluid.trainer.evaluation.means import is_computed, on_host

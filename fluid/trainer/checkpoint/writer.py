@@ -7,7 +7,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.distributed import Group
-from fluid.session.finite import Health
+from fluid.runtime.finite import Health
 from fluid.storage.folder import Folder
 from fluid.storage.parts import in_first, write_together
 from fluid.trainer.checkpoint.score import Score

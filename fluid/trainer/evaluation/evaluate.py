@@ -16,10 +16,10 @@ from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
-from fluid.session import CompiledStep, Request, Results, Session, check_fetch
-from fluid.session.in_flight import InFlight
-from fluid.session.names import Fetch
-from fluid.session.prediction import Constant, constant
+from fluid.runtime import CompiledStep, Request, Results, Session, check_fetch
+from fluid.runtime.fetch import Fetch
+from fluid.runtime.in_flight import InFlight
+from fluid.runtime.prediction import Constant, constant
 from fluid.trainer.evaluation.returning import returning
 from fluid.trainer.evaluation.totals import Total
 from fluid.trainer.evaluation.values import output_names, scalar_outputs

@@ -11,7 +11,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.missing import SpelledElsewhere
-from fluid.session import Results
+from fluid.runtime import Results
 from fluid.storage import PathLike
 from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
 from fluid.trainer.evaluation.means import TrainingMeans

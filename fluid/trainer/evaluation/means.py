@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid.core import Program
-from fluid.session import Results
-from fluid.session.in_flight import IN_FLIGHT
-from fluid.session.results import Later
+from fluid.runtime import Results
+from fluid.runtime.in_flight import IN_FLIGHT
+from fluid.runtime.results import Later
 from fluid.trainer.evaluation.values import as_json, from_json, number, scalar_outputs, scalars_of
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndStepEvent
 from fluid.trainer.handlers import Handler

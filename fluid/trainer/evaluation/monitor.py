@@ -11,7 +11,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import fitting, warn, warn_once
 from fluid.paths import PathLike, local_path
-from fluid.session.finite import Health
+from fluid.runtime.finite import Health
 from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.means import Averaging, on_host
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, known_values, number

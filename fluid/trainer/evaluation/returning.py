@@ -8,7 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import Program, current_frame, named_array
-from fluid.session.names import GRAD, is_line
+from fluid.runtime.fetch import GRAD, is_line
 
 
 def returning(program: Program, names: Sequence[str]) -> Program:

@@ -11,7 +11,7 @@ from fluid.core import Program, fitting
 from fluid.metrics import Metrics, names_of
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
-from fluid.session import Results
+from fluid.runtime import Results
 from fluid.trainer.evaluation.evaluate import request_of
 from fluid.trainer.evaluation.values import Every, Interval, output_names, scalar_outputs, value_name
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndStepEvent

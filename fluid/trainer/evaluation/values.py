@@ -9,7 +9,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import Program, whole_number
-from fluid.session import Results
+from fluid.runtime import Results
 from fluid.trainer.events import EndEpochEvent
 from fluid.trainer.handlers import Handler
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fluid.core import FeedSpec
-from fluid.session import CompiledStep
-from fluid.session.seeds import Draw
+from fluid.runtime import CompiledStep
+from fluid.runtime.seeds import Draw
 
 
 class Link(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.core import Program
-from fluid.session import Session
+from fluid.runtime import Session
 from fluid.trainer.programs.sharing import warn_of_shared_by_number
 
 InferenceFunction = Callable[[], Any] | Program

@@ -6,8 +6,8 @@ import jax
 
 from fluid import errors
 from fluid.core import TEST, FeedSpec, Program
-from fluid.session import Request, Session, check_fetch
-from fluid.session.prediction import Constant, needed_feeds
+from fluid.runtime import Request, Session, check_fetch
+from fluid.runtime.prediction import Constant, needed_feeds
 from fluid.trainer.programs.chain import Chain, Link
 from fluid.trainer.programs.member import Member
 from fluid.trainer.programs.training_program import ProgramFunction, TrainingProgram

@@ -12,8 +12,8 @@ from fluid.reader.adapters import Minibatches
 from fluid.reader.buckets import Buckets
 from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
-from fluid.session import Session
-from fluid.session.seeds import Draw
+from fluid.runtime import Session
+from fluid.runtime.seeds import Draw
 from fluid.trainer.programs.chain import Chain
 from fluid.trainer.programs.training_program import TrainingProgram
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fluid.core import fitting
-from fluid.session import Compilation
+from fluid.runtime import Compilation
 from fluid.trainer.evaluation.means import Averaging
 from fluid.trainer.evaluation.values import by_name, number, spans
 from fluid.trainer.events import (

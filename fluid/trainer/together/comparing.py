@@ -11,8 +11,8 @@ import numpy as np
 from fluid import errors
 from fluid.core import Program
 from fluid.distributed import Group
-from fluid.session import Session
-from fluid.session.saving import origins_of
+from fluid.runtime import Session
+from fluid.runtime.state_io import origins_of
 from fluid.storage import packed
 from fluid.trainer.checkpoint.match import describe_optimizers
 

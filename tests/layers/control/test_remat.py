@@ -9,7 +9,7 @@ from layers.table import ROWS
 
 import fluid
 from fluid import errors, layers
-from fluid.session import Request
+from fluid.runtime import Request
 
 RNG = np.random.default_rng(0)
 FEED = {

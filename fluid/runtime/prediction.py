@@ -8,17 +8,17 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.compilation import soon
 from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch, warn, warn_once
 from fluid.place import Place
 from fluid.reader.columns import add_outliers, batch_size, repeat_last
 from fluid.reader.pipeline import InputPipeline
-from fluid.session.compiled_step import CompiledStep
-from fluid.session.names import check_feed, split_names
-from fluid.session.results import Results, StepResults
-from fluid.session.seeds import Draw
-from fluid.session.session import Session
-from fluid.session.step import Request
+from fluid.runtime.compiled_step import CompiledStep
+from fluid.runtime.fetch import check_feed, split_names
+from fluid.runtime.results import Results, StepResults
+from fluid.runtime.seeds import Draw
+from fluid.runtime.session import Session
+from fluid.runtime.spin_wait import soon
+from fluid.runtime.step import Request
 
 # Gives the results of data, or None for data that it is not made for.
 Answer = Callable[[Any], Results | None]

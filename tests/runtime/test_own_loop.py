@@ -6,7 +6,7 @@ from checkpointed import ROWS, X, Y, arrays, assert_equal, small, state, trainer
 
 import fluid
 from fluid import errors
-from fluid.session.in_flight import IN_FLIGHT
+from fluid.runtime.in_flight import IN_FLIGHT
 
 STEPS = -(-len(ROWS) // 8)
 

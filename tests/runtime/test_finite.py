@@ -69,7 +69,7 @@ def test_a_population_is_not_lost_while_one_member_is_finite():
     weights[0] = np.nan
     population.session.scope["fc_0.w_0"] = weights
     assert population.session.members == 2
-    from fluid.session.finite import spoilt
+    from fluid.runtime.finite import spoilt
 
     scope = population.session.scope
     assert spoilt(scope.specs, scope.arrays, 2) == [] and spoilt(scope.specs, scope.arrays) == ["fc_0.w_0"]

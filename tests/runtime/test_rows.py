@@ -7,7 +7,7 @@ import pytest
 
 import fluid
 from fluid import errors
-from fluid.session.rows import keeps_other_rows
+from fluid.runtime.sparse_update import keeps_other_rows
 
 ROWS, WIDTH, BATCH = 11, 3, 6
 

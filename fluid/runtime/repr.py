@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fluid.core import Program
 from fluid.formatting import counted, described
-from fluid.session.session import Session
+from fluid.runtime.session import Session
 
 
 class ShowsProgram:

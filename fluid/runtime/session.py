@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.compilation import keep_compilations, price_of
 from fluid.core import (
     TEST,
     TRAIN,
@@ -31,19 +30,21 @@ from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.converter import named
 from fluid.reader.prefetch import Feed
 from fluid.reader.values import NaNs
-from fluid.session.compiled_step import Compilations, CompiledStep
-from fluid.session.freezing import Freezing
-from fluid.session.in_flight import InFlight
-from fluid.session.interrupts import InterruptGuard
-from fluid.session.names import Fetch, as_array, check_feed, check_fetch, no_program, split_names
-from fluid.session.on_demand import ValuesOnDemand
-from fluid.session.own_step import StepFunction, check_function, check_tables
-from fluid.session.rates import Rates
-from fluid.session.results import Results
-from fluid.session.rules import Rule, rules_of
-from fluid.session.saving import SavesArrays
-from fluid.session.seeds import Draw, Seeds, root_of
-from fluid.session.step import Request, checked_mode
+from fluid.runtime.compilation_cache import keep_compilations
+from fluid.runtime.compile_cost import price_of
+from fluid.runtime.compiled_step import Compilations, CompiledStep
+from fluid.runtime.custom_step import StepFunction, check_function, check_tables
+from fluid.runtime.fetch import Fetch, as_array, check_feed, check_fetch, no_program, split_names
+from fluid.runtime.freezing import Freezing
+from fluid.runtime.in_flight import InFlight
+from fluid.runtime.interrupts import InterruptGuard
+from fluid.runtime.lazy_values import ValuesOnDemand
+from fluid.runtime.learning_rates import Rates
+from fluid.runtime.results import Results
+from fluid.runtime.seeds import Draw, Seeds, root_of
+from fluid.runtime.state_io import SavesArrays
+from fluid.runtime.step import Request, checked_mode
+from fluid.runtime.update_rules import Rule, rules_of
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh

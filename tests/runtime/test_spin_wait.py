@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fluid
-from fluid.compilation.soon import Threads, soon
+from fluid.runtime.spin_wait import Threads, soon
 
 
 class Device:
@@ -134,7 +134,8 @@ def test_without_a_way_to_let_others_run_nothing_is_asked(device):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not say on which cores one runs")
 def test_on_one_core_nothing_is_asked():
-    code = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1]); from fluid.compilation import soon; "
+    code = "import os; os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])\n"
+    code += "from fluid.runtime.spin_wait import soon; "
     code += "call = soon(lambda: [1], lambda values: values + [2]); print(call(), call())"  # 1 cannot be asked
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[1, 2] [1, 2]"
@@ -159,7 +160,7 @@ def test_an_inferencer_asks_for_what_a_cpu_computes(monkeypatch):
     def noted(run, fetch):
         return lambda feeds: asked.append(feeds) or fetch(run(feeds))
 
-    monkeypatch.setattr("fluid.session.prediction.soon", noted)
+    monkeypatch.setattr("fluid.runtime.prediction.soon", noted)
 
     def double():
         return fluid.layers.data("x", shape=[3]) * 2.0

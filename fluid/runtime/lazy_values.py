@@ -8,11 +8,11 @@ from fluid import errors
 from fluid.core import TEST, Program, Scope
 from fluid.naming import is_glob
 from fluid.reader.buckets import Buckets
-from fluid.session.compiled_step import CompiledStep
-from fluid.session.names import Fetch, check_feed, check_fetch, split_names
-from fluid.session.results import Results
-from fluid.session.seeds import Draw
-from fluid.session.step import Request, checked_mode
+from fluid.runtime.compiled_step import CompiledStep
+from fluid.runtime.fetch import Fetch, check_feed, check_fetch, split_names
+from fluid.runtime.results import Results
+from fluid.runtime.seeds import Draw
+from fluid.runtime.step import Request, checked_mode
 
 
 @dataclass(eq=False)

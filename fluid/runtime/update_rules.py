@@ -20,7 +20,7 @@ from fluid.optimizer.base import Optax, innermost
 from fluid.optimizer.loss_scale import skip_overflows
 from fluid.param_attr import ParamAttr
 from fluid.regularizer import L2Decay
-from fluid.session.rows import Rows, keeps_other_rows, update
+from fluid.runtime.sparse_update import Rows, keeps_other_rows, update
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fluid.compilation import Entries
+from fluid.runtime.disk_cache import Entries
 
 
 def age(folder, key, seconds):

@@ -11,7 +11,8 @@ import pytest
 
 import fluid
 from fluid import errors
-from fluid.compilation import cache, keep_compilations
+from fluid.runtime import compilation_cache
+from fluid.runtime.compilation_cache import keep_compilations
 
 pytestmark = pytest.mark.usefixtures("own_compilation_cache")
 
@@ -87,7 +88,7 @@ def test_where_each_platform_has_it(monkeypatch, tmp_path, platform, variable, p
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.setattr(sys, "platform", platform)
-    assert cache._own() == tmp_path.joinpath(*parts)
+    assert compilation_cache._own() == tmp_path.joinpath(*parts)
 
 
 def test_the_environment_names_a_folder_or_none(untold, monkeypatch):

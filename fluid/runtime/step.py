@@ -15,10 +15,10 @@ from fluid.core.equations import last_values
 from fluid.core.explain import step_in_own_words
 from fluid.optimizer.loss_scale import scale_of, was_skipped
 from fluid.optimizer.norms import norm, ratio
-from fluid.session.names import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_line
-from fluid.session.own_step import Machinery, StepFunction, TrainingStep, check_result
-from fluid.session.rows import merge
-from fluid.session.rules import Rule
+from fluid.runtime.custom_step import Machinery, StepFunction, TrainingStep, check_result
+from fluid.runtime.fetch import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_line
+from fluid.runtime.sparse_update import merge
+from fluid.runtime.update_rules import Rule
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh

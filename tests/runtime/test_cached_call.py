@@ -10,8 +10,8 @@ from compiles import counted
 
 import fluid
 from fluid import errors
-from fluid.compilation import Settled
-from fluid.session import Request
+from fluid.runtime import Request
+from fluid.runtime.cached_call import Settled
 
 IMAGES = np.random.default_rng(0).normal(size=(4, 3, 6, 6)).astype("float32")
 FILTERS = "conv2d_0.w_0"

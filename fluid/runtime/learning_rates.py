@@ -9,7 +9,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import warn
 from fluid.optimizer.parts import replaced
-from fluid.session.rules import Rule
+from fluid.runtime.update_rules import Rule
 
 PREFIX = "@learning_rate/"
 # Where a schedule was declared it decides while the rate is negative.
@@ -26,7 +26,7 @@ class Rates:
 
     Example:
       >>> import fluid
-      >>> from fluid.session.rules import rules_of
+      >>> from fluid.runtime.update_rules import rules_of
       >>> def program():
       ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
       ...     fluid.optimizer.SGD(0.5).minimize(loss)

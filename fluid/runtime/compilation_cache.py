@@ -12,8 +12,8 @@ from jax._src import compilation_cache as inside
 from jax.experimental.compilation_cache import compilation_cache
 
 from fluid import errors
-from fluid.compilation.entries import Entries
 from fluid.paths import local_path
+from fluid.runtime.disk_cache import Entries
 
 VARIABLE = "FLUID_COMPILATION_CACHE"
 _OFF = "off"

@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from fluid import errors
-from fluid.compilation import Ahead, Settled
 from fluid.core import TRAIN, Program, Scope
 from fluid.core.equations import unneeded, unread
 from fluid.core.explain import leak_in_own_words
 from fluid.place import OneDevice
 from fluid.reader.buckets import Buckets
 from fluid.reader.stacked import Fed, Picks, Stack
-from fluid.session import absent
-from fluid.session.freezing import Freezing
-from fluid.session.interrupts import InterruptGuard
-from fluid.session.own_step import StepFunction
-from fluid.session.rates import Rates
-from fluid.session.results import StepResults
-from fluid.session.rules import Rule
-from fluid.session.scanned import scanned
-from fluid.session.seeds import Draw
-from fluid.session.step import Request, Step
+from fluid.runtime import absent_feeds
+from fluid.runtime.async_compile import Ahead
+from fluid.runtime.cached_call import Settled
+from fluid.runtime.custom_step import StepFunction
+from fluid.runtime.freezing import Freezing
+from fluid.runtime.interrupts import InterruptGuard
+from fluid.runtime.learning_rates import Rates
+from fluid.runtime.results import StepResults
+from fluid.runtime.scanned import scanned
+from fluid.runtime.seeds import Draw
+from fluid.runtime.step import Request, Step
+from fluid.runtime.update_rules import Rule
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh
@@ -327,7 +328,9 @@ class CompiledStep:
             if not self._missing:
                 return function(*arguments[:position], feeds, *rest)
             stand_ins = self._stand_ins(feeds, rest[0] if rest else {})
-            return absent.without(lambda zeros: function(*arguments[:position], {**feeds, **zeros}, *rest), stand_ins)
+            return absent_feeds.without(
+                lambda zeros: function(*arguments[:position], {**feeds, **zeros}, *rest), stand_ins
+            )
 
         return call if self._mesh is None else self._mesh.traced(call, position)
 
@@ -369,7 +372,7 @@ class CompiledStep:
     def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         known = self._program.parameters.keys() | self._program.states.keys()
         with_rows = {name: value for name, value in overrides.items() if name not in known}
-        return absent.stand_ins(self._program.feeds, self._missing, feeds, with_rows)
+        return absent_feeds.stand_ins(self._program.feeds, self._missing, feeds, with_rows)
 
     def _check_replaced(self) -> None:
         for average, arrays in self._replaced.items():
@@ -409,7 +412,7 @@ class CompiledStep:
         """The feeds that the results depend on, of those that the request does not give."""
         overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
         stand_ins = self._stand_ins(feeds, overrides)
-        closed, _, zeros = absent.traced(self._pure(), stand_ins, dict(feeds), overrides)
+        closed, _, zeros = absent_feeds.traced(self._pure(), stand_ins, dict(feeds), overrides)
         return set(zeros) - unread(closed.jaxpr, zeros)
 
     def _needed_in_discovery(self) -> set[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import Scope
 from fluid.naming import select
-from fluid.session.rules import Rule
+from fluid.runtime.update_rules import Rule
 
 FROZEN = "@frozen"
 

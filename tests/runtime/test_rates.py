@@ -406,7 +406,7 @@ def test_a_rate_that_can_be_set_costs_no_more_kernels():
     def kernels(settable):
         session = fluid.Session(with_optimizer(fluid.optimizer.Adam(0.1)))
         program = session.programs["program"]
-        step = fluid.session.step.Step(program, session.rules["program"], fluid.session.Request("train", None, ("x",)))
+        step = fluid.runtime.step.Step(program, session.rules["program"], fluid.runtime.Request("train", None, ("x",)))
         carry = {
             "arrays": {n: session.scope.arrays[n] for n in step.carried},
             "slots": session.scope.slots["program"],

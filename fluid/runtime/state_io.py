@@ -14,10 +14,10 @@ from fluid.distributed import group
 from fluid.distributed.arrays import whole
 from fluid.naming import select
 from fluid.place import OneDevice
-from fluid.session.finite import spoilt, warn_of_spoilt
-from fluid.session.freezing import FROZEN, Freezing
-from fluid.session.rates import PREFIX, Rates
-from fluid.session.read_only import ReadOnlyArrays
+from fluid.runtime.finite import spoilt, warn_of_spoilt
+from fluid.runtime.freezing import FROZEN, Freezing
+from fluid.runtime.learning_rates import PREFIX, Rates
+from fluid.runtime.read_only import ReadOnlyArrays
 from fluid.storage import PathLike
 
 if TYPE_CHECKING:
