@@ -97,7 +97,7 @@ class TerminateOnNaN(Handler):
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Keep the minibatch until its step is checked."""
-        rates = self.trainer.session.rates.given(event.program)
+        rates = self.trainer.session.engine.rates.given(event.program)
         self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates, event.asked))
 
     def end_step(self, event: EndStepEvent) -> None:
@@ -136,12 +136,12 @@ class TerminateOnNaN(Handler):
         session = self.trainer.session
         programs = self.trainer.programs
         assert self._good is not None
-        rates = {name: session.rates.given(name) for name in programs}
+        rates = {name: session.engine.rates.given(name) for name in programs}
         self._put(self._good)
         for batch in self._batches:
             program = programs[batch.program]
             step = AskableStep(session, program, Request(TRAIN, None, tuple(program.feeds)))
-            session.rates.put(program.name, batch.rates)
+            session.engine.rates.put(program.name, batch.rates)
             before = _copy(self._state())
             asked = step.ask()
             asked.override(batch.replaced)
@@ -159,7 +159,7 @@ class TerminateOnNaN(Handler):
             raise errors.NonFiniteError(_short(batch, complaint) if report is None else str(report), report)
         self._put(self._good)
         for name, given in rates.items():
-            session.rates.put(name, given)
+            session.engine.rates.put(name, given)
         first = self._batches[0]
         last = self._batches[-1]
         raise errors.NonFiniteError(

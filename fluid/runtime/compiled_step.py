@@ -2,117 +2,61 @@
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 
 from fluid import errors
-from fluid.core import TRAIN, Program, Scope
+from fluid.core import TRAIN, Program
 from fluid.core.equations import unneeded, unread
 from fluid.core.explain import leak_in_own_words
 from fluid.place import OneDevice
-from fluid.reader.buckets import Buckets
 from fluid.reader.stacked import Fed, Picks, Stack
 from fluid.runtime import absent_feeds
 from fluid.runtime.async_compile import Ahead
 from fluid.runtime.cached_call import Settled
-from fluid.runtime.custom_step import StepFunction
-from fluid.runtime.freezing import Freezing
-from fluid.runtime.interrupts import InterruptGuard
-from fluid.runtime.learning_rates import Rates
+from fluid.runtime.engine import Compilation, Engine
 from fluid.runtime.results import StepResults
-from fluid.runtime.scanned import scanned
 from fluid.runtime.seeds import Draw
 from fluid.runtime.step import Request, Step
-from fluid.runtime.update_rules import Rule
-
-if TYPE_CHECKING:
-    from fluid.parallel import OnMesh
+from fluid.runtime.strategies import scanned
 
 _BATCHED = (Stack, Picks)
 
 
-class Compilation(NamedTuple):
-    """One compilation of a step: of which program, in which mode, and why."""
-
-    program: str
-    mode: str
-    reason: str
-
-
-class Compilations(list[Compilation]):
-    """The compilations of a session in order, and who is told of them.
-
-    Attributes:
-      watchers: called with each compilation when it begins, and with None when it has ended.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.watchers: list[Callable[[Compilation | None], None]] = []
-
-    def begin(self, compilation: Compilation) -> None:
-        """Note a compilation, which begins now."""
-        self.append(compilation)
-        for watcher in self.watchers:
-            watcher(compilation)
-
-    def end(self) -> None:
-        """Tell that the last compilation has ended."""
-        for watcher in self.watchers:
-            watcher(None)
+def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":
+    """Return the compiled step for a request; the same one for equal requests."""
+    known: CompiledStep | None = engine.steps.get((program.name, request))
+    if known is None:
+        known = engine.steps[program.name, request] = CompiledStep(engine, program, request)
+    return known
 
 
 class CompiledStep:
-    """A step of one program, jitted, over the arrays of its Session.
+    """A step of one program, jitted, over the arrays of a Session.
 
-    Calling it runs one step, or the steps of several minibatches. Made by `Session.bind`; feeds are taken as they are,
-    already checked.
+    Calling it runs one step, or the steps of several minibatches. `bind` makes it; feeds are already checked.
 
     Args:
+      engine: holds the arrays, and all that steps share.
       program: the program.
-      rules: how it updates parameters.
-      request: what one step shall do.
-      scope: the arrays.
-      rates: the learning rates.
-      guard: keeps Ctrl-C out of the middle of a step.
-      compilations: where every compilation is noted.
-      buckets: to which sizes sequences are padded before they are fed.
-      layout: where arrays lie.
-      function: a training step of the user's own, or None.
-      replaced: arrays that something else takes the place of for a while, by what that is; a step must not change them.
-      freezing: what a training step leaves as it is.
+      request: what one step does.
+
+    Attributes:
+      buckets: the sizes to which sequences are padded before they are fed.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        rules: Sequence[Rule],
-        request: Request,
-        scope: Scope,
-        rates: Rates,
-        guard: InterruptGuard,
-        compilations: Compilations,
-        buckets: Buckets,
-        *,
-        layout: "OneDevice | OnMesh",
-        replaced: Mapping[Hashable, Mapping[str, Any]],
-        freezing: Freezing,
-        function: StepFunction | None = None,
-    ):
+    def __init__(self, engine: Engine, program: Program, request: Request):
+        self._engine = engine
         self._program = program
-        self._scope = scope
-        self._rates = rates
-        self._guard = guard
-        self._compilations = compilations
-        self.buckets = buckets
-        self._replaced = replaced
-        self._freezing = freezing
-        self._mesh = None if isinstance(layout, OneDevice) else layout
-        self._on_cpu = layout.device.platform == "cpu"
-        self._frozen = freezing.names
-        self._make = functools.partial(Step, program, rules, request, function, mesh=self._mesh)
+        self._scope = engine.scope
+        self.buckets = engine.buckets(program)
+        self._mesh = None if isinstance(engine.layout, OneDevice) else engine.layout
+        self._on_cpu = engine.device.platform == "cpu"
+        self._frozen = engine.freezing.names
+        rules = engine.rules.get(program.name, ())
+        self._make = functools.partial(Step, program, rules, request, engine.function, mesh=self._mesh)
         self._step = self._make(self._frozen)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._also = request.also
@@ -120,11 +64,12 @@ class CompiledStep:
         self._checked = not self._missing
         self._shapes: list[str] = []
         self._other_frozen = False
+        self._variant = ""
         self._fitted: dict[frozenset[str], Any] = {}
         self._compiling = False
         self._ahead = False
-        self._alone = set(self._step.kept) == set(scope.arrays)
-        scope.trained |= self._step.training
+        self._alone = set(self._step.kept) == set(self._scope.arrays)
+        self._scope.trained |= self._step.training
         self._train, self._test = self._jitted()
         self._several: Any = None
         self._quick: Callable[[Any], Any] | None = None
@@ -169,7 +114,7 @@ class CompiledStep:
         Raises:
           Exception: whatever the program raises while it is traced; the step itself will raise it again.
         """
-        if self._frozen is not self._freezing.names:
+        if self._frozen is not self._engine.freezing.names:
             self._fit()
         jitted = self._train
         if isinstance(jitted, Ahead) or not self._step.training:
@@ -214,7 +159,7 @@ class CompiledStep:
 
     def _run(self, feed: Mapping[str, Any] | Fed, overrides: Mapping[str, Any], draw: Draw | None) -> Any:
         """Run the step; return its results."""
-        if self._frozen is not self._freezing.names and self._step.request.mode == TRAIN:
+        if self._frozen is not self._engine.freezing.names and self._step.request.mode == TRAIN:
             self._fit()
         if isinstance(feed, _BATCHED):
             return self._update(self._together(), feed)
@@ -231,7 +176,8 @@ class CompiledStep:
     def _together(self) -> Any:
         """The function of several training steps."""
         if self._several is None:
-            self._several = jax.jit(self._noted(scanned(self._functions(self._step)[0])), donate_argnums=0)
+            train, _ = self._engine.strategy.functions(self._step)
+            self._several = jax.jit(self._noted(scanned(train)), donate_argnums=0)
         return self._several
 
     def _evaluate(self, feed: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None) -> Any:
@@ -247,12 +193,12 @@ class CompiledStep:
 
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
         """Call what trains on the arrays of the scope, and put the new ones in their place; return the results."""
-        if self._replaced:
+        if self._engine.replaced:
             self._check_replaced()
         scope = self._scope
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
         # results are in their place.
-        with scope.lock, self._guard:
+        with scope.lock, self._engine.guard:
             try:
                 after, results = train(self._carry(), self._not_carried(), *fed)
             except jax.errors.UnexpectedTracerError as error:
@@ -265,7 +211,7 @@ class CompiledStep:
     def _jitted(self) -> tuple[Any, Any]:
         """The training step, and the run that changes nothing, for what is frozen now."""
         step = self._step
-        pure_train, pure_test = self._functions(step)
+        pure_train, pure_test = self._engine.strategy.functions(step)
         train, test = self._traced(pure_train, 2), self._traced(pure_test, 1)
         if self._mesh is None:
             return jax.jit(train, donate_argnums=0), self._settled(test) if step.request.settled else jax.jit(test)
@@ -283,14 +229,10 @@ class CompiledStep:
         orders = {n: o for n, o in self._program.orders.items() if kept[n].size == math.prod(o.split)}
         return Settled(test, kept, self._step.request.feeds, orders, kept)  # a population's arrays have an axis more
 
-    def _functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the training step, and the step that changes nothing, as pure functions."""
-        return step.train, step.test
-
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
         self._fitted[self._frozen] = (self._step, self._train, self._test, self._several)
-        self._frozen = self._freezing.names
+        self._frozen = self._engine.freezing.names
         known = self._fitted.get(self._frozen)
         if known is not None:
             self._step, self._train, self._test, self._several = known
@@ -306,12 +248,15 @@ class CompiledStep:
 
     def _not_carried(self) -> dict[str, Any]:
         root = self._scope.root if self._step.draws else None
-        return {"arrays": self._kept(), "root": root, "rates": self._rates.of(self._program.name)}
+        rates = self._engine.rates.of(self._program.name)
+        return {"arrays": self._kept(), "root": root, "rates": rates, **self._engine.strategy.constants()}
 
     def _rest(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
         # A small net answers in microseconds, of which each argument takes its share, empty ones too.
-        if self._program.random:
-            return (overrides, *(draw or (self._scope.root, self._scope.step)))
+        arguments = self._engine.strategy.arguments
+        if self._program.random or arguments:
+            drawn = draw or (self._scope.root, self._scope.step)
+            return (overrides, *drawn, arguments) if arguments else (overrides, *drawn)
         return (overrides,) if overrides else ()
 
     def _carry(self) -> dict[str, Any]:
@@ -351,15 +296,19 @@ class CompiledStep:
         mode = self._step.request.mode
         reason = f"{how}: {shapes}" if how else self._reason(name, mode, shapes)
         self._other_frozen = False
+        self._variant = self._engine.strategy.variant or self._variant
         self._shapes.append(shapes)
         self._compiling = True
-        self._compilations.begin(Compilation(name, mode, reason))
+        self._engine.compilations.begin(Compilation(name, mode, reason))
 
     def _reason(self, name: str, mode: str, shapes: str) -> str:
         """Why the step of a program in a mode is compiled, for feeds of such shapes."""
-        same = [c for c in self._compilations if (c.program, c.mode) == (name, mode)]
+        same = [c for c in self._engine.compilations if (c.program, c.mode) == (name, mode)]
         reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
-        if self._other_frozen:
+        variant = self._engine.strategy.variant if self._step.training else ""
+        if self._shapes and variant and variant != self._variant:
+            reason = variant
+        elif self._other_frozen:
             reason = f"other parameters are frozen: {len(self._frozen)} names"
         elif self._shapes:
             reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
@@ -367,7 +316,7 @@ class CompiledStep:
 
     def _end_compilation(self) -> None:
         self._compiling = False
-        self._compilations.end()
+        self._engine.compilations.end()
 
     def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         known = self._program.parameters.keys() | self._program.states.keys()
@@ -375,7 +324,7 @@ class CompiledStep:
         return absent_feeds.stand_ins(self._program.feeds, self._missing, feeds, with_rows)
 
     def _check_replaced(self) -> None:
-        for average, arrays in self._replaced.items():
+        for average, arrays in self._engine.replaced.items():
             if name := next((name for name in self._step.updated if name in arrays), None):
                 raise errors.ArgumentError(
                     f"{name!r} holds its average now, {average}, and what a training step makes of it would be undone "
@@ -428,7 +377,7 @@ class CompiledStep:
     def _pure(self) -> Callable[..., Any]:
         """Return the results of the step as a pure function of stand-ins, feeds and overrides."""
         step = self._step
-        train, test = self._functions(step)
+        train, test = self._engine.strategy.functions(step)
         kept = self._not_carried()
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from fluid import errors
 from fluid.core import TRAIN, Program
 from fluid.runtime import Request, Session, check_fetch
+from fluid.runtime.compiled_step import bind
 from fluid.runtime.fetch import Fetch, check_feed, split_names
 from fluid.runtime.results import StepResults
 
@@ -80,7 +81,7 @@ class AskableStep:
         self._session = session
         self._program = program
         self._request = request
-        self._step = session.bind(program, request)
+        self._step = bind(session.engine, program, request)
         self._others: dict[Request, Any] = {}
         self.buckets = self._step.buckets
 
@@ -118,6 +119,8 @@ class AskableStep:
         given, replaced = split_names(self._program, asked.values)
         also = tuple(dict.fromkeys((*self._request.also, *asked.names)))
         request = replace(self._request, also=also, overrides=tuple(sorted(replaced)))
-        step = self._others.setdefault(request, self._session.bind(self._program, request))
-        feeds, overrides = self._session.taken(self._program, asked.values, given, request.overrides, self.buckets)
+        step = self._others.setdefault(request, bind(self._session.engine, self._program, request))
+        feeds, overrides = self._session.engine.take(
+            self._program, asked.values, given, request.overrides, self.buckets
+        )
         return step({**feed, **feeds}, overrides)

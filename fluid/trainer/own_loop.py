@@ -91,7 +91,7 @@ class Loop(HasParameters, SpelledElsewhere):
         progress: bool | None = None,
     ):
         self.session = session
-        self.program = session.find(program)
+        self.program = session.engine.find(program)
         self.programs = {self.program.name: self.program}
         self._only = Member(TrainingProgram(self.program.function), self.program, session)
         if not self.program.minimizes:
@@ -310,7 +310,7 @@ class Loop(HasParameters, SpelledElsewhere):
                 f"{self.program.name} and no other value{': missing ' if missing else ''}"
                 f"{', '.join(map(repr, missing))}; a handler replaces values by event.override({{name: array}})"
             )
-        arrays, _ = self.session.taken(self.program, feed, given, (), self._step.buckets)
+        arrays, _ = self.session.engine.take(self.program, feed, given, (), self._step.buckets)
         return arrays
 
     def _check_entered(self) -> None:

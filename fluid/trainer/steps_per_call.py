@@ -122,7 +122,7 @@ def _reason_against(member: Member, session: Session) -> str | None:
     """Why the steps of a program run one by one; None where several can run in one call."""
     if group().size > 1:
         return "several processes train together, and agree after each step on the next one"
-    if session.layout.mesh is not None:
+    if session.engine.layout.mesh is not None:
         return "the steps of several devices run one by one"
     if member.chain is not None:
         return f"the feeds of {member.name} come from other programs, which compute them anew for each step"
