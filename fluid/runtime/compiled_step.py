@@ -44,11 +44,14 @@ class CompiledStep:
       request: what one step does.
 
     Attributes:
+      engine: holds the arrays, and all that steps share.
+      request: what one step does.
       buckets: the sizes to which sequences are padded before they are fed.
     """
 
     def __init__(self, engine: Engine, program: Program, request: Request):
-        self._engine = engine
+        self.engine = engine
+        self.request = request
         self._program = program
         self._scope = engine.scope
         self.buckets = engine.buckets(program)
@@ -75,13 +78,8 @@ class CompiledStep:
         self._quick: Callable[[Any], Any] | None = None
 
     @property
-    def loss_output(self) -> int:
-        """The position of the loss among the outputs."""
-        return self._program.loss_output
-
-    @property
     def compiled(self) -> int:
-        """How often this step was compiled so far."""
+        """Number of compilations of this step so far."""
         return len(self._shapes)
 
     def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
@@ -114,7 +112,7 @@ class CompiledStep:
         Raises:
           Exception: whatever the program raises while it is traced; the step itself will raise it again.
         """
-        if self._frozen is not self._engine.freezing.names:
+        if self._frozen is not self.engine.freezing.names:
             self._fit()
         jitted = self._train
         if isinstance(jitted, Ahead) or not self._step.training:
@@ -159,7 +157,7 @@ class CompiledStep:
 
     def _run(self, feed: Mapping[str, Any] | Fed, overrides: Mapping[str, Any], draw: Draw | None) -> Any:
         """Run the step; return its results."""
-        if self._frozen is not self._engine.freezing.names and self._step.request.mode == TRAIN:
+        if self._frozen is not self.engine.freezing.names and self.request.mode == TRAIN:
             self._fit()
         if isinstance(feed, _BATCHED):
             return self._update(self._together(), feed)
@@ -176,7 +174,7 @@ class CompiledStep:
     def _together(self) -> Any:
         """The function of several training steps."""
         if self._several is None:
-            train, _ = self._engine.strategy.functions(self._step)
+            train, _ = self.engine.strategy.functions(self._step)
             self._several = jax.jit(self._noted(scanned(train)), donate_argnums=0)
         return self._several
 
@@ -193,12 +191,12 @@ class CompiledStep:
 
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
         """Call what trains on the arrays of the scope, and put the new ones in their place; return the results."""
-        if self._engine.replaced:
+        if self.engine.replaced:
             self._check_replaced()
         scope = self._scope
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
         # results are in their place.
-        with scope.lock, self._engine.guard:
+        with scope.lock, self.engine.guard:
             try:
                 after, results = train(self._carry(), self._not_carried(), *fed)
             except jax.errors.UnexpectedTracerError as error:
@@ -211,10 +209,10 @@ class CompiledStep:
     def _jitted(self) -> tuple[Any, Any]:
         """The training step, and the run that changes nothing, for what is frozen now."""
         step = self._step
-        pure_train, pure_test = self._engine.strategy.functions(step)
+        pure_train, pure_test = self.engine.strategy.functions(step)
         train, test = self._traced(pure_train, 2), self._traced(pure_test, 1)
         if self._mesh is None:
-            return jax.jit(train, donate_argnums=0), self._settled(test) if step.request.settled else jax.jit(test)
+            return jax.jit(train, donate_argnums=0), self._settled(test) if self.request.settled else jax.jit(test)
         if not step.training:
             return train, self._mesh.taking(jax.jit(test, out_shardings=self._mesh.results))
         # What a step makes lies where that lay which it takes the place of.
@@ -225,14 +223,14 @@ class CompiledStep:
         """The run that changes nothing, over arrays that are the same in most calls."""
         kept = {name: self._scope.arrays[name] for name in self._step.kept}
         if not self._on_cpu:
-            return Settled(test, kept, self._step.request.feeds, {}, ())
+            return Settled(test, kept, self.request.feeds, {}, ())
         orders = {n: o for n, o in self._program.orders.items() if kept[n].size == math.prod(o.split)}
-        return Settled(test, kept, self._step.request.feeds, orders, kept)  # a population's arrays have an axis more
+        return Settled(test, kept, self.request.feeds, orders, kept)  # a population's arrays have an axis more
 
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
         self._fitted[self._frozen] = (self._step, self._train, self._test, self._several)
-        self._frozen = self._engine.freezing.names
+        self._frozen = self.engine.freezing.names
         known = self._fitted.get(self._frozen)
         if known is not None:
             self._step, self._train, self._test, self._several = known
@@ -248,12 +246,12 @@ class CompiledStep:
 
     def _not_carried(self) -> dict[str, Any]:
         root = self._scope.root if self._step.draws else None
-        rates = self._engine.rates.of(self._program.name)
-        return {"arrays": self._kept(), "root": root, "rates": rates, **self._engine.strategy.constants()}
+        rates = self.engine.rates.of(self._program.name)
+        return {"arrays": self._kept(), "root": root, "rates": rates, **self.engine.strategy.constants()}
 
     def _rest(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
         # A small net answers in microseconds, of which each argument takes its share, empty ones too.
-        arguments = self._engine.strategy.arguments
+        arguments = self.engine.strategy.arguments
         if self._program.random or arguments:
             drawn = draw or (self._scope.root, self._scope.step)
             return (overrides, *drawn, arguments) if arguments else (overrides, *drawn)
@@ -293,19 +291,19 @@ class CompiledStep:
             return
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
         name = self._program.name
-        mode = self._step.request.mode
+        mode = self.request.mode
         reason = f"{how}: {shapes}" if how else self._reason(name, mode, shapes)
         self._other_frozen = False
-        self._variant = self._engine.strategy.variant or self._variant
+        self._variant = self.engine.strategy.variant or self._variant
         self._shapes.append(shapes)
         self._compiling = True
-        self._engine.compilations.begin(Compilation(name, mode, reason))
+        self.engine.compilations.begin(Compilation(name, mode, reason))
 
     def _reason(self, name: str, mode: str, shapes: str) -> str:
         """Why the step of a program in a mode is compiled, for feeds of such shapes."""
-        same = [c for c in self._engine.compilations if (c.program, c.mode) == (name, mode)]
+        same = [c for c in self.engine.compilations if (c.program, c.mode) == (name, mode)]
         reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
-        variant = self._engine.strategy.variant if self._step.training else ""
+        variant = self.engine.strategy.variant if self._step.training else ""
         if self._shapes and variant and variant != self._variant:
             reason = variant
         elif self._other_frozen:
@@ -316,7 +314,7 @@ class CompiledStep:
 
     def _end_compilation(self) -> None:
         self._compiling = False
-        self._engine.compilations.end()
+        self.engine.compilations.end()
 
     def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         known = self._program.parameters.keys() | self._program.states.keys()
@@ -324,7 +322,7 @@ class CompiledStep:
         return absent_feeds.stand_ins(self._program.feeds, self._missing, feeds, with_rows)
 
     def _check_replaced(self) -> None:
-        for average, arrays in self._engine.replaced.items():
+        for average, arrays in self.engine.replaced.items():
             if name := next((name for name in self._step.updated if name in arrays), None):
                 raise errors.ArgumentError(
                     f"{name!r} holds its average now, {average}, and what a training step makes of it would be undone "
@@ -377,7 +375,7 @@ class CompiledStep:
     def _pure(self) -> Callable[..., Any]:
         """Return the results of the step as a pure function of stand-ins, feeds and overrides."""
         step = self._step
-        train, test = self._engine.strategy.functions(step)
+        train, test = self.engine.strategy.functions(step)
         kept = self._not_carried()
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:

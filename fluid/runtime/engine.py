@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
-from fluid.core import Program, Scope, check_same_nets
+from fluid.core import TRAIN, Program, Scope, check_same_nets
 from fluid.place import OneDevice
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.converter import named
@@ -45,6 +45,11 @@ class Compilations(list[Compilation]):
     def __init__(self) -> None:
         super().__init__()
         self.watchers: list[Callable[[Compilation | None], None]] = []
+
+    @property
+    def of_training(self) -> int:
+        """Number of compilations in train mode so far."""
+        return sum(compilation.mode == TRAIN for compilation in self)
 
     def begin(self, compilation: Compilation) -> None:
         """Record a compilation that begins now."""

@@ -10,9 +10,8 @@ from fluid.core import TRAIN
 from fluid.reader.buckets import padding_of
 from fluid.reader.converter import examples_in
 from fluid.reader.pipeline import Batch, Batches
-from fluid.runtime import Request, Results, Session
+from fluid.runtime import CompiledStep, Request, Results, Session, bind
 from fluid.runtime.in_flight import IN_FLIGHT
-from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import NoCheckpoints
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -28,6 +27,7 @@ from fluid.trainer.policy import Call, Policy
 from fluid.trainer.programs import Member
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
+from fluid.trainer.step_request import StepRequest
 from fluid.trainer.steps_per_call import StepsPerCall
 from fluid.trainer.together.agreement import Agreement
 
@@ -48,7 +48,7 @@ class ProgramRun:
     """
 
     member: Member
-    step: AskableStep
+    step: CompiledStep
     loss_output: int
 
 
@@ -100,7 +100,7 @@ def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -
     runs = []
     for member, also in zip(members, fetched, strict=True):
         feeds = member.program.feeds
-        step = AskableStep(session, member.program, Request(TRAIN, None, tuple(feeds), also=also))
+        step = bind(session.engine, member.program, Request(TRAIN, None, tuple(feeds), also=also))
         runs.append(ProgramRun(member, step, member.program.loss_output))
     return runs
 
@@ -180,22 +180,22 @@ def _call(run: Run, first: Batch, batches: Batches) -> Call:
     step, name = program.step, program.member.name
     begun = progress.step
     paced = name not in run.steps_per_call.one_by_one
-    compiled = step.compiled if paced else 0
+    compiled = len(step.engine.compilations)
     chain = program.member.chain
     feed = first.feed if chain is None else chain(first.feed)
-    asked = step.ask()
+    request = StepRequest(program.member.program)
     capacity, limit = _limit(run, program, first) if paced else (1, 1)
     handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)
     if handlers.hear(BeginStepEvent):
-        handlers(BeginStepEvent(progress.epoch, begun, feed, first.seconds, asked, name))
-    together = limit if not asked.names and not asked.values else 1
+        handlers(BeginStepEvent(progress.epoch, begun, feed, first.seconds, request, name))
+    together = limit if request.is_empty else 1
     if together > 1:
         _read_ahead(run, batches, together)
     batch = batches.take(1 if run.stopping() else together, capacity)
-    results = step(batch.feed if chain is None else feed, asked, batch.count)
+    results = request.run(step, batch.feed if chain is None else feed, batch.count)
     run.losses.add(results.values[program.loss_output], progress.epoch, begun, batch.count)
     progress.advance(batch)
-    if paced and step.compiled > compiled:
+    if paced and len(step.engine.compilations) > compiled:
         run.steps_per_call.interrupt()
     quick = batch.seconds < _SLOW and not progress.reads_once
     if quick:  # while the device works
@@ -228,8 +228,8 @@ def _tell(
     examples = batch.examples if program.member.chain is None else examples_in(program.member.program.feeds, feed)
     for number, (minibatch, (metrics, fetched)) in enumerate(zip(batch.each, results, strict=True)):
         if number and begins:
-            over = program.step.ask(together=True)
-            handlers(BeginStepEvent(epoch, begun + number, minibatch.feed, minibatch.seconds, over, name))
+            request = StepRequest(program.member.program, in_call=True)
+            handlers(BeginStepEvent(epoch, begun + number, minibatch.feed, minibatch.seconds, request, name))
         handlers(EndStepEvent(epoch, begun + number, metrics, fetched, examples, name))
 
 
@@ -258,7 +258,7 @@ def _end_of_epoch(run: Run, begun: float, waited: float, compiled: int) -> EndEp
 
 def _compiled(run: Run) -> int:
     """How often the steps were compiled so far."""
-    return sum(program.step.compiled for program in run.programs)
+    return run.programs[0].step.engine.compilations.of_training
 
 
 def _read_ahead(run: Run, batches: Batches, count: int) -> None:

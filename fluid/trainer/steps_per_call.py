@@ -11,8 +11,7 @@ from fluid import errors
 from fluid.core import Program
 from fluid.distributed import group
 from fluid.reader.pipeline import Batch
-from fluid.runtime import Session
-from fluid.trainer.asking import AskableStep
+from fluid.runtime import CompiledStep, Session
 from fluid.trainer.programs import Member, Source, Turns
 
 log = logging.getLogger("fluid")
@@ -186,7 +185,7 @@ def _worth_a_call(seconds: float) -> int:
 
 
 def compile_ahead(
-    members: Sequence[Member], steps: Sequence[AskableStep], source: Source, steps_per_call: StepsPerCall
+    members: Sequence[Member], steps: Sequence[CompiledStep], source: Source, steps_per_call: StepsPerCall
 ) -> None:
     """Begin to compile the step of a program, if its reader says which shapes it will be fed with.
 
