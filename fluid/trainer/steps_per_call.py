@@ -54,6 +54,8 @@ class StepsPerCall:
         self.one_by_one = frozenset(n for n, reason in self._alone.items() if reason is not None or wanted == 1)
         self._paces = {member.name: Pace() for member in members}
         self._told = False
+        self._compilations = session.compilations
+        self._compiled = 0
         refused = [reason for reason in self._alone.values() if reason is not None]
         if refused and isinstance(self._wanted, int) and self._wanted > 1:
             raise errors.ArgumentError(
@@ -97,13 +99,13 @@ class StepsPerCall:
         return 1
 
     def mark(self, program: str, steps: int) -> None:
-        """Note that the loop has waited for a step of a program; see `Pace.mark`."""
+        """Record that the loop has waited for a step of a program; see `Pace.mark`."""
+        compiled = len(self._compilations)
+        if compiled > self._compiled:  # no step takes as long as a compilation
+            self._compiled = compiled
+            for pace in self._paces.values():
+                pace.interrupt()
         self._paces[program].mark(steps, time.perf_counter())
-
-    def interrupt(self) -> None:
-        """Leave the time since the last mark out."""
-        for pace in self._paces.values():
-            pace.interrupt()
 
 
 def _checked(wanted: Any) -> StepsPerDispatch:
