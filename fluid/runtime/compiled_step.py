@@ -2,18 +2,17 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 from fluid import errors
 from fluid.core import TRAIN, Program
-from fluid.core.equations import unneeded, unread
 from fluid.core.explain import leak_in_own_words
 from fluid.place import OneDevice
 from fluid.reader.stacked import Fed, Picks, Stack
-from fluid.runtime import absent_feeds
+from fluid.runtime.absent_feeds import AbsentFeeds, without
 from fluid.runtime.async_compile import Ahead
 from fluid.runtime.cached_call import Settled
 from fluid.runtime.engine import Compilation, Engine
@@ -63,8 +62,8 @@ class CompiledStep:
         self._step = self._make(self._frozen)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._also = request.also
-        self._missing = [n for n in program.feeds if n not in request.feeds]
-        self._checked = not self._missing
+        self._absent = AbsentFeeds(program, request.feeds)
+        self._checked = not self._absent.names
         self._shapes: list[str] = []
         self._other_frozen = False
         self._variant = ""
@@ -83,8 +82,8 @@ class CompiledStep:
         return len(self._shapes)
 
     def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-        """The feeds that the results depend on, of those that the request does not give; what it gives is at hand."""
-        return self._needed(feeds, overrides)
+        """Return the names of the feeds that the results depend on and that the request does not give."""
+        return self._absent.needed(self._pure(), feeds, overrides)
 
     def lowered(self, feeds: Mapping[str, Any] | Stack | Picks) -> jax.stages.Lowered:
         """The step for feeds of these shapes, which is not run: what to compile and to look at.
@@ -162,7 +161,8 @@ class CompiledStep:
         if isinstance(feed, _BATCHED):
             return self._update(self._together(), feed)
         if not self._checked:
-            self._check_missing(feed, overrides)
+            self._absent.check(self._pure(), feed, overrides)
+            self._checked = True
         if self._step.training:
             return self._update(self._train, feed, overrides)
         found = self._evaluate(feed, overrides, draw)
@@ -268,12 +268,10 @@ class CompiledStep:
         def call(*arguments: Any) -> Any:
             feeds, *rest = arguments[position:]
             self._record_compilation(feeds)
-            if not self._missing:
+            if not self._absent.names:
                 return function(*arguments[:position], feeds, *rest)
-            stand_ins = self._stand_ins(feeds, rest[0] if rest else {})
-            return absent_feeds.without(
-                lambda zeros: function(*arguments[:position], {**feeds, **zeros}, *rest), stand_ins
-            )
+            stand_ins = self._absent.stand_ins(feeds, rest[0] if rest else {})
+            return without(lambda zeros: function(*arguments[:position], {**feeds, **zeros}, *rest), stand_ins)
 
         return call if self._mesh is None else self._mesh.traced(call, position)
 
@@ -316,11 +314,6 @@ class CompiledStep:
         self._compiling = False
         self.engine.compilations.end()
 
-    def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        known = self._program.parameters.keys() | self._program.states.keys()
-        with_rows = {name: value for name, value in overrides.items() if name not in known}
-        return absent_feeds.stand_ins(self._program.feeds, self._missing, feeds, with_rows)
-
     def _check_replaced(self) -> None:
         for average, arrays in self.engine.replaced.items():
             if name := next((name for name in self._step.updated if name in arrays), None):
@@ -329,48 +322,6 @@ class CompiledStep:
                     f"when the parameter is put back; train behind the block `with average.apply(trainer):`, or after "
                     f"average.restore(trainer)"
                 )
-
-    def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        try:
-            needed = sorted(self._needed(feeds, overrides))
-        except errors.FeedError:
-            raise
-        except Exception as error:
-            needed = [] if overrides else sorted(self._needed_in_discovery())
-            if not needed:
-                names = ", ".join(map(repr, self._missing))
-                error.add_note(f"not given: {names}, for which zeros stood in, as far as they are needed for shapes")
-                raise
-        if needed:
-            spec = self._program.feeds[needed[0]]
-            raise errors.FeedError(
-                f"the program {self._program.name} needs the feed{'s' if len(needed) > 1 else ''} "
-                f"{', '.join(map(repr, needed))}, which nobody gave; {needed[0]!r} is declared at {spec.site}: "
-                f"feed={{{needed[0]!r}: array of {spec.dtype}, ...}}"
-            )
-        self._checked = True
-
-    def _takes_its_size(self, name: str, value: Any) -> bool:
-        """Whether an override is a scalar for a value that follows the batch, so that it depends on its feeds still."""
-        known = self._program.values.get(self._program.aliases.get(name, name))
-        return not value.shape and known is not None and None in known.shape
-
-    def _needed(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-        """The feeds that the results depend on, of those that the request does not give."""
-        overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
-        stand_ins = self._stand_ins(feeds, overrides)
-        closed, _, zeros = absent_feeds.traced(self._pure(), stand_ins, dict(feeds), overrides)
-        return set(zeros) - unread(closed.jaxpr, zeros)
-
-    def _needed_in_discovery(self) -> set[str]:
-        """Return the missing feeds that the results depend on, found in the sizes of discovery; empty if these fail."""
-        every = self._program.stand_ins()
-        zeros = {name: every[name] for name in self._missing}
-        rest = {name: value for name, value in every.items() if name not in zeros}
-        try:
-            return set(zeros) - unneeded(self._pure(), zeros, rest, {})
-        except Exception:
-            return set()
 
     def _pure(self) -> Callable[..., Any]:
         """Return the results of the step as a pure function of stand-ins, feeds and overrides."""
