@@ -219,6 +219,8 @@ def _call(run: Run, first: Batch, batches: Batches) -> Call:
 
 def _limit(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
     """Return the capacity of a call in steps, and the number of steps that may run before a handler or policy acts."""
+    if program.member.name in run.steps_per_call.one_by_one:
+        return 1, 1
     capacity = run.steps_per_call.capacity(program.member.program, first)
     if capacity == 1:
         return 1, 1
