@@ -22,7 +22,7 @@ def program():
 def line(text):
     """The name of the line of the program that holds some text."""
     source, first = inspect.getsourcelines(program)
-    return f"test_names.py:{first + next(i for i, row in enumerate(source) if text in row)}"
+    return f"test_fetch.py:{first + next(i for i, row in enumerate(source) if text in row)}"
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def test_a_line_beside_gradients(session):
 
 
 def test_a_line_without_a_value_is_told(session):
-    with pytest.raises(errors.UnknownNameError, match="makes no value at 'test_names.py:1'"):
-        session.run(program, FEED, "test_names.py:1")
+    with pytest.raises(errors.UnknownNameError, match="makes no value at 'test_fetch.py:1'"):
+        session.run(program, FEED, "test_fetch.py:1")
     with pytest.raises(errors.UnknownNameError, match="layers.identity"):
         session.run(program, FEED, f"{line('hidden * 2')}@GRAD")
 
