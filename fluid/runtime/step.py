@@ -36,7 +36,6 @@ class Request:
       parts: return what each output contributes to its value over several minibatches, and then the fetched values.
       also: names of values to return beside those.
       updates: False for a run in train mode that changes nothing: to see what layers do there.
-      settled: whether the arrays are the same in most runs, in test mode, see `Settled`.
     """
 
     mode: str
@@ -46,7 +45,6 @@ class Request:
     parts: bool = False
     also: tuple[str, ...] = ()
     updates: bool = True
-    settled: bool = False
 
 
 def checked_mode(mode: str) -> str:
