@@ -163,9 +163,7 @@ def _entry(point: _EntryPoint, made: Exported, blobs: list[bytes]) -> Entry:
     blobs += [blob for _, blob in made.functions]
     functions = tuple(Function(dict(fixed), _function_file(start + i)) for i, (fixed, _) in enumerate(made.functions))
     source = point.source
-    return Entry(
-        made.feeds, source.outputs, tuple(point.arrays), functions, source.random, made.least, made.note
-    )
+    return Entry(made.feeds, source.outputs, tuple(point.arrays), functions, source.random, made.least, made.note)
 
 
 def _array_file(index: int) -> str:

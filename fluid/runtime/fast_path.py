@@ -144,15 +144,18 @@ class FastStep:
         Args:
           names: of the results, or None.
         """
-        jitted, arguments, scope, as_numpy = self._jitted, self._arguments, self._scope, np.asarray
+        jitted, scope, as_numpy = self._jitted, self._scope, np.asarray
 
         def call(feeds: Mapping[str, Any]) -> Results | None:
             if scope.trained:
                 return None
-            found = jitted(arguments(), feeds)[0]
+            found = jitted(self._cached[1], feeds)
+            # While the device computes: prepare the results, and look for arrays that were replaced before the call.
             values: list[Any] = []
-            results = Results(values, names)  # made while the device computes
-            values.extend(map(as_numpy, found))
+            results = Results(values, names)
+            if not self._is_current():
+                found = jitted(self._arguments(), feeds)
+            values.extend(map(as_numpy, found[0]))
             return results
 
         return call
@@ -172,16 +175,19 @@ class FastStep:
 
     def _arguments(self) -> Sequence[Any]:
         """Return the arrays of the scope in the form in which the compiled function takes them."""
-        arrays = self._scope.arrays
-        known, arguments = self._cached
-        if known is not None and all(map(operator.is_, known.values(), map(arrays.__getitem__, known))):
-            return arguments
-        known = {name: arrays[name] for name in self._shapes or ()}
+        if self._is_current():
+            return self._cached[1]
+        known = {name: self._scope.arrays[name] for name in self._shapes or ()}
         single = [_transposed(known[name], self._axes.get(name)) for name in self._single]
         joined = [_concatenated([known[name] for name in names]) for names in self._joined]
         arguments = (*single, *joined)
         self._cached = (known, arguments)  # both at once, for other threads
         return arguments
+
+    def _is_current(self) -> bool:
+        """Return whether the arrays of the scope are those of the last call."""
+        known = self._cached[0]
+        return known is not None and all(map(operator.is_, known.values(), map(self._scope.arrays.__getitem__, known)))
 
     def _call(self, arguments: Sequence[Any], feeds: Mapping[str, Any]) -> Any:
         """Return the results of the step, as a pure function that JAX traces."""

@@ -8,6 +8,8 @@ from compiles import counted
 
 import fluid
 from fluid import errors
+from fluid.runtime import Request
+from fluid.runtime.fast_path import fast_step
 
 IMAGES = np.random.default_rng(0).normal(size=(4, 3, 6, 6)).astype("float32")
 FILTERS = "conv2d_0.w_0"
@@ -131,3 +133,30 @@ def test_ids_are_checked_in_each_call():
     ids[1] = 5
     with pytest.raises(errors.FeedError, match="5"):
         inferencer.infer({"ids": ids})
+
+
+def shared_filters():
+    """Filters that two convolutions share, filters in groups, and filters of volumes."""
+    image = fluid.layers.data("image", shape=[3, 6, 6])
+    shared = fluid.ParamAttr(name="filters")
+    first = fluid.layers.conv2d(image, num_filters=3, filter_size=3, padding=1, param_attr=shared)
+    second = fluid.layers.conv2d(first, num_filters=3, filter_size=3, padding=1, param_attr=shared)
+    grouped = fluid.layers.conv2d(second, num_filters=6, filter_size=3, groups=3, bias_attr=False)
+    volume = fluid.layers.conv3d(fluid.layers.unsqueeze(grouped, axes=[1]), num_filters=2, filter_size=2)
+    return fluid.layers.fc(volume, size=2)
+
+
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
+@pytest.mark.parametrize("function", [program, shared_filters])
+def test_every_kind_of_filters_gives_the_results_of_a_session(function, precision):
+    inferencer = fluid.Inferencer(function, params=dict(fluid.Session(function).scope), precision=precision)
+    for _ in range(3):
+        (found,) = inferencer.infer({"image": IMAGES})
+        np.testing.assert_array_equal(found, inferencer.session.run(feed={"image": IMAGES})[0])
+
+
+def test_the_filters_of_a_convolution_are_an_argument_in_the_order_of_a_cpu(inferencer):
+    step = fast_step(inferencer.session, inferencer.program, Request("test", None, ("image",)))
+    step({"image": IMAGES})
+    shapes = sorted(array.shape for array in step._cached[1])
+    assert shapes == sorted([(3, 3, 3, 5), (3, 3, 5, 6), (24, 2), (5 + 6 + 2,)])
