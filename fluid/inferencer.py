@@ -21,10 +21,9 @@ from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import Request, Results, Session
-from fluid.runtime.compiled_step import bind
+from fluid.runtime.fast_path import FastPath, fast_step
 from fluid.runtime.fetch import Fetch, as_array, check_fetch, split_names
 from fluid.runtime.prediction import (
-    Answer,
     Ensemble,
     Plan,
     constant,
@@ -41,7 +40,6 @@ from fluid.storage import RENAME_THEM, PathLike, Rename, newest_checkpoint, sour
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 _PLACE = 'fluid.Inferencer(infer_func, param_path, place="gpu:0")'
 _LOAD = "fluid.Inferencer(infer_func, params=arrays), or inferencer.session.load_params(source)"
-_ANSWERS = 8  # so many shapes are answered with the least Python
 
 
 class Inferencer(ShowsProgram, SpelledElsewhere):
@@ -213,8 +211,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         ladders = self.program.buckets if buckets is None else buckets
         self._buckets = Buckets(self.program.feeds, ladders, max_compilations=None)
         self._plans: dict[Any, Plan] = {}
-        # For arrays of shapes that have passed every check, and run as they are; those of the newest shapes first.
-        self._answers: tuple[Answer, ...] = ()
+        self._fast_path = FastPath()
 
     def infer(
         self,
@@ -251,11 +248,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             named = feed if isinstance(feed, Mapping) else self._named(feed)
             return self.remote.infer(named, fetch, return_numpy, seed)
         plain = fetch is None and return_numpy and seed is None
-        if plain:
-            for answer in self._answers:
-                results = answer(feed)
-                if results is not None:
-                    return results
+        if plain and (results := self._fast_path(feed)) is not None:
+            return results
         if not isinstance(feed, Mapping):
             feed = self._named(feed)
         key = tuple(feed) if fetch is None else (*feed, None, *([fetch] if isinstance(fetch, str) else fetch))
@@ -272,10 +266,8 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             overrides = self.session.engine.layout.take(overrides)
         draw = None if seed is None else self.session.engine.draw(self.seeds.of("infer", self.program, seed))
         values = plan.begin(feeds, overrides, draw)()
-        # Only arrays that are fed as they came are known by their shapes.
-        if plain and all(type(v) is np.ndarray and feeds.get(n) is v for n, v in feed.items()):
-            if plan.takes(feeds, values):
-                self._answers = (plan.answering(feeds, values), *self._answers[: _ANSWERS - 1])
+        if plain:
+            self._fast_path.learn(plan, feed, feeds, values)
         if return_numpy:
             values = on_host(values)
         else:
@@ -389,11 +381,11 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         names = None if fetch is None else check_fetch(program, fetch)
         given_feeds, overrides = split_names(program, feed)
         feeds = [(n, program.feeds[n]) for n in given_feeds]
-        request = Request(TEST, names, given_feeds, overrides, settled=True)
+        request = Request(TEST, names, given_feeds, overrides)
         wanted = program.outputs if names is None else [self._array(n) for n in names]
         given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
-        step = bind(self.session.engine, program, request)
+        step = fast_step(self.session.engine, program, request)
         names = program.output_names if fetch is None else names
         draw = self._draw if program.draws else None
         checked = program if fetch is None else None

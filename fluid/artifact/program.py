@@ -57,7 +57,6 @@ class ExportedProgram(Program):
         self.returned = {}
         self.minimizes = []
         self.random = self._draws = entry.random
-        self.orders = entry.orders
         self.lookups = ()
         self.dense_uses = frozenset()
         self.batch_sizes = _ladder(entry, BATCH)

@@ -15,7 +15,7 @@ from fluid.artifact.halving import stored_half
 from fluid.artifact.signature import Computation, Entry, Function
 from fluid.artifact.sizes import BATCH_SIZES, STEPS, checked_sizes
 from fluid.artifact.source import Source, key_data
-from fluid.core import Order, Program
+from fluid.core import Program
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import spoilt, warn_of_spoilt
 from fluid.storage import RENAME_THEM, PathLike, Rename, choose, source_of
@@ -163,22 +163,7 @@ def _entry(point: _EntryPoint, made: Exported, blobs: list[bytes]) -> Entry:
     blobs += [blob for _, blob in made.functions]
     functions = tuple(Function(dict(fixed), _function_file(start + i)) for i, (fixed, _) in enumerate(made.functions))
     source = point.source
-    return Entry(
-        made.feeds, source.outputs, tuple(point.arrays), functions, source.random, made.least, made.note, _orders(point)
-    )
-
-
-def _orders(point: _EntryPoint) -> dict[str, Order]:
-    """In which order of its elements a CPU computes with an array, by name, where it is another one."""
-    found = {}
-    for name, order in point.source.orders.items():
-        folded = f"{name}@folded"
-        if name in point.arrays:
-            found[name] = order
-        # A weight of another shape was folded behind the place where it is turned.
-        elif folded in point.arrays and point.arrays[folded].shape == order.split:
-            found[folded] = order
-    return found
+    return Entry(made.feeds, source.outputs, tuple(point.arrays), functions, source.random, made.least, made.note)
 
 
 def _array_file(index: int) -> str:

@@ -1,21 +1,20 @@
 """What the manifest of an artifact says of each entry point: feeds, outputs, sizes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid.core import Array, FeedSpec, NestedSequenceBatch, Order, SequenceBatch
+from fluid.core import Array, FeedSpec, NestedSequenceBatch, SequenceBatch
 from fluid.storage import natural
 
 BATCH = "batch"
 Dims = tuple[int | str, ...]
 # What a manifest must be, see `check_structure`.
 _LIMITS = [[int, int, int], [int, int, type(None)]]
-_ORDER = {"split": [natural], "axes": [natural]}
 _FEED = {
     **dict.fromkeys(("name", "dtype", "held"), str),
     "dims": [(str, natural)],
@@ -36,7 +35,6 @@ _ENTRY = {
     "random": bool,
     "least": natural,
     "note": (None, str),
-    "orders": (None, {"*": _ORDER}),
 }
 MANIFEST = {
     "made_with": {"*": str},
@@ -140,7 +138,6 @@ class Entry:
       random: whether it takes a random key.
       least: the smallest number of steps that a sequence may be padded to.
       note: why there is more than one function, or None.
-      orders: in which order of its elements a CPU computes with an array, by name, where it is another one.
     """
 
     feeds: tuple[Feed, ...]
@@ -150,11 +147,10 @@ class Entry:
     random: bool = False
     least: int = 1
     note: str | None = None
-    orders: Mapping[str, Order] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the manifest."""
-        return {**asdict(self), "orders": {name: order._asdict() for name, order in self.orders.items()}}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Entry":
@@ -174,21 +170,11 @@ class Entry:
             random=bool(found["random"]),
             least=int(found["least"]),
             note=found["note"],
-            orders=_orders(found.get("orders") or {}, found["arrays"]),
         )
 
     def sizes_of(self, feeds: Mapping[str, Any]) -> dict[str, int]:
         """The size of every string in the dimensions of the feeds, for given data."""
         return {d: n for feed in self.feeds for d, n in feed.sizes(feeds[feed.name].shape).items()}
-
-
-def _orders(found: Mapping[str, Any], arrays: Sequence[str]) -> dict[str, Order]:
-    """The orders of some of the arrays; raises ValueError for one of another array, or that is none."""
-    orders = {name: Order(tuple(map(int, o["split"])), tuple(map(int, o["axes"]))) for name, o in found.items()}
-    for name, order in orders.items():
-        if name not in arrays or sorted(order.axes) != list(range(len(order.split))):
-            raise ValueError(f"{name}: {order}")
-    return orders
 
 
 def leaves_of(value: Any) -> Any:

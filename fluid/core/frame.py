@@ -50,32 +50,6 @@ class Array(NamedTuple):
         return shape_text(self.dtype, self.shape)
 
 
-class Order(NamedTuple):
-    """Another order of the elements of an array: it is split into dimensions, which are put into another order.
-
-    Attributes:
-      split: the shape that the array is given first, of as many elements.
-      axes: which of these dimensions comes first, second, and so on.
-
-    Example:
-      >>> order = Order(split=(2, 3, 1), axes=(1, 0, 2))
-      >>> turned = order.applied(np.arange(6).reshape(6, 1))
-      >>> turned.shape, turned.ravel().tolist(), order.undone(turned, (6, 1)).ravel().tolist()
-      ((3, 2, 1), [0, 3, 1, 4, 2, 5], [0, 1, 2, 3, 4, 5])
-    """
-
-    split: tuple[int, ...]
-    axes: tuple[int, ...]
-
-    def applied(self, array: Any) -> Any:
-        """The array in this order, with a dimension for each of `axes`."""
-        return array.reshape(self.split).transpose(self.axes)
-
-    def undone(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """The array of this shape to which the order was applied."""
-        return array.transpose(sorted(range(len(self.axes)), key=self.axes.__getitem__)).reshape(shape)
-
-
 @dataclass(frozen=True)
 class FeedSpec:
     """What `layers.data` declares about one feed.
@@ -246,7 +220,6 @@ class Declared:
       bodies: what the first run of each loop or branch showed, see `core.body`.
       optimizers: of each `minimize`, as the discovery of the program recorded it; empty while it is discovered.
       used_whole: the parameters of which more is used than some rows.
-      orders: in which order of its elements a CPU computes with a parameter, by name, where it is another one.
       shared: the shared functions by name.
       openings: of each name scope that the user has opened, in order, by its whole prefix.
       only_frozen: the parameters that only `with fluid.frozen():` keeps from being trainable.
@@ -260,7 +233,6 @@ class Declared:
     bodies: dict[str, Any] = field(default_factory=dict)
     optimizers: tuple[Any, ...] = ()
     used_whole: set[str] = field(default_factory=set)
-    orders: dict[str, Order] = field(default_factory=dict)
     shared: dict[str, SharedFunction] = field(default_factory=dict)
     openings: dict[str, list[Opening]] = field(default_factory=dict)
     only_frozen: set[str] = field(default_factory=set)

@@ -35,7 +35,6 @@ from fluid.core.frame import (
     FeedSpec,
     Frame,
     Given,
-    Order,
     ParameterSpec,
     SharedFunction,
     running,
@@ -120,7 +119,6 @@ class Program(SpelledElsewhere):
       shared: the shared functions that it calls, by name.
       random: whether a layer draws random numbers, in training or in test mode.
       dense_uses: parameters that are used as a whole.
-      orders: in which order of its elements a CPU computes with a parameter, by name, where it is another one.
       minimizes: what `optimizer.minimize` recorded.
       unused: trained parameters that nothing depends on: no output, no loss, nothing that the user named.
       exported: whether it was read from a file, and holds nothing but what was exported.
@@ -145,7 +143,6 @@ class Program(SpelledElsewhere):
     digest = ""
     equations = 0
     convolves = False
-    orders: Mapping[str, Order] = {}
     shared: Mapping[str, SharedFunction] = {}
     unused: Sequence[str] = ()
     exported = False
@@ -193,7 +190,6 @@ class Program(SpelledElsewhere):
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)
         self.dense_uses = frozenset(frame.declared.used_whole)
-        self.orders = frame.declared.orders
         self._shapes = shapes_of(found)
         self._marked: Shapes | None = None
         self.sites = frame.declared.sites

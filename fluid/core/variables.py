@@ -18,7 +18,6 @@ from fluid.core.frame import (
     Expected,
     Frame,
     Naming,
-    Order,
     ParameterSpec,
     current_frame,
     user_site,
@@ -104,19 +103,6 @@ def named_array(name: str) -> jax.Array:
     frame = current_frame("layers.create_parameter")
     frame.declared.used_whole.add(name)
     return _named_array(frame.declared.arrays[name])
-
-
-def note_order(parameter: jax.Array, order: Order) -> None:
-    """Note in which order of its elements a CPU computes with a parameter.
-
-    Args:
-      parameter: an array from `create_parameter`.
-      order: that which the layer computes with; of several layers that of the first.
-    """
-    frame = current_frame("layers.create_parameter")
-    name = frame.fact(parameter, "parameter")
-    if name is not None and not frame.inside_loop:
-        frame.declared.orders.setdefault(name, order)
 
 
 def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) -> jax.Array:

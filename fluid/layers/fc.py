@@ -6,14 +6,11 @@ from typing import Any
 
 from fluid import core, errors
 from fluid.layers import base
-from fluid.layers.base import Layer, channels_last, describe, is_sequence, layer, like, row_dims, times_matrix
+from fluid.layers.base import Layer, describe, is_sequence, layer, like, row_dims, times_matrix
 from fluid.layers.functional import Activation
 from fluid.layers.looked_up import computed, output_looked_up
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
-
-# Elements of a weight up to which a run that has to turn it by itself hardly takes longer.
-_FEW = 1 << 20
 
 _ROWS_ONLY = core.default(1)
 
@@ -164,31 +161,9 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
             f"flattening is meant, num_flatten_dims=1"
         )
     weight = this.weight(attr, [math.prod(x.shape[keep:]), size], x.dtype)
-    images = channels_last(value) if keep == 1 and weight.size <= _FEW else None
-    if images is not None:
-        order = _with_channels_last(images, weight)
-        core.note_order(weight, order)
-        if this.frame.mode == core.TEST:
-            turned = order.applied(weight).reshape(weight.shape)
-            return this.output(times_matrix(images.reshape(x.shape[0], -1), turned))
     found = computed(value, lambda rows: times_matrix(rows, weight)) if keep == x.ndim - 1 else None
     product = times_matrix(x.reshape(*x.shape[:keep], -1), weight) if found is None else found.values()
     return output_looked_up(this, like(value, product), found)
-
-
-def _with_channels_last(images: Any, weight: Any) -> core.Order:
-    """The order of the rows of a weight, one for each number of an image with its channels first, for images as given.
-
-    With the weight turned and not the images, XLA computes the product in one loop nest with the layers before it. Who
-    computes with the same parameters in many runs turns them once.
-
-    Args:
-      images: `[batch, *pixels, channels]`.
-      weight: `[channels * pixels, size]`.
-    """
-    *pixels, channels = images.shape[1:]
-    last = len(pixels) + 1
-    return core.Order((channels, *pixels, weight.shape[1]), (*range(1, last), 0, last))
 
 
 def _sum(values: Sequence[Any]) -> Any:

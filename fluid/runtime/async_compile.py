@@ -28,7 +28,7 @@ class Ahead:
         feeds: Mapping[str, Any],
         take: Callable[[Mapping[str, Any]], None],
     ):
-        self.lower = jitted.lower
+        self.trace = jitted.trace
         self._jitted = jitted
         self._form = _form(feeds)
         self._take = take

@@ -1,7 +1,6 @@
 """CompiledStep: the jitted step of one program over the arrays of a Session."""
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +13,6 @@ from fluid.place import OneDevice
 from fluid.reader.stacked import Fed, Picks, Stack
 from fluid.runtime.absent_feeds import AbsentFeeds, without
 from fluid.runtime.async_compile import Ahead
-from fluid.runtime.cached_call import Settled
 from fluid.runtime.engine import Compilation, Engine
 from fluid.runtime.request import Request
 from fluid.runtime.results import StepResults
@@ -56,7 +54,6 @@ class CompiledStep:
         self._scope = engine.scope
         self.buckets = engine.buckets(program)
         self._mesh = None if isinstance(engine.layout, OneDevice) else engine.layout
-        self._on_cpu = engine.device.platform == "cpu"
         self._frozen = engine.freezing.names
         rules = engine.rules.get(program.name, ())
         self._make = functools.partial(Step, program, rules, request, engine.function, mesh=self._mesh)
@@ -75,7 +72,6 @@ class CompiledStep:
         self._scope.trained |= self._step.training
         self._train, self._test = self._jitted()
         self._several: Any = None
-        self._quick: Callable[[Any], Any] | None = None
 
     @property
     def compiled(self) -> int:
@@ -92,14 +88,24 @@ class CompiledStep:
         Args:
           feeds: arrays, or `jax.ShapeDtypeStruct` in their places; or those of several steps in one call.
         """
-        lowered: jax.stages.Lowered
+        return self.traced(feeds).lower()
+
+    def traced(self, feeds: Mapping[str, Any] | Stack | Picks) -> jax.stages.Traced:
+        """Return the step for feeds of these shapes as equations; notes a compilation for new shapes.
+
+        Args:
+          feeds: as for `lowered`.
+        """
+        traced: jax.stages.Traced
         if isinstance(feeds, Stack | Picks):
-            lowered = self._together().lower(self._state(), self._constants(), feeds)
+            traced = self._together().trace(self._state(), self._constants(), feeds)
         elif self._step.training:
-            lowered = self._train.lower(self._state(), self._constants(), dict(feeds), {})
+            traced = self._train.trace(self._state(), self._constants(), dict(feeds), {})
         else:
-            lowered = self._test.lower(self._kept(), dict(feeds), *self._rest({}))
-        return lowered
+            traced = self._test.trace(self._kept(), dict(feeds), *self._rest({}))
+        if self._compiling:
+            self._end_compilation()
+        return traced
 
     def compile_ahead(self, feeds: Mapping[str, Any]) -> None:
         """Begin to compile the training step, in a thread, for the first call with feeds of these shapes.
@@ -147,10 +153,7 @@ class CompiledStep:
             next training step, so that runs in test mode draw the same numbers until that step has run.
           count: number of minibatches if `feed` is a Stack or Picks.
         """
-        if self._quick is not None and not overrides and not self._scope.trained:
-            found = self._quick(feed)
-        else:
-            found = self._run(feed, overrides, draw)
+        found = self._run(feed, overrides, draw)
         if self._compiling:
             self._end_compilation()
         return StepResults(found, self._names, self._also, count)
@@ -166,11 +169,7 @@ class CompiledStep:
             self._checked = True
         if self._step.training:
             return self._update(self._train, feed, overrides)
-        found = self._evaluate(feed, overrides, draw)
-        if isinstance(self._test, Settled) and not self._rest({}):
-            # From now on: a small net answers in microseconds, of which each line of Python takes its share.
-            self._quick = self._test.over(self._scope.arrays)
-        return found
+        return self._evaluate(feed, overrides, draw)
 
     def _together(self) -> Any:
         """The function of several training steps."""
@@ -213,20 +212,12 @@ class CompiledStep:
         pure_train, pure_test = self.engine.strategy.functions(step)
         train, test = self._traced(pure_train, 2), self._traced(pure_test, 1)
         if self._mesh is None:
-            return jax.jit(train, donate_argnums=0), self._settled(test) if self.request.settled else jax.jit(test)
+            return jax.jit(train, donate_argnums=0), jax.jit(test)
         if not step.training:
             return train, self._mesh.taking(jax.jit(test, out_shardings=self._mesh.results))
         # What a step makes lies where that lay which it takes the place of.
         lie = self._mesh.shardings(self._state())
         return jax.jit(train, donate_argnums=0, out_shardings=(lie, self._mesh.results)), test
-
-    def _settled(self, test: Callable[..., Any]) -> Settled:
-        """The run that changes nothing, over arrays that are the same in most calls."""
-        kept = {name: self._scope.arrays[name] for name in self._step.kept}
-        if not self._on_cpu:
-            return Settled(test, kept, self.request.feeds, {}, ())
-        orders = {n: o for n, o in self._program.orders.items() if kept[n].size == math.prod(o.split)}
-        return Settled(test, kept, self.request.feeds, orders, kept)  # a population's arrays have an axis more
 
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""

@@ -12,16 +12,12 @@ from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBat
 from fluid.place import Place
 from fluid.reader.columns import add_outliers, batch_size, repeat_last
 from fluid.reader.pipeline import InputPipeline
-from fluid.runtime.compiled_step import CompiledStep, bind
+from fluid.runtime.compiled_step import bind
 from fluid.runtime.fetch import check_feed, split_names
 from fluid.runtime.request import Request
 from fluid.runtime.results import Results, StepResults
 from fluid.runtime.seeds import Draw
 from fluid.runtime.session import Session
-from fluid.runtime.spin_wait import soon
-
-# Gives the results of data, or None for data that it is not made for.
-Answer = Callable[[Any], Results | None]
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
@@ -224,7 +220,7 @@ class Plan:
         self,
         feeds: Sequence[tuple[str, FeedSpec]],
         overrides: tuple[str, ...],
-        step: CompiledStep,
+        step: Callable[..., StepResults],
         padded: bool,
         names: Sequence[str] | None,
         sizes: Sequence[int] | None,
@@ -241,59 +237,6 @@ class Plan:
         self._checked = checked
         self.ragged = any(spec.lod_level for _, spec in feeds)
         self._proven = False  # whether padding was shown to leave the results as they are
-
-    def takes(self, feeds: Mapping[str, Any], values: Sequence[Any]) -> bool:
-        """Whether checked feeds run as they are, and so do all others with their shapes and dtypes.
-
-        Args:
-          feeds: arrays by name.
-          values: what they gave.
-        """
-        if self.ragged or any(spec.limits is not None for _, spec in self.feeds):
-            return False  # lengths and numbers are checked in each call
-        if any(isinstance(value, _SEQUENCES) for value in values):
-            return False
-        if not self.padded:
-            return True
-        size = batch_size(feeds)
-        return self._room(size) == size
-
-    def answering(self, fed: Mapping[str, np.ndarray], values: Sequence[Any]) -> Answer:
-        """A function of data that gives its results; None where that differs in names, shapes or dtypes from some.
-
-        All that it needs is at hand in it, since each attribute that is looked up counts: behind the arithmetic of a
-        net, little of what Python reads is left in the caches of the CPU.
-
-        Args:
-          fed: some arrays by name that `takes` is true of.
-          values: what they gave.
-        """
-        forms = tuple((name, value.shape, value.dtype) for name, value in fed.items())
-        count = len(forms)
-        names = self.names
-        as_numpy = np.asarray
-
-        def fetched(found: StepResults) -> Results:
-            arrays: list[Any] = []
-            results = Results(arrays, names)  # made before the device is waited for
-            arrays.extend(map(as_numpy, found.values))
-            return results
-
-        draw, step = self._draw, self.step
-        begin: Callable[[Any], StepResults] = step if draw is None else lambda feed: step(feed, draw=draw())
-        on_cpu = all(device.platform == "cpu" for value in values for device in value.devices())
-        run = soon(begin, fetched) if on_cpu else lambda feed: fetched(begin(feed))
-
-        def answer(feed: Any) -> Results | None:
-            if type(feed) is not dict or len(feed) != count:
-                return None
-            for name, shape, dtype in forms:
-                value = feed.get(name)
-                if type(value) is not np.ndarray or value.shape != shape or value.dtype is not dtype:
-                    return None
-            return run(feed)
-
-        return answer
 
     def begin(
         self, feeds: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None = None
@@ -312,7 +255,7 @@ class Plan:
             draw = self._draw()
         rows = _with_rows(feeds, overrides) if self.padded else {}
         size = batch_size(rows) if rows else 0
-        room = self._room(size) if size else 0
+        room = self.padded_size(size) if size else 0
         if room == size:
             values = self.step(feeds, overrides, draw).values
             return lambda: values
@@ -336,8 +279,8 @@ class Plan:
             f"axis=-1 instead of axis=0, and dim=1 in layers.reduce_mean, reduce_max and the like"
         )
 
-    def _room(self, size: int) -> int:
-        """To how many rows a batch is padded."""
+    def padded_size(self, size: int) -> int:
+        """Return the number of rows that a batch of this size is padded to."""
         if self._sizes is None:
             return 1 << (size - 1).bit_length()
         return min((room for room in self._sizes if room >= size), default=size)

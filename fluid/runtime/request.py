@@ -18,7 +18,6 @@ class Request:
       parts: True to return what each output contributes to its value over several minibatches as well, see `Found`.
       also: names of further values to return, apart from those of `fetch`.
       updates: False for a run in train mode that changes nothing, to see what layers do there.
-      settled: whether the arrays are the same in most runs, in test mode, see `Settled`.
     """
 
     mode: str
@@ -28,7 +27,6 @@ class Request:
     parts: bool = False
     also: tuple[str, ...] = ()
     updates: bool = True
-    settled: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class Runner:
     def __init__(self, session: Session, program: Program, settings: Settings, name: str, seeds: Seeds | None = None):
         self.session = session
         self._seeds = seeds or Seeds("serve")
-        self._step = bind(session.engine, program, Request(TEST, None, tuple(program.feeds), settled=True))
+        self._step = bind(session.engine, program, Request(TEST, None, tuple(program.feeds)))
         site = f"the model {name}"
         # A message must not tell where the file of a model is.
         self._specs = {

@@ -161,8 +161,6 @@ def _convolve(
         )
     default = Normal(0.0, math.sqrt(2.0 / (math.prod(kernel) * image.channels)))
     filters = this.weight(param_attr, [num_filters, image.channels // groups, *kernel], image.array.dtype, default)
-    if dims == 2 and groups == 1:
-        core.note_order(filters, core.Order(filters.shape, (2, 3, 1, 0)))
     computed = with_channels_last(image, moved=True)
     result = convolve(computed, filters, strides, pads, dilations, groups, this.frame.mode)
     return finish_convolution(this, image, result, bias_attr, act, computed)

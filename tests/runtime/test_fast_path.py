@@ -1,9 +1,7 @@
-"""Runs over arrays that seldom change: filters in the order of the CPU, and feeds that have passed every check."""
+"""Inference on a CPU: arrays in the form in which it computes with them, and feeds that have passed every check."""
 
-import sys
 import threading
 
-import jax
 import numpy as np
 import pytest
 from compiles import counted
@@ -11,8 +9,7 @@ from compiles import counted
 import fluid
 from fluid import errors
 from fluid.runtime import Request
-from fluid.runtime.cached_call import Settled
-from fluid.runtime.compiled_step import bind
+from fluid.runtime.fast_path import fast_step
 
 IMAGES = np.random.default_rng(0).normal(size=(4, 3, 6, 6)).astype("float32")
 FILTERS = "conv2d_0.w_0"
@@ -43,20 +40,9 @@ def test_results_are_those_of_a_session_to_the_bit(inferencer):
         np.testing.assert_array_equal(found, np.asarray(inferencer.session.run(feed={"image": padded})[0])[:rows])
 
 
-def test_a_cpu_is_given_filters_in_its_own_order(inferencer):
-    step = bind(inferencer.session.engine, inferencer.program, Request("test", None, ("image",), settled=True))
-    text = step.lowered({"image": IMAGES}).as_text()
-    (main,) = (line for line in text.splitlines() if "func.func public @main" in line)
-    assert "tensor<3x3x3x5xf32>" in main  # height, width, channels, filters
-    assert "tensor<3x3x5x6xf32>" in main
-    assert "tensor<5x3x3x3xf32>" not in main
-    assert "tensor<2x2x6x2xf32>" in main  # of the layer behind them: height, width, channels, outputs
-    assert "tensor<24x2xf32>" not in main
-
-
 @pytest.mark.parametrize("mode", ["train", "test"])
 def test_a_layer_behind_images_reads_its_weight_as_the_program_has_it(mode):
-    """Whether or not the weight is turned: row `[channel, height, width]` of it belongs to that number of an image."""
+    """Row `[channel, height, width]` of the weight belongs to that number of an image."""
     session = fluid.Session(program)
     scope = {name: np.asarray(array) for name, array in session.scope.items()}
     images = np.asarray(session.run(feed={"image": IMAGES}, fetch=["conv2d_1.tmp_1"], mode=mode)[0], "float64")
@@ -66,68 +52,6 @@ def test_a_layer_behind_images_reads_its_weight_as_the_program_has_it(mode):
         session.scope.update(given)
         (found,) = session.run(feed={"image": IMAGES}, mode=mode)
         np.testing.assert_allclose(found, wanted if given is scope else 2 * wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_a_large_weight_behind_images_is_left_as_it_is():
-    """A run that is not settled would have to turn it each time."""
-
-    def large():
-        image = fluid.layers.conv2d(fluid.layers.data("image", shape=[3, 32, 32]), num_filters=33, filter_size=1)
-        return fluid.layers.fc(image, size=32)
-
-    assert 33 * 32 * 32 * 32 > 1 << 20
-    assert "fc_0.w_0" not in fluid.Program(large).orders and "fc_0.w_0" in fluid.Program(program).orders
-
-
-def test_an_exported_program_is_given_the_same_orders(tmp_path):
-    params = dict(fluid.Session(program).scope)
-    fluid.io.save_inference_model(tmp_path / "model.fluid", program, params)
-    exported = fluid.artifact.load(tmp_path / "model.fluid").program()
-    assert exported.orders == fluid.Program(program).orders
-    step = bind(fluid.Session(exported).engine, exported, Request("test", None, ("image",), settled=True))
-    shapes = sorted(aval.shape for aval in jax.tree.leaves(step.lowered({"image": IMAGES}).in_avals))
-    assert shapes == sorted([(3, 3, 3, 5), (3, 3, 5, 6), (2, 2, 6, 2), (5 + 6 + 2,), IMAGES.shape])
-
-
-def test_small_vectors_are_one_argument(inferencer):
-    step = bind(inferencer.session.engine, inferencer.program, Request("test", None, ("image",), settled=True))
-    shapes = sorted(aval.shape for aval in jax.tree.leaves(step.lowered({"image": IMAGES}).in_avals))
-    assert shapes == sorted([(3, 3, 3, 5), (3, 3, 5, 6), (2, 2, 6, 2), (5 + 6 + 2,), IMAGES.shape])
-
-
-def test_vectors_are_taken_apart_again():
-    """Of several dtypes, with scalars, one that is too large and one that is alone in its dtype."""
-    shapes = {"a": (4,), "large": (5000,), "b": (), "i": (3,), "matrix": (2, 2), "c": (7,), "k": (1,), "lone": (2,)}
-    dtypes = {"i": "int32", "k": "int32", "lone": "float16"}
-    random = np.random.default_rng(0)
-    drawn = {n: random.integers(-9, 9, shape).astype(dtypes.get(n, "float32")) for n, shape in shapes.items()}
-    arrays = {name: jax.device_put(array) for name, array in drawn.items()}
-    settled = Settled(lambda arrays, feeds: dict(arrays), arrays, [], {}, arrays)
-    for found in (settled(arrays, {}), settled.over(arrays)({})):
-        assert {name: (array.shape, array.dtype) for name, array in found.items()} == {
-            name: (array.shape, array.dtype) for name, array in drawn.items()
-        }
-        for name, array in found.items():
-            np.testing.assert_array_equal(array, drawn[name], err_msg=name)
-    assert len(jax.tree.leaves(settled.lower(arrays, {}).in_avals)) == 5
-
-
-def test_a_call_like_one_before_runs_few_functions_of_python(inferencer):
-    feed = {"image": IMAGES}
-    for _ in range(2):
-        inferencer.infer(feed)
-    called = []
-
-    def note(frame, event, argument):
-        if event == "call":
-            called.append(frame.f_code.co_qualname)
-
-    sys.setprofile(note)
-    try:
-        inferencer.infer(feed)
-    finally:
-        sys.setprofile(None)
-    assert len(called) <= 8, called
 
 
 @pytest.mark.parametrize("name", [FILTERS, BIAS])
@@ -209,3 +133,30 @@ def test_ids_are_checked_in_each_call():
     ids[1] = 5
     with pytest.raises(errors.FeedError, match="5"):
         inferencer.infer({"ids": ids})
+
+
+def shared_filters():
+    """Filters that two convolutions share, filters in groups, and filters of volumes."""
+    image = fluid.layers.data("image", shape=[3, 6, 6])
+    shared = fluid.ParamAttr(name="filters")
+    first = fluid.layers.conv2d(image, num_filters=3, filter_size=3, padding=1, param_attr=shared)
+    second = fluid.layers.conv2d(first, num_filters=3, filter_size=3, padding=1, param_attr=shared)
+    grouped = fluid.layers.conv2d(second, num_filters=6, filter_size=3, groups=3, bias_attr=False)
+    volume = fluid.layers.conv3d(fluid.layers.unsqueeze(grouped, axes=[1]), num_filters=2, filter_size=2)
+    return fluid.layers.fc(volume, size=2)
+
+
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
+@pytest.mark.parametrize("function", [program, shared_filters])
+def test_every_kind_of_filters_gives_the_results_of_a_session(function, precision):
+    inferencer = fluid.Inferencer(function, params=dict(fluid.Session(function).scope), precision=precision)
+    for _ in range(3):
+        (found,) = inferencer.infer({"image": IMAGES})
+        np.testing.assert_array_equal(found, inferencer.session.run(feed={"image": IMAGES})[0])
+
+
+def test_the_filters_of_a_convolution_are_an_argument_in_the_order_of_a_cpu(inferencer):
+    step = fast_step(inferencer.session.engine, inferencer.program, Request("test", None, ("image",)))
+    step({"image": IMAGES})
+    shapes = sorted(array.shape for array in step._cached[1])
+    assert shapes == sorted([(3, 3, 3, 5), (3, 3, 5, 6), (24, 2), (5 + 6 + 2,)])
