@@ -13,12 +13,11 @@ from fluid import errors
 from fluid.missing import SpelledElsewhere
 from fluid.runtime import Results
 from fluid.storage import PathLike
-from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
 from fluid.trainer.evaluation.means import TrainingMeans
+from fluid.trainer.evaluation.plotting import check_matplotlib, display_picture, draw_curves, in_notebook, write_picture
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, number, scalars_of, spans
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
-from fluid.trainer.progress.status import in_notebook
 
 # The columns of every history, and what they hold.
 OWN_COLUMNS = {"epoch": "the number of the epoch", "step": "the training steps done"}

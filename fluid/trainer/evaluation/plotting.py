@@ -1,8 +1,9 @@
-"""Pictures of curves: drawn with matplotlib, written to a file or shown in a notebook."""
+"""Plots of curves with matplotlib, written to a file or shown in a notebook."""
 
 import io
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,6 +65,14 @@ def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
+
+
+def in_notebook() -> bool:
+    """Return whether this runs in a notebook, such as those of JupyterLab, VS Code and Colab."""
+    if "IPython" not in sys.modules:
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return getattr(shell, "kernel", None) is not None
 
 
 def write_picture(picture: bytes, path: PathLike) -> None:
