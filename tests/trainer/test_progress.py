@@ -148,7 +148,7 @@ class TestNotebook:
         shell.run("history = trainer.train(reader, 2, handlers=[bar])", trainer=make(), reader=reader(), bar=bar)
         lines = [message["data"]["text/plain"] for message in shell.published]
         assert lines[0].startswith("epoch 1/2: 0step")
-        third = next(line for line in lines if "3step" in line)
+        third = next(line for line in lines if ": 3step" in line)
         assert re.fullmatch(r"epoch 1/2: 3step \[00:\d\d, +[\d.]+step/s\]", third)
         left = [line for line in lines if "9/12" in line]
         assert left and re.fullmatch(r"epoch 2/2:  75%.* 9/12 \[\d\d:\d\d<\d\d:\d\d, +[\d.]+step/s\]", left[0])
