@@ -35,6 +35,8 @@ class Progress:
       reads_once: whether the reader is an iterator of the user's, which nobody can start anew.
       last: whether the minibatch that was trained on last is the last one of its epoch, as far as is known.
       frozen: what was frozen when the checkpoint that is continued was written; None where none is continued.
+      finished_epochs: the `num_epochs` of each earlier call of `train`; None where it was ended early, or by a version
+        that did not record it.
 
     Example:
       >>> progress = Progress()
@@ -50,6 +52,7 @@ class Progress:
         self.reads_once = False
         self.last = False
         self.frozen: frozenset[str] | None = None
+        self.finished_epochs: list[int | None] = []
         self._pipeline: InputPipeline | None = None
         self._handlers: Dispatcher | None = None
         # The position of the reader before the last minibatch, or at the beginning of the pass.
@@ -58,9 +61,7 @@ class Progress:
         self._batch: Any = None
         self._sizes: Any = None
         self._print: dict[str, Any] | None = None
-        # For each earlier call of `train`: the position of the reader after it, and its num_epochs, if that is known.
-        self._finished: list[Any] = []
-        self._finished_epochs: list[int | None] = []
+        self._finished: list[Any] = []  # the position of the reader after each earlier call of `train`
         self._live: Batches | None = None  # the pass of a call that was paused
         self._handler_states: list[Any] = []  # what handlers have told a checkpoint, until it is handed back
 
@@ -75,7 +76,7 @@ class Progress:
         progress._sizes = saved.get("buckets")
         progress._print = saved.get("batch")
         progress._finished = list(saved["finished"])
-        progress._finished_epochs = list(saved.get("finished_epochs") or [None] * len(progress._finished))
+        progress.finished_epochs = list(saved.get("finished_epochs") or [None] * len(progress._finished))
         progress._handler_states = saved["handlers"]
         return progress
 
@@ -101,10 +102,6 @@ class Progress:
         """The position in words: how much is done, which is the same whether epochs are counted from 0 or from 1."""
         done = [counted(number, what) for number, what in ((self.epoch, "epoch"), (self.step, "step")) if number]
         return f"after {' and '.join(done)}" if done else "before the first step"
-
-    def epochs_of(self, call: int) -> int | None:
-        """The `num_epochs` of an earlier call of `train`; None when that was not recorded."""
-        return self._finished_epochs[call]
 
     def begin(self, pipeline: InputPipeline, handlers: Dispatcher) -> None:
         """Begin a call of `train`, or continue it.
@@ -176,7 +173,7 @@ class Progress:
         source = None if self._pipeline is None else self._pipeline.source
         _end_passes(source)
         self._finished.append(None if source is None else source.state())
-        self._finished_epochs.append(num_epochs)
+        self.finished_epochs.append(num_epochs)
         self.call += 1
         self.epoch = 0
         self.step = 0
@@ -185,15 +182,11 @@ class Progress:
         self._print = None
 
     def skip(self, call: int, source: Source) -> None:
-        """Bring a reader to the position in which an earlier call of `train`, which is done, had left it."""
-        if self._finished[call] is not None:
-            source.restore(_without_plan(self._finished[call]))
+        """Bring a reader to the position in which a call of `train`, this one or an earlier one, left it."""
+        state = self._before if call == self.call else self._finished[call]
+        if state is not None:
+            source.restore(_without_plan(state))
             _end_passes(source)
-
-    def skip_to_end(self, source: Source) -> None:
-        """Bring a reader to the position in which this call, which is done, had left it."""
-        source.restore(_without_plan(self._before))
-        _end_passes(source)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """The position as it is now: a function that gives it as JSON, for `of`.
@@ -209,7 +202,7 @@ class Progress:
             "reader": self._before,
             "buckets": self._sizes,
             "finished": list(self._finished),
-            "finished_epochs": list(self._finished_epochs),
+            "finished_epochs": list(self.finished_epochs),
             "handlers": self._handlers.state() if self._handlers else [],
         }
         return lambda: {**position, "batch": known if batch is None else fingerprint(batch)}
