@@ -16,7 +16,7 @@ from fluid.param_attr import Shardings
 from fluid.place import Mesh
 from fluid.planning.shapes import ShapesOnly, ShapesOnMesh, bytes_of
 from fluid.planning.work import Work, work_of
-from fluid.trainer.minimizing import trained_program
+from fluid.trainer.programs.training_program import trained_program
 
 _HEADER = ("mesh", "devices", "parameters", "slots", "feed", "activations", "peak", "FLOPs", "sent")
 

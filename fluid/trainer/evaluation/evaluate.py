@@ -1,6 +1,8 @@
 """Evaluation of programs over a data set: outputs and metrics, in one pass."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -8,7 +10,17 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, Program, warn
+from fluid.core import (
+    TEST,
+    NestedSequenceBatch,
+    Part,
+    Program,
+    Reduction,
+    SequenceBatch,
+    current_frame,
+    named_array,
+    warn,
+)
 from fluid.distributed import group
 from fluid.formatting import scaled
 from fluid.metrics import Metrics, names_of
@@ -17,11 +29,9 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import CompiledStep, Request, Results, Session, check_fetch
-from fluid.runtime.fetch import Fetch
+from fluid.runtime.fetch import GRAD, Fetch, is_line
 from fluid.runtime.in_flight import InFlight
 from fluid.runtime.prediction import Constant, constant
-from fluid.trainer.evaluation.returning import returning
-from fluid.trainer.evaluation.totals import Total
 from fluid.trainer.evaluation.values import output_names, scalar_outputs
 from fluid.trainer.programs import Member
 from fluid.trainer.signals import Signals
@@ -42,6 +52,68 @@ class _Last(NamedTuple):
     step: Any
     averages: tuple[Any, ...]
     values: frozenset[float]
+
+
+class Total:
+    """The value of one output over the minibatches so far. Sums and means are computed in float64.
+
+    Args:
+      reduction: how the values of minibatches become one.
+
+    Example:
+      >>> total = Total(Reduction("mean"))
+      >>> total.add(Part(np.float32(1), 3)); total.add(Part(np.float32(0), 1))
+      >>> float(total.result())
+      0.75
+
+    Attributes:
+      kept: bytes of the rows that are kept until the end.
+    """
+
+    def __init__(self, reduction: Reduction):
+        self._reduction = reduction
+        self._inner = [Total(rule) for rule in reduction.parts]
+        self._sum = _Sum()
+        self._weight = _Sum()
+        self._values: list[Any] = []
+        self.kept = 0
+
+    def add(self, part: Part) -> None:
+        """Count one more minibatch; waits for its values.
+
+        Args:
+          part: on the device, or on the host.
+        """
+        kind = self._reduction.kind
+        if kind == "function":
+            for total, inner in zip(self._inner, part.value, strict=True):
+                total.add(inner)
+        elif kind == "mean":
+            weight = np.asarray(part.weight, np.float64)
+            self._sum.add(np.asarray(part.value, np.float64) * weight)
+            self._weight.add(weight)
+        elif kind == "sum":
+            self._sum.add(_wide(part.value))
+        elif kind == "rows":
+            self._values.append(jax.device_get(part.value))
+            self.kept += sum(leaf.nbytes for leaf in jax.tree.leaves(self._values[-1]))
+        else:
+            value = np.asarray(part.value)
+            self._values = [_OF_TWO[kind](self._values[0], value) if self._values else value]
+
+    def result(self) -> Any:
+        """The value: a NumPy array, or a sequence batch; scalars as float64 or int64."""
+        kind = self._reduction.kind
+        if kind == "function":
+            assert self._reduction.function is not None
+            with jax.enable_x64(True):  # a function of jax.numpy would compute in float32 otherwise
+                return _scalar(np.asarray(self._reduction.function(*(total.result() for total in self._inner))))
+        if kind == "mean":
+            weight = self._weight.value()
+            return _scalar(np.asarray(self._sum.value() / weight if weight else np.full(self._sum.shape, math.nan)))
+        if kind == "sum":
+            return _scalar(np.asarray(self._sum.value()))
+        return _joined(self._values) if kind == "rows" else _scalar(self._values[0])
 
 
 class Gathered:
@@ -263,3 +335,92 @@ def _numbers(results: Results) -> list[float]:
 
 def _doubts_of(rule: Any) -> list[str]:
     return [*([rule.doubt] if rule.doubt else []), *(doubt for part in rule.parts for doubt in _doubts_of(part))]
+
+
+def returning(program: Program, names: Sequence[str]) -> Program:
+    """The same program with other outputs, which minimises nothing.
+
+    Args:
+      program: the program.
+      names: of its values, from `check_fetch`.
+
+    Returns:
+      A Program that returns them by name.
+
+    Raises:
+      UnknownNameError: one is no value that a data set has, such as a gradient.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> print(*returning(fluid.Program(program), ["fc_0", "fc_0.w_0"]).outputs)
+      float32[batch, 1] float32[2, 1]
+    """
+    for name in names:
+        if name.endswith(GRAD) or is_line(name):
+            raise errors.UnknownNameError(
+                f"test(fetch={name!r}): found a {'gradient' if name.endswith(GRAD) else 'line'}, expected values with "
+                f"a name, of which it is known how those of several minibatches become one; for each minibatch by "
+                f"itself: trainer.predict(reader, fetch=[{name!r}])"
+            )
+
+    def values() -> dict[str, Any]:
+        result = program.function()
+        frame = current_frame("layers.identity")
+        frame.made.minimizations.clear()
+        known = {**frame.given.feeds, **frame.made.values, **(result if isinstance(result, Mapping) else {})}
+        canonical = {name: name if name in known else program.aliases.get(name, name) for name in names}
+        return {name: known[n] if n in known else named_array(n) for name, n in canonical.items()}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.FluidWarning)  # what there is to say of the program has been said
+        samples = {name: np.zeros(shape) for name, shape in program.sample_shapes.items()}
+        return Program(values, f"{program.name}[{', '.join(names)}]", samples, program.precision)
+
+
+class _Sum:
+    """A sum of scalars, rounded once, or of arrays of one shape."""
+
+    def __init__(self) -> None:
+        self.shape: tuple[int, ...] = ()
+        self._scalars: list[float] = []
+        self._array: Any = 0
+
+    def add(self, value: np.ndarray) -> None:
+        """Add a scalar or an array, of float64 or int64."""
+        self.shape = value.shape
+        if value.shape == () and value.dtype.kind == "f":
+            self._scalars.append(float(value))
+        else:
+            self._array = self._array + value
+
+    def value(self) -> Any:
+        """The sum so far."""
+        return math.fsum(self._scalars) if self._scalars else self._array
+
+
+_OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
+    "max": np.maximum,
+    "min": np.minimum,
+    "last": lambda before, value: value,
+}
+
+
+def _wide(value: Any) -> np.ndarray:
+    """The same numbers as float64 or int64, in which sums are exact, or nearly so."""
+    array = np.asarray(value)
+    return array.astype(np.int64 if array.dtype.kind in "biu" else np.float64)
+
+
+def _scalar(array: np.ndarray) -> Any:
+    """Arrays as they are; scalars as float64 or int64, and truth values as they are."""
+    return array if array.ndim or array.dtype.kind == "b" else _wide(array)[()]
+
+
+def _joined(values: list[Any]) -> Any:
+    """The rows of all values."""
+    kind = type(values[0])
+    if kind in (SequenceBatch, NestedSequenceBatch):
+        return kind.from_rows([row for value in values for row in value.rows()])
+    return np.concatenate(values)
