@@ -143,7 +143,7 @@ class Calls:
         return False
 
     def _run_again(self, source: Source, num_epochs: int, resume: bool | None) -> bool:
-        """Do what the same call of an earlier run had left to do; return whether a later call had begun there."""
+        """Continue the same call of an earlier run; return whether the checkpoint is of a later call."""
         progress = self._progress
         if self._ended < progress.call:
             before = progress.finished_epochs[self._ended]

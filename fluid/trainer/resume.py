@@ -35,8 +35,8 @@ class Progress:
       reads_once: whether the reader is an iterator of the user's, which nobody can start anew.
       last: whether the minibatch that was trained on last is the last one of its epoch, as far as is known.
       frozen: what was frozen when the checkpoint that is continued was written; None where none is continued.
-      finished_epochs: the `num_epochs` of each earlier call of `train`; None where it was ended early, or by a version
-        that did not record it.
+      finished_epochs: the `num_epochs` of each earlier call of `train`; None where it was given up, or an earlier version
+        of fluid did not record it.
 
     Example:
       >>> progress = Progress()
@@ -67,7 +67,7 @@ class Progress:
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "Progress":
-        """The position that a snapshot holds."""
+        """Return the position that a snapshot holds."""
         progress = cls()
         progress.call = saved["call"]
         progress.epoch = saved["epoch"]
@@ -82,24 +82,24 @@ class Progress:
 
     @classmethod
     def done(cls, num_epochs: int) -> "Progress":
-        """The position of a call of `train` that has nothing left to do."""
+        """Return the position of a call of `train` that has nothing left to do."""
         progress = cls()
         progress.epoch = num_epochs
         return progress
 
     @property
     def begun(self) -> bool:
-        """Whether this call has a position that can be continued."""
+        """Return whether this call has a position that can be continued."""
         return self._before is not None
 
     @property
     def ready(self) -> bool:
-        """Whether the reader can give the next minibatch now."""
+        """Return whether the reader has the next minibatch now."""
         return self._pipeline is None or self._pipeline.source.ready
 
     @property
     def place(self) -> str:
-        """The position in words: how much is done, which is the same whether epochs are counted from 0 or from 1."""
+        """Return the position in words: the epochs and steps that are done."""
         done = [counted(number, what) for number, what in ((self.epoch, "epoch"), (self.step, "step")) if number]
         return f"after {' and '.join(done)}" if done else "before the first step"
 
@@ -158,17 +158,17 @@ class Progress:
         self._note_pass()
 
     def keep_pass(self, batches: Batches) -> None:
-        """Keep a pass that is paused, with the minibatch that was read ahead, for whoever continues in this process."""
+        """Keep a paused pass, with the minibatch that was read ahead, for the next call in this process."""
         self._live = batches
 
     def drop_live_pass(self) -> None:
-        """Let go of a pass that was paused; whoever continues reads from its own."""
+        """Close a pass that was paused; a call that continues with another reader starts its own."""
         if self._live is not None:
             self._live.close()
             self._live = None
 
     def finish(self, num_epochs: int | None) -> None:
-        """Note that this call of `train` has ended; `num_epochs` is what it was asked for, if it did all of that."""
+        """End this call of `train`; `num_epochs` is the requested number, None for a call that was given up."""
         self.drop_live_pass()
         source = None if self._pipeline is None else self._pipeline.source
         _end_passes(source)
@@ -189,7 +189,7 @@ class Progress:
             _end_passes(source)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """The position as it is now: a function that gives it as JSON, for `of`.
+        """Return a function that returns the present position as JSON, for `of`.
 
         The slow part, the checksum of the last minibatch, is left to that function.
         """
@@ -215,7 +215,7 @@ class Progress:
         self._print = None
 
     def _go_back(self, pipeline: InputPipeline) -> None:
-        """Bring the reader, and what pads its sequences, to the position before the last minibatch."""
+        """Bring the reader, and the padding of its sequences, to the position before the last minibatch."""
         state = self._before
         source = pipeline.source
         pipeline.restore_padding(self._sizes)
@@ -274,7 +274,7 @@ class Progress:
 
 
 def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
-    """A checksum of a feed: names, shapes, dtypes and bytes; padding does not count.
+    """Return a checksum of a feed: names, shapes, dtypes and bytes; padding does not count.
 
     Args:
       feed: arrays and sequence batches by name.
@@ -315,7 +315,7 @@ def check_storable(source: Source) -> None:
 
 
 def _valid(value: Any) -> list[Any]:
-    """The arrays of a value of a feed, without its padding."""
+    """Return the arrays of a value of a feed, without its padding."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = value.rows()
     return [part for row in value for part in _valid(row)] if isinstance(value, list) else [value]
@@ -330,7 +330,7 @@ def _sizes(state: Mapping[str, Any]) -> str:
 
 
 def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The position between two passes, without what it says of the reader, which may be another one."""
+    """Return the position between two passes without the plan of the reader, which may be another one."""
     position = {key: value for key, value in state.items() if key != "reader"}
     if "readers" in state:  # one of which may be within a pass
         position["readers"] = [reader if reader["given"] else _without_plan(reader) for reader in state["readers"]]
@@ -344,7 +344,7 @@ def _end_passes(source: Any) -> None:
 
 
 def _counts_rows(plan: Any) -> bool:
-    """Whether the rows of a reader come from a function or an iterable of the user, which can only be counted."""
+    """Return whether rows come from a function or an iterable of the user, which can only be counted."""
     if isinstance(plan, Mapping):
         return any(_counts_rows(v) for v in plan.values())
     return any(map(_counts_rows, plan)) if isinstance(plan, list) else plan == "rows"

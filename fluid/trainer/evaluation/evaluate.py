@@ -42,12 +42,12 @@ _MANY = 64 * 2**20
 
 
 class _Last(NamedTuple):
-    """What the last test was of.
+    """The parameters and the results of the last test.
 
     Attributes:
       step: the step counter of the scope, the very array: each training step makes a new one.
-      averages: those that took the place of parameters.
-      values: the numbers that it gave.
+      averages: the averages that replaced parameters.
+      values: all numbers of its results.
     """
 
     step: Any
@@ -56,7 +56,7 @@ class _Last(NamedTuple):
 
 
 class Total:
-    """The value of one output over the minibatches so far. Sums and means are computed in float64.
+    """The value of one output over the minibatches of a data set. Sums and means are computed in float64.
 
     Args:
       reduction: how the values of minibatches become one.
@@ -80,7 +80,7 @@ class Total:
         self.kept = 0
 
     def add(self, part: Part) -> None:
-        """Count one more minibatch; waits for its values.
+        """Add the values of one minibatch; this waits for them.
 
         Args:
           part: on the device, or on the host.
@@ -103,7 +103,7 @@ class Total:
             self._values = [_OF_TWO[kind](self._values[0], value) if self._values else value]
 
     def result(self) -> Any:
-        """The value: a NumPy array, or a sequence batch; scalars as float64 or int64."""
+        """Return the value: a NumPy array, or a sequence batch; scalars as float64 or int64."""
         kind = self._reduction.kind
         if kind == "function":
             assert self._reduction.function is not None
@@ -118,7 +118,7 @@ class Total:
 
 
 class Gathered:
-    """The outputs of a program, and metrics, over the minibatches so far.
+    """The outputs of a program, and metrics, over the minibatches of a data set.
 
     Args:
       program: the program.
@@ -133,11 +133,11 @@ class Gathered:
 
     @property
     def kept(self) -> dict[int, int]:
-        """Bytes of the rows that are kept, by the index of the output."""
+        """Return the bytes of the rows that are kept, by the index of the output."""
         return {i: total.kept for i, total in enumerate(self._totals) if total is not None and total.kept}
 
     def add(self, found: Any, names: Sequence[str]) -> None:
-        """Count one more minibatch; this waits for it.
+        """Add the results of one minibatch; this waits for them.
 
         Args:
           found: what the step of a test returned.
@@ -152,7 +152,7 @@ class Gathered:
             metric.update(**{argument: jax.device_get(values[name]) for argument, name in metric.inputs.items()})
 
     def values(self) -> list[Any]:
-        """One NumPy value for each output, then the result of each metric."""
+        """Return one NumPy value for each output, then the result of each metric."""
         totals = [None if total is None else total.result() for total in self._totals]
         return [*totals, *(metric.eval() for metric in self._metrics)]
 
@@ -171,10 +171,10 @@ class Evaluator:
         self._last = _Last(None, (), frozenset())
 
     def averages_of(self, value: float) -> tuple[Any, ...]:
-        """The averages that took the place of parameters when the last test gave a number.
+        """Return the averages that replaced parameters in the last test, if `value` is one of its results.
 
-        They are those whose parameters belong to a result that is announced after the test; none, where the number is
-        not from the last test, training has gone on since, or the averages are in place still.
+        Return none if `value` is no result of the last test, if training has gone on since, or if the averages are in
+        place still.
         """
         last = self._last
         known = value in last.values and last.step is self._session.scope.step
@@ -241,11 +241,11 @@ class Evaluator:
         return results
 
     def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
-        """What is gathered in a test; arguments as for Gathered."""
+        """Return an empty Gathered of these arguments."""
         return Gathered(program, metrics, rows)
 
     def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
-        """The program with named values as its outputs."""
+        """Return the program with named values as its outputs."""
         key = (program.name, *names)
         if key not in self._fetched:
             self._fetched[key] = returning(program, names)
@@ -253,7 +253,7 @@ class Evaluator:
 
 
 def request_of(program: Program, metrics: Metrics) -> Request:
-    """What the step of a test shall do: give what the outputs contribute, and what the metrics read.
+    """Return the request of a test: the contributions of the outputs, and the values that the metrics read.
 
     Raises:
       ArgumentTypeError: something is no metric, or was not told what to read.
@@ -277,7 +277,7 @@ def evaluate(
     gathered: Gathered,
     fixed: Constant = Constant({}, {}),  # noqa: B008
 ) -> Iterator[None]:
-    """Gather what a program computes over all minibatches; yield after each of them.
+    """Gather the results of a program over all minibatches; yield after each of them.
 
     Args:
       step: the compiled step of the request.
@@ -311,7 +311,7 @@ def _many_rows(program: Program, gathered: Gathered) -> str:
 
 
 def doubts(program: Program) -> list[str]:
-    """What to say of each output whose value over a data set is a guess."""
+    """Return a warning for each output whose value over a data set is a guess."""
     named = zip(output_names(program), program.reductions, strict=True)
     return [
         f"{doubt}: how the values of {name!r} for several minibatches become one is not known, so that a test takes "
@@ -329,7 +329,7 @@ _GUESSES = {"mean": "their mean, weighted by examples", "rows": "all of them, on
 
 
 def _numbers(results: Results) -> list[float]:
-    """The numbers of a test, those of metrics that give several included."""
+    """Return all numbers of a test, also of metrics with several."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
     return [float(array.reshape(())) for array in arrays if array.size == 1 and array.dtype.kind in "biuf"]
 
@@ -339,7 +339,7 @@ def _doubts_of(rule: Any) -> list[str]:
 
 
 def returning(program: Program, names: Sequence[str]) -> Program:
-    """The same program with other outputs, which minimises nothing.
+    """Return a program with other outputs, which minimises nothing.
 
     Args:
       program: the program.
@@ -381,7 +381,7 @@ def returning(program: Program, names: Sequence[str]) -> Program:
 
 
 class _Sum:
-    """A sum of scalars, rounded once, or of arrays of one shape."""
+    """A sum of scalars, which is rounded once, or of arrays of one shape."""
 
     def __init__(self) -> None:
         self.shape: tuple[int, ...] = ()
@@ -397,7 +397,7 @@ class _Sum:
             self._array = self._array + value
 
     def value(self) -> Any:
-        """The sum so far."""
+        """Return the sum."""
         return math.fsum(self._scalars) if self._scalars else self._array
 
 
@@ -409,18 +409,18 @@ _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _wide(value: Any) -> np.ndarray:
-    """The same numbers as float64 or int64, in which sums are exact, or nearly so."""
+    """Convert numbers to float64 or int64, in which sums are exact, or nearly so."""
     array = np.asarray(value)
     return array.astype(np.int64 if array.dtype.kind in "biu" else np.float64)
 
 
 def _scalar(array: np.ndarray) -> Any:
-    """Arrays as they are; scalars as float64 or int64, and truth values as they are."""
+    """Convert scalars to float64 or int64; return arrays and booleans as they are."""
     return array if array.ndim or array.dtype.kind == "b" else _wide(array)[()]
 
 
 def _joined(values: list[Any]) -> Any:
-    """The rows of all values."""
+    """Concatenate the rows of all values."""
     kind = type(values[0])
     if kind in (SequenceBatch, NestedSequenceBatch):
         return kind.from_rows([row for value in values for row in value.rows()])

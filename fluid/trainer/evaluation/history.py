@@ -1,4 +1,4 @@
-"""History: what a training measured, epoch by epoch; and the handler that gathers it."""
+"""History: the measurements of a training, epoch by epoch; and the handler that gathers them."""
 
 import functools
 import math
@@ -101,7 +101,7 @@ class History(Mapping[str, list[Any]], SpelledElsewhere):
         return f"History({epochs} epoch{'' if epochs == 1 else 's'}{': ' if shown else ''}{shown})"
 
     def to_pandas(self) -> Any:
-        """The same as a pandas DataFrame, with the epochs as its index.
+        """Return the columns as a pandas DataFrame, with the epochs as its index.
 
         Raises:
           ArgumentError: pandas is not installed.
@@ -168,7 +168,7 @@ class History(Mapping[str, list[Any]], SpelledElsewhere):
             column.append(values.get(name, math.nan))
 
     def _state(self) -> dict[str, list[Any]]:
-        """The ends of the columns, as JSON."""
+        """Return the ends of the columns, as JSON."""
         self._read()
         return {name: [as_json(value) for value in column[-_REMEMBERED:]] for name, column in self._columns.items()}
 
@@ -195,7 +195,7 @@ class HistoryKeeper(Handler):
         self._restored: Mapping[str, Any] | None = None
 
     def epoch_metrics(self) -> Results:
-        """The scalars of the program over the steps of this epoch so far; computed when somebody reads one."""
+        """Return the scalars of the program over the steps of this epoch so far, computed when one is read."""
         means = self._means or TrainingMeans(self.trainer.programs)
         return Results(_Late(means), means.names)
 
@@ -258,7 +258,7 @@ class HistoryKeeper(Handler):
         self._announced = {}
 
     def state(self) -> dict[str, Any]:
-        """The history so far, and the means of this epoch."""
+        """Return the history so far, and the means of this epoch."""
         means = self._means or TrainingMeans(self.trainer.programs)
         announced = {name: as_json(number(value)) for name, value in self._announced.items()}
         return {"history": self.history._state(), "announced": announced, "means": means.state()}

@@ -1,4 +1,4 @@
-"""Validation: tests while training goes on, and the handlers that `Trainer.train` adds to those of the user."""
+"""Validation: tests while training goes on, and the handlers that `Trainer.train` adds to the handlers of the user."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fluid.optimizer.averages import Average
 
 RestoreBest = bool | str | tuple[str, str]
-"""The argument `restore_best=`: whether; or the name of a value that says which way is better; or name and mode."""
+"""The argument `restore_best=`: True or False; or the name of a value; or a name and "min" or "max"."""
 
 
 @fitting("fluid.handlers.TestEvery")
@@ -88,7 +88,7 @@ class TestEvery(Handler):
         self._program = program
 
     def measures(self) -> list[str]:
-        """The names of the program's scalars, and of the numbers of the metrics."""
+        """Return the names of the program's scalars, and of the numbers of the metrics."""
         return [name for names in self._names().values() for name in names]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
@@ -98,7 +98,7 @@ class TestEvery(Handler):
             self._average.values(self.trainer)
 
     def steps_ahead(self) -> float:
-        """Up to the step after which it is due."""
+        """Return the number of steps until the next test."""
         return self._every.steps_left(self.done)
 
     def end_step(self, event: EndStepEvent) -> None:
@@ -130,12 +130,12 @@ class TestEvery(Handler):
         return values
 
     def _each(self, leaf: Any) -> np.ndarray:
-        """The numbers of one value of a test; in a population each is an array `[members]`."""
+        """Return the numbers of one value of a test; in a population each is an array `[members]`."""
         members = self.trainer.session.engine.members
         return np.ravel(leaf) if members is None else np.reshape(leaf, (members, -1)).T
 
     def _names(self) -> dict[int, list[str]]:
-        """The names of the numbers of each result of a test, by the place of the result."""
+        """Return the names of the numbers of each result of a test, by the index of the result."""
         program = self._tested
         first = len(output_names(program))
         measured = {first + i: numbers for i, numbers in enumerate(_numbers_of(self._metrics))}
@@ -148,12 +148,12 @@ class TestEvery(Handler):
 
     @property
     def _tested(self) -> Program:
-        """The program that is tested."""
+        """Return the program that is tested."""
         return self.trainer._member(self._program, "test").program
 
 
 class Tests(NamedTuple):
-    """What one call of `train` says of tests.
+    """The arguments of one call of `train` that are about tests.
 
     Attributes:
       reader: what is tested on, or one for each program that is tested, by its name; None for no tests.
@@ -169,7 +169,7 @@ class Tests(NamedTuple):
 
 
 class Validation:
-    """What a Trainer measures by itself while it trains. It is kept over an interruption.
+    """The measurements that a Trainer makes while it trains, kept over an interruption.
 
     Args:
       trainer: the Trainer.
@@ -184,13 +184,13 @@ class Validation:
 
     @property
     def history(self) -> History:
-        """The history of the last call of `train`."""
+        """Return the history of the last call of `train`."""
         return self.keeper.history
 
     def around(
         self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
     ) -> Sequence[Handler | EventHandler]:
-        """The handlers of a call of `train`, with those that are added to them.
+        """Return the handlers of a call of `train`: the added ones around and inside the handlers of the user.
 
         Args:
           handlers: the user's, outermost first; a plain function is the innermost.
@@ -213,7 +213,7 @@ class Validation:
         return [self.keeper, NoUpdates(), *handlers, *inner]
 
     def _tests(self, tests: Tests) -> list[Handler]:
-        """The handlers that test: one for each program that has a reader."""
+        """Return one TestEvery for each program that has a reader."""
         several = len(self._trainer.programs) > 1
         if several and isinstance(tests.reader, Mapping):
             if tests.metrics is not None:
@@ -227,7 +227,7 @@ class Validation:
         return [TestEvery(tests.reader, tests.every, tests.metrics, tests.feed_order)]
 
     def _best_of(self, best: RestoreBest) -> "_BestOfCall":
-        """The handler that goes back to the best parameters; that of the call before, if that wanted the same."""
+        """Return the handler that restores the best parameters; the same one for calls that follow the same value."""
         programs = list(self._trainer.programs)
         if best is True and len(programs) > 1:
             raise errors.ArgumentError(
@@ -251,18 +251,18 @@ class Validation:
 
 
 class _BestOfCall(SaveBest):
-    """Goes back to the best parameters of one call of `train`, also when that is interrupted and continued."""
+    """Restores the best parameters of one call of `train`, also after an interruption."""
 
     asked_by = "train(restore_best=...)"
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Forget what an earlier call has measured."""
+        """Forget the best value of an earlier call."""
         if not event.resumed:
             self._forget()
         super().begin_train(event)
 
     def follows(self, monitor: str, mode: str) -> bool:
-        """Whether this is about such a value."""
+        """Return whether the handler follows this value in this mode."""
         return self.monitor == monitor and self._mode == mode
 
 
@@ -278,12 +278,12 @@ def _pair(best: Any) -> tuple[str, str]:
 
 
 def _numbers_of(metrics: Metrics) -> list[list[str]]:
-    """The names of the numbers that each metric gives."""
+    """Return for each metric the names of its numbers."""
     return [[f"{name}_{part}" for part in metric.parts] or [name] for name, metric in metrics.items()]
 
 
 def _checked(metrics: Metrics) -> Metrics:
-    """The metrics, if all of them can be used and announced."""
+    """Return the metrics; refuse metrics that cannot be used, or whose numbers would share a name."""
     names_of(metrics)
     numbers = [number for numbers in _numbers_of(metrics) for number in numbers]
     twice = [number for number in numbers if numbers.count(number) > 1]

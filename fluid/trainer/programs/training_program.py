@@ -62,7 +62,7 @@ class TrainingProgram:
             )
 
     def discovered(self, precision: str | None) -> Program:
-        """The Program, which minimises its loss.
+        """Return the Program, which minimises its loss.
 
         Raises:
           FluidError: the program has a mistake that its shapes show, or `parameter_list` names nothing in it.
@@ -79,7 +79,7 @@ ProgramsLike = Sequence[TrainingProgram | tuple[ProgramFunction, OptimizerLike] 
 def declared_programs(
     programs: ProgramFunction | ProgramsLike | None, optimizer: OptimizerLike | None
 ) -> list[TrainingProgram]:
-    """What a Trainer is given as its program, or programs.
+    """Return the TrainingPrograms of a Trainer.
 
     Args:
       programs: as the user gave them.
@@ -102,7 +102,7 @@ def declared_programs(
 
 
 def discovered(declared: Sequence[TrainingProgram], precision: str | None) -> list[Program]:
-    """The Programs of a Trainer.
+    """Return the Programs of a Trainer.
 
     Args:
       declared: from `declared_programs`.
@@ -164,7 +164,7 @@ def trained_program(
     precision: str | None,
     parameter_list: str | Sequence[str] | None = None,
 ) -> Program:
-    """The Program that a Trainer trains.
+    """Return the Program that a Trainer trains.
 
     Args:
       function: as for `minimizing`, or None.
@@ -199,7 +199,7 @@ def trained_program(
 def minimizing(
     function: Callable[[], Any], optimizer: OptimizerLike, parameter_list: str | Sequence[str] | None = None
 ) -> Callable[[], Any]:
-    """A program function that does what the given one does, and then minimises its loss.
+    """Return a program function that calls `function`, and then minimises the loss.
 
     The loss is the output named "loss" of a dict, wherever it stands, or else the first output.
 
@@ -241,7 +241,7 @@ def minimizing(
 
 
 def _loss_of(outputs: Any) -> Any:
-    """What a program function returned as its loss."""
+    """Return the loss among the outputs of a program function."""
     if isinstance(outputs, Mapping):
         return outputs["loss"] if "loss" in outputs else next(iter(outputs.values()), None)
     return outputs[0] if isinstance(outputs, list | tuple) and outputs else outputs
