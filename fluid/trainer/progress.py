@@ -137,6 +137,7 @@ class ProgressBar(Handler):
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Show the values of the whole epoch, compilations, padding, and the share of time spent waiting for data."""
+        self._compile(None)  # one that failed does not say that it ended
         self._means = None
         if self._bar is None:
             return

@@ -35,8 +35,8 @@ class Progress:
       reads_once: whether the reader is an iterator of the user's, which nobody can start anew.
       last: whether the minibatch that was trained on last is the last one of its epoch, as far as is known.
       frozen: what was frozen when the checkpoint that is continued was written; None where none is continued.
-      finished_epochs: the `num_epochs` of each earlier call of `train`; None where it was given up, or an earlier version
-        of fluid did not record it.
+      finished_epochs: the `num_epochs` of each earlier call of `train`; None where it was given up, or where
+        an earlier version did not record it.
 
     Example:
       >>> progress = Progress()
