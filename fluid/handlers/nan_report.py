@@ -12,7 +12,7 @@ from fluid.core import TRAIN, NestedSequenceBatch, Program, SequenceBatch, fille
 from fluid.handlers.nan_inside import Inside, first_inside
 from fluid.runtime import Request, Session
 from fluid.runtime.fetch import GRAD, rate_names
-from fluid.runtime.step import Step, step_key
+from fluid.runtime.step import Step, TrainingState, step_key
 
 # How often the step is done again, at most, to find rows where the value itself does not show them.
 _TRIALS = 64
@@ -153,17 +153,13 @@ class _Replay:
         request = Request(TRAIN, tuple(names), tuple(program.feeds))
         function = None if names else session.engine.function
         step = Step(program, session.engine.rules[program.name], request, function, session.engine.freezing.names)
-        carry = {"arrays": {n: before.arrays[n] for n in step.carried}, "slots": before.slots, "step": before.step}
-        kept = {
-            "arrays": {n: session.scope.arrays[n] for n in step.kept},
-            "root": session.scope.root if step.draws else None,
-            "rates": session.engine.rates.of(program.name),
-        }
+        state = TrainingState({n: before.arrays[n] for n in step.carried}, before.slots, before.step)
+        _, constants = session.engine.arguments(step)
         compiled = jax.jit(step.train)
 
         def run(feed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-            after, (values, _, _) = compiled(carry, kept, dict(feed), {})
-            return after["arrays"], dict(zip(names, values, strict=True))
+            after, found = compiled(state, constants, dict(feed), {})
+            return dict(after.arrays), dict(zip(names, found.fetched, strict=True))
 
         return run
 

@@ -15,7 +15,7 @@ from fluid.looking.dimensions import Shape, shapes_of
 from fluid.looking.parts import Partition, partition
 from fluid.looking.trace import Sizes, stand_ins, trace
 from fluid.runtime import Request, Session
-from fluid.runtime.step import Step
+from fluid.runtime.step import Constants, Step, TrainingState
 from fluid.runtime.update_rules import Rule, rules_of
 
 
@@ -71,17 +71,10 @@ def step_cost(looked: Looked, sizes: Sizes, counter: Counter) -> Cost | None:
     arrays = {n: jax.ShapeDtypeStruct(s.shape, s.dtype) for n, s in specs.items()}
     slots = [jax.eval_shape(rule.init, {n: arrays[n] for n in rule.parameters}) for rule in rules]
     root = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-    carry = {
-        "arrays": {n: arrays[n] for n in step.carried},
-        "slots": slots,
-        "step": jax.ShapeDtypeStruct((), jnp.int32),
-    }
-    kept = {
-        "arrays": {n: arrays[n] for n in step.kept},
-        "root": root if program.random else None,
-        "rates": [jnp.float32(0.0)] * len(rules),
-    }
-    closed = jax.make_jaxpr(step.train)(carry, kept, stand_ins(program, sizes), {})
+    state = TrainingState({n: arrays[n] for n in step.carried}, slots, jax.ShapeDtypeStruct((), jnp.int32))
+    kept = {n: arrays[n] for n in step.kept}
+    constants = Constants(kept, root if program.random else None, [jnp.float32(0.0)] * len(rules))
+    closed = jax.make_jaxpr(step.train)(state, constants, stand_ins(program, sizes), {})
     return counter.cost(live_equations(closed.jaxpr))
 
 

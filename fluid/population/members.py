@@ -17,12 +17,13 @@ from fluid.runtime.engine import Engine
 from fluid.runtime.fetch import RATE
 from fluid.runtime.learning_rates import Rates
 from fluid.runtime.seeds import Draw, root_of, seed_of
-from fluid.runtime.step import Step
+from fluid.runtime.step import Constants, Step, TrainingState
 from fluid.runtime.strategies import Single
 from fluid.runtime.update_rules import Rule
 
-# The axis of the members in each part of the training state; all members share one counter of steps.
-_CARRY = {"arrays": 0, "slots": 0, "step": None}
+# The axis of the members in each argument of a step; all members share the counter of steps and the learning rates.
+_STATE: Any = TrainingState(arrays=0, slots=0, step=None)  # type: ignore[arg-type]
+_CONSTANTS: Any = Constants(arrays=0, root=0, rates=None, members=0)  # type: ignore[arg-type]
 
 
 class Members(Single):
@@ -85,19 +86,19 @@ class Members(Single):
         """Return the random root of each member for a run in test mode."""
         return np.stack([root_of(seed_of(seed, i)) for i in range(self.size)]), np.int32(0)
 
-    def constants(self) -> Mapping[str, Any]:
-        """Return what a training step reads beside arrays, random root and learning rates, by name."""
+    def constants(self) -> Any:
+        """Return `Constants.members`: what differs among the members."""
         return {"active": self.flags, "arguments": self.arguments, "numbers": self.numbers}
 
     def functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return the training step and the step in test mode, over all members at once."""
 
-        def train(carry: Any, kept: Any, feeds: Any, overrides: Any) -> Any:
-            def one(carry: Any, kept: Any, feeds: Any) -> Any:
-                return self._train_one(step, carry, kept, feeds, overrides)
+        def train(state: TrainingState, constants: Constants, feeds: Any, overrides: Any) -> Any:
+            def one(state: TrainingState, constants: Constants, feeds: Any) -> Any:
+                return self._train_one(step, state, constants, feeds, overrides)
 
-            axes = (_CARRY, {**dict.fromkeys(kept, 0), "rates": None}, _feed_axes(step.program, feeds))
-            return jax.vmap(one, axes, (_CARRY, 0), axis_size=self.size)(carry, kept, feeds)
+            axes = (_STATE, _CONSTANTS, _feed_axes(step.program, feeds))
+            return jax.vmap(one, axes, (_STATE, 0), axis_size=self.size)(state, constants, feeds)
 
         def test(
             arrays: Any, feeds: Any, overrides: Any = None, root: Any = None, count: Any = 0, arguments: Any = None
@@ -126,42 +127,35 @@ class Members(Single):
     def unused(self, engine: Engine, program: Program) -> set[str]:
         """Return the names of values that differ among the members and that a training step does not depend on."""
         step = Step(program, engine.rules[program.name], Request(TRAIN, None, tuple(program.feeds)), engine.function)
-        scope = engine.scope
-        carry = {
-            "arrays": {n: scope.arrays[n] for n in step.carried},
-            "slots": scope.slots[program.name],
-            "step": scope.step,
-        }
-        kept = {
-            "arrays": {n: scope.arrays[n] for n in step.kept},
-            "root": scope.root if step.draws else None,
-            "rates": engine.rates.of(program.name),
-            "active": self.flags,
-        }
+        state, constants = engine.arguments(step)
+        one = jax.tree.map(_of_one, (state, constants._replace(members=None)))
 
-        def trained(candidates: Mapping[str, Any], carry: Any, kept: Any, feeds: Any) -> Any:
+        def trained(candidates: Mapping[str, Any], state: TrainingState, constants: Constants, feeds: Any) -> Any:
             arguments, numbers = ({n: candidates[n] for n in part} for part in (self.arguments, self.numbers))
-            return self._train_one(step, carry, {**kept, "arguments": arguments, "numbers": numbers}, feeds, {})
+            members = {"active": None, "arguments": arguments, "numbers": numbers}
+            return self._train_one(step, state, constants._replace(members=members), feeds, {})
 
-        one = jax.tree.map(_of_one, {"carry": carry, "kept": kept})
         candidates = {n: values[0] for n, values in self.varied.values.items()}
         feeds = {name: stand_in(spec, 2, steps=(1, 1)) for name, spec in program.feeds.items()}
-        return unneeded(trained, candidates, one["carry"], one["kept"], feeds)
+        return unneeded(trained, candidates, *one, feeds)
 
-    def _train_one(self, step: Step, carry: Any, kept: Any, feeds: Any, overrides: Any) -> Any:
-        """Run one step of one member; arguments and results as for `Step.train`, and `kept` has what differs."""
+    def _train_one(
+        self, step: Step, state: TrainingState, constants: Constants, feeds: Any, overrides: Any
+    ) -> tuple[TrainingState, Any]:
+        """Run one step of one member; arguments and results as for `Step.train`."""
+        active, arguments, numbers = (constants.members[name] for name in ("active", "arguments", "numbers"))
         own = copy.copy(step)
-        own.rules = self.varied.rules(step.rules, kept["numbers"])
-        rates = [kept["numbers"][RATE]] if step.rules and self.varied.replaces_rate(step.rules) else kept["rates"]
-        after, results = own.train(carry, {**kept, "rates": rates}, feeds, {**kept["arguments"], **overrides})
-        active = kept["active"]
+        own.rules = self.varied.rules(step.rules, numbers)
+        if step.rules and self.varied.replaces_rate(step.rules):
+            constants = constants._replace(rates=[numbers[RATE]])
+        after, results = own.train(state, constants._replace(members=None), feeds, {**arguments, **overrides})
 
         def changed(new: Any, old: Any) -> Any:
             new = new.astype(old.dtype)  # a number of the optimizer that is traced has a dtype, as Python's have none
             return new if active is None else jnp.where(active, new, old)
 
-        chosen = {part: jax.tree.map(changed, after[part], carry[part]) for part in ("arrays", "slots")}
-        return {**chosen, "step": after["step"]}, results
+        arrays = jax.tree.map(changed, after.arrays, dict(state.arrays))
+        return TrainingState(arrays, jax.tree.map(changed, after.slots, state.slots), after.step), results
 
 
 def _feed_axes(program: Program, feeds: Mapping[str, Any]) -> dict[str, int | None]:

@@ -4,9 +4,9 @@ from fluid.runtime.compiled_step import CompiledStep, bind
 from fluid.runtime.custom_step import Evaluation, StepFunction, TrainingStep
 from fluid.runtime.engine import Compilation, Engine
 from fluid.runtime.fetch import check_fetch, step_names
+from fluid.runtime.request import Request
 from fluid.runtime.results import Results
 from fluid.runtime.session import Session
-from fluid.runtime.step import Request
 
 __all__ = [
     "Compilation",

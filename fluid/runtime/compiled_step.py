@@ -16,9 +16,10 @@ from fluid.runtime.absent_feeds import AbsentFeeds, without
 from fluid.runtime.async_compile import Ahead
 from fluid.runtime.cached_call import Settled
 from fluid.runtime.engine import Compilation, Engine
+from fluid.runtime.request import Request
 from fluid.runtime.results import StepResults
 from fluid.runtime.seeds import Draw
-from fluid.runtime.step import Request, Step
+from fluid.runtime.step import Constants, Step, TrainingState
 from fluid.runtime.strategies import scanned
 
 _BATCHED = (Stack, Picks)
@@ -93,9 +94,9 @@ class CompiledStep:
         """
         lowered: jax.stages.Lowered
         if isinstance(feeds, Stack | Picks):
-            lowered = self._together().lower(self._carry(), self._not_carried(), feeds)
+            lowered = self._together().lower(self._state(), self._constants(), feeds)
         elif self._step.training:
-            lowered = self._train.lower(self._carry(), self._not_carried(), dict(feeds), {})
+            lowered = self._train.lower(self._state(), self._constants(), dict(feeds), {})
         else:
             lowered = self._test.lower(self._kept(), dict(feeds), *self._rest({}))
         return lowered
@@ -124,7 +125,7 @@ class CompiledStep:
         self._ahead = True
         try:
             with self._scope.lock:
-                lowered = jitted.lower(self._carry(), self._not_carried(), dict(feeds), {})
+                lowered = jitted.lower(self._state(), self._constants(), dict(feeds), {})
         finally:
             self._ahead = False
         self._train = Ahead(jitted, lowered, feeds, take)
@@ -198,12 +199,12 @@ class CompiledStep:
         # results are in their place.
         with scope.lock, self.engine.guard:
             try:
-                after, results = train(self._carry(), self._not_carried(), *fed)
+                after, results = train(self._state(), self._constants(), *fed)
             except jax.errors.UnexpectedTracerError as error:
                 raise leak_in_own_words(error, self._program.name) from None
-            scope.arrays.update(after["arrays"])
-            scope.slots[self._program.name] = after["slots"]
-            scope.step = after["step"]
+            scope.arrays.update(after.arrays)
+            scope.slots[self._program.name] = after.slots
+            scope.step = after.step
         return results
 
     def _jitted(self) -> tuple[Any, Any]:
@@ -216,7 +217,7 @@ class CompiledStep:
         if not step.training:
             return train, self._mesh.taking(jax.jit(test, out_shardings=self._mesh.results))
         # What a step makes lies where that lay which it takes the place of.
-        lie = self._mesh.shardings(self._carry())
+        lie = self._mesh.shardings(self._state())
         return jax.jit(train, donate_argnums=0, out_shardings=(lie, self._mesh.results)), test
 
     def _settled(self, test: Callable[..., Any]) -> Settled:
@@ -244,10 +245,11 @@ class CompiledStep:
         arrays = self._scope.arrays
         return arrays if self._alone else {n: arrays[n] for n in self._step.kept}
 
-    def _not_carried(self) -> dict[str, Any]:
+    def _constants(self) -> Constants:
+        """Return the arguments of a training step that the step does not replace."""
         root = self._scope.root if self._step.draws else None
         rates = self.engine.rates.of(self._program.name)
-        return {"arrays": self._kept(), "root": root, "rates": rates, **self.engine.strategy.constants()}
+        return Constants(self._kept(), root, rates, self.engine.strategy.constants())
 
     def _rest(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
         # A small net answers in microseconds, of which each argument takes its share, empty ones too.
@@ -257,10 +259,11 @@ class CompiledStep:
             return (overrides, *drawn, arguments) if arguments else (overrides, *drawn)
         return (overrides,) if overrides else ()
 
-    def _carry(self) -> dict[str, Any]:
+    def _state(self) -> TrainingState:
+        """Return the arguments of a training step that the step replaces, and whose buffers are donated."""
         scope = self._scope
         arrays = {n: scope.arrays[n] for n in self._step.carried}
-        return {"arrays": arrays, "slots": scope.slots[self._program.name], "step": scope.step}
+        return TrainingState(arrays, scope.slots[self._program.name], scope.step)
 
     def _traced(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
         """The function, noting its compilations; its argument at the position are the feeds, then come overrides."""
@@ -278,9 +281,9 @@ class CompiledStep:
     def _noted(self, several: Callable[..., Any]) -> Callable[..., Any]:
         """The function of several steps, noting its compilations."""
 
-        def call(carry: Any, kept: Any, fed: Fed) -> Any:
+        def call(state: TrainingState, constants: Constants, fed: Fed) -> Any:
             self._record_compilation(jax.eval_shape(lambda: fed.feed(0)), "several steps in one call")
-            return several(carry, kept, fed)
+            return several(state, constants, fed)
 
         return call
 
@@ -327,11 +330,11 @@ class CompiledStep:
         """Return the results of the step as a pure function of stand-ins, feeds and overrides."""
         step = self._step
         train, test = self.engine.strategy.functions(step)
-        kept = self._not_carried()
+        constants = self._constants()
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
             if step.training:
-                return train(self._carry(), kept, {**given, **stand_ins}, over)
-            return test(kept["arrays"], {**given, **stand_ins}, over, kept["root"], self._scope.step)
+                return train(self._state(), constants, {**given, **stand_ins}, over)
+            return test(constants.arrays, {**given, **stand_ins}, over, constants.root, self._scope.step)
 
         return results

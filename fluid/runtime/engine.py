@@ -20,6 +20,7 @@ from fluid.runtime.freezing import Freezing
 from fluid.runtime.interrupts import InterruptGuard
 from fluid.runtime.learning_rates import Rates
 from fluid.runtime.seeds import Draw, Seeds
+from fluid.runtime.step import Constants, Step, TrainingState
 from fluid.runtime.strategies import Single
 from fluid.runtime.update_rules import Rule, rules_of
 
@@ -235,6 +236,14 @@ class Engine:
         """
         name = program.name
         return self.strategy.learning_rates(self.rates, name, self.rules[name], self.scope.slots[name])
+
+    def arguments(self, step: Step) -> tuple[TrainingState, Constants]:
+        """Return the arguments of a training step, from the arrays as they are now."""
+        scope, name = self.scope, step.program.name
+        state = TrainingState({n: scope.arrays[n] for n in step.carried}, scope.slots[name], scope.step)
+        root = scope.root if step.draws else None
+        kept = {n: scope.arrays[n] for n in step.kept}
+        return state, Constants(kept, root, self.rates.of(name), self.strategy.constants())
 
     def place(self, value: Any) -> Any:
         """Put a tree of arrays on the device, or on all devices."""

@@ -10,9 +10,9 @@ from fluid.naming import is_glob
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.engine import Engine
 from fluid.runtime.fetch import Fetch, check_feed, check_fetch, split_names
+from fluid.runtime.request import Request, checked_mode
 from fluid.runtime.results import Results
 from fluid.runtime.seeds import Draw
-from fluid.runtime.step import Request, checked_mode
 
 
 @dataclass(eq=False)

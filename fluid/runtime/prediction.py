@@ -14,11 +14,11 @@ from fluid.reader.columns import add_outliers, batch_size, repeat_last
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime.compiled_step import CompiledStep, bind
 from fluid.runtime.fetch import check_feed, split_names
+from fluid.runtime.request import Request
 from fluid.runtime.results import Results, StepResults
 from fluid.runtime.seeds import Draw
 from fluid.runtime.session import Session
 from fluid.runtime.spin_wait import soon
-from fluid.runtime.step import Request
 
 # Gives the results of data, or None for data that it is not made for.
 Answer = Callable[[Any], Results | None]

@@ -31,10 +31,10 @@ from fluid.runtime.engine import Engine
 from fluid.runtime.fetch import Fetch, check_feed, check_fetch, split_names
 from fluid.runtime.in_flight import InFlight
 from fluid.runtime.lazy_values import ValuesOnDemand
+from fluid.runtime.request import Request, checked_mode
 from fluid.runtime.results import Results
 from fluid.runtime.seeds import Draw
 from fluid.runtime.state_io import SavesArrays
-from fluid.runtime.step import Request, checked_mode
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh

@@ -11,7 +11,7 @@ from fluid.core import ParameterSpec
 from fluid.reader.stacked import Fed, Picks
 from fluid.runtime.learning_rates import Rates
 from fluid.runtime.seeds import Draw, root_of
-from fluid.runtime.step import Step
+from fluid.runtime.step import Constants, Step, TrainingState
 from fluid.runtime.update_rules import Rule
 
 
@@ -32,9 +32,9 @@ class Single:
         """Return the training step, and the step in test mode, as pure functions."""
         return step.train, step.test
 
-    def constants(self) -> Mapping[str, Any]:
-        """Return what a training step reads beside arrays, random root and learning rates, by name."""
-        return {}
+    def constants(self) -> Any:
+        """Return `Constants.members`: what differs among the members; None for one training."""
+        return None
 
     def specs(self, specs: Mapping[str, ParameterSpec]) -> Mapping[str, ParameterSpec]:
         """Return the specs of the arrays in the Scope, from the specs that a program declares."""
@@ -59,32 +59,32 @@ class Single:
         """Move what the strategy itself holds to another device."""
 
 
-def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[Any, Any, Fed], tuple[Any, Any]]:
+def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[TrainingState, Constants, Fed], tuple[Any, Any]]:
     """Return a function of several training steps, one after the other, for `jax.jit`.
 
     The number of steps is an input of the loop and not part of its shape, so one compilation serves any number of
     steps up to the capacity.
 
     Args:
-      train: one step: from what changes, what does not, feeds and overrides to what has changed, and results.
+      train: one step, see `Step.train`.
 
     Returns:
-      A function of what changes, what does not, and the feeds. It returns what has changed after the last step, and the
-      results of all steps, stacked: each leaf is `[capacity, ...]`; the first `count` are valid.
+      A function of state, constants and feeds. It returns the state after the last step, and the results of all steps,
+      stacked: each leaf is `[capacity, ...]`; the first `count` are valid.
     """
 
-    def several(carry: Any, kept: Any, fed: Fed) -> tuple[Any, Any]:
+    def several(state: TrainingState, constants: Constants, fed: Fed) -> tuple[Any, Any]:
         capacity = jax.tree.leaves(fed.rows if isinstance(fed, Picks) else fed.feeds)[0].shape[0]
-        shapes = jax.eval_shape(lambda: train(carry, kept, fed.feed(0), {})[1])
+        shapes = jax.eval_shape(lambda: train(state, constants, fed.feed(0), {})[1])
         empty = jax.tree.map(lambda shape: jnp.zeros((capacity, *shape.shape), shape.dtype), shapes)
 
         def step(number: Any, so_far: tuple[Any, Any]) -> tuple[Any, Any]:
             before, stacked = so_far
-            after, results = train(before, kept, fed.feed(number), {})
+            after, results = train(before, constants, fed.feed(number), {})
             write = lambda every, one: jax.lax.dynamic_update_index_in_dim(every, one, number, 0)  # noqa: E731
             return after, jax.tree.map(write, stacked, results)
 
-        done: tuple[Any, Any] = jax.lax.fori_loop(0, fed.count, step, (carry, empty))
+        done: tuple[Any, Any] = jax.lax.fori_loop(0, fed.count, step, (state, empty))
         return done
 
     return several

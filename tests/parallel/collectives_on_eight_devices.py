@@ -13,14 +13,14 @@ import fluid
 from fluid import layers
 from fluid.parallel import layout
 from fluid.runtime.compiled_step import bind
-from fluid.runtime.step import Request
+from fluid.runtime.request import Request
 
 
 def compiled(session, feed):
     """The training step as XLA has compiled it."""
     program = next(iter(session.programs.values()))
     step = bind(session.engine, program, Request("train", None, tuple(feed)))
-    return step._train.lower(step._carry(), step._not_carried(), session.engine.layout.take(feed), {}).compile()
+    return step._train.lower(step._state(), step._constants(), session.engine.layout.take(feed), {}).compile()
 
 
 def collectives(executable):

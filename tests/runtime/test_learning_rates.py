@@ -409,18 +409,12 @@ def test_a_rate_that_can_be_set_costs_no_more_kernels():
         step = fluid.runtime.step.Step(
             program, session.engine.rules["program"], fluid.runtime.Request("train", None, ("x",))
         )
-        carry = {
-            "arrays": {n: session.scope.arrays[n] for n in step.carried},
-            "slots": session.scope.slots["program"],
-            "step": session.scope.step,
-        }
-        kept = {"arrays": {}, "root": None, "rates": session.engine.rates.of("program")}
+        state, constants = session.engine.arguments(step)
         if settable:
-            lowered = jax.jit(step.train).lower(carry, kept, {"x": X}, {})
+            lowered = jax.jit(step.train).lower(state, constants, {"x": X}, {})
         else:
-            lowered = jax.jit(lambda *rest: step.train(rest[0], {**kept, "rates": [0.1]}, *rest[1:])).lower(
-                carry, {"x": X}, {}
-            )
+            fixed = constants._replace(rates=[0.1])
+            lowered = jax.jit(lambda state, *rest: step.train(state, fixed, *rest)).lower(state, {"x": X}, {})
         entry = lowered.compile({"xla_backend_optimization_level": 3}).as_text().partition("ENTRY")[2]
         return [entry.count(f" {kind}(") for kind in ("fusion", "dot", "custom-call", "while", "conditional")]
 
