@@ -15,7 +15,7 @@ from fluid.handlers.tracking import MLflow, WandB
 from fluid.missing import of_handlers as __getattr__  # noqa: F401
 from fluid.trainer import Handler, ProgressBar
 from fluid.trainer.evaluation.monitor import SaveBest
-from fluid.trainer.evaluation.testing import TestEvery
+from fluid.trainer.evaluation.validation import TestEvery
 
 __all__ = [
     "CSVLogger",

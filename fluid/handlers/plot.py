@@ -8,9 +8,8 @@ from fluid.core import fitting
 from fluid.handlers.recorder import Recorder
 from fluid.paths import PathLike, local_path
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndTrainEvent
-from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
+from fluid.trainer.evaluation.plotting import check_matplotlib, display_picture, draw_curves, in_notebook, write_picture
 from fluid.trainer.evaluation.values import Interval, number
-from fluid.trainer.progress.status import in_notebook
 
 
 @fitting("fluid.handlers.LivePlot")

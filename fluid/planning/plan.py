@@ -17,7 +17,7 @@ from fluid.place import Mesh
 from fluid.planning.shapes import ShapesOnMesh, bytes_of, feed_shapes
 from fluid.planning.work import Work, work_of
 from fluid.runtime import Engine, Request, bind
-from fluid.trainer.minimizing import trained_program
+from fluid.trainer.programs.training_program import trained_program
 
 _HEADER = ("mesh", "devices", "parameters", "slots", "feed", "activations", "peak", "FLOPs", "sent")
 

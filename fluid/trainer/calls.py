@@ -1,4 +1,8 @@
-"""The calls of `train`: which one continues another one, which is done already, and which starts anew."""
+"""The calls of `train`: which call starts anew, continues an interrupted one, or was done before a checkpoint.
+
+`docs/resume.md` promises that a program with several calls, killed in one of them and run again, ends with the same
+bits. So a checkpoint holds the number of its call, and the positions in which earlier calls left their readers.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -16,11 +20,11 @@ Readers = Sequence[ReaderLike | None]
 
 
 class Calls:
-    """Says where each call of `Trainer.train` begins.
+    """The calls of `Trainer.train` in their order, and where each of them begins.
 
-    A call that Ctrl-C, SIGTERM or `pause` has ended goes on with the next one. With checkpoints, a program that is run
-    again makes the same calls as before: those that were done are left out, and the one that was under way goes on.
-    What happens is logged, so that no call continues, or does nothing, without a word.
+    A call that Ctrl-C, SIGTERM or `pause` ended continues with the next one. With checkpoints, a program that is run
+    again makes the same calls as before: a call that was done returns at once, and the interrupted call continues.
+    Each of that is logged, so that no call continues, or does nothing, without a word.
 
     Args:
       checkpoints: where the position is restored from and saved to; None keeps it in this process only.
@@ -30,17 +34,17 @@ class Calls:
         self._checkpoints = checkpoints
         self._progress = (checkpoints.restore() if checkpoints is not None else None) or Progress()
         self._ended = 0  # calls in this process that have ended
-        self._open: Readers | None = None  # the readers of the call that was interrupted or paused
+        self._open: Readers | None = None  # the readers of the call that was interrupted or paused in this process
 
     def begin(
         self, readers: Readers, source: Source, num_epochs: int, resume: bool | None
     ) -> tuple[Progress, NoCheckpoints]:
-        """Where a call begins, and what saves it.
+        """Return the position where a call begins, and what saves it.
 
         Args:
           readers: as the user gave them.
           source: its passes.
-          num_epochs: how many are asked for.
+          num_epochs: the requested number of epochs.
           resume: see `Trainer.train`.
 
         Raises:
@@ -51,17 +55,31 @@ class Calls:
             raise errors.ArgumentTypeError(f"train(resume={resume!r}): expected True, False or None")
         if resume is False:
             self._start_anew()
-        elif self._open is not None:
-            return self._reopened(readers, num_epochs, resume)
-        if self._checkpoints is None:
+        if self._open is not None and not (self._has_read(readers) or resume or self._checkpoints):
+            log.warning(
+                "training starts with epoch 0, since the reader is another one; the training that was interrupted %s "
+                "is given up. To continue it, hand over the same reader, or resume=True with one of the same data",
+                self._progress.place,
+            )
+            self._open = None
+        if self._open is None and self._checkpoints is None:
             if resume:
                 raise errors.ArgumentError(
                     "train(resume=True): no training was interrupted or paused in this process, and the Trainer has no "
                     "checkpoint_config; leave resume out"
                 )
             self._progress = Progress()
+        done = (
+            self._continue(readers, num_epochs)
+            if self._open is not None
+            else self._run_again(source, num_epochs, resume)
+        )
+        if done:
+            return Progress.done(num_epochs), NoCheckpoints()
+        if self._checkpoints is None:
             return self._progress, NoCheckpoints()
-        return self._recorded(source, num_epochs, resume, self._checkpoints)
+        check_storable(source)
+        return self._progress, self._checkpoints.of(self._progress)
 
     def end(self, progress: Progress, num_epochs: int) -> None:
         """Note that a call has ended, all of it or by `stop`."""
@@ -102,21 +120,13 @@ class Calls:
         self._open = None
         self._ended = self._progress.call
 
-    def _reopened(self, readers: Readers, num_epochs: int, resume: bool | None) -> tuple[Progress, NoCheckpoints]:
-        """Continue the call that was interrupted or paused in this process."""
+    def _has_read(self, readers: Readers) -> bool:
+        """Return whether the interrupted call had these very readers."""
+        return self._open is not None and all(a is b for a, b in zip(readers, self._open, strict=True))
+
+    def _continue(self, readers: Readers, num_epochs: int) -> bool:
+        """Continue the call that was interrupted in this process; return whether it has nothing left to do."""
         progress = self._progress
-        assert self._open is not None
-        same = all(given is before for given, before in zip(readers, self._open, strict=True))
-        hooks = NoCheckpoints() if self._checkpoints is None else self._checkpoints.of(progress)
-        if not same and not resume and self._checkpoints is None:
-            log.warning(
-                "training starts with epoch 0, since the reader is another one; the training that was interrupted %s "
-                "is given up. To continue it, hand over the same reader, or resume=True with one of the same data",
-                progress.place,
-            )
-            self._open = None
-            self._progress = Progress()
-            return self._progress, hooks
         if num_epochs <= progress.epoch:
             log.warning(
                 "nothing to train: %d epochs are done, and num_epochs=%d counts them. To train on, ask for more than "
@@ -126,50 +136,44 @@ class Calls:
                 progress.epoch,
                 num_epochs,
             )
-            return Progress.done(num_epochs), NoCheckpoints()
+            return True
         log.warning("training continues %s", progress.place)
-        if not same:
+        if not self._has_read(readers):
             progress.drop_live_pass()
-        return progress, hooks
+        return False
 
-    def _recorded(
-        self, source: Source, num_epochs: int, resume: bool | None, checkpoints: Checkpoints
-    ) -> tuple[Progress, NoCheckpoints]:
-        """Do what the same call of an earlier run had left to do."""
-        known = self._progress
-        if self._ended < known.call:
-            self._check_same_call(num_epochs)
+    def _run_again(self, source: Source, num_epochs: int, resume: bool | None) -> bool:
+        """Continue the same call of an earlier run; return whether the checkpoint is of a later call."""
+        progress = self._progress
+        if self._ended < progress.call:
+            before = progress.finished_epochs[self._ended]
+            if before is not None and before != num_epochs:
+                raise errors.ArgumentError(
+                    f"train(num_epochs={num_epochs}): call {self._ended} of train() had num_epochs={before} when the "
+                    f"checkpoint was written, and it was not the last one, so it cannot be continued. Ask for {before} "
+                    f"as before; or train {num_epochs} epochs from the checkpoint on: train(..., resume=False); or "
+                    f"start from the beginning with another checkpoint_dir"
+                )
             log.warning(
                 "nothing to train: call %d of train(), of %d epochs, was done before the checkpoint; resume=False "
                 "trains again from there",
                 self._ended,
                 num_epochs,
             )
-            known.skip(self._ended, source)
-            return Progress.done(num_epochs), NoCheckpoints()
-        if resume and not known.begun:
+            progress.skip(self._ended, source)
+            return True
+        if self._checkpoints is not None and resume and not progress.begun:
             raise errors.ArgumentError(
-                f"train(resume=True): there is nothing to continue in {checkpoints.where}; leave resume out"
+                f"train(resume=True): there is nothing to continue in {self._checkpoints.where}; leave resume out"
             )
-        if known.begun and num_epochs <= known.epoch:
+        if progress.begun and num_epochs <= progress.epoch:
             log.warning(
                 "nothing to train: %d of %d epochs are done. To train on, ask for more than %d; to begin with epoch 0 "
                 "from the parameters as they are, train(..., resume=False); to start from the beginning, use another "
                 "checkpoint_dir",
-                known.epoch,
+                progress.epoch,
                 num_epochs,
-                known.epoch,
+                progress.epoch,
             )
-            known.skip_to_end(source)
-        check_storable(source)
-        return known, checkpoints.of(known)
-
-    def _check_same_call(self, num_epochs: int) -> None:
-        before = self._progress.epochs_of(self._ended)
-        if before is not None and before != num_epochs:
-            raise errors.ArgumentError(
-                f"train(num_epochs={num_epochs}): call {self._ended} of train() had num_epochs={before} when the "
-                f"checkpoint was written, and it was not the last one, so it cannot be continued. Ask for {before} as "
-                f"before; or train {num_epochs} epochs from the checkpoint on: train(..., resume=False); or start from "
-                f"the beginning with another checkpoint_dir"
-            )
+            progress.skip(self._ended, source)
+        return False

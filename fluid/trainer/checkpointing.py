@@ -1,4 +1,4 @@
-"""What a Trainer does with its checkpoints: save one, go back to one, continue from one."""
+"""The checkpoints of a Trainer: save one, go back to one, continue from one."""
 
 import logging
 
@@ -24,7 +24,7 @@ class HasCheckpoints:
     _training: bool
 
     def save_checkpoint(self) -> None:
-        """Called by a handler: save a checkpoint when all handlers are done with this step, or with the epoch it ends.
+        """Save a checkpoint when all handlers are done with this step, or with the epoch it ends; handlers call this.
 
         Raises:
           CheckpointError: the Trainer has no `checkpoint_config`.

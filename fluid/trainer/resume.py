@@ -35,6 +35,8 @@ class Progress:
       reads_once: whether the reader is an iterator of the user's, which nobody can start anew.
       last: whether the minibatch that was trained on last is the last one of its epoch, as far as is known.
       frozen: what was frozen when the checkpoint that is continued was written; None where none is continued.
+      finished_epochs: the `num_epochs` of each earlier call of `train`; None where it was given up, or where
+        an earlier version did not record it.
 
     Example:
       >>> progress = Progress()
@@ -50,6 +52,7 @@ class Progress:
         self.reads_once = False
         self.last = False
         self.frozen: frozenset[str] | None = None
+        self.finished_epochs: list[int | None] = []
         self._pipeline: InputPipeline | None = None
         self._handlers: Dispatcher | None = None
         # The position of the reader before the last minibatch, or at the beginning of the pass.
@@ -58,15 +61,13 @@ class Progress:
         self._batch: Any = None
         self._sizes: Any = None
         self._print: dict[str, Any] | None = None
-        # For each earlier call of `train`: the position of the reader after it, and its num_epochs, if that is known.
-        self._finished: list[Any] = []
-        self._finished_epochs: list[int | None] = []
+        self._finished: list[Any] = []  # the position of the reader after each earlier call of `train`
         self._live: Batches | None = None  # the pass of a call that was paused
         self._handler_states: list[Any] = []  # what handlers have told a checkpoint, until it is handed back
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "Progress":
-        """The position that a snapshot holds."""
+        """Return the position that a snapshot holds."""
         progress = cls()
         progress.call = saved["call"]
         progress.epoch = saved["epoch"]
@@ -75,36 +76,32 @@ class Progress:
         progress._sizes = saved.get("buckets")
         progress._print = saved.get("batch")
         progress._finished = list(saved["finished"])
-        progress._finished_epochs = list(saved.get("finished_epochs") or [None] * len(progress._finished))
+        progress.finished_epochs = list(saved.get("finished_epochs") or [None] * len(progress._finished))
         progress._handler_states = saved["handlers"]
         return progress
 
     @classmethod
     def done(cls, num_epochs: int) -> "Progress":
-        """The position of a call of `train` that has nothing left to do."""
+        """Return the position of a call of `train` that has nothing left to do."""
         progress = cls()
         progress.epoch = num_epochs
         return progress
 
     @property
     def begun(self) -> bool:
-        """Whether this call has a position that can be continued."""
+        """Return whether this call has a position that can be continued."""
         return self._before is not None
 
     @property
     def ready(self) -> bool:
-        """Whether the reader can give the next minibatch now."""
+        """Return whether the reader has the next minibatch now."""
         return self._pipeline is None or self._pipeline.source.ready
 
     @property
     def place(self) -> str:
-        """The position in words: how much is done, which is the same whether epochs are counted from 0 or from 1."""
+        """Return the position in words: the epochs and steps that are done."""
         done = [counted(number, what) for number, what in ((self.epoch, "epoch"), (self.step, "step")) if number]
         return f"after {' and '.join(done)}" if done else "before the first step"
-
-    def epochs_of(self, call: int) -> int | None:
-        """The `num_epochs` of an earlier call of `train`; None when that was not recorded."""
-        return self._finished_epochs[call]
 
     def begin(self, pipeline: InputPipeline, handlers: Dispatcher) -> None:
         """Begin a call of `train`, or continue it.
@@ -161,22 +158,22 @@ class Progress:
         self._note_pass()
 
     def keep_pass(self, batches: Batches) -> None:
-        """Keep a pass that is paused, with the minibatch that was read ahead, for whoever continues in this process."""
+        """Keep a paused pass, with the minibatch that was read ahead, for the next call in this process."""
         self._live = batches
 
     def drop_live_pass(self) -> None:
-        """Let go of a pass that was paused; whoever continues reads from its own."""
+        """Close a pass that was paused; a call that continues with another reader starts its own."""
         if self._live is not None:
             self._live.close()
             self._live = None
 
     def finish(self, num_epochs: int | None) -> None:
-        """Note that this call of `train` has ended; `num_epochs` is what it was asked for, if it did all of that."""
+        """End this call of `train`; `num_epochs` is the requested number, None for a call that was given up."""
         self.drop_live_pass()
         source = None if self._pipeline is None else self._pipeline.source
         _end_passes(source)
         self._finished.append(None if source is None else source.state())
-        self._finished_epochs.append(num_epochs)
+        self.finished_epochs.append(num_epochs)
         self.call += 1
         self.epoch = 0
         self.step = 0
@@ -185,18 +182,14 @@ class Progress:
         self._print = None
 
     def skip(self, call: int, source: Source) -> None:
-        """Bring a reader to the position in which an earlier call of `train`, which is done, had left it."""
-        if self._finished[call] is not None:
-            source.restore(_without_plan(self._finished[call]))
+        """Bring a reader to the position in which a call of `train`, this one or an earlier one, left it."""
+        state = self._before if call == self.call else self._finished[call]
+        if state is not None:
+            source.restore(_without_plan(state))
             _end_passes(source)
 
-    def skip_to_end(self, source: Source) -> None:
-        """Bring a reader to the position in which this call, which is done, had left it."""
-        source.restore(_without_plan(self._before))
-        _end_passes(source)
-
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """The position as it is now: a function that gives it as JSON, for `of`.
+        """Return a function that returns the present position as JSON, for `of`.
 
         The slow part, the checksum of the last minibatch, is left to that function.
         """
@@ -209,7 +202,7 @@ class Progress:
             "reader": self._before,
             "buckets": self._sizes,
             "finished": list(self._finished),
-            "finished_epochs": list(self._finished_epochs),
+            "finished_epochs": list(self.finished_epochs),
             "handlers": self._handlers.state() if self._handlers else [],
         }
         return lambda: {**position, "batch": known if batch is None else fingerprint(batch)}
@@ -222,7 +215,7 @@ class Progress:
         self._print = None
 
     def _go_back(self, pipeline: InputPipeline) -> None:
-        """Bring the reader, and what pads its sequences, to the position before the last minibatch."""
+        """Bring the reader, and the padding of its sequences, to the position before the last minibatch."""
         state = self._before
         source = pipeline.source
         pipeline.restore_padding(self._sizes)
@@ -281,7 +274,7 @@ class Progress:
 
 
 def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
-    """A checksum of a feed: names, shapes, dtypes and bytes; padding does not count.
+    """Return a checksum of a feed: names, shapes, dtypes and bytes; padding does not count.
 
     Args:
       feed: arrays and sequence batches by name.
@@ -322,7 +315,7 @@ def check_storable(source: Source) -> None:
 
 
 def _valid(value: Any) -> list[Any]:
-    """The arrays of a value of a feed, without its padding."""
+    """Return the arrays of a value of a feed, without its padding."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = value.rows()
     return [part for row in value for part in _valid(row)] if isinstance(value, list) else [value]
@@ -337,7 +330,7 @@ def _sizes(state: Mapping[str, Any]) -> str:
 
 
 def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The position between two passes, without what it says of the reader, which may be another one."""
+    """Return the position between two passes without the plan of the reader, which may be another one."""
     position = {key: value for key, value in state.items() if key != "reader"}
     if "readers" in state:  # one of which may be within a pass
         position["readers"] = [reader if reader["given"] else _without_plan(reader) for reader in state["readers"]]
@@ -351,7 +344,7 @@ def _end_passes(source: Any) -> None:
 
 
 def _counts_rows(plan: Any) -> bool:
-    """Whether the rows of a reader come from a function or an iterable of the user, which can only be counted."""
+    """Return whether rows come from a function or an iterable of the user, which can only be counted."""
     if isinstance(plan, Mapping):
         return any(_counts_rows(v) for v in plan.values())
     return any(map(_counts_rows, plan)) if isinstance(plan, list) else plan == "rows"

@@ -1,6 +1,8 @@
 """Evaluation of programs over a data set: outputs and metrics, in one pass."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -8,7 +10,17 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import TEST, Program, warn
+from fluid.core import (
+    TEST,
+    NestedSequenceBatch,
+    Part,
+    Program,
+    Reduction,
+    SequenceBatch,
+    current_frame,
+    named_array,
+    warn,
+)
 from fluid.distributed import group
 from fluid.formatting import scaled
 from fluid.metrics import Metrics, names_of
@@ -18,11 +30,9 @@ from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import CompiledStep, Request, Results, Session, check_fetch
 from fluid.runtime.compiled_step import bind
-from fluid.runtime.fetch import Fetch
+from fluid.runtime.fetch import GRAD, Fetch, is_line
 from fluid.runtime.in_flight import InFlight
 from fluid.runtime.prediction import Constant, constant
-from fluid.trainer.evaluation.returning import returning
-from fluid.trainer.evaluation.totals import Total
 from fluid.trainer.evaluation.values import output_names, scalar_outputs
 from fluid.trainer.programs import Member
 from fluid.trainer.signals import Signals
@@ -32,12 +42,12 @@ _MANY = 64 * 2**20
 
 
 class _Last(NamedTuple):
-    """What the last test was of.
+    """The parameters and the results of the last test.
 
     Attributes:
       step: the step counter of the scope, the very array: each training step makes a new one.
-      averages: those that took the place of parameters.
-      values: the numbers that it gave.
+      averages: the averages that replaced parameters.
+      values: all numbers of its results.
     """
 
     step: Any
@@ -45,8 +55,70 @@ class _Last(NamedTuple):
     values: frozenset[float]
 
 
+class Total:
+    """The value of one output over the minibatches of a data set. Sums and means are computed in float64.
+
+    Args:
+      reduction: how the values of minibatches become one.
+
+    Example:
+      >>> total = Total(Reduction("mean"))
+      >>> total.add(Part(np.float32(1), 3)); total.add(Part(np.float32(0), 1))
+      >>> float(total.result())
+      0.75
+
+    Attributes:
+      kept: bytes of the rows that are kept until the end.
+    """
+
+    def __init__(self, reduction: Reduction):
+        self._reduction = reduction
+        self._inner = [Total(rule) for rule in reduction.parts]
+        self._sum = _Sum()
+        self._weight = _Sum()
+        self._values: list[Any] = []
+        self.kept = 0
+
+    def add(self, part: Part) -> None:
+        """Add the values of one minibatch; this waits for them.
+
+        Args:
+          part: on the device, or on the host.
+        """
+        kind = self._reduction.kind
+        if kind == "function":
+            for total, inner in zip(self._inner, part.value, strict=True):
+                total.add(inner)
+        elif kind == "mean":
+            weight = np.asarray(part.weight, np.float64)
+            self._sum.add(np.asarray(part.value, np.float64) * weight)
+            self._weight.add(weight)
+        elif kind == "sum":
+            self._sum.add(_wide(part.value))
+        elif kind == "rows":
+            self._values.append(jax.device_get(part.value))
+            self.kept += sum(leaf.nbytes for leaf in jax.tree.leaves(self._values[-1]))
+        else:
+            value = np.asarray(part.value)
+            self._values = [_OF_TWO[kind](self._values[0], value) if self._values else value]
+
+    def result(self) -> Any:
+        """Return the value: a NumPy array, or a sequence batch; scalars as float64 or int64."""
+        kind = self._reduction.kind
+        if kind == "function":
+            assert self._reduction.function is not None
+            with jax.enable_x64(True):  # a function of jax.numpy would compute in float32 otherwise
+                return _scalar(np.asarray(self._reduction.function(*(total.result() for total in self._inner))))
+        if kind == "mean":
+            weight = self._weight.value()
+            return _scalar(np.asarray(self._sum.value() / weight if weight else np.full(self._sum.shape, math.nan)))
+        if kind == "sum":
+            return _scalar(np.asarray(self._sum.value()))
+        return _joined(self._values) if kind == "rows" else _scalar(self._values[0])
+
+
 class Gathered:
-    """The outputs of a program, and metrics, over the minibatches so far.
+    """The outputs of a program, and metrics, over the minibatches of a data set.
 
     Args:
       program: the program.
@@ -61,11 +133,11 @@ class Gathered:
 
     @property
     def kept(self) -> dict[int, int]:
-        """Bytes of the rows that are kept, by the index of the output."""
+        """Return the bytes of the rows that are kept, by the index of the output."""
         return {i: total.kept for i, total in enumerate(self._totals) if total is not None and total.kept}
 
     def add(self, found: Any, names: Sequence[str]) -> None:
-        """Count one more minibatch; this waits for it.
+        """Add the results of one minibatch; this waits for them.
 
         Args:
           found: what the step of a test returned.
@@ -80,7 +152,7 @@ class Gathered:
             metric.update(**{argument: jax.device_get(values[name]) for argument, name in metric.inputs.items()})
 
     def values(self) -> list[Any]:
-        """One NumPy value for each output, then the result of each metric."""
+        """Return one NumPy value for each output, then the result of each metric."""
         totals = [None if total is None else total.result() for total in self._totals]
         return [*totals, *(metric.eval() for metric in self._metrics)]
 
@@ -99,10 +171,10 @@ class Evaluator:
         self._last = _Last(None, (), frozenset())
 
     def averages_of(self, value: float) -> tuple[Any, ...]:
-        """The averages that took the place of parameters when the last test gave a number.
+        """Return the averages that replaced parameters in the last test, if `value` is one of its results.
 
-        They are those whose parameters belong to a result that is announced after the test; none, where the number is
-        not from the last test, training has gone on since, or the averages are in place still.
+        Return none if `value` is no result of the last test, if training has gone on since, or if the averages are in
+        place still.
         """
         last = self._last
         known = value in last.values and last.step is self._session.scope.step
@@ -169,11 +241,11 @@ class Evaluator:
         return results
 
     def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
-        """What is gathered in a test; arguments as for Gathered."""
+        """Return an empty Gathered of these arguments."""
         return Gathered(program, metrics, rows)
 
     def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
-        """The program with named values as its outputs."""
+        """Return the program with named values as its outputs."""
         key = (program.name, *names)
         if key not in self._fetched:
             self._fetched[key] = returning(program, names)
@@ -181,7 +253,7 @@ class Evaluator:
 
 
 def request_of(program: Program, metrics: Metrics) -> Request:
-    """What the step of a test shall do: give what the outputs contribute, and what the metrics read.
+    """Return the request of a test: the contributions of the outputs, and the values that the metrics read.
 
     Raises:
       ArgumentTypeError: something is no metric, or was not told what to read.
@@ -205,7 +277,7 @@ def evaluate(
     gathered: Gathered,
     fixed: Constant = Constant({}, {}),  # noqa: B008
 ) -> Iterator[None]:
-    """Gather what a program computes over all minibatches; yield after each of them.
+    """Gather the results of a program over all minibatches; yield after each of them.
 
     Args:
       step: the compiled step of the request.
@@ -239,7 +311,7 @@ def _many_rows(program: Program, gathered: Gathered) -> str:
 
 
 def doubts(program: Program) -> list[str]:
-    """What to say of each output whose value over a data set is a guess."""
+    """Return a warning for each output whose value over a data set is a guess."""
     named = zip(output_names(program), program.reductions, strict=True)
     return [
         f"{doubt}: how the values of {name!r} for several minibatches become one is not known, so that a test takes "
@@ -257,10 +329,99 @@ _GUESSES = {"mean": "their mean, weighted by examples", "rows": "all of them, on
 
 
 def _numbers(results: Results) -> list[float]:
-    """The numbers of a test, those of metrics that give several included."""
+    """Return all numbers of a test, also of metrics with several."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
     return [float(array.reshape(())) for array in arrays if array.size == 1 and array.dtype.kind in "biuf"]
 
 
 def _doubts_of(rule: Any) -> list[str]:
     return [*([rule.doubt] if rule.doubt else []), *(doubt for part in rule.parts for doubt in _doubts_of(part))]
+
+
+def returning(program: Program, names: Sequence[str]) -> Program:
+    """Return a program with other outputs, which minimises nothing.
+
+    Args:
+      program: the program.
+      names: of its values, from `check_fetch`.
+
+    Returns:
+      A Program that returns them by name.
+
+    Raises:
+      UnknownNameError: one is no value that a data set has, such as a gradient.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> print(*returning(fluid.Program(program), ["fc_0", "fc_0.w_0"]).outputs)
+      float32[batch, 1] float32[2, 1]
+    """
+    for name in names:
+        if name.endswith(GRAD) or is_line(name):
+            raise errors.UnknownNameError(
+                f"test(fetch={name!r}): found a {'gradient' if name.endswith(GRAD) else 'line'}, expected values with "
+                f"a name, of which it is known how those of several minibatches become one; for each minibatch by "
+                f"itself: trainer.predict(reader, fetch=[{name!r}])"
+            )
+
+    def values() -> dict[str, Any]:
+        result = program.function()
+        frame = current_frame("layers.identity")
+        frame.made.minimizations.clear()
+        known = {**frame.given.feeds, **frame.made.values, **(result if isinstance(result, Mapping) else {})}
+        canonical = {name: name if name in known else program.aliases.get(name, name) for name in names}
+        return {name: known[n] if n in known else named_array(n) for name, n in canonical.items()}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.FluidWarning)  # what there is to say of the program has been said
+        samples = {name: np.zeros(shape) for name, shape in program.sample_shapes.items()}
+        return Program(values, f"{program.name}[{', '.join(names)}]", samples, program.precision)
+
+
+class _Sum:
+    """A sum of scalars, which is rounded once, or of arrays of one shape."""
+
+    def __init__(self) -> None:
+        self.shape: tuple[int, ...] = ()
+        self._scalars: list[float] = []
+        self._array: Any = 0
+
+    def add(self, value: np.ndarray) -> None:
+        """Add a scalar or an array, of float64 or int64."""
+        self.shape = value.shape
+        if value.shape == () and value.dtype.kind == "f":
+            self._scalars.append(float(value))
+        else:
+            self._array = self._array + value
+
+    def value(self) -> Any:
+        """Return the sum."""
+        return math.fsum(self._scalars) if self._scalars else self._array
+
+
+_OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
+    "max": np.maximum,
+    "min": np.minimum,
+    "last": lambda before, value: value,
+}
+
+
+def _wide(value: Any) -> np.ndarray:
+    """Convert numbers to float64 or int64, in which sums are exact, or nearly so."""
+    array = np.asarray(value)
+    return array.astype(np.int64 if array.dtype.kind in "biu" else np.float64)
+
+
+def _scalar(array: np.ndarray) -> Any:
+    """Convert scalars to float64 or int64; return arrays and booleans as they are."""
+    return array if array.ndim or array.dtype.kind == "b" else _wide(array)[()]
+
+
+def _joined(values: list[Any]) -> Any:
+    """Concatenate the rows of all values."""
+    kind = type(values[0])
+    if kind in (SequenceBatch, NestedSequenceBatch):
+        return kind.from_rows([row for value in values for row in value.rows()])
+    return np.concatenate(values)

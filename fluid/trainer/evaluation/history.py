@@ -1,4 +1,4 @@
-"""History: what a training measured, epoch by epoch; and the handler that gathers it."""
+"""History: the measurements of a training, epoch by epoch; and the handler that gathers them."""
 
 import functools
 import math
@@ -13,12 +13,11 @@ from fluid import errors
 from fluid.missing import SpelledElsewhere
 from fluid.runtime import Results
 from fluid.storage import PathLike
-from fluid.trainer.evaluation.figure import check_matplotlib, display_picture, draw_curves, write_picture
 from fluid.trainer.evaluation.means import TrainingMeans
+from fluid.trainer.evaluation.plotting import check_matplotlib, display_picture, draw_curves, in_notebook, write_picture
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, number, scalars_of, spans
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
-from fluid.trainer.progress.status import in_notebook
 
 # The columns of every history, and what they hold.
 OWN_COLUMNS = {"epoch": "the number of the epoch", "step": "the training steps done"}
@@ -102,7 +101,7 @@ class History(Mapping[str, list[Any]], SpelledElsewhere):
         return f"History({epochs} epoch{'' if epochs == 1 else 's'}{': ' if shown else ''}{shown})"
 
     def to_pandas(self) -> Any:
-        """The same as a pandas DataFrame, with the epochs as its index.
+        """Return the columns as a pandas DataFrame, with the epochs as its index.
 
         Raises:
           ArgumentError: pandas is not installed.
@@ -169,7 +168,7 @@ class History(Mapping[str, list[Any]], SpelledElsewhere):
             column.append(values.get(name, math.nan))
 
     def _state(self) -> dict[str, list[Any]]:
-        """The ends of the columns, as JSON."""
+        """Return the ends of the columns, as JSON."""
         self._read()
         return {name: [as_json(value) for value in column[-_REMEMBERED:]] for name, column in self._columns.items()}
 
@@ -196,7 +195,7 @@ class HistoryKeeper(Handler):
         self._restored: Mapping[str, Any] | None = None
 
     def epoch_metrics(self) -> Results:
-        """The scalars of the program over the steps of this epoch so far; computed when somebody reads one."""
+        """Return the scalars of the program over the steps of this epoch so far, computed when one is read."""
         means = self._means or TrainingMeans(self.trainer.programs)
         return Results(_Late(means), means.names)
 
@@ -259,7 +258,7 @@ class HistoryKeeper(Handler):
         self._announced = {}
 
     def state(self) -> dict[str, Any]:
-        """The history so far, and the means of this epoch."""
+        """Return the history so far, and the means of this epoch."""
         means = self._means or TrainingMeans(self.trainer.programs)
         announced = {name: as_json(number(value)) for name, value in self._announced.items()}
         return {"history": self.history._state(), "announced": announced, "means": means.state()}

@@ -96,13 +96,13 @@ class Means:
             self._put_together()
 
     def read(self) -> dict[str, Any]:
-        """The values by name; nothing when there was no step. This waits for the last steps."""
+        """Return the values by name; nothing when there was no step. This waits for the last steps."""
         self._fold_chunk()
         self._fold_steps(len(self._unread))
         return self._results()
 
     def running(self) -> dict[str, Any]:
-        """The values over those steps that the loop has waited for already; nothing when there are none."""
+        """Return the values over the steps that the loop has waited for; nothing when there are none."""
         self._fold_chunk()
         count = len(self._unread) - IN_FLIGHT - 1
         while count > 0 and not self._is_computed(count):
@@ -192,7 +192,7 @@ def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def on_host(values: Sequence[Any]) -> list[np.ndarray]:
-    """The arrays on the host; all that is read while training is read here."""
+    """Read arrays to the host; training reads all values here."""
     if any(isinstance(value, Later) for value in values):
         stacks = {id(value.stack): value.stack for value in values if isinstance(value, Later)}
         there = dict(zip(stacks, on_host(list(stacks.values())), strict=True))
@@ -208,7 +208,7 @@ def is_computed(value: Any) -> bool:
 
 
 def _is_near(value: Any) -> bool:
-    """Whether an array lies in the memory of the host, where reading it costs next to nothing."""
+    """Return whether an array is in the memory of the host, where reading it costs next to nothing."""
     return not isinstance(value, jax.Array) or next(iter(value.devices())).platform == "cpu"
 
 
@@ -236,11 +236,11 @@ class TrainingMeans:
         means.add(event.metrics, event.examples)
 
     def read(self) -> dict[str, Any]:
-        """The values by name, of the programs that had a step. This waits for the last steps."""
+        """Return the values by name, of the programs that had a step. This waits for the last steps."""
         return {name: value for means in self._means.values() for name, value in means.read().items()}
 
     def running(self) -> dict[str, Any]:
-        """The values over those steps that the loop has waited for already."""
+        """Return the values over the steps that the loop has waited for."""
         return {name: value for means in self._means.values() for name, value in means.running().items()}
 
     def state(self) -> dict[str, Any]:
@@ -282,7 +282,7 @@ class Averaging(Handler):
         self._begun = True
 
     def steps_ahead(self) -> float:
-        """Any number: the values of events are enough."""
+        """Return infinity: the values of events are enough."""
         return math.inf
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
@@ -299,7 +299,7 @@ class Averaging(Handler):
         self._means().add(event)
 
     def state(self) -> dict[str, Any]:
-        """The means that are not complete yet, as JSON."""
+        """Return the means of the epoch that has not ended, as JSON."""
         return self._means().state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -307,20 +307,20 @@ class Averaging(Handler):
         self._resumed = state
 
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
-        """Those of a program's scalars that are gathered."""
+        """Return the scalars of a program that are gathered."""
         return places
 
     def _forget(self) -> None:
-        """Forget what is known of the training of another Trainer."""
+        """Forget the training of another Trainer."""
 
     def _means(self) -> TrainingMeans:
-        """The means up to here."""
+        """Return the means over the steps so far."""
         if self._mean is None:
             self._mean = TrainingMeans(self.trainer.programs, self._places)
         return self._mean
 
     def _take(self) -> TrainingMeans:
-        """The means up to here; new ones begin."""
+        """Return the means over the steps so far, and begin new ones."""
         mean = self._means()
         self._mean = None
         return mean

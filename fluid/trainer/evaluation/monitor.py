@@ -74,7 +74,7 @@ class Monitor(Averaging):
                 self._judge(value)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Judge what was announced."""
+        """Judge an announced value."""
         announced = by_name(event.metrics)
         if self.monitor in announced:
             self._measured = True
@@ -91,7 +91,7 @@ class Monitor(Averaging):
             )
 
     def state(self) -> dict[str, Any]:
-        """The best value so far, and the mean over the steps of this epoch."""
+        """Return the best value so far, and the mean over the steps of this epoch."""
         return {"best": as_json(self.best), "mean": super().state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Monitor(Averaging):
         return {name: place for name, place in places.items() if name == self.monitor}
 
     def _better(self, value: Any) -> Any:
-        """Whether a value is better than the best; of the values of a population, bool `[members]`."""
+        """Return whether a value is better than the best; in a population, bool `[members]`."""
         if self.best is None:
             if self._min_delta >= 1 and _FRACTION.search(self.monitor) and np.all((value >= 0) & (value <= 1)):
                 warn_once(self, "min_delta", lambda: self._of_percent(value))
@@ -185,7 +185,7 @@ class SaveBest(Monitor):
         self._health = Health.at_start(self.trainer.session.scope.arrays)
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Go back to the best parameters, if that is asked for."""
+        """Restore the best parameters, if `restore` is set."""
         super().end_train(event)
         if self._restore and self.best is not None and event.error is None:
             self.trainer.session.load_params(self._path if self._kept is None else self._kept)

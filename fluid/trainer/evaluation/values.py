@@ -1,4 +1,4 @@
-"""What handlers share: when something is due, and the scalars that a training has, by name."""
+"""Intervals, and the scalars of a training by name: what handlers share."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from fluid.trainer.events import EndEpochEvent
 from fluid.trainer.handlers import Handler
 
 Interval = int | str
-"""What `every=` takes: a number of steps, or a string such as "epoch", "2 epochs" or "100 steps"."""
+"""The argument `every=`: a number of steps, or a string such as "epoch", "2 epochs" or "100 steps"."""
 
 
 class Every:
@@ -45,31 +45,31 @@ class Every:
         self._unit = words[2] if words else "step"
 
     def at_step(self, done: int) -> bool:
-        """Whether it is due after so many steps."""
+        """Return whether it is due after `done` steps."""
         return self._unit == "step" and done % self._count == 0
 
     def steps_left(self, done: int) -> float:
-        """In how many steps it is due next, after so many of them; infinite where it is not due after steps."""
+        """Return the number of steps after `done` until it is due; infinity for an interval of epochs."""
         return self._count - done % self._count if self._unit == "step" else math.inf
 
     def at_epoch(self, event: EndEpochEvent) -> bool:
-        """Whether it is due at the end of this epoch; one that was stopped does not count."""
+        """Return whether it is due at the end of this epoch; a stopped epoch does not count."""
         return self._unit == "epoch" and event.completed and (event.epoch + 1) % self._count == 0
 
 
 def output_names(program: Program) -> list[str]:
-    """What the outputs of a program are called; those without names are `loss`, `output_1`, `output_2` and so on."""
+    """Return the names of the outputs of a program; without names, `loss`, `output_1`, `output_2` and so on."""
     return list(program.output_names or ["loss", *(f"output_{i}" for i in range(1, len(program.outputs)))])
 
 
 def scalar_outputs(program: Program) -> dict[str, int]:
-    """The scalars that a program returns, of shape `[]` or `[1]`: their places among its outputs, by name."""
+    """Return the index of each output of shape `[]` or `[1]`, by name."""
     named = enumerate(zip(output_names(program), program.outputs, strict=True))
     return {name: place for place, (name, output) in named if output.shape in ((), (1,))}
 
 
 def value_name(programs: Collection[str], program: str, name: str) -> str:
-    """What a value of one program is called among those of a Trainer: by itself, or behind the name of its program.
+    """Return the name of a program's value in a Trainer: with several programs, after the name of the program.
 
     Args:
       programs: the names of all programs of the Trainer.
@@ -84,7 +84,7 @@ def value_name(programs: Collection[str], program: str, name: str) -> str:
 
 
 def scalars_of(programs: Mapping[str, Program]) -> dict[str, dict[str, int]]:
-    """For each program of a Trainer its scalars: their places among its outputs, by the names they have there."""
+    """Return for each program of a Trainer the index of each scalar output, by its name in the Trainer."""
     return {
         program: {value_name(programs, program, name): place for name, place in scalar_outputs(found).items()}
         for program, found in programs.items()
@@ -92,13 +92,13 @@ def scalars_of(programs: Mapping[str, Program]) -> dict[str, dict[str, int]]:
 
 
 def known_values(handler: Handler) -> list[str]:
-    """The names of all scalars that a training has: outputs of its programs, then what its handlers announce."""
+    """Return the names of all scalars of a training: outputs of its programs, then announced values."""
     outputs = scalars_of(handler.trainer.programs)
     return [*(name for names in outputs.values() for name in names), *handler._dispatcher.measures()]
 
 
 def number(value: Any) -> Any:
-    """A scalar of a program, of shape `[]` or `[1]`, as a float; those of a population, one each, as float64."""
+    """Convert a scalar of shape `[]` or `[1]` to a float; in a population, to float64 `[members]`."""
     if np.ndim(value) == 0:
         return float(value)
     numbers = np.asarray(value, np.float64).reshape(-1)
@@ -106,17 +106,17 @@ def number(value: Any) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """A number as JSON has it, and a list of those of a population."""
+    """Convert a number to JSON; in a population, to a list."""
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def from_json(value: Any) -> Any:
-    """What `as_json` was given."""
+    """Convert the result of `as_json` back."""
     return np.asarray(value, np.float64) if isinstance(value, list) else value
 
 
 def spans(values: Mapping[str, Any]) -> dict[str, float]:
-    """Values as they are shown in few words: of the numbers of a population the least and the greatest, if they differ.
+    """Return values to be shown: of the numbers of a population the least and the greatest, if they differ.
 
     Example:
       >>> spans({"loss": np.array([0.5, 0.25, np.nan]), "rate": np.array([0.1, 0.1]), "step_ms": 2.0})
@@ -133,5 +133,5 @@ def spans(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def by_name(metrics: Results) -> dict[str, Any]:
-    """The values of an announcement by name."""
+    """Return the values of an announcement by name."""
     return dict(zip(metrics.names or (), metrics, strict=True))

@@ -1,16 +1,16 @@
-"""TrainingProgram: one of several programs of a Trainer, with its optimizer, what that moves, and its reader."""
+"""One of the programs of a Trainer: a function, its optimizer and its reader, and the Program that these become."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fluid import errors
-from fluid.core import Program
-from fluid.optimizer.base import OptimizerLike
+from fluid.core import Program, current_frame
+from fluid.optimizer.base import Minimizer, OptimizerLike, as_optimizer
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
-from fluid.trainer.minimizing import trained_program
 from fluid.trainer.programs.sharing import warn_of_shared_by_number
 
 ProgramFunction = Callable[[], Any]
@@ -62,7 +62,7 @@ class TrainingProgram:
             )
 
     def discovered(self, precision: str | None) -> Program:
-        """The Program, which minimises its loss.
+        """Return the Program, which minimises its loss.
 
         Raises:
           FluidError: the program has a mistake that its shapes show, or `parameter_list` names nothing in it.
@@ -79,7 +79,7 @@ ProgramsLike = Sequence[TrainingProgram | tuple[ProgramFunction, OptimizerLike] 
 def declared_programs(
     programs: ProgramFunction | ProgramsLike | None, optimizer: OptimizerLike | None
 ) -> list[TrainingProgram]:
-    """What a Trainer is given as its program, or programs.
+    """Return the TrainingPrograms of a Trainer.
 
     Args:
       programs: as the user gave them.
@@ -102,7 +102,7 @@ def declared_programs(
 
 
 def discovered(declared: Sequence[TrainingProgram], precision: str | None) -> list[Program]:
-    """The Programs of a Trainer.
+    """Return the Programs of a Trainer.
 
     Args:
       declared: from `declared_programs`.
@@ -155,4 +155,103 @@ def _refuse_layer(function: Callable[..., Any]) -> None:
             f"a list given to a Trainer is one of programs, functions without arguments, and {name} takes "
             f"{', '.join(needed)}; layers are put together in one function: def program(): ..., which calls them and "
             f"returns the loss"
+        )
+
+
+def trained_program(
+    function: Callable[[], Any] | None,
+    optimizer: OptimizerLike | None,
+    precision: str | None,
+    parameter_list: str | Sequence[str] | None = None,
+) -> Program:
+    """Return the Program that a Trainer trains.
+
+    Args:
+      function: as for `minimizing`, or None.
+      optimizer: as for `minimizing`; None for a function that minimises something itself.
+      precision: see `fluid.Program`.
+      parameter_list: as for `minimizing`.
+
+    Raises:
+      ArgumentTypeError: there is no function, or nothing that minimises.
+      UnknownNameError: `parameter_list` names no parameter of the program.
+      ArgumentError: there is a `parameter_list`, and the function minimises something itself.
+    """
+    if function is None:
+        raise errors.ArgumentTypeError("a Trainer needs a program function: fluid.Trainer(train_program, optimizer)")
+    if optimizer is not None:
+        function = minimizing(function, optimizer, parameter_list)
+    elif parameter_list is not None:
+        raise errors.ArgumentError(
+            f"parameter_list={parameter_list!r} says what an optimizer moves, and none is given with it: "
+            f"fluid.TrainingProgram(program, fluid.optimizer.Adam(1e-3), parameter_list=...); a program that calls "
+            f"optimizer.minimize itself says it there: minimize(loss, parameter_list=...)"
+        )
+    program = Program(function, precision=precision)
+    if not program.minimizes:
+        raise errors.ArgumentTypeError(
+            "a Trainer needs an optimizer: fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3)), "
+            "or a program function that calls optimizer.minimize(loss)"
+        )
+    return program
+
+
+def minimizing(
+    function: Callable[[], Any], optimizer: OptimizerLike, parameter_list: str | Sequence[str] | None = None
+) -> Callable[[], Any]:
+    """Return a program function that calls `function`, and then minimises the loss.
+
+    The loss is the output named "loss" of a dict, wherever it stands, or else the first output.
+
+    Args:
+      function: returns a value, or a list, tuple or dict of values. One that cannot be called, or that returns nothing
+        to minimise, is left for Program to complain of.
+      optimizer: a fluid optimizer, an optax transformation, or a function that returns one.
+      parameter_list: names and globs of the parameters that it moves; all that are trainable by default.
+
+    Raises:
+      ArgumentTypeError: the optimizer is none of these.
+      ArgumentError: when the function runs: it minimises something itself, so there would be two rules.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> fluid.Program(minimizing(program, fluid.optimizer.SGD(0.1))).minimizes[0].parameters
+      ('fc_0.w_0', 'fc_0.b_0')
+    """
+    chosen = as_optimizer(optimizer)
+    if not callable(function):
+        return function
+
+    @functools.wraps(function)
+    def program() -> Any:
+        outputs = function()
+        _refuse_two_rules(chosen)
+        loss = _loss_of(outputs)
+        if loss is not None and not isinstance(loss, list | tuple):
+            if isinstance(outputs, Mapping) and "loss" not in outputs:
+                current_frame("optimizer.minimize").note(loss, first_of_dict=True)
+            chosen.minimize(loss, parameter_list=parameter_list)
+        return outputs
+
+    if not hasattr(program, "__name__"):  # a functools.partial has none
+        program.__name__ = getattr(getattr(function, "func", None), "__name__", "program")
+    return program
+
+
+def _loss_of(outputs: Any) -> Any:
+    """Return the loss among the outputs of a program function."""
+    if isinstance(outputs, Mapping):
+        return outputs["loss"] if "loss" in outputs else next(iter(outputs.values()), None)
+    return outputs[0] if isinstance(outputs, list | tuple) and outputs else outputs
+
+
+def _refuse_two_rules(optimizer: Minimizer) -> None:
+    recorded = current_frame("optimizer.minimize").made.minimizations
+    if recorded:
+        raise errors.ArgumentError(
+            f"the program calls {type(recorded[0].optimizer).__name__}.minimize itself, and the Trainer was given "
+            f"{type(optimizer).__name__} as well, so both rules would change the parameters; leave one out: "
+            f"fluid.Trainer(program), or a program that returns its loss only"
         )

@@ -1,8 +1,9 @@
-"""Pictures of curves: drawn with matplotlib, written to a file or shown in a notebook."""
+"""Plots of curves with matplotlib, written to a file or shown in a notebook."""
 
 import io
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,14 +13,14 @@ from fluid import errors
 from fluid.paths import PathLike, local_path
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
-"""Where the points of each curve lie, and their values, by name; of a population each value is an array `[members]`."""
+"""The positions and the values of the points of each curve, by name; in a population a value is `[members]`."""
 
 # A curve that spans more than this is drawn on a logarithmic axis.
 _WIDE = 20
 
 
 def check_matplotlib(who: str) -> Any:
-    """The class of matplotlib's figures.
+    """Return the class of matplotlib's figures.
 
     Args:
       who: asks for it, for the message.
@@ -37,7 +38,7 @@ def check_matplotlib(who: str) -> Any:
 
 
 def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
-    """A PNG with one set of axes for each output, and for what else ends in its name.
+    """Draw a PNG with one set of axes for each output and the curves whose names end in its name.
 
     Args:
       curves: by name.
@@ -66,8 +67,16 @@ def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
     return buffer.getvalue()
 
 
+def in_notebook() -> bool:
+    """Return whether this runs in a notebook, as in JupyterLab, VS Code and Colab."""
+    if "IPython" not in sys.modules:
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
 def write_picture(picture: bytes, path: PathLike) -> None:
-    """Write a PNG, so that the file is never half there."""
+    """Write a PNG; the file is complete or absent at any time."""
     target = local_path(path)
     partial = f"{target}.partial"
     with open(partial, "wb") as file:
@@ -76,7 +85,7 @@ def write_picture(picture: bytes, path: PathLike) -> None:
 
 
 def display_picture(picture: bytes, handle: Any = None) -> Any:
-    """Show a PNG in a notebook, in the place of an earlier one if there is a handle of it; returns the handle."""
+    """Show a PNG in a notebook, or replace the earlier one of `handle`; return the handle."""
     from IPython.display import Image, display
 
     image = Image(data=picture, format="png")
@@ -87,7 +96,7 @@ def display_picture(picture: bytes, handle: Any = None) -> Any:
 
 
 def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
-    """The names of curves by title of their axes: what ends in the name of an output is drawn beside it."""
+    """Return the names of curves by the title of their axes: curves that end in the name of an output join it."""
     groups: dict[str, list[str]] = {output: [output] for output in outputs if output in names}
     for name in (n for n in names if n not in groups):
         fitting = [output for output in outputs if name == output or name.endswith(f"_{output}")]
@@ -96,7 +105,7 @@ def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
 
 
 def _scale(values: list[float]) -> str:
-    """Which axis suits the values: "log" where they are positive and span much, else "linear"."""
+    """Return the scale of the axis: "log" for positive values that span much, else "linear"."""
     positive = all(v > 0 for v in values if math.isfinite(v))
     finite = [v for v in values if math.isfinite(v)]
     return "log" if finite and positive and max(finite) > _WIDE * min(finite) else "linear"

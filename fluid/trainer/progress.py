@@ -1,0 +1,266 @@
+"""The progress of a training: tqdm's bar on a terminal, and a table of the epochs below that bar in a notebook."""
+
+import contextlib
+import contextvars
+import html
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from fluid.core import fitting
+from fluid.runtime import Compilation
+from fluid.trainer.evaluation.means import TrainingMeans
+from fluid.trainer.evaluation.plotting import in_notebook
+from fluid.trainer.evaluation.values import by_name, spans
+from fluid.trainer.events import (
+    BeginEpochEvent,
+    BeginTrainEvent,
+    EndEpochEvent,
+    EndStepEvent,
+    EndTrainEvent,
+    MeasuredEvent,
+)
+from fluid.trainer.handlers import Handler
+
+# The number of epochs that a notebook shows, the newest ones.
+_ROWS = 20
+# The style of a cell is inline, since some programs that show notebooks drop style sheets.
+_CELL = "padding: 0.15em 0.9em 0.15em 0; text-align: right; white-space: nowrap"
+
+
+@fitting("fluid.ProgressBar")
+class ProgressBar(Handler):
+    """Shows how far training is: on a terminal as one bar for each epoch, in a notebook as one table.
+
+    It shows the scalars of the program, over the steps of the epoch so far, what other handlers announce, the speed,
+    for how long training will go on, and for how long XLA has been compiling. In a notebook all of that is one output
+    of the cell, with what is logged meanwhile, however long training goes on; on a terminal it is written to standard
+    error. Put first among the handlers, where `train` puts the one that it adds, it shows each test beside the epoch
+    after which it was made.
+
+    Args:
+      interval: seconds between two redraws; half a second in a notebook, and 0.2 elsewhere, by default. Values are read
+        only then, and only those of steps that are done, so that nothing has to wait.
+      show: True shows the bar, False does not, None shows it on a terminal and in a notebook only.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
+      >>> bar = fluid.ProgressBar(show=False)
+      >>> fluid.train(program, reader, handlers=[bar]).session.scope.step.item()
+      2
+    """
+
+    first_process_only = True
+    acts_on_measured = False
+
+    def __init__(self, interval: float | None = None, show: bool | None = None):
+        notebook = in_notebook()
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._interval = (0.5 if notebook else 0.2) if interval is None else interval
+        self._show = (notebook or terminal) if show is None else show
+        self._table: _Table | None = None  # in a notebook
+        self._bar: Any = None  # of tqdm
+        self._means: TrainingMeans | None = None  # over the steps of an epoch that has not ended
+        self._announced: dict[str, Any] = {}
+        self._ticker: threading.Thread | None = None
+        self._compiled = threading.Event()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Surround a call of `train`: in a notebook, show it as a table, with the warnings that are logged inside."""
+        if not (self._show and in_notebook()):
+            yield
+            return
+        log = logging.getLogger("fluid")
+        self._table = table = _Table()
+        log.addHandler(table)
+        try:
+            yield
+        finally:
+            log.removeHandler(table)
+            table.draw()
+            self._table = None
+
+    def steps_ahead(self) -> float:
+        """Return infinity: the values of events are enough."""
+        return math.inf
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Store the number of epochs, and watch compilations from now on."""
+        self._num_epochs = event.num_epochs
+        self._steps_of_epoch: int | None = None
+        if self._show:
+            self.trainer.session.compilations.watchers.append(self._compile)
+
+    def begin_epoch(self, event: BeginEpochEvent) -> None:
+        """Open the bar of an epoch, or in a notebook the bar of the training. Its length is known after one epoch."""
+        if not self._show:
+            return
+        self._epoch, self._step = event.epoch, event.first_step
+        self._label = f"epoch {event.epoch + 1}/{self._num_epochs}"
+        self._means = TrainingMeans(self.trainer.programs)
+        self._announced = {}
+        self._texts: dict[str, str] = {}
+        self._next = 0.0
+        if self._bar is None:
+            from tqdm.std import tqdm
+
+            place: Any = {"dynamic_ncols": True}
+            if self._table is not None:  # at position 0, tqdm writes no moves of a cursor
+                place = {"file": self._table, "position": 0, "ascii": False}
+            start = {"total": self._steps_of_epoch, "initial": event.first_step}
+            self._bar = tqdm(desc=self._label, unit="step", **start, **place)
+
+    def end_step(self, event: EndStepEvent) -> None:
+        """Count the step, and redraw when the interval is over."""
+        if self._means is None:
+            return
+        self._means.add(event)
+        self._step = event.step + 1
+        self._bar.n += 1
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._interval
+            self._texts = self._running(self._means)
+            self._draw()
+
+    def measured(self, event: MeasuredEvent) -> None:
+        """Keep announced values for the next redraw."""
+        self._announced.update(by_name(event.metrics))
+
+    def end_epoch(self, event: EndEpochEvent) -> None:
+        """Show the values of the whole epoch, compilations, padding, and the share of time spent waiting for data."""
+        self._compile(None)  # one that failed does not say that it ended
+        self._means = None
+        if self._bar is None:
+            return
+        self._step = event.steps
+        self._texts = _texts({**by_name(event.metrics), **self._announced})
+        if event.feeding:
+            self._texts[""] = event.feeding
+        if event.completed:
+            self._steps_of_epoch = event.steps
+            epochs_left = 0 if self._table is None else self._num_epochs - event.epoch - 1
+            self._bar.total = self._bar.n + epochs_left * event.steps
+        self._draw()
+        if self._table is None:
+            self._bar.close()
+            self._bar = None
+
+    def end_train(self, event: EndTrainEvent) -> None:
+        """Show how training ended, and close a bar that an error left open."""
+        self._compile(None)
+        if not self._show:
+            return
+        self.trainer.session.compilations.watchers.remove(self._compile)
+        if self._bar is not None:
+            if self._means is not None:  # the epoch has not come to its end
+                self._texts = self._running(self._means)
+            stopped = ", stopped" if event.stopped else ""
+            self._draw(stopped if event.error is None else f", {type(event.error).__name__}")
+            self._bar.close()
+            self._bar = None
+
+    def _running(self, means: TrainingMeans) -> dict[str, str]:
+        """Return the values of the epoch so far that can be read without waiting."""
+        return _texts({**means.running(), **{n: v for n, v in self._announced.items() if _is_ready(v)}})
+
+    def _draw(self, state: str = "") -> None:
+        """Redraw, with a state of the epoch such as ", interrupted"."""
+        self._bar.set_description_str(self._label + state, refresh=False)
+        if self._table is None:
+            self._bar.set_postfix_str(", ".join(f"{n} {v}".strip() for n, v in self._texts.items()), refresh=False)
+        elif self._step:
+            self._table.rows[self._epoch] = {"epoch": str(self._epoch + 1), "steps": str(self._step), **self._texts}
+        self._bar.refresh()
+
+    def _compile(self, compilation: Compilation | None) -> None:
+        """Show from a thread that XLA compiles, until `compilation` is None; the speed leaves that time out."""
+        if self._ticker is not None:
+            self._compiled.set()
+            self._ticker.join()
+            self._ticker = None
+            self._bar.unpause()
+        if compilation is not None and self._bar is not None:
+            self._compiled.clear()
+            self._bar.last_print_t = time.time()  # from here on, `unpause` leaves out the time
+            # The context tells a notebook which cell an output belongs to.
+            run = contextvars.copy_context().run
+            self._ticker = threading.Thread(target=run, args=(self._tick,), name="fluid-progress", daemon=True)
+            self._ticker.start()
+
+    def _tick(self) -> None:
+        """Show once a second for how long XLA has been compiling."""
+        ended = False
+        while not ended:
+            self._draw(f", compiling {time.time() - self._bar.last_print_t:.0f} s")
+            ended = self._compiled.wait(1.0)
+
+
+class _Table(logging.Handler):
+    """One output of a notebook: the line that tqdm writes, a table with a row for each epoch, and logged warnings.
+
+    Attributes:
+      rows: by epoch, from 0: the texts of its columns by name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.rows: dict[int, dict[str, str]] = {}
+        self._line = ""
+        self._messages: list[str] = []
+        self._handle: Any = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message. It may come from a signal handler in the middle of a drawing, so nothing is drawn here."""
+        message = record.getMessage()
+        if message not in self._messages:
+            self._messages.append(message)
+
+    def write(self, text: str) -> None:
+        """Show a line, as the file that tqdm writes to."""
+        if text.strip():
+            self._line = text.strip()
+            self.draw()
+
+    def draw(self) -> None:
+        """Show the line, the newest rows and the messages, in the place of the last drawing."""
+        from IPython.display import display
+
+        shown = list(self.rows.values())[-_ROWS:]
+        names = dict.fromkeys(name for row in shown for name in row)
+        rows = [_row("th", names), *(_row("td", (row.get(name, "") for name in names)) for row in shown)]
+        left_out = len(self.rows) - len(shown)
+        notes = [f"{left_out} earlier epochs are in trainer.history"] if left_out else []
+        below = (f"<div>{html.escape(text)}</div>" for text in (*notes, *self._messages))
+        page = f"<pre>{html.escape(self._line)}</pre><table>{''.join(rows)}</table>{''.join(below)}"
+        lines = [line for line in (self._line, *self._messages) if line]
+        data = {"text/html": page, "text/plain": "\n".join(lines)}
+        if self._handle is not None:
+            self._handle.update(data, raw=True)
+        elif lines:
+            self._handle = display(data, raw=True, display_id=True)
+
+
+def _row(tag: str, texts: Iterable[str]) -> str:
+    """Return a row of an HTML table, with the texts as its cells."""
+    cells = (f"<{tag} style='{_CELL}'>{html.escape(text)}</{tag}>" for text in texts)
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return scalars as texts by name."""
+    return {name: f"{value:.4g}" for name, value in spans(values).items()}
+
+
+def _is_ready(value: Any) -> bool:
+    """Return whether reading a value waits for nothing."""
+    ready = getattr(value, "is_ready", True)  # a method of arrays, a property of `Later`
+    return bool(ready() if callable(ready) else ready)
