@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 from fluid.core import ParameterSpec
 from fluid.formatting import shape_text
-from fluid.looking.cost import Cost, Counter
-from fluid.looking.dimensions import Dimension, Shape
-from fluid.looking.parts import Part
-from fluid.looking.programs import Looked
+from fluid.inspection.cost import Cost, Counter
+from fluid.inspection.dimensions import Dimension, Shape
+from fluid.inspection.parts import Part
+from fluid.inspection.programs import Looked
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fluid.looking.graph import Graph, Group, Node
+from fluid.inspection.graph import Graph, Group, Node
 
 Item = Node | Group
 Sources = set[int | Node]  # items of the same group by their number, and boxes elsewhere

@@ -8,10 +8,10 @@ from typing import Any
 
 from fluid import errors
 from fluid.formatting import html_table, scaled, text_table
-from fluid.looking.cost import Cost, Counter
-from fluid.looking.programs import look, step_cost
-from fluid.looking.rows import Row, rows_of, rows_of_calls
-from fluid.looking.trace import Sizes
+from fluid.inspection.cost import Cost, Counter
+from fluid.inspection.programs import look, step_cost
+from fluid.inspection.rows import Row, rows_of, rows_of_calls
+from fluid.inspection.trace import Sizes
 from fluid.naming import select
 
 _HEADER = ("layer", "output", "parameters", "size", "FLOPs", "moved", "line")

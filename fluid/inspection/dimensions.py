@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fluid.core import Program
-from fluid.looking.parts import Part, partition
-from fluid.looking.trace import STEPS, Sizes, trace
+from fluid.inspection.parts import Part, partition
+from fluid.inspection.trace import STEPS, Sizes, trace
 
 Dimension = int | str
 

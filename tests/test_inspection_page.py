@@ -1,11 +1,11 @@
-"""docs/looking.md: its code runs, and prints what it shows."""
+"""docs/inspection.md: its code runs, and prints what it shows."""
 
 import pathlib
 import re
 
 import pytest
 
-PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "looking.md"
+PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "inspection.md"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 

@@ -10,8 +10,8 @@ from fluid import errors
 from fluid.core import NestedSequenceBatch, Program, SequenceBatch, data_of
 from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, live_equations, user_line
 from fluid.core.frame import is_library
-from fluid.looking.cost import Cost, Counter
-from fluid.looking.trace import Traced
+from fluid.inspection.cost import Cost, Counter
+from fluid.inspection.trace import Traced
 
 _LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")
 

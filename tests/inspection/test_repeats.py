@@ -2,15 +2,15 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from looking import nets
+from inspection import nets
 
 import fluid
 from fluid import layers
-from fluid.looking.graph import Graph, Group, Node, graph_of
-from fluid.looking.programs import look
-from fluid.looking.repeats import collapsed
-from fluid.looking.rows import rows_of
-from fluid.looking.trace import Sizes
+from fluid.inspection.graph import Graph, Group, Node, graph_of
+from fluid.inspection.programs import look
+from fluid.inspection.repeats import collapsed
+from fluid.inspection.rows import rows_of
+from fluid.inspection.trace import Sizes
 
 
 def graph(function):

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from looking import nets
+from inspection import nets
 
 import fluid
 from fluid import layers
-from fluid.looking.layout import Box, lay_out
+from fluid.inspection.layout import Box, lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from fluid import errors
 from fluid.core import TRAIN, Program, data_of
 from fluid.core.equations import live_equations
-from fluid.looking.cost import Cost, Counter
-from fluid.looking.dimensions import Shape, shapes_of
-from fluid.looking.parts import Partition, partition
-from fluid.looking.trace import Sizes, stand_ins, trace
+from fluid.inspection.cost import Cost, Counter
+from fluid.inspection.dimensions import Shape, shapes_of
+from fluid.inspection.parts import Partition, partition
+from fluid.inspection.trace import Sizes, stand_ins, trace
 from fluid.runtime import Request, Session
 from fluid.runtime.step import Step
 from fluid.runtime.update_rules import Rule, rules_of

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fluid.looking.drawing import Drawing
-    from fluid.looking.table import Summary
+    from fluid.inspection.drawing import Drawing
+    from fluid.inspection.table import Summary
 
 
 def summary(target: Any, batch_size: int = 1, time: int = 16, layers: str | Sequence[str] | None = None) -> "Summary":
@@ -40,7 +40,7 @@ def summary(target: Any, batch_size: int = 1, time: int = 16, layers: str | Sequ
       >>> found.totals.trainable, found.totals.forward.flops
       (58, 1140.0)
     """
-    from fluid.looking.table import summarize
+    from fluid.inspection.table import summarize
 
     return summarize(target, batch_size, time, layers)
 
@@ -66,6 +66,6 @@ def draw(target: Any, batch_size: int = 16) -> "Drawing":
       >>> drawing.svg[:4], "fc_0" in drawing.svg
       ('<svg', True)
     """
-    from fluid.looking.drawing import drawn
+    from fluid.inspection.drawing import drawn
 
     return drawn(target, batch_size)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fluid.core.equations import is_literal
-from fluid.looking.parts import Part, Partition
+from fluid.inspection.parts import Part, Partition
 
 
 class Flow:

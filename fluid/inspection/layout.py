@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fluid.looking.layering import Point, Vertex, Wire, arrange
+from fluid.inspection.layering import Point, Vertex, Wire, arrange
 
 MARGIN = 16  # between a frame and what is in it
 

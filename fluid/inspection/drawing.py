@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from fluid.looking.graph import Group, Node, graph_of
-from fluid.looking.layout import Box, Line, lay_out
-from fluid.looking.programs import look
-from fluid.looking.repeats import collapsed
-from fluid.looking.rows import rows_of
-from fluid.looking.trace import STEPS, Sizes
+from fluid.inspection.graph import Group, Node, graph_of
+from fluid.inspection.layout import Box, Line, lay_out
+from fluid.inspection.programs import look
+from fluid.inspection.repeats import collapsed
+from fluid.inspection.rows import rows_of
+from fluid.inspection.trace import STEPS, Sizes
 from fluid.paths import local_path
 
 # Widths are known without a font because all letters of these have one, 0.6 of their size; a little more is safe.

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fluid.formatting import counted
-from fluid.looking.flow import Flow
-from fluid.looking.parts import Part
-from fluid.looking.programs import Looked
-from fluid.looking.rows import Row
+from fluid.inspection.flow import Flow
+from fluid.inspection.parts import Part
+from fluid.inspection.programs import Looked
+from fluid.inspection.rows import Row
 
 
 @dataclass(eq=False)
