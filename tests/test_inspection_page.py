@@ -33,4 +33,4 @@ def test_its_code_prints_what_it_shows(in_tmp, capsys):
             # Empty lines in front, so that a traceback, and the table, name the line of the page.
             exec(compile("\n" * text.count("\n", 0, found.start(2)) + content, str(PAGE), "exec"), namespace)
     assert len(shown) == 3
-    assert (in_tmp / "train_program.svg").is_file()
+    assert (in_tmp / "train_program.svg").is_file() and (in_tmp / "train_program.dot").is_file()

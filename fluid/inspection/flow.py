@@ -1,5 +1,6 @@
-"""Which parts of a program read the results of which others."""
+"""Data flow between the parts of a program."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fluid.core.equations import is_literal
@@ -7,9 +8,7 @@ from fluid.inspection.parts import Part, Partition
 
 
 class Flow:
-    """Follows variables back to the parts that computed them.
-
-    Equations that belong to no single part are followed through: those of a loop around the parts inside of it.
+    """The parts that each part of a program reads from.
 
     Args:
       found: the program, taken apart.
@@ -17,69 +16,44 @@ class Flow:
 
     def __init__(self, found: Partition):
         self._found = found
-        every = [part for top in found.parts for part, _ in top.walk()]
-        self._order = {id(part): number for number, part in enumerate(every)}
-        self._names: dict[Any, list[Part]] = {}  # parts that only name a variable that another one computed
-        for part in every:
-            variable = part.variable
-            if variable is not None and not is_literal(variable) and self._owner(variable) is not part:
-                self._names.setdefault(variable, []).append(part)
-        self._around = {id(e) for part in every if part.inside for e in part.equations}
-        self._known: dict[tuple[Any, int, bool], dict[Part, None]] = {}
+        self._order = {part: n for n, part in enumerate(part for top in found.parts for part, _ in top.walk())}
+        self._parts: dict[int, list[Part]] = {}  # those without loops that compute a variable or, like feeds, name it
+        for part in self._order:
+            for variable in () if part.inside else (part.variable, *(v for e in part.equations for v in e.outvars)):
+                self._parts.setdefault(id(variable), []).append(part)
 
     def inputs(self, part: Part) -> list[Part]:
-        """The parts whose results a part without others inside reads, in order."""
-        own = {v for equation in part.equations for v in equation.outvars}
-        read = [v for e in part.equations for v in e.invars if not is_literal(v) and v not in own]
-        if not part.equations and part.variable is not None and not is_literal(part.variable):
-            read = [part.variable]
-        return self._before(read, self._order[id(part)])
+        """Return the parts whose results a part without a loop reads."""
+        read = [variable for equation in part.equations for variable in equation.invars]
+        return self._sources(read if part.equations else [part.variable], part)
 
     def makers(self, variable: Any) -> list[Part]:
-        """The parts whose result an output of the program is."""
-        return [] if is_literal(variable) else self._before([variable], len(self._order))
+        """Return the parts that computed an output of the program."""
+        return self._sources([variable], None)
 
-    def _before(self, variables: list[Any], place: int) -> list[Part]:
-        # Nearly every layer of a net of sequences reads their lengths, which says nothing about what it works on.
-        for lengths in (False, True):
-            found: dict[Part, None] = {}
-            for variable in variables:
-                found |= self._sources(variable, place, lengths)
-            found = {part: None for part in found if self._order[id(part)] < place}
-            if found:
-                break
-        return list(found)
-
-    def _sources(self, variable: Any, place: int, lengths: bool) -> dict[Part, None]:
-        if is_literal(variable):
-            return {}
-        key = (variable, place, lengths)
-        if key not in self._known:
-            self._known[key] = {}
-            self._known[key] = self._find(variable, place, lengths)
-        return self._known[key]
-
-    def _find(self, variable: Any, place: int, lengths: bool) -> dict[Part, None]:
+    def _sources(self, variables: Sequence[Any], reader: Part | None, lengths: bool = False) -> list[Part]:
+        """Return the parts before `reader` that computed variables; equations of loops are followed through."""
         found = self._found
-        names = [part for part in self._names.get(variable, ()) if self._order[id(part)] < place]
-        if names and not names[-1].inside:
-            return {names[-1]: None}
-        if variable in found.outer:
-            return self._sources(found.outer[variable], place, lengths)
-        if variable in found.lengths and not lengths:
-            return {}
-        equation = found.makers.get(variable)
-        if equation is None:
-            return {}
-        owner = found.owners.get(id(equation))
-        if owner is not None and not owner.inside:
-            return {owner: None}
-        through: dict[Part, None] = {}
-        for read in [found.inner[variable]] if variable in found.inner else equation.invars:
-            through |= self._sources(read, place, lengths)
-        # What a loop begins with has a part in what it returns, but says nothing once something inside has one.
-        inside = {part for part, _ in owner.walk()} if owner is not None and id(equation) in self._around else set()
-        return {part: None for part in through if part in inside} or through
-
-    def _owner(self, variable: Any) -> Part | None:
-        return self._found.owners.get(id(self._found.makers.get(variable)))
+        end = len(self._order) if reader is None else self._order[reader]
+        waiting: list[tuple[Any, Part | None]] = [(variable, None) for variable in variables]
+        seen = set()
+        reached: dict[tuple[Part, Part | None], None] = {}  # parts, each with the loop that led there
+        for variable, loop in waiting:  # which grows
+            if is_literal(variable) or (variable, loop) in seen or (variable in found.lengths and not lengths):
+                continue
+            seen.add((variable, loop))
+            parts = [part for part in self._parts.get(id(variable), ()) if self._order[part] < end]
+            equation = found.makers.get(variable)
+            if parts:
+                reached[parts[-1], loop] = None
+            elif variable in found.outer:
+                waiting.append((found.outer[variable], loop))
+            elif equation is not None:
+                read = [found.inner[variable]] if variable in found.inner else equation.invars
+                waiting += [(v, found.owners.get(id(equation), loop)) for v in read]
+        # The initial values of a loop have a part in its results, but say nothing where something inside has one.
+        inside = {loop: {part for part, _ in loop.walk()} for _, loop in reached if loop is not None}
+        left = {loop for loop, parts in inside.items() if reader not in parts and any(p in parts for p, _ in reached)}
+        sources = list(dict.fromkeys(part for part, loop in reached if loop not in left or part in inside[loop]))
+        # Nearly every layer of a net of sequences reads their lengths, which says nothing about what it works on.
+        return sources if sources or lengths else self._sources(variables, reader, lengths=True)

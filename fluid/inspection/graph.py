@@ -1,180 +1,125 @@
-"""The graph that is drawn: boxes for layers, groups around them, and edges."""
+"""The boxes that a drawing shows: layers, what they read, and frames around them."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fluid.formatting import counted
 from fluid.inspection.flow import Flow
 from fluid.inspection.parts import Part
-from fluid.inspection.programs import Looked
+from fluid.inspection.programs import Inspected
 from fluid.inspection.rows import Row
 
 
 @dataclass(eq=False)
-class Node:
-    """One box.
+class Box:
+    """A layer, or a frame around other boxes.
 
     Attributes:
-      kind: "data", "layer" (with parameters), "plain" (without), "operators" or "output".
-      lines: of text in it; the first is what it is called.
-      hover: what is shown while the pointer rests on it.
-      live: whether an output depends on it.
-      structure: what must be the same of two boxes to be drawn as one; None for what is never repeated.
+      kind: "data", "layer" (with parameters), "plain" (without), "operators" or "output". A frame is a "scope" (a name
+        scope, or a program) or a "loop" (a loop, or repeated blocks).
+      lines: of text; the first is the name. A frame has one, which ends with "× n" for n steps or n blocks, or none.
+      hover: text shown while the pointer rests on the box, or on the title of the frame.
+      inside: the boxes in a frame, in the order of the program; empty for a layer.
+      inputs: the layers whose results a layer reads; they come earlier in the program.
+      live: whether an output of the program depends on the layer.
+      structure: equal for layers that may be drawn as one; None for a layer that is never repeated.
     """
 
     kind: str
     lines: list[str]
     hover: str = ""
+    inside: "list[Box]" = field(default_factory=list)
+    inputs: "list[Box]" = field(default_factory=list)
     live: bool = True
     structure: tuple[str, ...] | None = None
 
-
-@dataclass(eq=False)
-class Group:
-    """Boxes with a frame around them.
-
-    Attributes:
-      kind: "program", "scope", "loop" or "repeated".
-      title: shown on the frame.
-      items: what is in it, in the order of the program.
-      hover: what is shown while the pointer rests on the title.
-    """
-
-    kind: str
-    title: str
-    items: "list[Node | Group]" = field(default_factory=list)
-    hover: str = ""
-
-    def nodes(self) -> Iterator[Node]:
-        """All boxes in it, at any depth."""
-        for item in self.items:
-            if isinstance(item, Group):
-                yield from item.nodes()
-            else:
-                yield item
+    def walk(self) -> "Iterator[Box]":
+        """Iterate over all boxes in the box and the box; inner boxes come first."""
+        for box in self.inside:
+            yield from box.walk()
+        yield self
 
 
-@dataclass
-class Graph:
-    """What is drawn.
-
-    Attributes:
-      root: the group of everything.
-      edges: pairs of boxes, each from the one whose result the other reads.
-    """
-
-    root: Group
-    edges: list[tuple[Node, Node]]
+def layers(boxes: Iterable[Box]) -> list[Box]:
+    """Return the layers among boxes, and in their frames."""
+    return [box for outer in boxes for box in outer.walk() if not box.inside]
 
 
-def graph_of(programs: Sequence[Looked], rows: Iterable[Row]) -> Graph:
-    """The graph of some programs.
+def boxes_of(programs: Sequence[Inspected], rows: Iterable[Row]) -> Box:
+    """Return a box around the boxes of some programs.
 
     Args:
       programs: the programs.
-      rows: those of all their parts.
+      rows: the rows of all their parts.
     """
     left = iter(rows)
-    graph = Graph(Group("program", ""), [])
-    for looked in programs:
-        items = _program(looked, left, graph.edges)
-        if len(programs) > 1:
-            items = [Group("program", looked.program.name, items)]
-        graph.root.items += items
-    return graph
+    root = Box("scope", [])
+    for inspected in programs:
+        made: dict[Part, Box] = {}
+        inside = _boxes(inspected.partition.parts, left, made, ())
+        flow = Flow(inspected.partition)
+        outputs = _outputs(inspected, flow)
+        inputs = {box: flow.inputs(part) for part, box in made.items()} | outputs
+        for box, sources in inputs.items():
+            box.inputs = [made[source] for source in sources]
+        for part in set(made).difference(inspected.partition.parts, *inputs.values()):
+            if part.live:
+                made[part].lines.append("for the next step")
+        inside += outputs
+        root.inside += inside if len(programs) == 1 else [Box("scope", [inspected.program.name], inside=inside)]
+    return root
 
 
-def _program(looked: Looked, rows: Iterator[Row], edges: list[tuple[Node, Node]]) -> "list[Node | Group]":
-    """The boxes of one program, whose rows come next; adds its edges."""
-    nodes: dict[Part, Node] = {}
-    items = _items(looked.partition.parts, rows, nodes, ())
-    flow = Flow(looked.partition)
-    made = [(nodes[source], node) for part, node in nodes.items() for source in flow.inputs(part)]
-    outputs = _outputs(looked, flow)
-    made += [(nodes[source], node) for node, sources in outputs.items() for source in sources]
-    read = {source for source, _ in made}
-    for top in looked.partition.parts:
-        for part, depth in top.walk():
-            if depth and part.live and part in nodes and nodes[part] not in read:
-                nodes[part].lines.append("for the next step")
-    edges += made
-    return [*items, *outputs]
-
-
-def _outputs(looked: Looked, flow: Flow) -> dict[Node, list[Part]]:
-    """Boxes for the outputs of a program, with the parts that each comes from."""
-    program = looked.program
-    count = len(looked.outputs)
-    names = program.output_names or (["output"] if count == 1 else [f"output {i}" for i in range(count)])
+def _outputs(inspected: Inspected, flow: Flow) -> dict[Box, list[Part]]:
+    """Return a box for each output of a program, with the parts that computed the output."""
+    count = len(inspected.outputs)
+    names = inspected.program.output_names or (["output"] if count == 1 else [f"output {i}" for i in range(count)])
+    minimised = [
+        (flow.makers(loss), f"minimised by {type(minimize.optimizer).__name__}")
+        for minimize, loss in zip(inspected.program.minimizes, inspected.losses, strict=True)
+    ]
     found = {}
-    for name, variable in zip(names, looked.outputs, strict=True):
+    for name, variable in zip(names, inspected.outputs, strict=True):
         sources = flow.makers(variable)
-        minimised = [
-            f"minimised by {type(minimize.optimizer).__name__}"
-            for minimize, loss in zip(program.minimizes, looked.losses, strict=True)
-            if flow.makers(loss) == sources
-        ]
-        found[Node("output", [name, *minimised])] = sources
+        found[Box("output", [name, *(by for makers, by in minimised if makers == sources)])] = sources
     return found
 
 
-def _items(
-    parts: Sequence[Part], rows: Iterator[Row], nodes: dict[Part, Node], scopes: tuple[str, ...]
-) -> "list[Node | Group]":
-    """Boxes for parts, with a group for each loop and for each run of neighbours in one name scope.
+def _boxes(parts: Sequence[Part], rows: Iterator[Row], made: dict[Part, Box], scopes: tuple[str, ...]) -> list[Box]:
+    """Return boxes for parts, with a frame around each loop and around neighbours in one name scope.
 
     Args:
       parts: of one level.
-      rows: whose next ones are those of the parts.
-      nodes: where the box of each part is noted.
-      scopes: name scopes that are around already.
+      rows: an iterator that stands before the rows of the parts.
+      made: receives the layers.
+      scopes: name scopes that have frames around the parts already.
     """
-    made: list[tuple[tuple[str, ...], Node | Group]] = []
+    found: list[Box] = []
+    path: tuple[str, ...] = ()
     for part in parts:
         row = next(rows)
-        path = tuple(row.scope.split("/")) if row.scope else ()
+        path = path if row.operators else tuple(filter(None, row.scope.split("/")))
+        name = row.kind if row.operators else row.title.removeprefix("/".join((*path, "")))
         if part.inside:
-            title = _short(row, path) if row.steps is None else f"{_short(row, path)} × {row.steps}"
-            around = (*path, row.name.rpartition("/")[2])
-            made.append((path, Group("loop", title, _items(part.inside, rows, nodes, around), row.site)))
+            inside = _boxes(part.inside, rows, made, (*path, row.name.rpartition("/")[2]))
+            box = Box("loop", [name if row.steps is None else f"{name} × {row.steps}"], row.site, inside)
         else:
-            nodes[part] = _node(row, scopes if row.operators else path)
-            made.append((made[-1][0] if row.operators and made else path, nodes[part]))
-    return _scoped(made, scopes)
+            box = made[part] = _layer(row, name)
+        around = found
+        for scope in path[len(scopes) :] if path[: len(scopes)] == scopes else ():
+            if not around or (around[-1].kind, around[-1].lines) != ("scope", [scope]):
+                around.append(Box("scope", [scope]))
+            around = around[-1].inside
+        around.append(box)
+    return found
 
 
-def _scoped(made: Sequence[tuple[tuple[str, ...], "Node | Group"]], scopes: tuple[str, ...]) -> "list[Node | Group]":
-    """Put neighbours that share the next name scope into a group."""
-    depth = len(scopes)
-
-    def next_scope(entry: tuple[tuple[str, ...], Node | Group]) -> str | None:
-        path = entry[0]
-        return path[depth] if path[:depth] == scopes and len(path) > depth else None
-
-    items: list[Node | Group] = []
-    for scope, run in itertools.groupby(made, next_scope):
-        if scope is None:
-            items += [item for _, item in run]
-        else:
-            items.append(Group("scope", scope, _scoped(list(run), (*scopes, scope))))
-    return items
-
-
-def _short(row: Row, scopes: tuple[str, ...]) -> str:
-    """The title of a row in a group of these name scopes, which shows them already."""
-    return row.title.removeprefix("".join(f"{scope}/" for scope in scopes))
-
-
-def _node(row: Row, scopes: tuple[str, ...]) -> Node:
-    hover = "\n".join(filter(None, [row.name, row.output, *row.parameters, *row.shared, row.site]))
-    if row.operators:
-        return Node("operators", [row.kind], hover, row.live, (row.kind, row.output))
-    if row.kind == "data":
-        return Node("data", [row.name, row.output], hover, row.live)
+def _layer(row: Row, name: str) -> Box:
+    """Return the box of a row."""
     numbers = row.trainable + row.frozen
-    told = [counted(numbers, "parameter") + (" (frozen)" if row.frozen else "")] if numbers else []
-    if not told and row.shared:
-        told = ["shared parameters"]
-    kind = "layer" if told else "plain"
-    return Node(kind, [_short(row, scopes), row.output, *told], hover, row.live, (row.kind, row.output, row.numbers))
+    parameters = counted(numbers, "parameter") if numbers else "shared parameters" if row.shared else ""
+    kind = "data" if row.kind == "data" else "operators" if row.operators else "layer" if parameters else "plain"
+    lines = [line for line in (name, row.output, parameters + " (frozen)" * bool(row.frozen)) if line]
+    hover = "\n".join(filter(None, [row.name, row.output, *row.parameters, *row.shared, row.site]))
+    structure = None if kind == "data" else (row.kind, row.output, row.numbers)
+    return Box(kind, lines, hover, live=row.live, structure=structure)

@@ -1,131 +1,117 @@
-"""Where boxes, frames and edges of a drawing lie: each frame is laid out by itself, and is then a box of the next."""
+"""Positions of boxes, frames and edges in a drawing.
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+A layer stands in the row below everything that it reads, and in the column of the leftmost layer that it reads, or in
+the next free one. A frame has rows of its own. An edge passes the rows between its ends in the column of its source if
+no layer is in the way, else in a lane to the right of all layers in these rows.
+"""
 
-from fluid.inspection.layering import Point, Vertex, Wire, arrange
+from typing import NamedTuple
 
-MARGIN = 16  # between a frame and what is in it
+from fluid.inspection.graph import Box, layers
+
+MARGIN = 16  # between a frame and its contents
+_BESIDE = 26  # between two columns
+_BELOW = 30  # between two rows
+_LANE = 14  # between an edge in a lane and what it passes
+
+LETTER = 7.4  # width of a letter in a monospace font of size 12: 0.6 of the size, and a little more is safe
+LINE = 16  # height of a line of text
+
+Point = tuple[float, float]
 
 
-@dataclass(eq=False)
-class Box:
-    """A box of a given size, or a frame around others, whose size follows from them.
+class Rectangle(NamedTuple):
+    """A box or a frame, in pixels; y grows downwards."""
 
-    Attributes:
-      width: in pixels; of a frame the least.
-      height: in pixels; of a frame, before it is laid out, what its title needs.
-      inside: what a frame holds, in the order of the program; empty for a box.
-      x: left side, once laid out.
-      y: upper side, once laid out.
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def size(box: Box) -> Point:
+    """Return width and height of a layer, or of the title of a frame."""
+    return 20 + LETTER * max(map(len, box.lines), default=0), 8 + LINE * len(box.lines)
+
+
+def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
+    """Return the rectangles of all boxes in a box and of the box, and the points that each edge goes through.
+
+    Inner boxes come before their frames. An edge goes from the lower side of a layer to the upper side of another.
     """
+    frames = [box for box in root.walk() if box.inside]
+    home = {box: frame for frame in frames for box in frame.inside}
+    edges = [(source, target) for target in layers([root]) for source in target.inputs]
+    spans: dict[Box, range] = {}
+    rows = _rows(root, 0, spans)
+    # A feed stands just above the first layer that reads it, in a row of its own frame.
+    owners = {row: frame for frame in reversed(frames) for row in spans[frame]}
+    for layer in [layer for layer in rows if not layer.inputs]:
+        end = min((rows[target] for source, target in edges if source is layer), default=rows[layer] + 1)
+        rows[layer] = max(row for row in range(rows[layer], end) if owners[row] is home[layer])
 
-    width: float
-    height: float
-    inside: "list[Box]" = field(default_factory=list)
-    x: float = 0
-    y: float = 0
+    # Columns are called by the x of their centres. Feeds stand beside the layers of their row, and leave free the first
+    # column, where edges pass.
+    column = max(size(layer)[0] for layer in rows) + _BESIDE
+    centers: dict[Box, float] = {}
+    cells = set()
+    for layer in sorted(rows, key=lambda layer: (rows[layer], not layer.inputs)):
+        beside = column if rows[layer] > spans[home[layer]].start else 0.0
+        x = min((centers[source] for source in layer.inputs), default=beside)
+        while (rows[layer], x) in cells:
+            x += column
+        cells.add((rows[layer], x))
+        centers[layer] = x
 
-    def walk(self) -> "Iterator[Box]":
-        """The box and all inside of it."""
-        yield self
-        for box in self.inside:
-            yield from box.walk()
+    bands: list[tuple[float, float]] = []  # top and bottom of each row
+    y = 0.0
+    for row in spans[root]:
+        top = y + sum(size(frame)[1] + MARGIN for frame in frames if spans[frame].start == row)
+        y = top + max((size(layer)[1] for layer in rows if rows[layer] == row), default=0)
+        bands.append((top, y))
+        y += _BELOW + sum(MARGIN for frame in frames if spans[frame].stop == row + 1)
+    places: dict[Box, Rectangle] = {}
+    rights = [0.0] * len(bands)  # the right end of everything in a row
+    for layer, row in rows.items():
+        x, top = centers[layer] - size(layer)[0] / 2, bands[row][0]
+        places[layer] = Rectangle(x, top, x + size(layer)[0], top + size(layer)[1])
+        rights[row] = max(rights[row], places[layer].right)
 
-    def move(self, x: float, y: float) -> None:
-        """Move it with all that is in it."""
-        for box in self.walk():
-            box.x += x
-            box.y += y
+    # Short edges run nearest to the boxes, then those of inner frames. A frame is as wide as what runs in it.
+    passed = {(source, target): range(rows[source] + 1, rows[target]) for source, target in edges}
+    lanes = {edge: centers[edge[0]] for edge in edges}
+    for frame in frames:
+        for edge in sorted((e for e in edges if home[e[1]] is frame), key=lambda e: len(passed[e])):
+            if any((row, lanes[edge]) in cells for row in passed[edge]):
+                lanes[edge] = max(rights[row] for row in passed[edge]) + _LANE
+                rights = [lanes[edge] if row in passed[edge] else right for row, right in enumerate(rights)]
+        inside = [places[box] for box in frame.inside]
+        left = min(place.left for place in inside) - MARGIN
+        top = min(place.top for place in inside) - MARGIN - size(frame)[1]
+        right = max(left + size(frame)[0], *(rights[row] for row in spans[frame])) + MARGIN
+        places[frame] = Rectangle(left, top, right, max(place.bottom for place in inside) + MARGIN)
+        rights = [right if row in spans[frame] else r for row, r in enumerate(rights)]
 
-
-@dataclass
-class Line:
-    """A line of an edge, from top to bottom.
-
-    Attributes:
-      points: through which it goes.
-      arrow: whether it ends at a box, rather than on the border of a frame, where another line goes on.
-    """
-
-    points: list[Point]
-    arrow: bool
-
-
-Edges = Sequence[tuple[Box, Box]]
-
-
-@dataclass
-class _Placed:
-    """A frame that has been laid out.
-
-    Attributes:
-      lines: in it.
-      entries: where edges come in through its upper border, by the box that they come from.
-      exits: where edges go out through its lower border, by the box that they come from.
-    """
-
-    lines: list[Line] = field(default_factory=list)
-    entries: dict[Box, float] = field(default_factory=dict)
-    exits: dict[Box, float] = field(default_factory=dict)
-
-
-def lay_out(root: Box, edges: Edges) -> list[Line]:
-    """Place everything in a frame.
-
-    Args:
-      root: the frame of all.
-      edges: pairs of boxes, each from an earlier one to a later one. All edges from one box that cross the border of a
-        frame do so together.
-
-    Returns:
-      The lines of the edges.
-    """
-    return _lay_out(root, edges).lines
-
-
-def _lay_out(frame: Box, edges: Edges) -> _Placed:
-    home = {box: item for item in frame.inside for box in item.walk()}
-    inner = {item: _lay_out(item, _touching(item, edges)) for item in frame.inside if item.inside}
-    boxes = {item: Vertex(item.width, item.height) for item in frame.inside}
-    entries: dict[Box, Vertex] = {}
-    exits: dict[Box, Vertex] = {}
-    wires: dict[tuple[Vertex, Vertex, Box], Wire] = {}
+    lines = []
     for source, target in edges:
-        start = home.get(source)
-        end = home.get(target)
-        if start is end:
-            continue
-        upper = entries.setdefault(source, Vertex(border="top")) if start is None else boxes[start]
-        lower = exits.setdefault(source, Vertex(border="bottom")) if end is None else boxes[end]
-        leaves = inner[start].exits[source] - start.width / 2 if start in inner else 0
-        enters = inner[end].entries[source] - end.width / 2 if end in inner else 0
-        wires[upper, lower, source] = Wire(upper, lower, leaves, enters)
-    vertices = [*entries.values(), *boxes.values(), *exits.values()]
-    width, height = arrange(vertices, list(wires.values()), frame.height + MARGIN, MARGIN)
-    left = max(MARGIN, (frame.width - width) / 2)
-    frame.width = width + 2 * left
-    frame.height = height
-    placed = _Placed(
-        entries={box: vertex.x + left for box, vertex in entries.items()},
-        exits={box: vertex.x + left for box, vertex in exits.items()},
-    )
-    for item, vertex in boxes.items():
-        x = left + vertex.x - item.width / 2
-        item.move(x, vertex.y)
-        if item in inner:
-            placed.lines += _moved(inner[item].lines, x, vertex.y)
-    arrows = {vertex for item, vertex in boxes.items() if item not in inner}
-    for wire in wires.values():
-        placed.lines += _moved([Line(wire.points, wire.target in arrows)], left, 0)
-    return placed
+        first, last = rows[source], rows[target]
+        line = [(centers[source], places[source].bottom), (centers[source], bands[first][1])]
+        if last > first + 1:
+            line += [(lanes[source, target], bands[first + 1][0]), (lanes[source, target], bands[last - 1][1])]
+        lines.append([*line, (centers[target], bands[last][0])])
+    return places, lines
 
 
-def _touching(item: Box, edges: Edges) -> list[tuple[Box, Box]]:
-    """The edges that begin or end in a frame."""
-    inside = set(item.walk())
-    return [edge for edge in edges if edge[0] in inside or edge[1] in inside]
-
-
-def _moved(lines: Iterable[Line], x: float, y: float) -> list[Line]:
-    return [Line([(px + x, py + y) for px, py in line.points], line.arrow) for line in lines]
+def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
+    """Return the rows of the layers in a frame, from `first` on; add the rows of the frames to `spans`."""
+    rows: dict[Box, int] = {}
+    free = below = first  # the row below the last inner frame, and the row below everything
+    for box in frame.inside:
+        if box.inside:
+            rows |= _rows(box, below, spans)
+            free = below = spans[box].stop
+        else:
+            rows[box] = max([free, *(rows[source] + 1 for source in box.inputs if source in rows)])
+            below = max(below, rows[box] + 1)
+    spans[frame] = range(first, below)
+    return rows

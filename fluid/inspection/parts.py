@@ -278,7 +278,7 @@ def _calls(equation: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Whether there are named values inside of an equation. Of branches only one runs, so they are not looked into."""
+    """Return whether an equation has named values inside. Branches count as having none: only one of them runs."""
     if equation.primitive.name == "cond":
         return False
     inside = [e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns]

@@ -20,7 +20,7 @@ from fluid.runtime.update_rules import Rule, rules_of
 
 
 @dataclass(frozen=True)
-class Looked:
+class Inspected:
     """A program, taken apart.
 
     Attributes:
@@ -40,7 +40,7 @@ class Looked:
     shapes: Sequence[Shape]
 
 
-def look(target: Any, sizes: Sizes) -> list[Looked]:
+def inspect(target: Any, sizes: Sizes) -> list[Inspected]:
     """Take the programs of a target apart.
 
     Args:
@@ -56,14 +56,14 @@ def look(target: Any, sizes: Sizes) -> list[Looked]:
         parts = partition(program, traced)
         outputs = [data_of(v) for v in traced.applied.outputs]
         shapes = shapes_of(program, parts.parts)
-        found.append(Looked(program, rules, parts, outputs, traced.applied.losses, shapes))
+        found.append(Inspected(program, rules, parts, outputs, traced.applied.losses, shapes))
     return found
 
 
-def step_cost(looked: Looked, sizes: Sizes, counter: Counter) -> Cost | None:
+def step_cost(inspected: Inspected, sizes: Sizes, counter: Counter) -> Cost | None:
     """What one training step of a program costs; None when it minimises nothing."""
-    program = looked.program
-    rules = looked.rules
+    program = inspected.program
+    rules = inspected.rules
     if not rules:
         return None
     step = Step(program, rules, Request(TRAIN, None, tuple(program.feeds)))

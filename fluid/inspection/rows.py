@@ -12,7 +12,7 @@ from fluid.formatting import shape_text
 from fluid.inspection.cost import Cost, Counter
 from fluid.inspection.dimensions import Dimension, Shape
 from fluid.inspection.parts import Part
-from fluid.inspection.programs import Looked
+from fluid.inspection.programs import Inspected
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Row:
         return told or ("shared" if self.shared else "")
 
 
-def rows_of(programs: Sequence[Looked], counter: Counter | None = None) -> list[Row]:
+def rows_of(programs: Sequence[Inspected], counter: Counter | None = None) -> list[Row]:
     """A row for each part of some programs. What several read is counted in the first row that reads it.
 
     Args:
@@ -99,10 +99,10 @@ def rows_of(programs: Sequence[Looked], counter: Counter | None = None) -> list[
     trained = _trained(programs)
     counted: set[str] = set()
     rows = []
-    for looked in programs:
-        walk = (found for top in looked.partition.parts for found in top.walk())
-        for (part, depth), shape in zip(walk, looked.shapes, strict=True):
-            rows.append(_row(looked, part, depth, shape, counter, trained, counted))
+    for inspected in programs:
+        walk = (found for top in inspected.partition.parts for found in top.walk())
+        for (part, depth), shape in zip(walk, inspected.shapes, strict=True):
+            rows.append(_row(inspected, part, depth, shape, counter, trained, counted))
             counted |= set(rows[-1].parameters)
     return rows
 
@@ -126,18 +126,24 @@ def rows_of_calls(rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _trained(programs: Sequence[Looked]) -> set[str]:
-    """The parameters that training changes: if some program minimises, those that one of them changes."""
-    minimized = [name for looked in programs for minimize in looked.program.minimizes for name in minimize.parameters]
-    if minimized:
-        return set(minimized)
-    return {name for looked in programs for name, spec in looked.program.parameters.items() if spec.trainable}
+def _trained(programs: Sequence[Inspected]) -> set[str]:
+    """Return the names of the parameters that training changes: of programs that minimise, if there are any."""
+    minimizes = [minimize for inspected in programs for minimize in inspected.program.minimizes]
+    if minimizes:
+        return {name for minimize in minimizes for name in minimize.parameters}
+    return {name for inspected in programs for name, spec in inspected.program.parameters.items() if spec.trainable}
 
 
 def _row(
-    looked: Looked, part: Part, depth: int, shape: Shape, counter: Counter | None, trained: set[str], counted: set[str]
+    inspected: Inspected,
+    part: Part,
+    depth: int,
+    shape: Shape,
+    counter: Counter | None,
+    trained: set[str],
+    counted: set[str],
 ) -> Row:
-    program = looked.program
+    program = inspected.program
     specs = program.parameters | program.states
     read = [name for name in specs if name in part.arrays]
     mine = [specs[name] for name in read if name not in counted]

@@ -9,7 +9,7 @@ from typing import Any
 from fluid import errors
 from fluid.formatting import html_table, scaled, text_table
 from fluid.inspection.cost import Cost, Counter
-from fluid.inspection.programs import look, step_cost
+from fluid.inspection.programs import inspect, step_cost
 from fluid.inspection.rows import Row, rows_of, rows_of_calls
 from fluid.inspection.trace import Sizes
 from fluid.naming import select
@@ -118,7 +118,7 @@ def summarize(target: Any, batch_size: int, time: int, layers: str | Sequence[st
                 f"summary({argument}={value!r}): expected a positive whole number, as in {argument}=16"
             )
     sizes = Sizes(batch_size, time, time)
-    programs = look(target, sizes)
+    programs = inspect(target, sizes)
     counter = Counter()
     rows = rows_of_calls(rows_of(programs, counter))
     forward = {p.program.name: _sum(r for r in rows if r.program == p.program.name) for p in programs}

@@ -1,7 +1,9 @@
 """The drawing: what is in it, and that nothing in it hides anything else."""
 
 import itertools
+import json
 import re
+import time
 from xml.etree import ElementTree
 
 import jax.numpy as jnp
@@ -12,7 +14,9 @@ from inspection import nets
 
 import fluid
 from fluid import layers
-from fluid.inspection.layout import Box, lay_out
+from fluid.inspection import graph
+from fluid.inspection.graph import Box
+from fluid.inspection.layout import lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -84,10 +88,86 @@ def test_drawings_on_one_page_do_not_meet():
     assert not re.search(r'<style|\bid="|url\(#|class="', svg)
 
 
+def test_the_file_refers_to_nothing_else():
+    svg = fluid.draw(nets.recurrent).svg
+    assert re.findall(r"\w+://[^\s\"]*", svg) == ["http://www.w3.org/2000/svg"]  # the name of the format
+    assert not re.search(r"href|<script|<image|@import|url\(", svg)
+
+
+def test_the_same_program_is_drawn_in_the_same_way():
+    first, second = (fluid.draw(nets.recurrent) for _ in range(2))
+    assert first.svg == second.svg and first.dot == second.dot
+
+
+def test_every_edge_is_a_line():
+    def program():
+        x = layers.data("x", shape=[4])
+        hidden = layers.fc(x, size=4)
+        return layers.fc([x, hidden], size=2)
+
+    drawing = fluid.draw(program)
+    assert len(list(ElementTree.fromstring(drawing.svg).iter(f"{SVG}path"))) == 4
+    assert dot_edges(drawing) == [("x", "fc_0"), ("x", "fc_1"), ("fc_0", "fc_1"), ("fc_1", "output")]
+
+
+STATEMENT = re.compile(
+    r'digraph \{|node \[shape=box\]|subgraph cluster\d+ \{|label=(?P<frame>"([^"\\]|\\.)*")|\}'
+    r'|(?P<node>\d+) \[label=(?P<label>"([^"\\]|\\.)*"), style=(solid|dashed)\]|(?P<source>\d+) -> (?P<target>\d+)'
+)
+
+
+def dot_statements(drawing):
+    """The statements of DOT text, each of which has a line, after a look at the braces around them."""
+    lines = drawing.dot.splitlines()
+    found = [STATEMENT.fullmatch(line) for line in lines]
+    assert all(found), [line for line, statement in zip(lines, found, strict=True) if not statement]
+    depths = list(itertools.accumulate(line.endswith("{") - (line == "}") for line in lines))
+    assert depths[-1] == 0 and min(depths[:-1]) == 1
+    return found
+
+
+def dot_edges(drawing):
+    """Names of what is at both ends of the edges in DOT text."""
+    found = dot_statements(drawing)
+    names = {s["node"]: json.loads(s["label"]).splitlines()[0] for s in found if s["node"]}
+    return [(names[s["source"]], names[s["target"]]) for s in found if s["source"]]
+
+
+def test_dot_has_the_same_boxes_frames_and_edges():
+    drawing = fluid.draw(nets.recurrent)
+    frames = [json.loads(statement["frame"]) for statement in dot_statements(drawing) if statement["frame"]]
+    assert frames == ["dynamic_rnn_0 × time", "repeat_0 × 3"]
+    assert ("words", "fc_0") in dot_edges(drawing) and ("mean_0", "output") in dot_edges(drawing)
+    assert {name for edge in dot_edges(drawing) for name in edge} <= set(texts(drawing))
+    assert len(dot_edges(drawing)) == len(list(ElementTree.fromstring(drawing.svg).iter(f"{SVG}path")))
+
+
+def test_names_are_escaped_in_dot():
+    def program():
+        return layers.fc(layers.data("x", shape=[4]), size=2, name='a"b\\c')
+
+    assert dot_edges(fluid.draw(program)) == [("x", 'a"b\\c (fc)'), ('a"b\\c (fc)', "output")]
+
+
+def test_a_deep_net_is_drawn_at_once():
+    def program():
+        hidden = layers.data("x", shape=[2])
+        for layer in range(200):
+            hidden = layers.fc(hidden, size=1 + layer)
+        return hidden
+
+    start = time.perf_counter()
+    shown = texts(fluid.draw(program))
+    assert time.perf_counter() - start < 30  # nearly all of it for tracing the program
+    assert {f"fc_{layer}" for layer in range(200)} <= set(shown)
+
+
 def test_files_and_notebooks(tmp_path):
     drawing = fluid.draw(nets.digits)
     drawing.save(tmp_path / "net.svg")
+    drawing.save(str(tmp_path / "net.dot"))
     assert (tmp_path / "net.svg").read_text(encoding="utf-8") == drawing.svg == drawing._repr_svg_()
+    assert (tmp_path / "net.dot").read_text(encoding="utf-8") == drawing.dot
     assert repr(drawing).startswith("Drawing(") and len(repr(drawing)) < 120
 
 
@@ -103,92 +183,108 @@ def test_a_program_for_one_batch_size():
     assert "float32[3, 2]" in texts(fluid.draw(program, batch_size=3))
 
 
-def area(box, margin=0.0):
-    return box.x - margin, box.y - margin, box.x + box.width + margin, box.y + box.height + margin
-
-
 def overlap(first, second):
-    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
-
-
-def check_layout(root, lines):
-    """Nothing overlaps, frames hold what is in them, lines go down and through no box."""
-    boxes = [box for box in root.walk() if not box.inside]
-    for frame in root.walk():
-        for inner in frame.inside:
-            outside = area(frame, 0.01)
-            assert outside[0] <= inner.x and outside[1] <= inner.y
-            assert inner.x + inner.width <= outside[2] and inner.y + inner.height <= outside[3]
-        for one, other in itertools.combinations(frame.inside, 2):
-            assert not overlap(area(one, -0.01), area(other, -0.01))
-    for line in lines:
-        for (x, y), (next_x, next_y) in itertools.pairwise(line.points):
-            assert next_y >= y - 0.01
-            if abs(next_x - x) < 0.5:
-                stretch = (x - 1, y + 0.01, x + 1, next_y - 0.01)
-                assert not any(overlap(stretch, area(box, -0.5)) for box in boxes)
-            else:  # curves stay between two ranks
-                stretch = (min(x, next_x), y + 0.01, max(x, next_x), next_y - 0.01)
-                assert not any(overlap(stretch, area(box, -0.5)) for box in boxes)
+    """Whether two rectangles have points in common that are not on their sides."""
+    across = min(first.right, second.right) - max(first.left, second.left)
+    return across > 0.01 and min(first.bottom, second.bottom) - max(first.top, second.top) > 0.01
 
 
 @st.composite
-def layouts(draw):
-    """Boxes in frames in frames, with edges from earlier to later ones."""
-    sizes = st.tuples(st.integers(20, 200), st.integers(15, 60))
+def programs(draw):
+    """Layers in frames in frames, each of which reads earlier ones."""
 
-    def items(depth):
-        count = draw(st.integers(1, 5))
+    def boxes(depth):
         found = []
-        for _ in range(count):
+        for _ in range(draw(st.integers(1, 5))):
             if depth and draw(st.integers(0, 3)) == 0:
-                found.append(Box(draw(st.integers(0, 150)), 20, items(depth - 1)))
+                title = draw(st.sampled_from(["a", "a frame with a long title"]))
+                found.append(Box("scope", [title], inside=boxes(depth - 1)))
             else:
-                found.append(Box(*draw(sizes)))
+                lines = st.lists(st.sampled_from(["fc_0", "float32[batch, 20, 6, 6]"]), min_size=1, max_size=3)
+                found.append(Box("layer", draw(lines)))
         return found
 
-    root = Box(0, 0, items(2))
-    boxes = [box for box in root.walk() if not box.inside and box is not root]
-    pairs = list(itertools.combinations(boxes, 2))
-    chosen = draw(st.lists(st.sampled_from(pairs), max_size=12, unique=True)) if pairs else []
-    return root, chosen
+    root = Box("scope", [], inside=boxes(2))
+    pairs = list(itertools.combinations(graph.layers([root]), 2))
+    for source, target in draw(st.lists(st.sampled_from(pairs), max_size=16, unique=True)) if pairs else []:
+        target.inputs.append(source)
+    return root
 
 
-@given(layouts())
-def test_nothing_hides_anything(layout):
-    root, edges = layout
-    check_layout(root, lay_out(root, edges))
+@given(programs())
+def test_no_box_hides_another(root):
+    places, _ = lay_out(root)
+    for frame in (box for box in root.walk() if box.inside):
+        for box in frame.inside:
+            assert places[frame].left < places[box].left and places[box].right < places[frame].right
+            assert places[frame].top < places[box].top and places[box].bottom < places[frame].bottom
+        for one, other in itertools.combinations(frame.inside, 2):
+            assert not overlap(places[one], places[other])
 
 
-@given(layouts())
-def test_every_edge_is_drawn_from_box_to_box(layout):
-    root, edges = layout
-    lines = lay_out(root, edges)
-    starts = {line.points[0] for line in lines}
-    ends = {line.points[-1] for line in lines}
-    for source, target in edges:
-        assert any(
-            abs(y - source.y - source.height) < 0.01 and source.x <= x <= source.x + source.width for x, y in starts
-        )
-        assert any(abs(y - target.y) < 0.01 and target.x <= x <= target.x + target.width for x, y in ends)
-    # Lines that end on the border of a frame go on from there.
-    broken = [line.points[-1] for line in lines if not line.arrow]
-    assert all(any(abs(x - sx) < 0.01 and abs(y - sy) < 0.01 for sx, sy in starts) for x, y in broken)
+@given(programs())
+def test_every_edge_goes_down_from_box_to_box_and_through_none(root):
+    places, lines = lay_out(root)
+    boxes = graph.layers([root])
+    for (source, target), points in zip(((s, t) for t in boxes for s in t.inputs), lines, strict=True):
+        (x, y), *_, (last_x, last_y) = points
+        assert y == places[source].bottom and places[source].left < x < places[source].right
+        assert last_y == places[target].top and places[target].left < last_x < places[target].right
+        for (x, y), (to_x, to_y) in itertools.pairwise(points):
+            stretch = type(places[root])(min(x, to_x) - 1, y, max(x, to_x) + 1, to_y)
+            assert to_y >= y and not any(overlap(stretch, places[box]) for box in boxes)
+
+
+@given(programs())
+def test_different_edges_do_not_run_in_one_lane(root):
+    """Lines that lie upon each other come from one box or go to one."""
+    _, lines = lay_out(root)
+    upright = [
+        (points[0], points[-1], x, y, to_y)
+        for points in lines
+        for (x, y), (to_x, to_y) in itertools.pairwise(points)
+        if x == to_x and to_y > y
+    ]
+    for (start, end, x, y, to_y), (other_start, other_end, other_x, other_y, to) in itertools.combinations(upright, 2):
+        if x == other_x and min(to_y, to) > max(y, other_y):
+            assert start == other_start or end == other_end
 
 
 @given(st.integers(1, 30))
 def test_a_chain_is_one_straight_column(length):
-    boxes = [Box(50 + 13 * (i % 5), 30) for i in range(length)]
-    root = Box(0, 0, boxes)
-    lines = lay_out(root, list(itertools.pairwise(boxes)))
-    centres = [box.x + box.width / 2 for box in boxes]
-    assert max(centres) - min(centres) < 0.01
-    assert all(len({round(x, 2) for x, _ in line.points}) == 1 for line in lines)
+    boxes = [Box("layer", ["x" * (1 + i % 5)]) for i in range(length)]
+    for source, target in itertools.pairwise(boxes):
+        target.inputs.append(source)
+    _, lines = lay_out(Box("scope", [], inside=boxes))
+    assert len({x for points in lines for x, _ in points}) <= 1
+
+
+def test_a_way_around_a_layer_passes_at_its_side():
+    x, within, after = (Box("layer", [name]) for name in ("x", "fc", "add"))
+    within.inputs, after.inputs = [x], [within, x]
+    places, lines = lay_out(Box("scope", [], inside=[x, within, after]))
+    assert max(x for x, _ in lines[2]) > places[within].right
+
+
+def test_branches_stand_side_by_side():
+    x, left, right, after = (Box("layer", [name]) for name in ("x", "a", "b", "concat"))
+    left.inputs, right.inputs, after.inputs = [x], [x], [left, right]
+    places, _ = lay_out(Box("scope", [], inside=[x, left, right, after]))
+    assert places[left].top == places[right].top and places[left].right < places[right].left
+
+
+def test_a_feed_leaves_the_column_of_a_chain_free():
+    label, image, prediction, loss = (Box("layer", [name]) for name in ("label", "image", "fc", "loss"))
+    prediction.inputs, loss.inputs = [image], [prediction, label]
+    places, lines = lay_out(Box("scope", [], inside=[label, image, prediction, loss]))
+    assert places[label].top == places[prediction].top and places[label].left > places[prediction].right
+    assert len({x for points in lines[:2] for x, _ in points}) == 1
 
 
 def test_text_fits_its_box():
     tree = ElementTree.fromstring(fluid.draw(nets.recurrent).svg)
+    size = float(tree.get("font-size"))
     for group in tree.iter(f"{SVG}g"):
         width = float(group.find(f"{SVG}rect").get("width"))
         for text in group.iter(f"{SVG}text"):
-            assert len(text.text) * float(text.get("font-size")) * 0.605 < width  # the widest of common monospace fonts
+            assert len(text.text) * size * 0.605 < width  # the widest of common monospace fonts
