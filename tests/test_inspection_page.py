@@ -1,4 +1,4 @@
-"""docs/inspection.md: its code runs, and prints what it shows."""
+"""The code of docs/inspection.md runs, and prints what the page shows."""
 
 import pathlib
 import re

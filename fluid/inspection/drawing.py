@@ -60,7 +60,10 @@ def drawn(target: Any, batch_size: int) -> Drawing:
 
 
 def _svg(names: str, root: Box) -> Iterator[str]:
-    """Write the SVG. It has no style sheet and no ids: in a notebook, those of all drawings would meet on one page."""
+    """Return the lines of the SVG.
+
+    Style sheets and ids are not used: in a notebook, the names of all drawings would meet on one page.
+    """
     places, lines = lay_out(root)
     left, top, right, bottom = places[root]
     yield (
@@ -103,7 +106,7 @@ def _line(points: list[Point]) -> str:
 
 
 def _dot(root: Box) -> Iterator[str]:
-    """Write the DOT."""
+    """Return the lines of the DOT text."""
     numbers = {box: number for number, box in enumerate(root.walk())}
     yield "digraph {\nnode [shape=box]"
     yield from _nodes(root.inside, numbers)
@@ -113,6 +116,7 @@ def _dot(root: Box) -> Iterator[str]:
 
 
 def _nodes(boxes: list[Box], numbers: dict[Box, int]) -> Iterator[str]:
+    """Return the lines of nodes and clusters in DOT text, each called by its number."""
     for box in boxes:
         label = json.dumps("\n".join(box.lines), ensure_ascii=False)
         if box.inside:

@@ -34,7 +34,7 @@ class Box:
     structure: tuple[str, ...] | None = None
 
     def walk(self) -> "Iterator[Box]":
-        """Iterate over all boxes in the box and the box; inner boxes come first."""
+        """Iterate over all boxes inside, inner boxes before their frames, and over the box itself last."""
         for box in self.inside:
             yield from box.walk()
         yield self

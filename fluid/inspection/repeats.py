@@ -11,12 +11,16 @@ _WORTHWHILE = 4
 
 
 def collapse(root: Box) -> None:
-    """Draw neighbouring blocks of equal structure, each of which reads the one before, as one block, at any depth."""
+    """Replace neighbouring blocks of equal structure, at any depth, by one block in a frame with their number.
+
+    Each of the blocks reads a result of the block before.
+    """
     for frame in [box for box in root.walk() if box.inside]:
         frame.inside = _collapsed(frame.inside, root)
 
 
 def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
+    """Return neighbouring boxes with repeated blocks replaced; `root` is the frame of everything."""
     start, period, times = _longest_run(boxes)
     if not times:
         return boxes

@@ -1,4 +1,4 @@
-"""The drawing: what is in it, and that nothing in it hides anything else."""
+"""The drawing shows all layers and edges, and nothing in it hides anything else."""
 
 import itertools
 import json
@@ -117,7 +117,7 @@ STATEMENT = re.compile(
 
 
 def dot_statements(drawing):
-    """The statements of DOT text, each of which has a line, after a look at the braces around them."""
+    """Return the statements of DOT text, one a line, and check that braces match."""
     lines = drawing.dot.splitlines()
     found = [STATEMENT.fullmatch(line) for line in lines]
     assert all(found), [line for line, statement in zip(lines, found, strict=True) if not statement]
@@ -127,7 +127,7 @@ def dot_statements(drawing):
 
 
 def dot_edges(drawing):
-    """Names of what is at both ends of the edges in DOT text."""
+    """Return the names of the boxes at both ends of each edge in DOT text."""
     found = dot_statements(drawing)
     names = {s["node"]: json.loads(s["label"]).splitlines()[0] for s in found if s["node"]}
     return [(names[s["source"]], names[s["target"]]) for s in found if s["source"]]
@@ -184,7 +184,7 @@ def test_a_program_for_one_batch_size():
 
 
 def overlap(first, second):
-    """Whether two rectangles have points in common that are not on their sides."""
+    """Return whether two rectangles have points in common that are not on their sides."""
     across = min(first.right, second.right) - max(first.left, second.left)
     return across > 0.01 and min(first.bottom, second.bottom) - max(first.top, second.top) > 0.01
 

@@ -148,7 +148,7 @@ def test_twins_side_by_side_are_drawn_side_by_side():
 
 
 def test_wires_that_skip_a_block_are_no_repetition():
-    """Every second block reads what the first one made."""
+    """The value from outside that every second block reads is the value that the first block hands over."""
 
     def program():
         x = layers.data("x", shape=[8])
