@@ -1,4 +1,4 @@
-"""The programs of whatever somebody wants to look at, and their layers."""
+"""The programs of a Trainer, Session or function, taken apart into layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ def inspect(target: Any, sizes: Sizes) -> list[Inspected]:
 
 
 def step_cost(inspected: Inspected, sizes: Sizes, counter: Counter) -> Cost | None:
-    """What one training step of a program costs; None when it minimises nothing."""
+    """Return the cost of one training step of a program, or None for a program that minimises nothing."""
     program = inspected.program
     rules = inspected.rules
     if not rules:

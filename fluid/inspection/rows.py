@@ -17,7 +17,7 @@ from fluid.inspection.programs import Inspected
 
 @dataclass(frozen=True)
 class Row:
-    """A feed, a layer, or operators between layers. What lies within a loop has rows of its own, below the loop's.
+    """A feed, a layer, or operators between layers. Parts of a loop have rows of their own, below the row of the loop.
 
     Attributes:
       program: the name of its program.
@@ -65,17 +65,17 @@ class Row:
 
     @property
     def output(self) -> str:
-        """Dtype and shape of its last result, as in "float32[batch, 10]"."""
+        """The dtype and shape of the last result, as in "float32[batch, 10]"."""
         return shape_text(self.dtype, self.shape) if self.dtype else ""
 
     @property
     def scope(self) -> str:
-        """The name scopes that it is in, as in "generator"; "" for none."""
+        """The name scopes of the layer, as in "generator"; empty for none."""
         return "" if self.operators else self.name.rpartition("/")[0]
 
     @property
     def title(self) -> str:
-        """What it is called where names are shown: with its kind, if the name does not tell it."""
+        """The name that tables and drawings show, followed by the kind unless the name contains the kind."""
         if self.operators:
             return f"({self.kind})"
         stem = self.name.rpartition("/")[2].rstrip("0123456789").rstrip("_")
@@ -83,14 +83,14 @@ class Row:
 
     @property
     def numbers(self) -> str:
-        """How many numbers its parameters and states hold, as in "40 + 40 in states"."""
+        """The sizes of the parameters and states, as in "40 + 40 in states"."""
         counts = {"": self.trainable, " frozen": self.frozen, " in states": self.states}
         told = " + ".join(f"{count:,}{kind}" for kind, count in counts.items() if count)
         return told or ("shared" if self.shared else "")
 
 
 def rows_of(programs: Sequence[Inspected], counter: Counter | None = None) -> list[Row]:
-    """A row for each part of some programs. What several read is counted in the first row that reads it.
+    """Return a row for each part of some programs. Shared parameters count in the first row that reads them.
 
     Args:
       programs: the programs.

@@ -60,7 +60,7 @@ class Summary:
         self.step = dict(step)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON can hold it: `rows`, `totals`, and `programs` with what each costs."""
+        """Return the summary as JSON can hold it: `rows`, `totals`, and `programs` with their costs."""
         costs = {name: {"forward": cost._asdict(), "step": None} for name, cost in self.forward.items()}
         for name, cost in self.step.items():
             costs[name]["step"] = cost._asdict()
