@@ -22,8 +22,8 @@ from fluid import (
 from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope, shared
 from fluid.inferencer import Inferencer
 from fluid.input import data, embedding, one_hot
+from fluid.inspection import draw, summary
 from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
-from fluid.looking import draw, summary
 from fluid.metrics import average
 from fluid.online import OnlineTrainer
 from fluid.param_attr import ParamAttr, WeightNormParamAttr

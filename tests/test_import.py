@@ -39,7 +39,7 @@ def test_nothing_beyond_jax_and_optax_is_loaded(loaded):
     assert {name for name in loaded if name not in sys.stdlib_module_names} == {"fluid"}
 
 
-@pytest.mark.parametrize("room", ["contrib", "handlers", "looking", "nets", "serving", "static", "tuning"])
+@pytest.mark.parametrize("room", ["contrib", "handlers", "inspection", "nets", "serving", "static", "tuning"])
 def test_rooms_that_few_scripts_use_load_on_use(room):
     assert python(f"import sys, fluid; print('fluid.{room}' in sys.modules)") == "False"
 
@@ -148,7 +148,7 @@ def test_training_and_answering_load_no_library_that_they_do_not_need(used, libr
 
 
 @pytest.mark.parametrize(
-    "room", "artifact contrib handlers looking online parallel planning population remote serving static".split()
+    "room", "artifact contrib handlers inspection online parallel planning population remote serving static".split()
 )
 def test_training_and_answering_load_no_room_that_they_do_not_need(used, room):
     assert f"fluid.{room}" not in used

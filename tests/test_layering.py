@@ -21,7 +21,7 @@ TIERS = [
     ["nets", "input", "unique_name", "parallel"],
     ["runtime"],
     ["artifact", "original", "protocol"],
-    ["trainer", "looking", "remote"],
+    ["trainer", "inspection", "remote"],
     ["handlers", "population"],
     ["inferencer", "io", "tuning", "planning"],
     ["serving", "contrib"],
@@ -51,7 +51,7 @@ ONLY = {
     "parallel": {"errors", "naming", "core", "place", "param_attr"},
 }
 # ... and these never use what lies below them.
-NEVER = {room: {"layers", "nets"} for room in ("runtime", "trainer", "handlers", "inferencer", "looking", "tuning")}
+NEVER = {room: {"layers", "nets"} for room in ("runtime", "trainer", "handlers", "inferencer", "inspection", "tuning")}
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
 ENGINES = {"optax": {"lazy"}, "orbax": {"storage", "runtime", "trainer"}}
 # Python itself and what comes with every installation; all else is imported inside a function, on use.

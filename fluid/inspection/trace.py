@@ -1,4 +1,4 @@
-"""A program as equations: one forward pass over stand-in data of chosen sizes."""
+"""Tracing of one forward pass over stand-in data of chosen sizes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ STEPS = 16
 
 
 class Sizes(NamedTuple):
-    """How large the stand-in data is.
+    """The sizes of the stand-in data.
 
     Attributes:
       batch: number of examples.
@@ -43,7 +43,7 @@ class Traced(NamedTuple):
 
 
 def trace(program: Program, sizes: Sizes) -> Traced:
-    """Trace a program in test mode; nothing is computed.
+    """Return the equations of a program in test mode; nothing is computed.
 
     Args:
       program: the program.
@@ -67,7 +67,7 @@ def trace(program: Program, sizes: Sizes) -> Traced:
 
 
 def stand_ins(program: Program, sizes: Sizes) -> dict[str, Any]:
-    """Shapes and dtypes of the data, by feed."""
+    """Return the shapes and dtypes of the data, by feed."""
     return {name: _stand_in(spec, program.sample_shapes.get(name), sizes) for name, spec in program.feeds.items()}
 
 

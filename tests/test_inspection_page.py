@@ -1,11 +1,11 @@
-"""docs/looking.md: its code runs, and prints what it shows."""
+"""The code of docs/inspection.md runs, and prints what the page shows."""
 
 import pathlib
 import re
 
 import pytest
 
-PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "looking.md"
+PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "inspection.md"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -33,4 +33,4 @@ def test_its_code_prints_what_it_shows(in_tmp, capsys):
             # Empty lines in front, so that a traceback, and the table, name the line of the page.
             exec(compile("\n" * text.count("\n", 0, found.start(2)) + content, str(PAGE), "exec"), namespace)
     assert len(shown) == 3
-    assert (in_tmp / "train_program.svg").is_file()
+    assert (in_tmp / "train_program.svg").is_file() and (in_tmp / "train_program.dot").is_file()

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 
 from fluid.core import ParameterSpec
 from fluid.formatting import shape_text
-from fluid.looking.cost import Cost, Counter
-from fluid.looking.dimensions import Dimension, Shape
-from fluid.looking.parts import Part
-from fluid.looking.programs import Looked
+from fluid.inspection.cost import Cost, Counter
+from fluid.inspection.dimensions import Dimension, Shape
+from fluid.inspection.parts import Part
+from fluid.inspection.programs import Inspected
 
 
 @dataclass(frozen=True)
 class Row:
-    """A feed, a layer, or operators between layers. What lies within a loop has rows of its own, below the loop's.
+    """A feed, a layer, or operators between layers. Parts of a loop have rows of their own, below the row of the loop.
 
     Attributes:
       program: the name of its program.
@@ -65,17 +65,17 @@ class Row:
 
     @property
     def output(self) -> str:
-        """Dtype and shape of its last result, as in "float32[batch, 10]"."""
+        """The dtype and shape of the last result, as in "float32[batch, 10]"."""
         return shape_text(self.dtype, self.shape) if self.dtype else ""
 
     @property
     def scope(self) -> str:
-        """The name scopes that it is in, as in "generator"; "" for none."""
+        """The name scopes of the layer, as in "generator"; empty for none."""
         return "" if self.operators else self.name.rpartition("/")[0]
 
     @property
     def title(self) -> str:
-        """What it is called where names are shown: with its kind, if the name does not tell it."""
+        """The name that tables and drawings show, followed by the kind unless the name contains the kind."""
         if self.operators:
             return f"({self.kind})"
         stem = self.name.rpartition("/")[2].rstrip("0123456789").rstrip("_")
@@ -83,14 +83,14 @@ class Row:
 
     @property
     def numbers(self) -> str:
-        """How many numbers its parameters and states hold, as in "40 + 40 in states"."""
+        """The sizes of the parameters and states, as in "40 + 40 in states"."""
         counts = {"": self.trainable, " frozen": self.frozen, " in states": self.states}
         told = " + ".join(f"{count:,}{kind}" for kind, count in counts.items() if count)
         return told or ("shared" if self.shared else "")
 
 
-def rows_of(programs: Sequence[Looked], counter: Counter | None = None) -> list[Row]:
-    """A row for each part of some programs. What several read is counted in the first row that reads it.
+def rows_of(programs: Sequence[Inspected], counter: Counter | None = None) -> list[Row]:
+    """Return a row for each part of some programs. Shared parameters count in the first row that reads them.
 
     Args:
       programs: the programs.
@@ -99,10 +99,10 @@ def rows_of(programs: Sequence[Looked], counter: Counter | None = None) -> list[
     trained = _trained(programs)
     counted: set[str] = set()
     rows = []
-    for looked in programs:
-        walk = (found for top in looked.partition.parts for found in top.walk())
-        for (part, depth), shape in zip(walk, looked.shapes, strict=True):
-            rows.append(_row(looked, part, depth, shape, counter, trained, counted))
+    for inspected in programs:
+        walk = (found for top in inspected.partition.parts for found in top.walk())
+        for (part, depth), shape in zip(walk, inspected.shapes, strict=True):
+            rows.append(_row(inspected, part, depth, shape, counter, trained, counted))
             counted |= set(rows[-1].parameters)
     return rows
 
@@ -126,18 +126,24 @@ def rows_of_calls(rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _trained(programs: Sequence[Looked]) -> set[str]:
-    """The parameters that training changes: if some program minimises, those that one of them changes."""
-    minimized = [name for looked in programs for minimize in looked.program.minimizes for name in minimize.parameters]
-    if minimized:
-        return set(minimized)
-    return {name for looked in programs for name, spec in looked.program.parameters.items() if spec.trainable}
+def _trained(programs: Sequence[Inspected]) -> set[str]:
+    """Return the names of the parameters that training changes: of programs that minimise, if there are any."""
+    minimizes = [minimize for inspected in programs for minimize in inspected.program.minimizes]
+    if minimizes:
+        return {name for minimize in minimizes for name in minimize.parameters}
+    return {name for inspected in programs for name, spec in inspected.program.parameters.items() if spec.trainable}
 
 
 def _row(
-    looked: Looked, part: Part, depth: int, shape: Shape, counter: Counter | None, trained: set[str], counted: set[str]
+    inspected: Inspected,
+    part: Part,
+    depth: int,
+    shape: Shape,
+    counter: Counter | None,
+    trained: set[str],
+    counted: set[str],
 ) -> Row:
-    program = looked.program
+    program = inspected.program
     specs = program.parameters | program.states
     read = [name for name in specs if name in part.arrays]
     mine = [specs[name] for name in read if name not in counted]

@@ -1,20 +1,20 @@
-"""What is called to look at a program. What does the work is loaded on use, so that `import fluid` stays fast."""
+"""The public functions of inspection. They load the rest of the room on use, so that `import fluid` stays fast."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fluid.looking.drawing import Drawing
-    from fluid.looking.table import Summary
+    from fluid.inspection.drawing import Drawing
+    from fluid.inspection.table import Summary
 
 
 def summary(target: Any, batch_size: int = 1, time: int = 16, layers: str | Sequence[str] | None = None) -> "Summary":
-    """A table of the layers of a program: shapes, parameters, and what they cost.
+    """Return a table of the layers of a program, with their shapes, parameters and cost.
 
-    FLOPs and bytes are those that XLA counts: a multiplication and an addition are two FLOPs, functions such as `exp`
-    are none, and the bytes are those that all operations read and write before XLA fuses them, an upper bound of what
-    the device moves. A loop counts as often as its body runs; where the data decides how often, as once, which `>=`
-    marks. Operators between layers have rows of their own, called by their line of the program.
+    XLA counts the FLOPs: a multiplication and an addition are two, functions such as `exp` are none. Bytes are read
+    and written by all operations before XLA fuses them, an upper bound of what the device moves. A loop counts as often
+    as its body runs, or once if the data decides how often, which `>=` marks. Operators between layers have rows of
+    their own, called by their line of the program.
 
     Args:
       target: a program function, Program, Trainer, Inferencer, or a Session, of which all programs are shown.
@@ -40,22 +40,22 @@ def summary(target: Any, batch_size: int = 1, time: int = 16, layers: str | Sequ
       >>> found.totals.trainable, found.totals.forward.flops
       (58, 1140.0)
     """
-    from fluid.looking.table import summarize
+    from fluid.inspection.table import summarize
 
     return summarize(target, batch_size, time, layers)
 
 
 def draw(target: Any, batch_size: int = 16) -> "Drawing":
-    """A drawing of the layers of a program, from its feeds at the top to its outputs at the bottom.
+    """Return a drawing of the layers of a program, from its feeds at the top to its outputs at the bottom.
 
-    Boxes around layers are name scopes, loops, and blocks that are repeated, which are drawn once.
+    Frames around layers are name scopes, loops, and blocks that are repeated, which are drawn once.
 
     Args:
       target: a program function, Program, Trainer, Inferencer, or a Session, of which all programs are drawn.
       batch_size: number of examples that the program is traced with, for one that does not work for any number.
 
     Returns:
-      Drawing: a notebook shows it; `svg` is the text, `save(path)` writes it.
+      Drawing: a notebook shows it; `svg` is its text, `dot` the same graph for Graphviz, `save(path)` writes either.
 
     Raises:
       ArgumentTypeError: the target is nothing of that kind. FluidError: whatever mistake a program's shapes show.
@@ -65,7 +65,16 @@ def draw(target: Any, batch_size: int = 16) -> "Drawing":
       >>> drawing = fluid.draw(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=2))
       >>> drawing.svg[:4], "fc_0" in drawing.svg
       ('<svg', True)
+      >>> print(drawing.dot)
+      digraph {
+      node [shape=box]
+      0 [label="x\\nfloat32[batch, 4]", style=solid]
+      1 [label="fc_0\\nfloat32[batch, 2]\\n10 parameters", style=solid]
+      2 [label="output", style=solid]
+      0 -> 1
+      1 -> 2
+      }
     """
-    from fluid.looking.drawing import drawn
+    from fluid.inspection.drawing import drawn
 
     return drawn(target, batch_size)

@@ -1,86 +1,91 @@
 """Blocks that are repeated are drawn once, and nothing else is."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
-from looking import nets
+from inspection import nets
 
 import fluid
 from fluid import layers
-from fluid.looking.graph import Graph, Group, Node, graph_of
-from fluid.looking.programs import look
-from fluid.looking.repeats import collapsed
-from fluid.looking.rows import rows_of
-from fluid.looking.trace import Sizes
+from fluid.inspection.graph import Box, boxes_of
+from fluid.inspection.graph import layers as layers_in
+from fluid.inspection.programs import inspect
+from fluid.inspection.repeats import collapse
+from fluid.inspection.rows import rows_of
+from fluid.inspection.trace import Sizes
 
 
-def graph(function):
-    programs = look(function, Sizes(16, 16, 16))
-    return collapsed(graph_of(programs, rows_of(programs)))
+def boxes(function):
+    programs = inspect(function, Sizes(16, 16, 16))
+    root = boxes_of(programs, rows_of(programs))
+    collapse(root)
+    return root
 
 
-def groups(item):
-    """All groups in a group, at any depth."""
-    for inner in item.items:
-        if isinstance(inner, Group):
-            yield inner
-            yield from groups(inner)
+def frames(root):
+    """All frames in a frame, outer ones first."""
+    for box in root.inside:
+        if box.inside:
+            yield box
+            yield from frames(box)
 
 
-def titles(found):
-    return [group.title for group in groups(found.root)]
+def titles(root):
+    return [frame.lines[0] for frame in frames(root)]
 
 
-def edges(found):
-    return [(source.lines[0], target.lines[0]) for source, target in found.edges]
+def names(root):
+    return [layer.lines[0] for layer in layers_in([root])]
 
 
-def node(kind, **options):
-    return Node("layer", [kind], structure=(kind,), **options)
+def edges(root):
+    return [(source.lines[0], target.lines[0]) for target in layers_in([root]) for source in target.inputs]
 
 
 def chain(kinds):
-    """A graph in which each box reads the one before."""
-    nodes = [node(kind) for kind in kinds]
-    return Graph(Group("program", "", list(nodes)), list(zip(nodes, nodes[1:], strict=False)))
+    """Boxes in which each layer reads the one before, with repeated blocks drawn once."""
+    found = [Box("layer", [kind], structure=(kind,)) for kind in kinds]
+    for source, target in itertools.pairwise(found):
+        target.inputs.append(source)
+    root = Box("scope", [], inside=found)
+    collapse(root)
+    return root
 
 
-def unrolled(items):
-    """The kinds of boxes that a drawing stands for, in order."""
+def unrolled(inside):
+    """The kinds of layers that a drawing stands for, in order."""
     found = []
-    for item in items:
-        if isinstance(item, Group):
-            times = int(item.title.removeprefix("× ")) if item.kind == "repeated" else 1
-            found += unrolled(item.items) * times
-        else:
-            found.append(item.lines[0])
+    for box in inside:
+        found += unrolled(box.inside) * int(box.lines[0].removeprefix("× ")) if box.inside else [box.lines[0]]
     return found
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=40))
 def test_a_chain_means_the_same_as_before(kinds):
-    found = collapsed(chain(kinds))
-    assert unrolled(found.root.items) == kinds
-    drawn = list(found.root.nodes())
-    assert len(found.edges) <= max(0, len(drawn) - 1)
-    assert {n for edge in found.edges for n in edge} <= set(drawn)
+    found = chain(kinds)
+    assert unrolled(found.inside) == kinds
+    drawn = layers_in(found.inside)
+    assert len(edges(found)) <= max(0, len(drawn) - 1)
+    assert {source for layer in drawn for source in layer.inputs} <= set(drawn)
 
 
 @given(st.integers(2, 9), st.integers(4, 6))
 def test_a_chain_of_one_kind_of_block_is_one_block(times, period):
     kinds = [*map(str, range(period))] * times
-    found = collapsed(chain(["first", *kinds, "last"]))
+    found = chain(["first", *kinds, "last"])
     assert titles(found) == [f"× {times}"]
-    assert [n.lines[0] for n in found.root.nodes()] == ["first", *map(str, range(period)), "last"]
+    assert names(found) == ["first", *map(str, range(period)), "last"]
     assert edges(found) == list(zip(["first", *kinds[:period]], [*kinds[:period], "last"], strict=True))
 
 
 def test_few_boxes_are_not_worth_it():
-    assert not titles(collapsed(chain("xaaaay")))
-    assert titles(collapsed(chain("xaaaaay"))) == ["× 5"]
+    assert not titles(chain("xaaaay"))
+    assert titles(chain("xaaaaay")) == ["× 5"]
 
 
 def test_a_loop_of_python():
-    found = graph(nets.residual)
+    found = boxes(nets.residual)
     assert titles(found) == ["× 4"]
     assert edges(found) == [
         ("x", "fc_0"),
@@ -91,7 +96,7 @@ def test_a_loop_of_python():
         ("relu_0", "fc_8"),
         ("fc_8", "output"),
     ]
-    repeated = next(groups(found.root)).items[0]
+    repeated = next(frames(found)).inside[0]
     assert repeated.hover.startswith("fc_0, fc_2, fc_4, fc_6\n")
 
 
@@ -105,9 +110,8 @@ def test_blocks_end_where_the_block_before_them_ends():
             hidden = layers.tanh(layers.fc(layers.fc(within, size=4), size=8))
         return hidden
 
-    found = graph(program)
-    group = next(groups(found.root))
-    assert group.title == "× 3" and [n.lines[0] for n in group.items] == ["fc_4", "fc_5", "fc_6", "tanh_1"]
+    found = boxes(program)
+    assert titles(found) == ["× 3"] and names(next(frames(found))) == ["fc_4", "fc_5", "fc_6", "tanh_1"]
 
 
 def test_blocks_in_name_scopes_and_in_blocks():
@@ -121,11 +125,9 @@ def test_blocks_in_name_scopes_and_in_blocks():
                 x = layers.layer_norm(x * mask)
         return layers.fc(x, size=2)
 
-    found = graph(program)
+    found = boxes(program)
     assert titles(found) == ["stage_0 to stage_2: × 3", "× 4"]
-    assert [n.lines[0] for n in found.root.nodes()] == [
-        *("x", "mask", "fc_0", "fc_1", "add", "mul", "layer_norm_0", "fc_0", "output")
-    ]
+    assert names(found) == [*("x", "mask", "fc_0", "fc_1", "add", "mul", "layer_norm_0", "fc_0", "output")]
     assert edges(found).count(("mask", "mul")) == 1
     assert set(edges(found)) == {
         *(("x", "fc_0"), ("x", "add"), ("fc_0", "fc_1"), ("fc_1", "add"), ("add", "mul"), ("mask", "mul")),
@@ -142,11 +144,11 @@ def test_twins_side_by_side_are_drawn_side_by_side():
     def program():
         return layers.concat([tower(layers.data("x", shape=[8])), tower(layers.data("y", shape=[8]))], axis=1)
 
-    assert not titles(graph(program))
+    assert not titles(boxes(program))
 
 
 def test_wires_that_skip_a_block_are_no_repetition():
-    """Each block but the first reads what the first one made."""
+    """The value from outside that every second block reads is the value that the first block hands over."""
 
     def program():
         x = layers.data("x", shape=[8])
@@ -155,9 +157,24 @@ def test_wires_that_skip_a_block_are_no_repetition():
             hidden = layers.relu(layers.fc(hidden, size=8) + (first if block % 2 else hidden))
         return hidden
 
-    found = graph(program)
-    assert titles(found) == ["× 2"]
-    assert len(next(groups(found.root)).items) == 6
+    assert not titles(boxes(program))
+
+
+def test_blocks_that_read_a_value_from_outside_are_a_repetition():
+    def program():
+        x = layers.data("x", shape=[8])
+        outside = layers.fc(x, size=8)
+        hidden = layers.fc(x, size=8)
+        for _ in range(4):
+            hidden = layers.tanh(layers.fc(hidden, size=8) * outside)
+        return hidden
+
+    found = boxes(program)
+    assert titles(found) == ["× 4"]
+    assert set(edges(found)) == {
+        *(("x", "fc_0"), ("x", "fc_1"), ("fc_1", "fc_2"), ("fc_0", "mul"), ("fc_2", "mul")),
+        *(("mul", "tanh_0"), ("tanh_0", "output")),
+    }
 
 
 def test_shared_layers_are_no_repetition_of_the_first():
@@ -167,6 +184,6 @@ def test_shared_layers_are_no_repetition_of_the_first():
             x = layers.fc(x, size=8, param_attr="w", bias_attr="b")
         return x
 
-    found = graph(program)
+    found = boxes(program)
     assert titles(found) == ["× 5"]
-    assert [n.lines[2] for n in found.root.nodes() if n.kind == "layer"] == ["72 parameters", "shared parameters"]
+    assert [box.lines[2] for box in layers_in([found]) if box.kind == "layer"] == ["72 parameters", "shared parameters"]

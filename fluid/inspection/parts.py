@@ -1,4 +1,4 @@
-"""Which equations of a program belong to which of its layers."""
+"""The parts of a program: layers, feeds and lines of operators, each with its equations."""
 
 import itertools
 import pathlib
@@ -10,8 +10,8 @@ from fluid import errors
 from fluid.core import NestedSequenceBatch, Program, SequenceBatch, data_of
 from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, live_equations, user_line
 from fluid.core.frame import is_library
-from fluid.looking.cost import Cost, Counter
-from fluid.looking.trace import Traced
+from fluid.inspection.cost import Cost, Counter
+from fluid.inspection.trace import Traced
 
 _LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")
 
@@ -57,12 +57,12 @@ class Part:
     steps: int | None = None
 
     def cost(self, counter: Counter) -> Cost:
-        """What its own equations cost in one run of the program."""
+        """Return the cost of the equations of this part, without parts inside, in one run of the program."""
         counted = (counter.cost(p.equations).times(p.times)._replace(partial=p.partial) for p in self.pieces)
         return sum(counted, Cost())
 
     def walk(self, depth: int = 0) -> Iterator[tuple["Part", int]]:
-        """The part and all those inside of it, with how deep they lie."""
+        """Iterate over the part and all parts inside, each with its depth."""
         yield self, depth
         for part in self.inside:
             yield from part.walk(depth + 1)
@@ -151,7 +151,7 @@ class _Level:
             self._own(part, own)
 
     def rest(self, targets: Iterable[Any], foreign: bool) -> None:
-        """Give what is left behind the results to the lines that wrote it.
+        """Make parts of the equations behind `targets` that belong to no layer, one for each line of the user's.
 
         Args:
           targets: variables.
@@ -161,7 +161,7 @@ class _Level:
         self._add_lines(_runs(left if foreign else _sorted_out(left)[1]))
 
     def parts(self, arrays: Mapping[Any, str], results: set[Any]) -> list[Part]:
-        """The parts in order, complete.
+        """Return the complete parts, in the order of the program.
 
         Args:
           arrays: names of the parameters and states among the variables.
@@ -182,11 +182,11 @@ class _Level:
         return parts
 
     def unowned(self) -> list[Any]:
-        """The equations that belong to no part."""
+        """Return the equations that belong to no part."""
         return [e for e in self._jaxpr.eqns if id(e) not in self._found.owners]
 
     def _free(self, targets: Iterable[Any]) -> list[Any]:
-        """The equations behind variables that belong to no part yet, in order."""
+        """Return the equations behind variables that belong to no part yet, in order."""
         waiting = [v for v in targets if not is_literal(v)]
         found: dict[int, Any] = {}
         while waiting:
@@ -218,7 +218,7 @@ class _Level:
         return self._places.get(id(self._found.makers.get(_hashable(part.variable))), -1) + 0.5
 
     def _complete(self, part: Part, equations: list[Any], live: set[int], arrays: Mapping[Any, str]) -> None:
-        """Look into the loops of a part, and note what it reads and what is its own."""
+        """Take the loops of a part apart, and set the arrays that the part reads and its own equations."""
         own = []
         for equation in equations:
             if _holds_labels(equation):
@@ -229,7 +229,7 @@ class _Level:
         part.pieces.append(Piece([e for e in own if id(e) in live], self._times, self._partial))
 
     def _look_into(self, part: Part, equation: Any, used: bool, arrays: Mapping[Any, str]) -> None:
-        """Take the body of a loop apart; what belongs to none of the parts in it belongs to the part that loops."""
+        """Take the body of a loop apart; equations of no part inside belong to the part that loops."""
         found = self._found
         kind = equation.primitive.name
         for inner, inputs in _calls(equation):
@@ -264,7 +264,7 @@ def _give_unread(program: Program, parts: list[Part]) -> None:
 
 
 def _calls(equation: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """The functions that an equation calls, and the variables that it gives them."""
+    """Iterate over the functions that an equation calls, with the variables that they receive."""
     if equation.primitive.name != "while":
         for inner in inner_jaxprs(equation):
             yield inner, equation.invars
@@ -278,7 +278,7 @@ def _calls(equation: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Whether there are named values inside of an equation. Of branches only one runs, so they are not looked into."""
+    """Return whether an equation has named values inside. Branches count as having none: only one of them runs."""
     if equation.primitive.name == "cond":
         return False
     inside = [e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns]
@@ -286,7 +286,7 @@ def _holds_labels(equation: Any) -> bool:
 
 
 def _sorted_out(equations: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """The equations of layers, and those of operators."""
+    """Return the equations of layers, and the equations of operators."""
     layers: list[Any] = []
     operators: list[Any] = []
     for equation in equations:
@@ -295,12 +295,12 @@ def _sorted_out(equations: Iterable[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _runs(equations: Iterable[Any]) -> list[list[Any]]:
-    """The equations of one line, for each time that a line comes."""
+    """Return the runs of neighbouring equations that one line of the user's made."""
     return [list(run) for _, run in itertools.groupby(equations, user_line)]
 
 
 def _is_operator(equation: Any) -> bool:
-    """Whether the user's own code computes here, rather than a layer."""
+    """Return whether the user's own code made an equation, rather than a layer."""
     files = [frame.file_name for frame in frames(equation)]
     within = list(itertools.takewhile(is_library, files))
     if len(within) == len(files) or any(file.startswith(_LAYERS) for file in within):
@@ -310,7 +310,7 @@ def _is_operator(equation: Any) -> bool:
 
 
 def _operation(equation: Any) -> str:
-    """The name of an operation, or of the function that is called."""
+    """Return the name of an operation, or of the function that an equation calls."""
     kind = equation.primitive.name
     return str(equation.params.get("name", kind)).strip("_") if kind in ("jit", "pjit") else kind
 
@@ -322,5 +322,5 @@ def _lengths(value: Any) -> list[Any]:
 
 
 def _hashable(variable: Any) -> Any:
-    """A variable; None for a constant, which has no maker."""
+    """Return a variable, or None for a constant, which no equation computes."""
     return None if variable is None or is_literal(variable) else variable

@@ -1,4 +1,4 @@
-"""The programs of whatever somebody wants to look at, and their layers."""
+"""The programs of a Trainer, Session or function, taken apart into layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ import jax.numpy as jnp
 from fluid import errors
 from fluid.core import TRAIN, Program, data_of
 from fluid.core.equations import live_equations
-from fluid.looking.cost import Cost, Counter
-from fluid.looking.dimensions import Shape, shapes_of
-from fluid.looking.parts import Partition, partition
-from fluid.looking.trace import Sizes, stand_ins, trace
+from fluid.inspection.cost import Cost, Counter
+from fluid.inspection.dimensions import Shape, shapes_of
+from fluid.inspection.parts import Partition, partition
+from fluid.inspection.trace import Sizes, stand_ins, trace
 from fluid.runtime import Request, Session
 from fluid.runtime.step import Constants, Step, TrainingState
 from fluid.runtime.update_rules import Rule, rules_of
 
 
 @dataclass(frozen=True)
-class Looked:
+class Inspected:
     """A program, taken apart.
 
     Attributes:
@@ -40,7 +40,7 @@ class Looked:
     shapes: Sequence[Shape]
 
 
-def look(target: Any, sizes: Sizes) -> list[Looked]:
+def inspect(target: Any, sizes: Sizes) -> list[Inspected]:
     """Take the programs of a target apart.
 
     Args:
@@ -56,14 +56,14 @@ def look(target: Any, sizes: Sizes) -> list[Looked]:
         parts = partition(program, traced)
         outputs = [data_of(v) for v in traced.applied.outputs]
         shapes = shapes_of(program, parts.parts)
-        found.append(Looked(program, rules, parts, outputs, traced.applied.losses, shapes))
+        found.append(Inspected(program, rules, parts, outputs, traced.applied.losses, shapes))
     return found
 
 
-def step_cost(looked: Looked, sizes: Sizes, counter: Counter) -> Cost | None:
-    """What one training step of a program costs; None when it minimises nothing."""
-    program = looked.program
-    rules = looked.rules
+def step_cost(inspected: Inspected, sizes: Sizes, counter: Counter) -> Cost | None:
+    """Return the cost of one training step of a program, or None for a program that minimises nothing."""
+    program = inspected.program
+    rules = inspected.rules
     if not rules:
         return None
     step = Step(program, rules, Request(TRAIN, None, tuple(program.feeds)))

@@ -1,17 +1,17 @@
-"""Which dimensions of a program's values follow the batch, and which the number of steps."""
+"""Shapes of a program's values, with "batch" and "time" for the dimensions that follow these."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fluid.core import Program
-from fluid.looking.parts import Part, partition
-from fluid.looking.trace import STEPS, Sizes, trace
+from fluid.inspection.parts import Part, partition
+from fluid.inspection.trace import STEPS, Sizes, trace
 
 Dimension = int | str
 
 
 class Shape(NamedTuple):
-    """What is known of the result of a part, with "batch" and "time" for what follows those.
+    """The dtype and shape of the result of a part, with "batch" and "time" for the dimensions that follow these.
 
     Attributes:
       dtype: of the result; empty when there is none.
@@ -25,7 +25,7 @@ class Shape(NamedTuple):
 
 
 def shapes_of(program: Program, parts: Sequence[Part]) -> list[Shape]:
-    """The shape of each part of a program, with those inside of parts.
+    """Return the shape of each part of a program, and of the parts inside loops.
 
     The program is traced for several sizes: what grows with one of them follows it. A program that works for one size
     only is legal; its dimensions are the numbers that they are.
@@ -46,7 +46,7 @@ def shapes_of(program: Program, parts: Sequence[Part]) -> list[Shape]:
 
 
 def _free(program: Program) -> dict[str, str]:
-    """The sizes that data of a program has, and what they are called."""
+    """Return the names that shapes show for the free sizes of a program's data."""
     level = max(spec.lod_level for spec in program.feeds.values())
     steps: tuple[dict[str, str], ...] = ({}, {"inner": "time"}, {"outer": "outer", "inner": "inner"})
     return {"batch": "batch", **steps[level]}
@@ -75,7 +75,7 @@ def _compared(known: Shape, first: Shape, grown: Mapping[str, Shape]) -> Shape:
 
 
 def _dimension(first: Dimension, grown: Mapping[str, Dimension | None]) -> Dimension:
-    """A dimension as text, from what it is for data of one size, and of twice that size in one respect each."""
+    """Return a dimension as text, from its value for data of one size, and for data where one size each is doubled."""
     assert isinstance(first, int)
     moved = {name: size - first for name, size in grown.items() if isinstance(size, int) and size != first}
     if not moved:

@@ -8,10 +8,10 @@ from typing import Any
 
 from fluid import errors
 from fluid.formatting import html_table, scaled, text_table
-from fluid.looking.cost import Cost, Counter
-from fluid.looking.programs import look, step_cost
-from fluid.looking.rows import Row, rows_of, rows_of_calls
-from fluid.looking.trace import Sizes
+from fluid.inspection.cost import Cost, Counter
+from fluid.inspection.programs import inspect, step_cost
+from fluid.inspection.rows import Row, rows_of, rows_of_calls
+from fluid.inspection.trace import Sizes
 from fluid.naming import select
 
 _HEADER = ("layer", "output", "parameters", "size", "FLOPs", "moved", "line")
@@ -60,7 +60,7 @@ class Summary:
         self.step = dict(step)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON can hold it: `rows`, `totals`, and `programs` with what each costs."""
+        """Return the summary as JSON can hold it: `rows`, `totals`, and `programs` with their costs."""
         costs = {name: {"forward": cost._asdict(), "step": None} for name, cost in self.forward.items()}
         for name, cost in self.step.items():
             costs[name]["step"] = cost._asdict()
@@ -118,7 +118,7 @@ def summarize(target: Any, batch_size: int, time: int, layers: str | Sequence[st
                 f"summary({argument}={value!r}): expected a positive whole number, as in {argument}=16"
             )
     sizes = Sizes(batch_size, time, time)
-    programs = look(target, sizes)
+    programs = inspect(target, sizes)
     counter = Counter()
     rows = rows_of_calls(rows_of(programs, counter))
     forward = {p.program.name: _sum(r for r in rows if r.program == p.program.name) for p in programs}

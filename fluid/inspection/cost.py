@@ -1,4 +1,4 @@
-"""What equations cost, as XLA counts it."""
+"""The cost of equations, as XLA counts it."""
 
 import functools
 import re
@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 class Cost(NamedTuple):
-    """What running equations once costs.
+    """The cost of running equations once.
 
     Attributes:
       flops: floating-point and integer operations; a multiplication and an addition are two. Functions such as `exp`
@@ -36,19 +36,19 @@ class Cost(NamedTuple):
         return Cost(self.flops + other.flops, self.bytes + other.bytes, self.partial or other.partial)
 
     def times(self, count: int) -> "Cost":
-        """What it costs to run them so many times."""
+        """Return the cost of `count` runs."""
         return Cost(self.flops * count, self.bytes * count, self.partial)
 
 
 class Counter:
-    """Has XLA count what equations cost; the same equations are counted once."""
+    """A cache around the cost analysis of XLA: equal equations are analysed once."""
 
     def __init__(self) -> None:
         self._known: dict[str, Cost] = {}
         self._empty = jax.make_jaxpr(lambda: ())().jaxpr
 
     def cost(self, equations: Iterable[Any]) -> Cost:
-        """What some of the equations of one function cost.
+        """Return the cost of some equations of one function.
 
         XLA counts a loop as one step, so loops are counted here: their steps times what XLA counts of their bodies.
         """
@@ -72,7 +72,7 @@ class Counter:
         return total._replace(partial=True) if kind == "while" else total
 
     def _counted(self, equations: Sequence[Any]) -> Cost:
-        """What XLA counts of equations without loops."""
+        """Return the cost of equations without loops, as XLA counts it."""
         made = {variable for equation in equations for variable in equation.outvars}
         read = {v: None for e in equations for v in e.invars if not is_literal(v)}
         inputs = [v for v in read if v not in made]

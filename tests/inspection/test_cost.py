@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from looking import nets
+from inspection import nets
 
 import fluid
 from fluid import layers
 from fluid.core.equations import live_equations
-from fluid.looking.cost import Counter
+from fluid.inspection.cost import Counter
 
 
 def cost(function, *arguments):

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import linen
+from inspection import nets
 from layers.table import ROWS
-from looking import nets
 
 import fluid
 from fluid import layers
 from fluid.core.equations import live_equations
-from fluid.looking.parts import partition
-from fluid.looking.trace import Sizes, trace
+from fluid.inspection.parts import partition
+from fluid.inspection.trace import Sizes, trace
 
 
 def rows(function, **options):
