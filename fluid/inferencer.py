@@ -69,8 +69,6 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
       entry: which entry point of an exported model that has several.
       checkpoint: the `checkpoint_dir` of a Trainer, also an address, instead of a file: the parameters of its newest
         checkpoint that is whole.
-      strict: False takes arrays that have the right names and shapes although they seem to belong to other layers, as
-        after the program was written anew, and logs them. Parameters must not be missing in any case.
       url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
         that is above: "http://host:8000", or of one of its models, "http://host:8000/v2/models/digits".
       token: what that server asks for, or None.
@@ -151,7 +149,6 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         entry: str | None = None,
         *,
         checkpoint: PathLike | None = None,
-        strict: bool = True,
         url: str | None = None,
         token: str | None = None,
         seed: int | None = None,
@@ -162,7 +159,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         self.remote = None
         if url is not None:
             others = (infer_func, param_path, params, place, precision, buckets, rename, entry, checkpoint, shardings)
-            if parallel or not strict or any(given is not None for given in others):
+            if parallel or any(given is not None for given in others):
                 raise errors.ArgumentTypeError(
                     'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
                 )
@@ -185,7 +182,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             infer_func = saved
             params = saved.params
         if infer_func is None:
-            refused = (precision, rename, parallel, shardings, not strict)
+            refused = (precision, rename, parallel, shardings)
             self.session = Session(_exported(param_path, entry, place, refused), place=place)
         elif (
             found := ensemble_session(params, infer_func, place, precision, (rename, parallel, shardings))
@@ -197,11 +194,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             )
             given: Any = param_path if params is None else params
             source = source_of(given) if checkpoint is None else newest_checkpoint(checkpoint)
-            report = self.session._take_params(
-                source.renamed(rename), allow_extra=True, strict=strict, advice=RENAME_THEM
-            )
-            if report.doubtful:
-                report.tell()
+            self.session._take_params(source.renamed(rename), allow_extra=True, advice=RENAME_THEM)
         self.program = next(iter(self.session.programs.values()))
         if seed is not None:
             self.seeds.of("Inferencer", self.program, seed)
@@ -416,7 +409,7 @@ def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]
     if path is None or any(given not in (None, False) for given in refused):
         raise errors.ArgumentTypeError(
             "without infer_func, an Inferencer runs an exported model as it is, on one device, "
-            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, strict=, parallel= and shardings= '
+            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, parallel= and shardings= '
             "belong to a function, precision= and rename= to save_inference_model"
         )
     from fluid import artifact  # not everybody needs it

@@ -33,7 +33,6 @@ class Source:
     Attributes:
       specs: what is fed, by name: feeds, and named values that are replaced.
       arrays: the parameters and states that the results depend on, ParameterSpec by name.
-      origins: where those with automatic names come from, by name.
       orders: in which order of its elements a CPU computes with one of them, by name, where it is another one.
       outputs: the results.
       random: whether they depend on a random key.
@@ -50,7 +49,6 @@ class Source:
         # Which feeds the results need is found below. Until then the function ends after the last requested value.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
-        self.origins = program.origins
         self.orders = program.orders
         stand_ins = self._stand_ins(_BATCHES[0])
         needed = self._needed(stand_ins)
