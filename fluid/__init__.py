@@ -8,5 +8,5 @@ from fluid import layers, lazy, missing  # noqa: F401
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = lazy.attach(
-    __name__, otherwise=missing.of_fluid, above=["inferencer", "lr", "session", "static", "storage"]
+    __name__, otherwise=missing.of_fluid, above=["inferencer", "lr", "runtime", "static", "storage"]
 )

@@ -36,7 +36,7 @@ LAYERS = [
     ["adapters", "assigning", "functional", "no_effect", "weight_norm"],
     ["base"],
     ["checks", "looked_up"],
-    ["data", "embedding", "fc", "module", "own", "py_func"],
+    ["data", "embedding", "fc", "learning_rate_scheduler", "module", "own", "py_func"],
     ["tensor", "activation"],
     ["sequence"],
     ["image"],
@@ -55,7 +55,7 @@ NEVER = {room: {"layers", "nets"} for room in ("runtime", "trainer", "handlers",
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
 ENGINES = {"optax": {"lazy"}, "orbax": {"storage", "runtime", "trainer"}}
 # Python itself and what comes with every installation; all else is imported inside a function, on use.
-EVERYWHERE = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy", "optax", "fluid"}
+EVERYWHERE = {*sys.stdlib_module_names, "jax", "jaxlib", "lazy_loader", "numpy", "optax", "fluid"}
 
 TIER = {room: number for number, rooms in enumerate(TIERS) for room in rooms}
 LAYER_TIER = {family: number for number, families in enumerate(LAYERS) for family in families}
