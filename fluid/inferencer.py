@@ -2,14 +2,14 @@
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, fitting, not_copied
 from fluid.distributed import group
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import KnownAttributes
 from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
 from fluid.reader import data_sets
@@ -38,12 +38,10 @@ from fluid.runtime.seeds import Draw, Seeds
 from fluid.storage import RENAME_THEM, PathLike, Rename, newest_checkpoint, source_of
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
-_PLACE = 'fluid.Inferencer(infer_func, param_path, place="gpu:0")'
-_LOAD = "fluid.Inferencer(infer_func, params=arrays), or inferencer.session.load_params(source)"
 _ANSWERS = 8  # so many shapes are answered with the least Python
 
 
-class Inferencer(ShowsProgram, SpelledElsewhere):
+class Inferencer(ShowsProgram, KnownAttributes):
     """Computes the outputs of a program function, or of an exported model, from data, in test mode.
 
     Batches are padded to the next power of two, so that many batch sizes need few compilations, and outputs are cut
@@ -107,33 +105,6 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         'make one in each process of a file: trainer.save_inference_model("net.fluid"), then '
         'fluid.Inferencer(param_path="net.fluid")',
     )
-    _spelled: ClassVar = {
-        "cpu": _PLACE,
-        "cuda": _PLACE,
-        "eval": "inferencer.infer(feed), which runs in test mode",
-        "evaluate": "fluid.Trainer(train_program, optimizer).test(reader), of a program that returns a loss",
-        "fit": "fluid.Trainer(train_program, optimizer).train(reader, num_epochs=10)",
-        "forward": "inferencer.infer(feed)",
-        "load": _LOAD,
-        "load_params": _LOAD,
-        "load_state_dict": _LOAD,
-        "load_weights": _LOAD,
-        "model": "inferencer.program",
-        "params": "inferencer.session.params(), a dict of arrays by name",
-        "parameters": "inferencer.session.params(), a dict of arrays by name",
-        "place": "inferencer.session.place, or " + _PLACE,
-        "predict_on_batch": "inferencer.infer(feed)",
-        "run": "inferencer.infer(feed)",
-        "save": "fluid.io.save_inference_model(path, infer_func, params)",
-        "save_params": "fluid.io.save_params(inferencer.session, path)",
-        "state_dict": "inferencer.session.params(), a dict of arrays by name",
-        "summary": "fluid.summary(inferencer.program)",
-        "test": "fluid.Trainer(train_program, optimizer).test(reader), of a program that returns a loss",
-        "to": _PLACE,
-        "train": "fluid.Trainer(train_program, optimizer).train(reader)",
-        "transform": "inferencer.infer(feed)",
-        "weights": "inferencer.session.params(), a dict of arrays by name",
-    }
 
     @fitting("fluid.Inferencer")
     def __init__(

@@ -8,7 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import Program
-from fluid.missing import of_io as __getattr__  # noqa: F401
+from fluid.name_hints import of_io as __getattr__  # noqa: F401
 from fluid.naming import select
 from fluid.paths import local_path
 from fluid.storage import (

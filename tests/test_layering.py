@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 # Lowest first. A room is a module or package of fluid; those that share a tier do not know each other.
 TIERS = [
     ["errors", "lazy", "formatting", "host_random", "protobuf"],
-    ["naming", "missing", "paths"],
+    ["naming", "name_hints", "paths"],
     ["core"],
     ["lod_tensor", "place", "distributed", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
@@ -47,7 +47,7 @@ LAYERS = [
 ]
 # Stricter than the tiers: these rooms use at most the rooms named here ...
 ONLY = {
-    "reader": {"errors", "core", "missing", "protobuf"},
+    "reader": {"errors", "core", "name_hints", "protobuf"},
     "parallel": {"errors", "naming", "core", "place", "param_attr"},
 }
 # ... and these never use what lies below them.

@@ -47,7 +47,7 @@ from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_o
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
 from fluid.formatting import counted, described, html_table
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import KnownAttributes
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class Applied:
     rates: list[Any] = field(default_factory=list)
 
 
-class Program(SpelledElsewhere):
+class Program(KnownAttributes):
     """A program function, discovered: its feeds, parameters, states, outputs and named values.
 
     Args:
