@@ -46,6 +46,14 @@ def step_by_fluid(net: str, path: str, reading: float = 0.0) -> float:
     return imported
 
 
+def step_drawn_by_jax(net: str, path: str) -> float:
+    """The step of fluid, where `jax.random` draws the initial values on the device."""
+    from fluid import host_random
+
+    host_random.key_data = host_random.threefry.key_data = lambda key: None
+    return step_by_fluid(net, path)
+
+
 def answer_by_fluid(net: str, path: str) -> float:
     import by_fluid
 
@@ -90,6 +98,7 @@ WORK = {
     ("fluid", "step"): step_by_fluid,
     ("fluid", "late step"): functools.partial(step_by_fluid, reading=READING),
     ("fluid", "answer"): answer_by_fluid,
+    ("drawn by jax", "step"): step_drawn_by_jax,
     ("hand", "step"): step_by_hand,
     ("hand", "late step"): functools.partial(step_by_hand, reading=READING),
     ("hand", "answer"): answer_by_hand,

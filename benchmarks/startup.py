@@ -71,16 +71,18 @@ def encoder(buckets: str, source: str | None = None) -> float:
         return process("ragged_encoder.py", buckets, folder=f"{place}/fluid", source=source)[0]
 
 
-def alone(net: str, rounds: int) -> list[Row]:
-    """The first step of one net with nothing compiled, by itself: more starts in less time."""
+def alone(net: str, rounds: int, beside: str = "hand") -> list[Row]:
+    """The first step of one net with nothing compiled, by itself, beside another peer: more starts in less time."""
 
     def start(peer: str) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as place:
-            return reached(peer, net, "step", f"{place}/parameters.npz", folder=f"{place}/{peer}")
+            return reached(
+                peer, net, "step", f"{place}/parameters.npz", folder=f"{place}/fluid" if peer != "hand" else place
+            )
 
-    found = interleave({peer: functools.partial(start, peer) for peer in ("fluid", "hand")}, rounds)
+    found = interleave({"fluid": functools.partial(start, "fluid"), "hand": functools.partial(start, beside)}, rounds)
     numbers = {clock: {peer: [each[clock] for each in all_] for peer, all_ in found.items()} for clock in CLOCKS}
-    title = f"to the first step, {net}, empty cache"
+    title = f"to the first step, {net}, empty cache{'' if beside == 'hand' else f', beside {beside}'}"
     return [Row(f"{title}, {clock}, by itself", "s", each, higher_is_better=False) for clock, each in numbers.items()]
 
 
@@ -103,5 +105,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="The first step of a net with nothing compiled, by itself.")
     parser.add_argument("net", choices=["digits", "lenet"])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--beside", choices=["hand", "drawn by jax"], default="hand")
     arguments = parser.parse_args()
-    print(table(alone(arguments.net, arguments.rounds)))
+    print(table(alone(arguments.net, arguments.rounds, arguments.beside)))

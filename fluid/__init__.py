@@ -3,10 +3,10 @@
 Layers are loaded here, the rest on use. `__init__.pyi` says which file each name comes from.
 """
 
-from fluid import layers, lazy, missing  # noqa: F401
+from fluid import layers, lazy, name_hints  # noqa: F401
 
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = lazy.attach(
-    __name__, otherwise=missing.of_fluid, above=["inferencer", "lr", "session", "static", "storage"]
+    __name__, otherwise=name_hints.of_fluid, above=["inferencer", "lr", "runtime", "static", "storage"]
 )

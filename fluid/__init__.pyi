@@ -1,6 +1,6 @@
 """What each name of `fluid` is; those that `__init__.py` does not load are loaded when they are first used."""
 
-from fluid import (
+from . import (
     clip,
     contrib,
     core,
@@ -19,23 +19,23 @@ from fluid import (
     trainer,
     unique_name,
 )
-from fluid.core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope, shared
-from fluid.inferencer import Inferencer
-from fluid.input import data, embedding, one_hot
-from fluid.inspection import draw, summary
-from fluid.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
-from fluid.metrics import average
-from fluid.online import OnlineTrainer
-from fluid.param_attr import ParamAttr, WeightNormParamAttr
-from fluid.place import CPUPlace, CUDAPlace, Mesh
-from fluid.planning import plan
-from fluid.population import Population
-from fluid.reader import DataFeeder, batch
-from fluid.remote import RemoteTrainer
-from fluid.runtime import Results, Session, TrainingStep
-from fluid.runtime.compilation_cache import set_compilation_cache
-from fluid.serving import serve
-from fluid.trainer import (
+from .core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope, shared
+from .inferencer import Inferencer
+from .input import data, embedding, one_hot
+from .inspection import draw, summary
+from .lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
+from .metrics import average
+from .online import OnlineTrainer
+from .param_attr import ParamAttr, WeightNormParamAttr
+from .place import CPUPlace, CUDAPlace, Mesh
+from .planning import plan
+from .population import Population
+from .reader import DataFeeder, batch
+from .remote import RemoteTrainer
+from .runtime import Results, Session, TrainingStep
+from .runtime.compilation_cache import set_compilation_cache
+from .serving import serve
+from .trainer import (
     BeginEpochEvent,
     BeginStepEvent,
     BeginTrainEvent,
@@ -53,7 +53,7 @@ from fluid.trainer import (
     TrainingProgram,
     train,
 )
-from fluid.tuning import find_learning_rate
+from .tuning import find_learning_rate
 
 __version__: str
 

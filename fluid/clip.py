@@ -10,7 +10,7 @@ import jax
 
 from fluid import core, errors
 from fluid.lazy import optax
-from fluid.missing import of_clip as __getattr__  # noqa: F401
+from fluid.name_hints import of_clip as __getattr__  # noqa: F401
 
 # Whether the gradient of a parameter is clipped; None clips all.
 NeedClip = Callable[[core.Parameter], bool] | None

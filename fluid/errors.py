@@ -30,7 +30,7 @@ and the call that would have worked.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -171,24 +171,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"Known names: {shown}{', ...' if len(names) > 12 else ''}."
 
 
-def missing_name(owner: str, name: str, known: Iterable[str], instead: Mapping[str, str]) -> MissingNameError:
-    """The error for a name that a module or an object does not have.
+def missing_name(owner: str, name: str, known: Iterable[str], advice: str = "") -> MissingNameError:
+    """Return the error for a name that a module or an object does not have.
 
     Args:
       owner: whose name it would be, such as "module 'fluid.layers'".
       name: what was asked for.
       known: the names there are.
-      instead: for names that other libraries have, or that earlier versions of Fluid had, what takes their place.
+      advice: what to use instead; empty for the nearest of the names there are.
 
     Example:
-      >>> raise missing_name("module 'fluid.layers'", "Dense", ["fc"], {"Dense": "layers.fc(x, size=10)"})
+      >>> raise missing_name("module 'fluid.layers'", "Dense", ["fc"], "use layers.fc(x, size=10)")
       Traceback (most recent call last):
         ...
       fluid.errors.MissingNameError: module 'fluid.layers' has no attribute 'Dense'; use layers.fc(x, size=10)
     """
-    advice = f"; use {instead[name]}" if name in instead else ""
     names = list(known)
     same = [known for known in names if _plain(known) == _plain(name)]
+    advice = advice and f"; {advice}"
     if not advice and (close := same or difflib.get_close_matches(name, names, n=1, cutoff=0.6)):
         advice = f". Did you mean {close[0]!r}?"
     return MissingNameError(f"{owner} has no attribute {name!r}{advice}", name=name)

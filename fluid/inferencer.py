@@ -2,14 +2,14 @@
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, fitting, not_copied
 from fluid.distributed import group
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import KnownAttributes
 from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
 from fluid.reader import data_sets
@@ -38,11 +38,9 @@ from fluid.runtime.seeds import Draw, Seeds
 from fluid.storage import RENAME_THEM, PathLike, Rename, newest_checkpoint, source_of
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
-_PLACE = 'fluid.Inferencer(infer_func, param_path, place="gpu:0")'
-_LOAD = "fluid.Inferencer(infer_func, params=arrays), or inferencer.session.load_params(source)"
 
 
-class Inferencer(ShowsProgram, SpelledElsewhere):
+class Inferencer(ShowsProgram, KnownAttributes):
     """Computes the outputs of a program function, or of an exported model, from data, in test mode.
 
     Batches are padded to the next power of two, so that many batch sizes need few compilations, and outputs are cut
@@ -68,8 +66,6 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
       entry: which entry point of an exported model that has several.
       checkpoint: the `checkpoint_dir` of a Trainer, also an address, instead of a file: the parameters of its newest
         checkpoint that is whole.
-      strict: False takes arrays that have the right names and shapes although they seem to belong to other layers, as
-        after the program was written anew, and logs them. Parameters must not be missing in any case.
       url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
         that is above: "http://host:8000", or of one of its models, "http://host:8000/v2/models/digits".
       token: what that server asks for, or None.
@@ -108,33 +104,6 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         'make one in each process of a file: trainer.save_inference_model("net.fluid"), then '
         'fluid.Inferencer(param_path="net.fluid")',
     )
-    _spelled: ClassVar = {
-        "cpu": _PLACE,
-        "cuda": _PLACE,
-        "eval": "inferencer.infer(feed), which runs in test mode",
-        "evaluate": "fluid.Trainer(train_program, optimizer).test(reader), of a program that returns a loss",
-        "fit": "fluid.Trainer(train_program, optimizer).train(reader, num_epochs=10)",
-        "forward": "inferencer.infer(feed)",
-        "load": _LOAD,
-        "load_params": _LOAD,
-        "load_state_dict": _LOAD,
-        "load_weights": _LOAD,
-        "model": "inferencer.program",
-        "params": "inferencer.session.params(), a dict of arrays by name",
-        "parameters": "inferencer.session.params(), a dict of arrays by name",
-        "place": "inferencer.session.place, or " + _PLACE,
-        "predict_on_batch": "inferencer.infer(feed)",
-        "run": "inferencer.infer(feed)",
-        "save": "fluid.io.save_inference_model(path, infer_func, params)",
-        "save_params": "fluid.io.save_params(inferencer.session, path)",
-        "state_dict": "inferencer.session.params(), a dict of arrays by name",
-        "summary": "fluid.summary(inferencer.program)",
-        "test": "fluid.Trainer(train_program, optimizer).test(reader), of a program that returns a loss",
-        "to": _PLACE,
-        "train": "fluid.Trainer(train_program, optimizer).train(reader)",
-        "transform": "inferencer.infer(feed)",
-        "weights": "inferencer.session.params(), a dict of arrays by name",
-    }
 
     @fitting("fluid.Inferencer")
     def __init__(
@@ -150,7 +119,6 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         entry: str | None = None,
         *,
         checkpoint: PathLike | None = None,
-        strict: bool = True,
         url: str | None = None,
         token: str | None = None,
         seed: int | None = None,
@@ -161,7 +129,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         self.remote = None
         if url is not None:
             others = (infer_func, param_path, params, place, precision, buckets, rename, entry, checkpoint, shardings)
-            if parallel or not strict or any(given is not None for given in others):
+            if parallel or any(given is not None for given in others):
                 raise errors.ArgumentTypeError(
                     'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
                 )
@@ -184,7 +152,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             infer_func = saved
             params = saved.params
         if infer_func is None:
-            refused = (precision, rename, parallel, shardings, not strict)
+            refused = (precision, rename, parallel, shardings)
             self.session = Session(_exported(param_path, entry, place, refused), place=place)
         elif (
             found := ensemble_session(params, infer_func, place, precision, (rename, parallel, shardings))
@@ -196,11 +164,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             )
             given: Any = param_path if params is None else params
             source = source_of(given) if checkpoint is None else newest_checkpoint(checkpoint)
-            report = self.session._take_params(
-                source.renamed(rename), allow_extra=True, strict=strict, advice=RENAME_THEM
-            )
-            if report.doubtful:
-                report.tell()
+            self.session._take_params(source.renamed(rename), allow_extra=True, advice=RENAME_THEM)
         self.program = next(iter(self.session.programs.values()))
         if seed is not None:
             self.seeds.of("Inferencer", self.program, seed)
@@ -409,7 +373,7 @@ def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]
     if path is None or any(given not in (None, False) for given in refused):
         raise errors.ArgumentTypeError(
             "without infer_func, an Inferencer runs an exported model as it is, on one device, "
-            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, strict=, parallel= and shardings= '
+            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, parallel= and shardings= '
             "belong to a function, precision= and rename= to save_inference_model"
         )
     from fluid import artifact  # not everybody needs it

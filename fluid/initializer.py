@@ -18,7 +18,7 @@ from jax import lax
 
 from fluid import errors, host_random
 from fluid.core import default, doubt_setting, fitting, is_default, whole_number
-from fluid.missing import of_initializer as __getattr__  # noqa: F401
+from fluid.name_hints import of_initializer as __getattr__  # noqa: F401
 
 # How many elements are drawn at a time.
 _BLOCK = 1 << 20

@@ -8,7 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import Program
-from fluid.missing import of_io as __getattr__  # noqa: F401
+from fluid.name_hints import of_io as __getattr__  # noqa: F401
 from fluid.naming import select
 from fluid.paths import local_path
 from fluid.storage import (
@@ -101,7 +101,7 @@ def load_params(
 
     Raises:
       ParameterFileError: there is no such file, or it holds something else.
-      ParameterError: a name, shape, dtype or origin differs, or nothing would be taken; nothing is changed then.
+      ParameterError: a name, shape or dtype differs, or nothing would be taken; nothing is changed then.
       UnknownNameError: something to skip is neither in the file nor in the program.
 
     Example:
@@ -117,7 +117,6 @@ def load_params(
         skip,
         allow_missing=main_program is None or not strict,  # the file may hold some of them only
         allow_extra=main_program is not None or not strict,
-        strict=strict,
     )
     if not strict:
         report.tell(may_be_extra=main_program is not None)
@@ -214,7 +213,7 @@ def save_inference_model(
         results by rounding.
         `batch_sizes=(1, 2, 4, 8, 16, 32)` and `buckets=(4, 8, 16, 32, 64)`, a list or a dict of lists by feed: the
         sizes to export a program for that looks at sizes as numbers, and cannot leave them open.
-        `rename=` and `strict=`, see `load_params`; parameters must not be missing in any case.
+        `rename=`, see `load_params`.
 
     Raises:
       ArtifactError: the program cannot be exported, or the file cannot be written.

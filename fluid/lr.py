@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core import doubt_setting, is_positive, whole_number
-from fluid.missing import of_lr as __getattr__  # noqa: F401
+from fluid.name_hints import of_lr as __getattr__  # noqa: F401
 
 # From the number of updates done, an integer or an array of them, to the learning rate, float32 of the same shape.
 Schedule = Callable[[Any], Any]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core import fitting
-from fluid.missing import of_regularizer as __getattr__  # noqa: F401
+from fluid.name_hints import of_regularizer as __getattr__  # noqa: F401
 
 
 @fitting("fluid.regularizer.L2Decay")

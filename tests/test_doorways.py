@@ -11,7 +11,7 @@ import pytest
 
 import fluid
 from fluid import errors, layers
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import HINTS, KnownAttributes
 
 X = np.arange(24, dtype="float32").reshape(8, 3) / 24
 Y = X.sum(1, keepdims=True)
@@ -58,7 +58,7 @@ def test_an_inferencer_has_such_names_too(inferencer):
 
 @pytest.mark.parametrize("kind", [fluid.Trainer, fluid.Inferencer])
 def test_what_is_spelled_elsewhere_is_not_there_and_what_it_names_is(kind, trainer, inferencer):
-    for name, instead in kind._spelled.items():
+    for name, instead in HINTS[kind.__name__].items():
         assert not hasattr(kind, name)
         for of, attribute in re.findall(r"\b(trainer|inferencer|fluid(?:\.\w+)*)\.(\w+)", instead):
             where = {"trainer": trainer, "inferencer": inferencer}.get(of) or eval(of, {"fluid": fluid})
@@ -71,7 +71,7 @@ def test_other_names_are_as_always(trainer):
     assert error.value.name == "trian"
     assert not hasattr(trainer, "__array__") and getattr(trainer, "_nothing", 3) == 3
 
-    class Failing(SpelledElsewhere):
+    class Failing(KnownAttributes):
         @property
         def value(self):
             return self.nothing
@@ -81,14 +81,14 @@ def test_other_names_are_as_always(trainer):
 
 
 def test_copy_and_pickle_do_as_always():
-    class Plain(SpelledElsewhere):
-        _spelled = {"load": "read()"}
+    class Plain(KnownAttributes):
+        pass
 
     assert copy.copy(Plain()).__dict__ == copy.deepcopy(Plain()).__dict__ == {}
     assert pickle.loads(pickle.dumps(Pickled(3))).value == 3
 
 
-class Pickled(SpelledElsewhere):
+class Pickled(KnownAttributes):
     def __init__(self, value):
         self.value = value
 
@@ -161,4 +161,4 @@ def test_what_is_no_handler_is_refused(trainer, handlers):
 
 def test_a_trainer_shows_only_names_that_are_there(trainer):
     there = {name for name, _ in inspect.getmembers(trainer)}
-    assert set(fluid.Trainer._spelled) & there == {"program"}  # which a Trainer of several does not have
+    assert set(HINTS["Trainer"].keys()) & there == {"program"}  # which a Trainer of several does not have

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 # Lowest first. A room is a module or package of fluid; those that share a tier do not know each other.
 TIERS = [
     ["errors", "lazy", "formatting", "host_random", "protobuf"],
-    ["naming", "missing", "paths"],
+    ["naming", "name_hints", "paths"],
     ["core"],
     ["lod_tensor", "place", "distributed", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
@@ -36,7 +36,7 @@ LAYERS = [
     ["adapters", "assigning", "functional", "no_effect", "weight_norm"],
     ["base"],
     ["checks", "looked_up"],
-    ["data", "embedding", "fc", "module", "own", "py_func"],
+    ["data", "embedding", "fc", "learning_rate_scheduler", "module", "own", "py_func"],
     ["tensor", "activation"],
     ["sequence"],
     ["image"],
@@ -47,7 +47,7 @@ LAYERS = [
 ]
 # Stricter than the tiers: these rooms use at most the rooms named here ...
 ONLY = {
-    "reader": {"errors", "core", "missing", "protobuf"},
+    "reader": {"errors", "core", "name_hints", "protobuf"},
     "parallel": {"errors", "naming", "core", "place", "param_attr"},
 }
 # ... and these never use what lies below them.
@@ -55,7 +55,7 @@ NEVER = {room: {"layers", "nets"} for room in ("runtime", "trainer", "handlers",
 # Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
 ENGINES = {"optax": {"lazy"}, "orbax": {"storage", "runtime", "trainer"}}
 # Python itself and what comes with every installation; all else is imported inside a function, on use.
-EVERYWHERE = {*sys.stdlib_module_names, "jax", "jaxlib", "numpy", "optax", "fluid"}
+EVERYWHERE = {*sys.stdlib_module_names, "jax", "jaxlib", "lazy_loader", "numpy", "optax", "fluid"}
 
 TIER = {room: number for number, rooms in enumerate(TIERS) for room in rooms}
 LAYER_TIER = {family: number for number, families in enumerate(LAYERS) for family in families}

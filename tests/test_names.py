@@ -11,7 +11,7 @@ import pytest
 
 import fluid
 from fluid import errors, layers
-from fluid.missing import SpelledElsewhere, arguments
+from fluid.name_hints import HINTS, KnownAttributes, arguments
 
 X = np.arange(24, dtype="float32").reshape(8, 3) / 24
 Y = X.sum(1, keepdims=True)
@@ -86,7 +86,7 @@ def test_what_the_hints_of_attributes_name_is_there(trainer):
     found = {"trainer": trainer, "session": trainer.session, "history": trainer.history, "metric": fluid.metrics.Auc()}
     found["inferencer"] = fluid.Inferencer(infer_func, params=trainer.params)
     for kind in (type(trainer), fluid.Inferencer, fluid.Session, fluid.History, fluid.metrics.MetricBase):
-        for name, hint in (*kind._spelled.items(), *kind._set_by.items()):
+        for name, hint in (*HINTS[kind.__name__].items(), *kind._set_by.items()):
             for of, path in re.findall(r"\b(trainer|session|history|metric|inferencer|fluid)\.([\w.]*\w)", hint):
                 value = found.get(of, fluid)
                 for part in path.split("."):
@@ -296,7 +296,7 @@ def test_modules_that_are_called():
 
 
 def test_a_subclass_of_fluid_outside_of_it_is_free():
-    class Mine(SpelledElsewhere):
+    class Mine(KnownAttributes):
         pass
 
     mine = Mine()

@@ -15,7 +15,7 @@ from fluid.artifact.halving import stored_half
 from fluid.artifact.signature import Computation, Entry, Function
 from fluid.artifact.sizes import BATCH_SIZES, STEPS, checked_sizes
 from fluid.artifact.source import Source, key_data
-from fluid.core import Program
+from fluid.core import Program, creation_sites
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import spoilt, warn_of_spoilt
 from fluid.storage import RENAME_THEM, PathLike, Rename, choose, source_of
@@ -54,7 +54,6 @@ def save(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     buckets: Any = STEPS,
     rename: Rename = None,
-    strict: bool = True,
 ) -> None:
     """Export programs with their parameters; see `fluid.io.save_inference_model`."""
     several = isinstance(program_func, Mapping)
@@ -64,7 +63,7 @@ def save(
         name: Source(_program(function, precision), _of(feed, name, several), _of(fetch, name, several))
         for name, function in functions.items()
     }
-    points = _with_arrays(sources, params, rename, strict)
+    points = _with_arrays(sources, params, rename)
     if names := sorted({n for point in points.values() for n in spoilt(point.source.arrays, point.arrays)}):
         warn_of_spoilt("save_inference_model", names)
     if fold_batch_norm:
@@ -84,14 +83,14 @@ def settings() -> dict[str, Any]:
 
 
 def _with_arrays(
-    sources: Mapping[str, Source], params: Mapping[str, Any] | PathLike, rename: Rename, strict: bool
+    sources: Mapping[str, Source], params: Mapping[str, Any] | PathLike, rename: Rename
 ) -> dict[str, _EntryPoint]:
     """Entry points with the arrays that they need."""
     found = source_of(params).renamed(rename)
     points = {}
     for name, source in sources.items():
         wanted = {n: (spec.shape, spec.dtype) for n, spec in source.arrays.items()}
-        report = choose(found, wanted, source.origins, allow_extra=True, allow_doubtful=not strict, advice=RENAME_THEM)
+        report = choose(found, wanted, sites=creation_sites(source.arrays), allow_extra=True, advice=RENAME_THEM)
         points[name] = _EntryPoint(source, source, {n: found.arrays[n] for n in report.taken})
     return points
 

@@ -33,7 +33,6 @@ class Source:
     Attributes:
       specs: what is fed, by name: feeds, and named values that are replaced.
       arrays: the parameters and states that the results depend on, ParameterSpec by name.
-      origins: where those with automatic names come from, by name.
       outputs: the results.
       random: whether they depend on a random key.
 
@@ -49,7 +48,6 @@ class Source:
         # Which feeds the results need is found below. Until then the function ends after the last requested value.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
-        self.origins = program.origins
         stand_ins = self._stand_ins(_BATCHES[0])
         needed = self._needed(stand_ins)
         needed["feeds"] |= self._needed_for_sizes(needed["feeds"], stand_ins)

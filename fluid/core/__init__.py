@@ -37,6 +37,7 @@ from fluid.core.frame import (
     Frame,
     ParameterSpec,
     SharedFunction,
+    creation_sites,
     current_frame,
     is_library,
     present_frame,
@@ -48,7 +49,6 @@ from fluid.core.frame import (
 )
 from fluid.core.lod import LoDTensor
 from fluid.core.nested import NestedSequenceBatch, Value, data_of, stand_in
-from fluid.core.origins import Origin
 from fluid.core.program import Applied, Minimize, Program, warn_of_adversaries, warn_of_unused_layers
 from fluid.core.reduction import Part, Reduced, Reduction
 from fluid.core.scopes import NameScope, Scope, Shared, check_same_nets, name_scope, own_array, shared
@@ -106,7 +106,6 @@ __all__ = [
     "Minimize",
     "NameScope",
     "NestedSequenceBatch",
-    "Origin",
     "Parameter",
     "ParameterSpec",
     "Part",
@@ -129,6 +128,7 @@ __all__ = [
     "clip_parameters",
     "create_parameter",
     "create_state",
+    "creation_sites",
     "check_switches",
     "current_frame",
     "data_of",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import jax
 import numpy as np
 
-from fluid import errors, missing
+from fluid import errors, name_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -187,7 +187,7 @@ def explain_frozen(kind: Any, name: str) -> None:
         except dataclasses.FrozenInstanceError:
             fields = [field.name for field in dataclasses.fields(self)]
             if attribute not in fields:
-                raise errors.missing_name(f"{type(self).__name__!r} object", attribute, fields, {}) from None
+                raise errors.missing_name(f"{type(self).__name__!r} object", attribute, fields) from None
             how = getattr(kind, "_set_by", {}).get(attribute, "")
             raise errors.MissingNameError(
                 f"{attribute!r} of a {name} is fixed once it is made; make another one, "
@@ -222,7 +222,7 @@ def misfit_of(
     advice = ""
     if unknown is not None:
         reason = f"got an unexpected keyword argument {unknown!r}"  # rather than what is missing because of it
-        advice = missing.argument_advice(name, unknown, taken)
+        advice = name_hints.argument_advice(name, unknown, taken)
     shown = ", ".join(n if p.default is p.empty else f"{n}={_shown(p.default)}" for n, p in parameters.items())
     return errors.ArgumentTypeError(f"{name}() {_verb(reason)}.{advice} It takes {name}({shown})")
 

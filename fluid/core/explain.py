@@ -9,6 +9,7 @@ import jax
 
 from fluid import errors
 from fluid.core.frame import is_library
+from fluid.name_hints import HINTS
 
 # What needs the numbers of a value, by the kind of error, and what to write instead; the first kind that fits counts.
 _NEEDS_NUMBERS: tuple[tuple[type[Exception], str, str], ...] = (
@@ -62,26 +63,6 @@ _LEAKED = (
     'next, use a state: average = layers.create_state([1], name="average"), average.value and average.update(...); to '
     "see or use a value elsewhere, return it from the function, or fetch it by name"
 )
-# What arrays of PyTorch and TensorFlow have and values of a program do not, and what to write instead.
-_INSTEAD = {
-    "backward": "fluid.Trainer(program, optimizer) computes gradients by itself; fetch one as NAME@GRAD",
-    "contiguous": "leave it out",
-    "cpu": "leave it out; fluid.Trainer(..., place=...) says where a program runs",
-    "cuda": "leave it out; fluid.Trainer(..., place=...) says where a program runs",
-    "detach": "jax.lax.stop_gradient(x)",
-    "double": 'layers.cast(x, "float64")',
-    "eval": "fluid.layers.Print(x) to see the numbers, or fetch=[...]",
-    "expand": "layers.expand(x, expand_times=[...])",
-    "float": 'layers.cast(x, "float32")',
-    "long": 'layers.cast(x, "int64")',
-    "masked_fill": "layers.where(mask, value, x)",
-    "numpy": "layers.Print(x) to see the numbers, or fetch=[...]",
-    "permute": "layers.transpose(x, perm=[...])",
-    "requires_grad": "parameters are what layers create; the gradient of any other value is fetched as NAME@GRAD",
-    "softmax": "layers.softmax(x)",
-    "to": 'layers.cast(x, "float32") for another dtype; fluid.Trainer(..., place=...) says where a program runs',
-    "unsqueeze": "layers.unsqueeze(x, axes=[...])",
-}
 # Errors of JAX about shapes, axes and indices that do not fit; others are left as they are.
 _ABOUT_SHAPES = re.compile("shape|dimension|broadcast|axis|indices", re.IGNORECASE)
 _JAX = os.path.dirname(jax.__file__) + os.sep
@@ -180,7 +161,8 @@ def _of_an_array(error: Exception, text: str, place: str, batch: int, running: b
     if isinstance(error, ValueError) and text.startswith("The truth value of an array"):
         return _needs_numbers(place, *_NEEDS_NUMBERS[0][1:])
     if isinstance(error, AttributeError) and isinstance(error.obj, jax.Array):
-        instead = f"; instead: {_INSTEAD[error.name]}" if error.name in _INSTEAD else ""
+        advice = HINTS["jax.Array"].get(error.name or "")
+        instead = "" if advice is None else f"; instead: {advice}"
         return errors.ProgramError(
             f"{place}: a value of a program is a jax.Array of shape {shape_text(error.obj.shape, batch)}, which has no "
             f"attribute {error.name!r}{instead}"

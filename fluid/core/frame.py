@@ -7,7 +7,7 @@ import pathlib
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ _LIBRARIES = tuple(
     str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
 )
 _MACHINERY = ("<frozen importlib._bootstrap>", contextlib.__file__)
+_CALLED = ", called at "  # between two lines of a site
 _current: ContextVar["Frame | None"] = ContextVar("fluid_frame", default=None)
 
 TRAIN, TEST = "train", "test"
@@ -92,7 +93,6 @@ class ParameterSpec:
       settings: the record that an optimizer reads (a ParamAttr); opaque here.
       site: the user's line that created it.
       kind: of the layer whose automatic name it has, such as "fc"; empty where the user named it.
-      lines: of the user's that created it, see `core.origins`.
       layer: the name of the layer that created it, such as "batch_norm_0"; empty where none did.
     """
 
@@ -104,7 +104,6 @@ class ParameterSpec:
     settings: Any = None
     site: str = ""
     kind: str = ""
-    lines: tuple[str, ...] = ()
     layer: str = ""
 
 
@@ -454,6 +453,24 @@ def user_site() -> str:
     return "unknown line"
 
 
+def creation_sites(specs: Mapping[str, ParameterSpec]) -> dict[str, str]:
+    """Return the user's line that created each array, without folders, which differ between machines.
+
+    Example:
+      >>> spec = ParameterSpec("w", (3,), "float32", jax.nn.initializers.zeros, True, site="/home/me/net.py:12 in head")
+      >>> creation_sites({"w": spec})
+      {'w': 'net.py:12 in head'}
+    """
+    return {
+        name: _CALLED.join(map(_without_folders, spec.site.split(_CALLED))) for name, spec in specs.items() if spec.site
+    }
+
+
+def _without_folders(site: str) -> str:
+    path, colon, line = site.rpartition(":")
+    return f"{pathlib.PurePath(path).name}{colon}{line}"
+
+
 def user_sites() -> str:
     """Return the line of `user_site`, and the user's line that called the function around it, if there is one."""
     found: list[str] = []
@@ -463,7 +480,7 @@ def user_sites() -> str:
         if not is_library(code.co_filename):
             found.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
         frame = frame.f_back
-    return ", called at ".join(found) or "unknown line"
+    return _CALLED.join(found) or "unknown line"
 
 
 def warn(message: str) -> None:

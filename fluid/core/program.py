@@ -41,13 +41,12 @@ from fluid.core.frame import (
     warn,
 )
 from fluid.core.nested import NestedSequenceBatch, data_of, stand_in
-from fluid.core.origins import Origin, origins_of
 from fluid.core.printing import explained_prints
 from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_of
 from fluid.core.sequence import SequenceBatch
 from fluid.core.variables import fold_name
 from fluid.formatting import counted, described, html_table
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import KnownAttributes
 
 T = TypeVar("T")
 
@@ -86,7 +85,7 @@ class Applied:
     rates: list[Any] = field(default_factory=list)
 
 
-class Program(SpelledElsewhere):
+class Program(KnownAttributes):
     """A program function, discovered: its feeds, parameters, states, outputs and named values.
 
     Args:
@@ -102,7 +101,6 @@ class Program(SpelledElsewhere):
       feeds: FeedSpec by name, in order of declaration.
       parameters: ParameterSpec by name, in order of creation.
       states: ParameterSpec by name, for moving averages and the like.
-      origins: where each parameter with an automatic name comes from.
       outputs: shape and dtype of each output; None stands for the batch.
       output_names: the keys when the function returned a dict, else None.
       loss_output: the position of the output that is minimised; or else of the one named "loss", or else 0.
@@ -139,7 +137,6 @@ class Program(SpelledElsewhere):
       float32[batch, 2] ['fc_0.w_0', 'fc_0.b_0'] ['fc_0.tmp_0', 'fc_0.tmp_1', 'fc_0.tmp_2']
     """
 
-    origins: Mapping[str, Origin] = {}
     digest = ""
     equations = 0
     convolves = False
@@ -177,7 +174,6 @@ class Program(SpelledElsewhere):
         self.feeds: dict[str, FeedSpec] = frame.declared.feeds
         self.parameters = {n: s for n, s in frame.declared.arrays.items() if s.trainable is not None}
         self.states = {n: s for n, s in frame.declared.arrays.items() if s.trainable is None}
-        self.origins = origins_of(self.parameters, found.jaxpr, found.feeds, found.parameters)
         self.minimizes = [
             Minimize(m.optimizer, self._trainable(m.parameter_list, m.no_grad_set)) for m in frame.made.minimizations
         ]

@@ -23,7 +23,6 @@ from fluid.core.frame import (
     user_site,
 )
 from fluid.core.nested import NestedSequenceBatch, data_of
-from fluid.core.origins import user_lines
 from fluid.core.sequence import SequenceBatch, filled
 
 
@@ -65,9 +64,8 @@ def create_parameter(
     frame = current_frame("layers.create_parameter")
     if not rows_only or frame.inside_loop:  # the rows that a loop takes are not known outside it
         frame.declared.used_whole.add(name)
-    lines = user_lines() if kind and frame.discovering else ()
     sizes = _sizes(name, shape)
-    spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, _site(frame), kind, lines, layer)
+    spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, _site(frame), kind, layer)
     if kind and frame.known:
         _check_same_layer(frame, spec)
     return _named_array(_as_frozen(frame, spec), whole=not rows_only)

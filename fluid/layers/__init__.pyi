@@ -1,6 +1,6 @@
 """What each name of `fluid.layers` is; `__init__.py` loads it when it is first used."""
 
-from fluid.layers.activation.rectifier import (
+from .activation.rectifier import (
     brelu,
     elu,
     hard_shrink,
@@ -13,9 +13,9 @@ from fluid.layers.activation.rectifier import (
     softshrink,
     thresholded_relu,
 )
-from fluid.layers.activation.sigmoid import gelu, hard_sigmoid, hard_swish, stanh, swish
-from fluid.layers.activation.softmax import log_softmax, softmax
-from fluid.layers.activation.unary import (
+from .activation.sigmoid import gelu, hard_sigmoid, hard_swish, stanh, swish
+from .activation.softmax import log_softmax, softmax
+from .activation.unary import (
     abs,
     acos,
     asin,
@@ -44,38 +44,38 @@ from fluid.layers.activation.unary import (
     tanh,
     tanh_shrink,
 )
-from fluid.layers.attention.attention import attention_cache, multi_head_attention
-from fluid.layers.attention.position import add_position_encoding, rotary_position, sinusoidal_position
-from fluid.layers.control.branch import case, cond, switch_case
-from fluid.layers.control.loop import scan, while_loop
-from fluid.layers.control.print import Print
-from fluid.layers.control.remat import remat
-from fluid.layers.control.repeat import repeat
-from fluid.layers.control.tensor_array import array_length, array_read, array_write, create_array
-from fluid.layers.data import data
-from fluid.layers.detection.box import box_clip, iou_similarity, polygon_box_transform
-from fluid.layers.detection.coder import box_coder, box_decoder_and_assign
-from fluid.layers.detection.matching import bipartite_match, target_assign
-from fluid.layers.detection.prior import anchor_generator, density_prior_box, prior_box
-from fluid.layers.detection.proposals import collect_fpn_proposals, distribute_fpn_proposals, generate_proposals
-from fluid.layers.detection.retinanet import retinanet_detection_output, retinanet_target_assign
-from fluid.layers.detection.roi import prroi_pool, psroi_pool, roi_align, roi_pool
-from fluid.layers.detection.sampling import generate_proposal_labels, rpn_target_assign
-from fluid.layers.detection.ssd import detection_output, multi_box_head
-from fluid.layers.detection.ssd_loss import ssd_loss
-from fluid.layers.detection.suppression import matrix_nms, multiclass_nms
-from fluid.layers.detection.yolo import yolo_box
-from fluid.layers.detection.yolo_loss import yolov3_loss
-from fluid.layers.embedding import embedding
-from fluid.layers.fc import dense, fc
-from fluid.layers.image.conv import conv2d, conv3d
-from fluid.layers.image.conv_transpose import conv2d_transpose, conv3d_transpose
-from fluid.layers.image.deformable import deformable_conv
-from fluid.layers.image.grid import affine_grid, grid_sampler
-from fluid.layers.image.pad import pad2d
-from fluid.layers.image.patches import im2sequence, unfold
-from fluid.layers.image.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
-from fluid.layers.image.resize import (
+from .attention.attention import attention_cache, multi_head_attention
+from .attention.position import add_position_encoding, rotary_position, sinusoidal_position
+from .control.branch import case, cond, switch_case
+from .control.loop import scan, while_loop
+from .control.print import Print
+from .control.remat import remat
+from .control.repeat import repeat
+from .control.tensor_array import array_length, array_read, array_write, create_array
+from .data import data
+from .detection.box import box_clip, iou_similarity, polygon_box_transform
+from .detection.coder import box_coder, box_decoder_and_assign
+from .detection.matching import bipartite_match, target_assign
+from .detection.prior import anchor_generator, density_prior_box, prior_box
+from .detection.proposals import collect_fpn_proposals, distribute_fpn_proposals, generate_proposals
+from .detection.retinanet import retinanet_detection_output, retinanet_target_assign
+from .detection.roi import prroi_pool, psroi_pool, roi_align, roi_pool
+from .detection.sampling import generate_proposal_labels, rpn_target_assign
+from .detection.ssd import detection_output, multi_box_head
+from .detection.ssd_loss import ssd_loss
+from .detection.suppression import matrix_nms, multiclass_nms
+from .detection.yolo import yolo_box
+from .detection.yolo_loss import yolov3_loss
+from .embedding import embedding
+from .fc import dense, fc
+from .image.conv import conv2d, conv3d
+from .image.conv_transpose import conv2d_transpose, conv3d_transpose
+from .image.deformable import deformable_conv
+from .image.grid import affine_grid, grid_sampler
+from .image.pad import pad2d
+from .image.patches import im2sequence, unfold
+from .image.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
+from .image.resize import (
     image_resize,
     image_resize_short,
     interpolate,
@@ -84,19 +84,30 @@ from fluid.layers.image.resize import (
     resize_nearest,
     resize_trilinear,
 )
-from fluid.layers.image.shuffle import pixel_shuffle, shuffle_channel, space_to_depth, temporal_shift
-from fluid.layers.loss.auc import auc
-from fluid.layers.loss.center import center_loss
-from fluid.layers.loss.classification import (
+from .image.shuffle import pixel_shuffle, shuffle_channel, space_to_depth, temporal_shift
+from .learning_rate_scheduler import (
+    cosine_decay,
+    exponential_decay,
+    inverse_time_decay,
+    linear_lr_warmup,
+    natural_exp_decay,
+    noam_decay,
+    piecewise_decay,
+    polynomial_decay,
+    warmup_cosine,
+)
+from .loss.auc import auc
+from .loss.center import center_loss
+from .loss.classification import (
     bpr_loss,
     dice_loss,
     label_smooth,
     sigmoid_focal_loss,
     teacher_student_sigmoid_loss,
 )
-from fluid.layers.loss.cross_entropy import cross_entropy, sigmoid_cross_entropy_with_logits, softmax_with_cross_entropy
-from fluid.layers.loss.metrics import accuracy, mean_iou, metric, precision, recall
-from fluid.layers.loss.regression import (
+from .loss.cross_entropy import cross_entropy, sigmoid_cross_entropy_with_logits, softmax_with_cross_entropy
+from .loss.metrics import accuracy, mean_iou, metric, precision, recall
+from .loss.regression import (
     huber_loss,
     kldiv_loss,
     log_loss,
@@ -107,31 +118,31 @@ from fluid.layers.loss.regression import (
     smooth_l1,
     square_error_cost,
 )
-from fluid.layers.loss.sampled import hsigmoid, nce, sampled_softmax_with_cross_entropy
-from fluid.layers.module import module
-from fluid.layers.norm.batch_norm import batch_norm
-from fluid.layers.norm.data_norm import data_norm
-from fluid.layers.norm.dropout import dropout
-from fluid.layers.norm.last_axis import feature_norm, rms_norm
-from fluid.layers.norm.layer_norm import group_norm, instance_norm, layer_norm
-from fluid.layers.norm.rescale import affine_channel, l2_normalize, lrn
-from fluid.layers.norm.spectral import spectral_norm
-from fluid.layers.own import create_state, is_training, random_key
-from fluid.layers.py_func import py_func
-from fluid.layers.recurrent.dynamic_rnn import DynamicRNN
-from fluid.layers.recurrent.gated_cells import GRUCell, LSTMCell
-from fluid.layers.recurrent.gru import dynamic_gru, gru_unit
-from fluid.layers.recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm_unit
-from fluid.layers.recurrent.rnn import rnn
-from fluid.layers.recurrent.rnn_cell import RNNCell
-from fluid.layers.recurrent.stacked_lstm import lstm
-from fluid.layers.recurrent.static_rnn import StaticRNN
-from fluid.layers.sequence.conv import row_conv, sequence_conv
-from fluid.layers.sequence.index import sequence_enumerate, sequence_erase, sequence_scatter
-from fluid.layers.sequence.lod import lod_append, lod_reset
-from fluid.layers.sequence.pad import sequence_mask, sequence_pad, sequence_unpad
-from fluid.layers.sequence.pool import sequence_first_step, sequence_last_step, sequence_pool, sequence_softmax
-from fluid.layers.sequence.shape import (
+from .loss.sampled import hsigmoid, nce, sampled_softmax_with_cross_entropy
+from .module import module
+from .norm.batch_norm import batch_norm
+from .norm.data_norm import data_norm
+from .norm.dropout import dropout
+from .norm.last_axis import feature_norm, rms_norm
+from .norm.layer_norm import group_norm, instance_norm, layer_norm
+from .norm.rescale import affine_channel, l2_normalize, lrn
+from .norm.spectral import spectral_norm
+from .own import create_state, is_training, random_key
+from .py_func import py_func
+from .recurrent.dynamic_rnn import DynamicRNN
+from .recurrent.gated_cells import GRUCell, LSTMCell
+from .recurrent.gru import dynamic_gru, gru_unit
+from .recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm_unit
+from .recurrent.rnn import rnn
+from .recurrent.rnn_cell import RNNCell
+from .recurrent.stacked_lstm import lstm
+from .recurrent.static_rnn import StaticRNN
+from .sequence.conv import row_conv, sequence_conv
+from .sequence.index import sequence_enumerate, sequence_erase, sequence_scatter
+from .sequence.lod import lod_append, lod_reset
+from .sequence.pad import sequence_mask, sequence_pad, sequence_unpad
+from .sequence.pool import sequence_first_step, sequence_last_step, sequence_pool, sequence_softmax
+from .sequence.shape import (
     sequence_concat,
     sequence_expand,
     sequence_expand_as,
@@ -139,24 +150,24 @@ from fluid.layers.sequence.shape import (
     sequence_reverse,
     sequence_slice,
 )
-from fluid.layers.structured.beam import beam_search
-from fluid.layers.structured.beam_decoder import BeamSearchDecoder
-from fluid.layers.structured.chunk import chunk_eval
-from fluid.layers.structured.crf import crf_decoding, linear_chain_crf
-from fluid.layers.structured.ctc import ctc_greedy_decoder, warpctc
-from fluid.layers.structured.decode_helper import (
+from .structured.beam import beam_search
+from .structured.beam_decoder import BeamSearchDecoder
+from .structured.chunk import chunk_eval
+from .structured.crf import crf_decoding, linear_chain_crf
+from .structured.ctc import ctc_greedy_decoder, warpctc
+from .structured.decode_helper import (
     DecodeHelper,
     GreedyEmbeddingHelper,
     SampleEmbeddingHelper,
     TrainingHelper,
 )
-from fluid.layers.structured.decoder import BasicDecoder, Decoder
-from fluid.layers.structured.distance import edit_distance
-from fluid.layers.structured.dynamic_decode import dynamic_decode
-from fluid.layers.structured.hypotheses import gather_tree
-from fluid.layers.tensor.arithmetic import clip, clip_by_norm, increment, pow, scale, sum, sums
-from fluid.layers.tensor.assign import assign, cast, create_parameter, identity, shard
-from fluid.layers.tensor.compare import (
+from .structured.decoder import BasicDecoder, Decoder
+from .structured.distance import edit_distance
+from .structured.dynamic_decode import dynamic_decode
+from .structured.hypotheses import gather_tree
+from .tensor.arithmetic import clip, clip_by_norm, increment, pow, scale, sum, sums
+from .tensor.assign import assign, cast, create_parameter, identity, shard
+from .tensor.compare import (
     equal,
     greater_equal,
     greater_than,
@@ -171,8 +182,8 @@ from fluid.layers.tensor.compare import (
     logical_xor,
     not_equal,
 )
-from fluid.layers.tensor.concat import concat, expand, expand_as, flip, reverse, roll, split, stack, unstack
-from fluid.layers.tensor.create import (
+from .tensor.concat import concat, expand, expand_as, flip, reverse, roll, split, stack, unstack
+from .tensor.create import (
     eye,
     fill_constant,
     fill_constant_batch_size_like,
@@ -186,7 +197,7 @@ from fluid.layers.tensor.create import (
     zeros,
     zeros_like,
 )
-from fluid.layers.tensor.elementwise import (
+from .tensor.elementwise import (
     elementwise_add,
     elementwise_div,
     elementwise_floordiv,
@@ -197,7 +208,7 @@ from fluid.layers.tensor.elementwise import (
     elementwise_pow,
     elementwise_sub,
 )
-from fluid.layers.tensor.index import (
+from .tensor.index import (
     gather,
     gather_nd,
     index_sample,
@@ -207,17 +218,17 @@ from fluid.layers.tensor.index import (
     slice,
     strided_slice,
 )
-from fluid.layers.tensor.matrix import bilinear_tensor_product, cos_sim, diag, fsp_matrix, matmul, mul, tril, triu
-from fluid.layers.tensor.pad import crop, crop_tensor, pad, pad_constant_like
-from fluid.layers.tensor.product import addmm, bmm, cross, dist, dot, kron
-from fluid.layers.tensor.random import (
+from .tensor.matrix import bilinear_tensor_product, cos_sim, diag, fsp_matrix, matmul, mul, tril, triu
+from .tensor.pad import crop, crop_tensor, pad, pad_constant_like
+from .tensor.product import addmm, bmm, cross, dist, dot, kron
+from .tensor.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
     sampling_id,
     uniform_random,
     uniform_random_batch_size_like,
 )
-from fluid.layers.tensor.reduce import (
+from .tensor.reduce import (
     cumsum,
     logsumexp,
     mean,
@@ -229,20 +240,9 @@ from fluid.layers.tensor.reduce import (
     reduce_prod,
     reduce_sum,
 )
-from fluid.layers.tensor.reshape import flatten, rank, reshape, shape, size, squeeze, transpose, unsqueeze
-from fluid.layers.tensor.scatter import multiplex, scatter, scatter_nd, scatter_nd_add, where
-from fluid.layers.tensor.search import argmax, argmin, argsort, topk, unique, unique_with_counts
-from fluid.lr import (
-    cosine_decay,
-    exponential_decay,
-    inverse_time_decay,
-    linear_lr_warmup,
-    natural_exp_decay,
-    noam_decay,
-    piecewise_decay,
-    polynomial_decay,
-    warmup_cosine,
-)
+from .tensor.reshape import flatten, rank, reshape, shape, size, squeeze, transpose, unsqueeze
+from .tensor.scatter import multiplex, scatter, scatter_nd, scatter_nd_add, where
+from .tensor.search import argmax, argmin, argsort, topk, unique, unique_with_counts
 
 # fmt: off
 __all__ = [

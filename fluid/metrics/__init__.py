@@ -19,7 +19,7 @@ from fluid.metrics.metric import (
     Recall,
     names_of,
 )
-from fluid.missing import of_metrics as __getattr__  # noqa: F401
+from fluid.name_hints import of_metrics as __getattr__  # noqa: F401
 
 __all__ = [
     "Accuracy",

@@ -3,16 +3,16 @@
 import copy
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fluid import errors
 from fluid.core import fitting, whole_number
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import KnownAttributes
 
 
-class MetricBase(SpelledElsewhere):
+class MetricBase(KnownAttributes):
     """What all metrics have in common.
 
     A subclass starts its counts in `reset`, adds to them in `update`, and computes the result in `eval`.
@@ -38,16 +38,6 @@ class MetricBase(SpelledElsewhere):
     """
 
     parts: Sequence[str] = ()
-    _spelled: ClassVar = {
-        "add": "metric.update(...)",
-        "compute": "metric.eval()",
-        "evaluate": "metric.eval()",
-        "reset_state": "metric.reset()",
-        "reset_states": "metric.reset()",
-        "result": "metric.eval()",
-        "update_state": "metric.update(...)",
-        "value": "metric.eval()",
-    }
 
     def __init__(self, name: str | None = None):
         self.name = name or type(self).__name__

@@ -9,11 +9,11 @@ import pathlib
 import stat
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from fluid import errors, protocol
 from fluid.core import fitting, whole_number
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import KnownAttributes
 from fluid.online.control import Control
 from fluid.online.journal import Accepted, Journal
 from fluid.online.minibatches import Minibatches, Split
@@ -40,7 +40,7 @@ _PATIENCE = 1.0  # seconds
 Note = tuple[str, str] | None
 
 
-class OnlineTrainer(SpelledElsewhere):
+class OnlineTrainer(KnownAttributes):
     """Trains on rows as they arrive, in a thread of its own.
 
     A row that `send` has returned for is on disk. However often the process is killed and started again with the same
@@ -94,17 +94,6 @@ class OnlineTrainer(SpelledElsewhere):
       >>> status["accepted"], status["steps"], status["tested"]
       (5, 2, 1)
     """
-
-    _spelled: ClassVar = {
-        "add": "online.send(rows)",
-        "evaluate": "online.status(), which holds the moving test",
-        "fit": "online.send(rows) for some rows, or online.send_all(reader)",
-        "learn_one": "online.send(rows)",
-        "partial_fit": "online.send(rows)",
-        "predict": "online.publish(), and fluid.serve of what it wrote",
-        "train": "online.start(), and online.send(rows)",
-        "update": "online.send(rows)",
-    }
 
     @fitting("fluid.OnlineTrainer")
     def __init__(

@@ -3,6 +3,6 @@
 They are loaded on use. `__init__.pyi` says which file each name comes from.
 """
 
-from fluid import lazy, missing
+from fluid import lazy, name_hints
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__, otherwise=missing.of_optimizer)
+__getattr__, __dir__, __all__ = lazy.attach(__name__, otherwise=name_hints.of_optimizer)

@@ -1,6 +1,6 @@
 """What each name of `fluid.optimizer` is; `__init__.py` loads it when it is first used."""
 
-from fluid.optimizer.adagrad import (
+from .adagrad import (
     Adadelta,
     AdadeltaOptimizer,
     Adagrad,
@@ -12,7 +12,7 @@ from fluid.optimizer.adagrad import (
     RMSProp,
     RMSPropOptimizer,
 )
-from fluid.optimizer.adam import (
+from .adam import (
     Adam,
     Adamax,
     AdamaxOptimizer,
@@ -22,9 +22,9 @@ from fluid.optimizer.adam import (
     Lamb,
     LambOptimizer,
 )
-from fluid.optimizer.averages import ExponentialMovingAverage, ModelAverage
-from fluid.optimizer.base import Minimizer, Optax, Optimizer, as_optimizer
-from fluid.optimizer.momentum import (
+from .averages import ExponentialMovingAverage, ModelAverage
+from .base import Minimizer, Optax, Optimizer, as_optimizer
+from .momentum import (
     SGD,
     LarsMomentum,
     LarsMomentumOptimizer,
@@ -36,7 +36,7 @@ from fluid.optimizer.momentum import (
     MuonOptimizer,
     SGDOptimizer,
 )
-from fluid.optimizer.wrapper import Lookahead, LookaheadOptimizer
+from .wrapper import Lookahead, LookaheadOptimizer
 
 __all__ = [
     "Adadelta",

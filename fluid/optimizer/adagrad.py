@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid.lazy import optax
-from fluid.missing import not_called
+from fluid.name_hints import not_called
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import Rate, with_rate
 

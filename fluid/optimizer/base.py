@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.core import warn, whole_number
 from fluid.lazy import optax
-from fluid.missing import not_called
+from fluid.name_hints import not_called
 from fluid.optimizer.parts import (
     Rate,
     accumulate,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fluid.core import Parameter, decide
 from fluid.lazy import optax
-from fluid.missing import not_called
+from fluid.name_hints import not_called
 from fluid.optimizer.adam import Adam
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import Rate, unless

@@ -1,6 +1,6 @@
 """Readers: rows to minibatches to feeds."""
 
-from fluid.missing import of_reader as __getattr__  # noqa: F401
+from fluid.name_hints import of_reader as __getattr__  # noqa: F401
 from fluid.reader.adapters import arrays
 from fluid.reader.base import Reader
 from fluid.reader.decorators import (

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from fluid.core import (
 )
 from fluid.distributed.cluster import warn_if_alone
 from fluid.formatting import counted, html_table, scaled
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import KnownAttributes
 from fluid.param_attr import Shardings
 from fluid.place import OneDevice, Parallel, Place, device_of
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fluid.parallel import OnMesh
 
 
-class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
+class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     """Runs programs over one set of named arrays.
 
     Args:
@@ -82,26 +82,6 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
     __reduce_ex__ = not_copied(
         "Session", 'write session.save_params("net.params"), and session.load_params("net.params") in another Session'
     )
-    _spelled: ClassVar = {
-        "eval": 'session.run(program, feed, fetch=[...], mode="test")',
-        "evaluate": 'session.run(program, feed, mode="test"), or fluid.Trainer(program, optimizer).test(reader)',
-        "fit": "fluid.Trainer(program, optimizer).train(reader), or session.step(feed) in a loop of your own",
-        "graph": "session.programs, a dict by name",
-        "infer": 'session.run(program, feed, mode="test")',
-        "learning_rate": "session.set_learning_rates(0.01), and session.learning_rates() to read it",
-        "load_state_dict": "session.load_params(arrays)",
-        "load_weights": "session.load_params(path)",
-        "parameters": "session.params(), a dict of arrays by name",
-        "predict": 'session.run(program, feed, mode="test")',
-        "program": "session.programs[name]",
-        "save_weights": "session.save_params(path)",
-        "state_dict": "session.params(), or session.state() with what an optimizer keeps",
-        "summary": "fluid.summary(program)",
-        "test": 'session.run(program, feed, mode="test")',
-        "to": 'session.place = "gpu:0" before the first run',
-        "train": "session.step(feed) in a loop of your own, or fluid.Trainer(program, optimizer).train(reader)",
-        "weights": "session.params(), a dict of arrays by name",
-    }
 
     @fitting("fluid.Session")
     def __init__(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors, storage
-from fluid.core import Array, Origin, Program, Scope, own_array, warn_once
+from fluid.core import Array, Program, Scope, creation_sites, own_array, warn_once
 from fluid.distributed import group
 from fluid.distributed.arrays import whole
 from fluid.naming import select
@@ -44,7 +44,7 @@ class SavesArrays:
         """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
         with self.scope.lock:
             state = jax.tree.map(jnp.copy, self.state())
-        self._write(path, state, kind="session")
+        self._write(path, state, "session")
 
     def load(
         self, path: PathLike, strict: bool = True, rename: storage.Rename = None, skip: str | Sequence[str] = ()
@@ -78,25 +78,24 @@ class SavesArrays:
             self.load_params(path, strict, rename, skip)
             return
         state = self._part_of(found, path, strict, rename, skip) if rename or skip or not strict else found.arrays
-        check_state(self, state, path, advice=storage.TAKE_A_PART)
+        check_state(self, state, path, storage.TAKE_A_PART, found.sites)
         self.restore(state)
 
     def _part_of(
         self, found: storage.Loaded, path: PathLike, strict: bool, rename: storage.Rename, skip: str | Sequence[str]
     ) -> dict[str, Any]:
         """Return the state to restore from a file that holds other names or is loaded in part; see `load`."""
-        source = storage.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.origins)
+        source = storage.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites)
         old_names = storage.renamed({name: name for name in source.arrays}, rename, path)
         new_names = {old: new for new, old in old_names.items()}
         wanted = {name: (spec.shape, spec.dtype) for name, spec in self.scope.specs.items()}
         report = storage.choose(
             source.renamed(rename),
             wanted,
-            origins_of(self.programs),
             skip,
+            sites=creation_sites(self.scope.specs),
             allow_missing=not strict,
             allow_extra=not strict,
-            allow_doubtful=not strict,
         )
         here = self.state()
         state = {name: found.arrays[old_names[name]] for name in report.taken}
@@ -141,7 +140,7 @@ class SavesArrays:
         copies = self.scope.copies(chosen)
         if names := spoilt(self.scope.specs, copies, self.engine.members):
             warn_of_spoilt("save_params", names)
-        self._write(path, copies, kind="parameters", origins=origins_of(self.programs))
+        self._write(path, copies, "parameters")
 
     def load_params(
         self,
@@ -156,7 +155,7 @@ class SavesArrays:
           source: a path or a mapping. A path that ends in ".safetensors" may come from another framework.
           strict: False takes what is there and has the shape that is needed here: what is missing keeps its value, and
             what no program here has is left. Other shapes are an error all the same, unless they are skipped. What is
-            missing, left, or seems to belong to another layer is logged as a warning.
+            missing or left is logged as a warning.
           rename: names there to names here, with globs and `{n}` for numbers, as in `{"old/*": "new/*"}` and
             `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
           skip: names and globs of what is not taken, by its name here, whatever its shape is: `["head/*"]`.
@@ -166,12 +165,11 @@ class SavesArrays:
 
         Raises:
           ParameterFileError: there is no such file, or it holds something else.
-          ParameterError: names, shapes or dtypes differ; nothing would be taken; or arrays belong to other layers than
-            those of their names here. Nothing is changed then.
+          ParameterError: names, shapes or dtypes differ, or nothing would be taken. Nothing is changed then.
           UnknownNameError: something to skip is neither there nor here.
         """
         found = storage.source_of(source).renamed(rename)
-        report = self._take_params(found, skip=skip, allow_missing=not strict, allow_extra=not strict, strict=strict)
+        report = self._take_params(found, skip=skip, allow_missing=not strict, allow_extra=not strict)
         if not strict:
             report.tell()
         return report
@@ -288,7 +286,6 @@ class SavesArrays:
         *,
         allow_missing: bool = False,
         allow_extra: bool = False,
-        strict: bool = True,
         advice: str = storage.TAKE_A_PART,
     ) -> storage.LoadReport:
         """Set parameters and states from arrays that have the names of here; see `load_params`.
@@ -299,21 +296,18 @@ class SavesArrays:
           skip: as for `load_params`.
           allow_missing: whether arrays may be missing, and keep their values then.
           allow_extra: whether there may be more arrays.
-          strict: whether arrays that seem to belong to other layers are an error.
           advice: a sentence for error messages that says how to resolve a difference.
         """
         self._check_open()
         specs = self.scope.specs if program is None else program.parameters | program.states
         wanted = {name: (spec.shape, spec.dtype) for name, spec in specs.items()}
-        origins = origins_of(self.programs) if program is None else program.origins
         report = storage.choose(
             source,
             wanted,
-            origins,
             skip,
+            sites=creation_sites(specs),
             allow_missing=allow_missing,
             allow_extra=allow_extra,
-            allow_doubtful=not strict,
             advice=advice,
         )
         new = self.engine.layout.replace({name: source.arrays[name] for name in report.taken}, self.scope.arrays)
@@ -321,15 +315,16 @@ class SavesArrays:
             self.scope.arrays |= new
         return report
 
-    def _write(self, path: PathLike, arrays: Mapping[str, jax.Array], **options: Any) -> None:
+    def _write(self, path: PathLike, arrays: Mapping[str, jax.Array], kind: str) -> None:
         """Write arrays to a file; where several processes share them, the first one does, and others wait for it."""
         arrays = {name: whole(array) for name, array in arrays.items()}
+        sites = creation_sites(self.scope.specs)
         mesh = self.engine.layout.mesh
         if mesh is None or not mesh.is_multi_process:
-            storage.save_arrays(path, arrays, **options)
+            storage.save_arrays(path, arrays, kind, sites)
             return
         if group().is_first:
-            storage.save_arrays(path, arrays, **options)
+            storage.save_arrays(path, arrays, kind, sites)
         group().meet(f"the file {os.fspath(path)} that was written")
 
     def params(self) -> ReadOnlyArrays:
@@ -422,13 +417,12 @@ class SavesArrays:
             raise errors.ArgumentError("this session is closed; make a new one: fluid.Session(program)")
 
 
-def origins_of(programs: dict[str, Program]) -> dict[str, Origin]:
-    """Return the origin of each parameter with an automatic name; the first program that has the parameter counts."""
-    return {name: origin for p in reversed(programs.values()) for name, origin in p.origins.items()}
-
-
 def check_state(
-    session: SavesArrays, found: Mapping[str, Any], where: Any, advice: str = storage.CHECK_THE_PROGRAM
+    session: SavesArrays,
+    found: Mapping[str, Any],
+    where: Any,
+    advice: str = storage.CHECK_THE_PROGRAM,
+    sites_there: Mapping[str, str] = {},
 ) -> None:
     """Check the names, shapes and dtypes of the `state` of another session, before `restore`.
 
@@ -437,6 +431,7 @@ def check_state(
       found: arrays, or objects with a shape and a dtype, by name.
       where: the origin of the state, for the message.
       advice: what to do about a difference, for the message.
+      sites_there: the line that created each array of the other session, as far as known.
 
     Raises:
       ParameterError: they differ from the state of `session`. Learning rates and the names of frozen parameters are
@@ -446,11 +441,9 @@ def check_state(
     engine = session.engine
     here = session._optional_state()
     wanted = {n: (v.shape, str(v.dtype)) for n, v in session.state().items() if n not in here}
-    optional = {
-        **dict.fromkeys(engine.rates.optional(found), ((), "float32")),
-        **engine.freezing.optional(found),
-    }
-    storage.check_match(found, wanted | optional, where, advice=advice)
+    optional = {**dict.fromkeys(engine.rates.optional(found), ((), "float32")), **engine.freezing.optional(found)}
+    sites = creation_sites(session.scope.specs)
+    storage.check_match(found, wanted | optional, where, advice=advice, sites=sites, sites_there=sites_there)
 
 
 def names_here(programs: Mapping[str, Program], names: Iterable[str]) -> dict[str, str]:

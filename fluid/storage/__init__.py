@@ -14,7 +14,6 @@ from fluid.storage.arrays import (
 from fluid.storage.atomic import replaced
 from fluid.storage.match import CHECK_THE_PROGRAM, RENAME_THEM, TAKE_A_PART, check_match, choose
 from fluid.storage.npy import read_npy, size_limit, write_npy
-from fluid.storage.origins import packed
 from fluid.storage.recognize import instead, recognized
 from fluid.storage.rename import Rename, renamed
 from fluid.storage.report import LoadReport
@@ -47,7 +46,6 @@ __all__ = [
     "load_file",
     "natural",
     "newest_checkpoint",
-    "packed",
     "read_npy",
     "recognized",
     "renamed",

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluid import errors
-from fluid.core import Origin, warn
+from fluid.core import warn
 from fluid.paths import PathLike, local_path
 from fluid.storage import safetensors
 from fluid.storage.atomic import replaced
 from fluid.storage.npy import read_npy, size_limit, write_npy
-from fluid.storage.origins import packed, unpacked
 from fluid.storage.recognize import instead
 from fluid.storage.seal import NONSENSE
 from fluid.storage.zip_entry import zip_entry
@@ -46,16 +45,16 @@ class Loaded(NamedTuple):
     Attributes:
       arrays: by name.
       kind: what they are, such as "parameters" or "session".
-      origins: by name, where parameters with automatic names come from, as far as the file says so.
+      sites: the line that created each array, as far as the file says so.
     """
 
     arrays: dict[str, np.ndarray]
     kind: str
-    origins: dict[str, Origin]
+    sites: dict[str, str]
 
 
 def save_arrays(
-    path: PathLike, arrays: Mapping[str, Any], kind: str = "parameters", origins: Mapping[str, Origin] | None = None
+    path: PathLike, arrays: Mapping[str, Any], kind: str = "parameters", sites: Mapping[str, str] = {}
 ) -> None:
     """Write arrays to one file, atomically: who reads the path meanwhile gets the old file or the new one, whole.
 
@@ -66,7 +65,7 @@ def save_arrays(
         ".safetensors" is written in that format.
       arrays: by name.
       kind: noted in the file and returned by `load_arrays`.
-      origins: where parameters come from, to be noted in the file; there may be more of them than arrays.
+      sites: the line that created each array, noted in the file; there may be more of them than arrays.
 
     Raises:
       ParameterFileError: the folder is not there or cannot be written.
@@ -81,12 +80,12 @@ def save_arrays(
     target = _file(path, writes=True)
     warn_of_ending(target, "model.params, or model.safetensors for other libraries")
     host = {name: np.asarray(value) for name, value in arrays.items()}
-    known = packed({n: origin for n, origin in (origins or {}).items() if n in host})
+    known = {name: site for name, site in sites.items() if name in host}
     if safetensors.is_safetensors(target):
-        safetensors.save(target, host, {"kind": kind, "origins": json.dumps(known)} if known else {"kind": kind})
+        safetensors.save(target, host, {"kind": kind, "sites": json.dumps(known)} if known else {"kind": kind})
         return
     listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in host.items()}
-    manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing, "origins": known}
+    manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing, "sites": known}
     with replaced(target) as (_, file), zipfile.ZipFile(file, "w") as archive:
         archive.writestr(zip_entry(_MANIFEST), json.dumps(manifest, indent=1))
         for name, array in host.items():
@@ -138,7 +137,7 @@ def load_file(path: PathLike) -> Loaded:
         )
     if safetensors.is_safetensors(target):
         arrays, notes = safetensors.load(target)
-        return Loaded(arrays, notes.get("kind", "parameters"), _foreign_origins(notes.get("origins")))
+        return Loaded(arrays, notes.get("kind", "parameters"), _sites_of_others(notes.get("sites")))
     try:
         with zipfile.ZipFile(target) as archive:
             if len(set(archive.namelist())) < len(archive.namelist()):
@@ -149,7 +148,7 @@ def load_file(path: PathLike) -> Loaded:
             if manifest["format"] != FORMAT or manifest["version"] > VERSION:
                 raise ValueError(f"format {manifest['format']!r}, version {manifest['version']}")
             arrays = {name: _read(archive, name, entry) for name, entry in manifest["arrays"].items()}
-            return Loaded(arrays, str(manifest["kind"]), unpacked(manifest.get("origins", {})))
+            return Loaded(arrays, str(manifest["kind"]), _sites(manifest.get("sites", {})))
     except _DAMAGES as error:
         if found := instead(target, "parameters"):
             raise errors.ParameterFileError(found) from error
@@ -160,10 +159,14 @@ def load_file(path: PathLike) -> Loaded:
         ) from error
 
 
-def _foreign_origins(text: str | None) -> dict[str, Origin]:
-    """The origins in a file that other libraries write too, and may write otherwise."""
+def _sites(listing: Mapping[str, str]) -> dict[str, str]:
+    return {str(name): str(site) for name, site in listing.items()}
+
+
+def _sites_of_others(text: str | None) -> dict[str, str]:
+    """Return the sites in a .safetensors file; none if another library wrote something else under that key."""
     try:
-        return unpacked(json.loads(text or "{}"))
+        return _sites(json.loads(text or "{}"))
     except NONSENSE:
         return {}
 

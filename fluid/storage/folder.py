@@ -48,7 +48,6 @@ STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 _LEFTOVER = re.compile(rf"({STEP.pattern})\.(writing(-[0-9a-f]+)?|deleting)")
 ASIDE = re.compile(rf"({STEP.pattern})\.(damaged|undone)(-[0-9]+)?")
 
-_ORIGIN = {"kind": str, "site": str, "lines": [str]}
 _OF_TRAINER = {
     **dict.fromkeys(("call", "epoch", "step"), natural),
     "batch": (None, {"samples": natural, "digest": str}),
@@ -63,7 +62,7 @@ _META = {
     "position": (None, {"epoch": str, "step": str, "states": list}, _OF_TRAINER),
     "score": (None, {"output": (str, natural), "mode": str, "value": (None, float, int)}),
     "optimizers": (None, [str]),
-    "origins": (None, {"*": _ORIGIN}),
+    "sites": (None, {"*": str}),
     "versions": (None, {"*": str}),
 }
 

@@ -4,10 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
-from fluid.core import Origin
 from fluid.formatting import shape_text
 from fluid.naming import select
-from fluid.storage.origins import doubts, refusal
 from fluid.storage.report import LoadReport
 from fluid.storage.source import Source
 
@@ -33,6 +31,8 @@ def check_match(
     where: Any,
     allow_extra: bool = False,
     advice: str = CHECK_THE_PROGRAM,
+    sites: Mapping[str, str] = {},
+    sites_there: Mapping[str, str] = {},
 ) -> None:
     """Compare names, shapes and dtypes of arrays with what a program has.
 
@@ -42,6 +42,8 @@ def check_match(
       where: what the arrays came from, for the message.
       allow_extra: accept names that are not wanted.
       advice: what to do about it, for the message.
+      sites: the line that created each array of the program, for the message.
+      sites_there: the line that created each array of `where`, as far as known.
 
     Raises:
       ParameterError: they differ; at most twenty differences are listed, with the nearest name for each missing one.
@@ -50,9 +52,14 @@ def check_match(
       >>> import numpy as np
       >>> check_match({"w": np.ones(3, "float32")}, {"w": ((3,), "float32")}, "here")
     """
+
+    def created(name: str) -> str:
+        lines = [f"{at[name]} {side}" for at, side in ((sites_there, "there"), (sites, "here")) if name in at]
+        return f"; created at {', and at '.join(lines)}" if lines else ""
+
     missing = [n for n in wanted if n not in found]
     extra = [n for n in found if n not in wanted]
-    problems = [f"missing: {n} {wanted[n][1]}{list(wanted[n][0])}{_nearest(n, extra)}" for n in missing]
+    problems = [f"missing: {n} {wanted[n][1]}{list(wanted[n][0])}{_nearest(n, extra)}{created(n)}" for n in missing]
     for name in wanted:
         if name in found:
             shape, dtype = wanted[name]
@@ -60,10 +67,11 @@ def check_match(
             if tuple(value.shape) != tuple(shape) or str(value.dtype) != str(dtype):
                 convert = f": array.astype({str(dtype)!r})" if tuple(value.shape) == tuple(shape) else ""
                 problems.append(
-                    f"{name}: found {value.dtype}{list(value.shape)}, expected {dtype}{list(shape)}{convert}"
+                    f"{name}: found {value.dtype}{list(value.shape)}, expected {dtype}{list(shape)}"
+                    f"{convert or created(name)}"
                 )
     if not allow_extra:
-        problems += [f"extra: {n} {found[n].dtype}{list(found[n].shape)}" for n in extra]
+        problems += [f"extra: {n} {found[n].dtype}{list(found[n].shape)}{created(n)}" for n in extra]
     if problems:
         more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise errors.ParameterError(
@@ -74,12 +82,11 @@ def check_match(
 def choose(
     source: Source,
     wanted: Wanted,
-    origins: Mapping[str, Origin],
     skip: str | Sequence[str] = (),
     *,
+    sites: Mapping[str, str] = {},
     allow_missing: bool = False,
     allow_extra: bool = False,
-    allow_doubtful: bool = False,
     advice: str = TAKE_A_PART,
 ) -> LoadReport:
     """Say which of the arrays that are there a program takes.
@@ -87,22 +94,21 @@ def choose(
     Args:
       source: what is there.
       wanted: shape and dtype by name.
-      origins: where the parameters of the program come from, by name.
       skip: names and globs of what is not taken, there or in the program.
+      sites: the line that created each array of the program, for messages.
       allow_missing: accept that arrays of the program are not there.
       allow_extra: accept names that are not wanted.
-      allow_doubtful: accept arrays that seem to belong to other layers.
       advice: a sentence for error messages that says how to resolve a difference.
 
     Raises:
-      ParameterError: names, shapes, dtypes or origins differ; or nothing at all would be taken.
+      ParameterError: names, shapes or dtypes differ; or nothing at all would be taken.
       UnknownNameError: something to skip is neither there nor in the program.
 
     Example:
       >>> import numpy as np
       >>> arrays = {"a": np.ones(3, "float32"), "head": np.ones(9, "float32")}
       >>> wanted = {"a": ((3,), "float32"), "head": ((5,), "float32")}
-      >>> choose(Source(arrays, "here"), wanted, {}, skip=["head"]).skipped
+      >>> choose(Source(arrays, "here"), wanted, skip=["head"]).skipped
       {'head': 'float32[9] (here float32[5])'}
     """
     found = source.arrays
@@ -124,14 +130,12 @@ def choose(
         {n: wanted[n] for n in (*taken, *(() if allow_missing else missing))},
         source.where,
         allow_extra,
-        advice=advice,
+        advice,
+        sites,
+        source.sites,
     )
-    doubtful = doubts(taken, origins, source.origins, found, extra)
-    if doubtful and not allow_doubtful:
-        raise errors.ParameterError(refusal(doubtful, source.where))
     skipped = {n: _both(there.get(n), here.get(n)) for n in {**wanted, **found} if n in left_out}
-    told = {name: doubt.text for name, doubt in doubtful.items()}
-    return LoadReport(source.where, taken, missing, extra, skipped, told)
+    return LoadReport(source.where, taken, missing, extra, skipped)
 
 
 def _nothing(source: Source, wanted: Wanted) -> str:

@@ -20,7 +20,6 @@ class LoadReport:
       missing: those that are not there, and keep their values; with dtype and shape.
       extra: names there that the program does not have; with dtype and shape.
       skipped: what `skip=` left out, with dtype and shape there and in the program.
-      doubtful: those taken that seem to belong to other layers, and why.
 
     Example:
       >>> LoadReport("old.params", ("fc_0.w_0",), {"head.w_0": "float32[8, 3]"})
@@ -35,12 +34,11 @@ class LoadReport:
     missing: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, str] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
-    doubtful: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
-        """Whether the program took all that it has, nothing was left over, and nothing is doubtful."""
-        return not (self.missing or self.extra or self.skipped or self.doubtful)
+        """Whether the program took all that it has, and nothing was left over."""
+        return not (self.missing or self.extra or self.skipped)
 
     def __repr__(self) -> str:
         lines = [f"{counted(len(self.taken), 'array')} taken from {self.where}"]
@@ -51,19 +49,15 @@ class LoadReport:
             lines.append(f"  {counted(len(self.extra), 'array')} there not used: {_listed(self.extra)}")
         if self.skipped:
             lines.append(f"  {counted(len(self.skipped), 'array')} skipped: {_listed(self.skipped)}")
-        if self.doubtful:
-            belong = "seems to belong to another layer" if len(self.doubtful) == 1 else "seem to belong to other layers"
-            lines.append(f"  {counted(len(self.doubtful), 'array')} {belong}:")
-            lines += [f"    {name}: {why}" for name, why in list(self.doubtful.items())[:_SHOWN]]
         return "\n".join(lines)
 
     def tell(self, may_be_extra: bool = False) -> None:
-        """Log it: as a warning where arrays keep their values, are not used, or seem to belong to other layers.
+        """Log the report, as a warning where arrays keep their values or are not used.
 
         Args:
           may_be_extra: whether arrays that are not used are what one expects.
         """
-        unexpected = self.missing or self.doubtful or (self.extra and not may_be_extra)
+        unexpected = self.missing or (self.extra and not may_be_extra)
         log.log(logging.WARNING if unexpected else logging.INFO, "%s", self)
 
 

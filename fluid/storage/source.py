@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluid import errors
-from fluid.core import Origin
 from fluid.paths import PathLike, is_address, local_path
 from fluid.storage.arrays import load_file
-from fluid.storage.origins import unpacked
 from fluid.storage.recognize import instead
 from fluid.storage.remote import folder_of
 from fluid.storage.rename import Rename, renamed
@@ -25,22 +23,18 @@ class Source(NamedTuple):
     Attributes:
       arrays: by name.
       where: what they came from, for messages.
-      origins: by name, where those with automatic names come from, as far as that is known.
+      sites: the line that created each array, as far as known: `{"fc_0.w_0": "net.py:12 in head"}`.
     """
 
     arrays: dict[str, np.ndarray]
     where: str
-    origins: Mapping[str, Origin] = {}
+    sites: Mapping[str, str] = {}
 
     def renamed(self, rename: Rename) -> "Source":
-        """The same arrays by other names, see `fluid.storage.renamed`.
-
-        What is given another name has no origin any more: who renames it says which it is.
-        """
+        """Return the arrays by other names, see `fluid.storage.renamed`."""
         names = renamed({name: name for name in self.arrays}, rename, self.where)
-        kept = {new for new, old in names.items() if new == old}
         arrays = {new: self.arrays[old] for new, old in names.items()}
-        return Source(arrays, self.where, {n: origin for n, origin in self.origins.items() if n in kept})
+        return Source(arrays, self.where, {new: self.sites[old] for new, old in names.items() if old in self.sites})
 
 
 def source_of(given: Parameters) -> Source:
@@ -63,7 +57,7 @@ def source_of(given: Parameters) -> Source:
     found = load_file(given)
     # In a file of Session.save, names of optimizer states and counters begin with "@".
     arrays = {name: array for name, array in found.arrays.items() if not name.startswith("@")}
-    return Source(arrays, os.fspath(given), found.origins)
+    return Source(arrays, os.fspath(given), found.sites)
 
 
 def _arrays_of(given: Any) -> str:
@@ -112,4 +106,4 @@ def newest_checkpoint(path: PathLike) -> Source:
             f"checkpoint {step} in {str(path)!r} is whole, but Orbax cannot read it: {error}"
         ) from error
     arrays = {name: array for name, array in read.items() if not name.startswith("@")}
-    return Source(arrays, f"checkpoint {step} in {str(path)!r}", unpacked(folder.meta(step).get("origins") or {}))
+    return Source(arrays, f"checkpoint {step} in {str(path)!r}", folder.meta(step).get("sites") or {})

@@ -1,9 +1,9 @@
 """What each name of `fluid.trainer` is; `__init__.py` loads it when it is first used."""
 
-from fluid.trainer.checkpoint.config import CheckpointConfig
-from fluid.trainer.checkpoint.own_loop import Checkpoint
-from fluid.trainer.evaluation.history import History
-from fluid.trainer.events import (
+from .checkpoint.config import CheckpointConfig
+from .checkpoint.own_loop import Checkpoint
+from .evaluation.history import History
+from .events import (
     BeginEpochEvent,
     BeginStepEvent,
     BeginTrainEvent,
@@ -13,12 +13,12 @@ from fluid.trainer.events import (
     Event,
     MeasuredEvent,
 )
-from fluid.trainer.handlers import Handler
-from fluid.trainer.one_call import train
-from fluid.trainer.own_loop import Loop
-from fluid.trainer.programs import TrainingProgram
-from fluid.trainer.progress import ProgressBar
-from fluid.trainer.trainer import Trainer
+from .handlers import Handler
+from .one_call import train
+from .own_loop import Loop
+from .programs import TrainingProgram
+from .progress import ProgressBar
+from .trainer import Trainer
 
 __all__ = [
     "BeginEpochEvent",

@@ -11,7 +11,7 @@ from fluid import errors
 from fluid.core import TRAIN, Program, warn, warn_once
 from fluid.core.explain import handler_in_own_words
 from fluid.distributed import group
-from fluid.missing import check_attributes
+from fluid.name_hints import check_attributes
 from fluid.paths import PathLike
 from fluid.runtime import Results, check_fetch
 from fluid.runtime.in_flight import IN_FLIGHT

@@ -8,7 +8,7 @@ from typing import Any
 from fluid import errors
 from fluid.core import TRAIN, Program, fitting, warn, warn_once, whole_number
 from fluid.metrics import Metrics
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import KnownAttributes
 from fluid.reader.adapters import nonempty
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
@@ -36,7 +36,7 @@ from fluid.trainer.step_request import StepRequest
 log = logging.getLogger("fluid")
 
 
-class Loop(HasParameters, SpelledElsewhere):
+class Loop(HasParameters, KnownAttributes):
     """Tells handlers of the steps of a loop of your own, as a Trainer does of its steps; one of them is a progress bar.
 
     `with loop:` surrounds the training, `for feed in loop:` goes over its minibatches, epoch by epoch, and

@@ -143,7 +143,7 @@ class HasParameters:
 
         Raises:
           ParameterFileError: there is no such file, or it holds something else.
-          ParameterError: names, shapes, dtypes or origins differ, or nothing would be taken; nothing is changed then.
+          ParameterError: names, shapes or dtypes differ, or nothing would be taken; nothing is changed then.
           UnknownNameError: something to skip is neither there nor here.
 
         Example:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from fluid.core import TEST, Program, fitting
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import KnownAttributes
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
@@ -19,17 +19,8 @@ from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.programs import Member, ProgramFunction, check_data
 from fluid.trainer.signals import Signals
 
-_TEST = "trainer.test(reader)"
-_PARAMS = "trainer.params, a dict of arrays by name"
-_LOAD = "trainer.load_params(source), of a file or of arrays by name"
-_RUN = "trainer.run(feed)"
-_HANDLERS = "trainer.train(reader, handlers=[...])"
-_HISTORY = 'trainer.history["loss"], after trainer.train'
-_PLACE = 'trainer.place = "gpu:0" before the first step'
-_AT_ONCE = "fluid.Trainer(program, optimizer, "
 
-
-class Predicting(ShowsProgram, SpelledElsewhere):
+class Predicting(ShowsProgram, KnownAttributes):
     """What Trainer inherits: `predict`, `run`, and the spellings of those who come from other libraries."""
 
     programs: dict[str, Program]
@@ -37,62 +28,6 @@ class Predicting(ShowsProgram, SpelledElsewhere):
     _signals: Signals
     _evaluator: Evaluator
     _member: Callable[..., Member]
-    _spelled: ClassVar = {
-        "add_callback": _HANDLERS,
-        "add_handler": _HANDLERS,
-        "callback_metrics": _HISTORY,
-        "callbacks": _HANDLERS,
-        "checkpoint_config": _AT_ONCE + "checkpoint_config=fluid.CheckpointConfig(folder))",
-        "compile": "fluid.Trainer(train_program, optimizer), which compiles by itself",
-        "cpu": _PLACE,
-        "cuda": _PLACE,
-        "current_epoch": "event.epoch in a handler, of a fluid.EndEpochEvent",
-        "device": "trainer.place",
-        "epoch": "event.epoch in a handler, of a fluid.EndEpochEvent",
-        "eval": _TEST,
-        "evaluate": _TEST,
-        "fit": "trainer.train(reader, num_epochs=10); fluid.reader.arrays((x, y), batch_size=32) is a reader of arrays",
-        "forward": _RUN,
-        "get_weights": _PARAMS,
-        "global_step": "int(trainer.session.scope.step)",
-        "handlers": _HANDLERS,
-        "infer": "trainer.predict(reader, fetch=[...]) for a data set, or trainer.run(feed, fetch=[...])",
-        "layers": "trainer.program.values, or fluid.summary(trainer)",
-        "load": _LOAD,
-        "load_checkpoint": _AT_ONCE + "checkpoint_config=fluid.CheckpointConfig(folder)), which continues by itself",
-        "load_state_dict": _LOAD,
-        "load_weights": _LOAD,
-        "logged_metrics": _HISTORY,
-        "loss": _HISTORY,
-        "lr": "trainer.learning_rate",
-        "metrics": _HISTORY,
-        "model": "trainer.program",
-        "named_parameters": _PARAMS,
-        "optimizer": _AT_ONCE + "params=trainer.params) for another optimizer; trainer.learning_rate for its rate",
-        "optimizers": _AT_ONCE + "params=trainer.params) for another optimizer; trainer.learning_rate for its rate",
-        "parameters": _PARAMS,
-        "predict_on_batch": _RUN,
-        "program": "trainer.programs[name], since there are several",
-        "save": "trainer.save_params(path), or trainer.save_inference_model(path) with the program",
-        "save_model": "trainer.save_inference_model(path), or trainer.save_params(path)",
-        "save_weights": "trainer.save_params(path)",
-        "scope": "trainer.session.scope",
-        "score": _TEST,
-        "set_weights": _LOAD,
-        "state_dict": _PARAMS,
-        "step": "trainer.session.step(feed) for a step of a loop of your own, or int(trainer.session.scope.step)",
-        "summary": "fluid.summary(trainer)",
-        "test_on_batch": _RUN,
-        "to": _PLACE,
-        "train_on_batch": "trainer.session.step(feed), for a loop of your own",
-        "train_step": "trainer.session.step(feed), for a loop of your own",
-        "trainable": 'trainer.freeze("fc_0.*")',
-        "trainable_variables": _PARAMS,
-        "trainable_weights": _PARAMS,
-        "validate": _TEST,
-        "variables": _PARAMS,
-        "weights": _PARAMS,
-    }
     _set_by: ClassVar = {
         "history": "it is what trainer.train returns",
         "params": "write trainer.load_params({name: array}, strict=False), or trainer.session.scope[name] = array",

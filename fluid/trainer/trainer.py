@@ -8,7 +8,7 @@ from fluid import errors
 from fluid.core import TEST, fitting, not_copied, one_of, warn_once, whole_number
 from fluid.distributed import group
 from fluid.metrics import Metrics
-from fluid.missing import not_called
+from fluid.name_hints import not_called
 from fluid.optimizer.base import OptimizerLike
 from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place

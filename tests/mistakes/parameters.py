@@ -92,15 +92,22 @@ def no_name_in_common():
     fluid.Trainer(regression, SGD).session.load_params("head.params", strict=False)
 
 
-@THEME.mistake("A layer takes the parameters of another one that had its name", errors.ParameterError, "fc_0.w_0")
+@THEME.mistake(
+    "A layer takes the parameters of another one that had its name",
+    errors.ParameterError,
+    "fc_0.w_0",
+    "in train_program there",
+    "in second_half here",
+    "rename=",
+)
 def another_layer():
     def train_program():
         x = layers.data("x", shape=[4])
-        hidden = layers.fc(x, size=4, act="tanh")
+        hidden = layers.fc(x, size=8, act="tanh")
         return layers.mean(layers.fc(hidden, size=4))
 
     def second_half():
-        hidden = layers.data("hidden", shape=[4])
+        hidden = layers.data("hidden", shape=[8])
         return layers.fc(hidden, size=4)
 
     fluid.Trainer(train_program, SGD).save_params("net.params")

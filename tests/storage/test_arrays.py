@@ -42,7 +42,7 @@ def forged(path, array, shape=(4,), dtype="float32", content=None, compression=z
     file = io.BytesIO()
     np.lib.format.write_array(file, array, allow_pickle=False)
     listing = {"w": {"shape": list(shape), "dtype": dtype}}
-    manifest = {"format": "fluid-arrays", "version": 1, "kind": "parameters", "arrays": listing, "origins": {}}
+    manifest = {"format": "fluid-arrays", "version": 1, "kind": "parameters", "arrays": listing, "sites": {}}
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("manifest.json", json.dumps(manifest), compress_type=compression)
         for _ in range(times):

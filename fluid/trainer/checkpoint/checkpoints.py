@@ -10,13 +10,12 @@ from typing import Any, Protocol
 import jax
 
 from fluid import errors
-from fluid.core import Program, own_array
+from fluid.core import Program, creation_sites, own_array
 from fluid.distributed import group
 from fluid.distributed.arrays import is_here
 from fluid.runtime import Session
 from fluid.runtime.finite import Health
-from fluid.runtime.state_io import names_here, origins_of
-from fluid.storage import packed
+from fluid.runtime.state_io import names_here
 from fluid.storage.folder import newest_whole
 from fluid.storage.remote import folder_of
 from fluid.trainer.checkpoint.config import CheckpointConfig
@@ -286,7 +285,7 @@ class Checkpoints(NoCheckpoints):
             "score": score,
             "optimizers": describe_optimizers(self._programs),
             "digests": digests_of(self._programs),
-            "origins": packed(origins_of(self._session.programs)),
+            "sites": creation_sites(self._session.scope.specs),
         }
         position = self._progress.snapshot()
         self._writer.start(step, arrays, lambda: {"position": position(), **described, "versions": _versions()})

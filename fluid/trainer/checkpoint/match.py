@@ -76,7 +76,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     )
     same_parameters = _parameters(found) == _parameters(session.state())
     advice = _OTHER_OPTIMIZER.format(changed or "another one than now") if same_parameters else _OTHER_PROGRAM
-    check_state(session, found, where, advice=advice)
+    check_state(session, found, where, advice, meta.get("sites") or {})
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
     digests = meta.get("digests")

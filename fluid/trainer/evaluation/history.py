@@ -5,12 +5,12 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fluid import errors
-from fluid.missing import SpelledElsewhere
+from fluid.name_hints import KnownAttributes
 from fluid.runtime import Results
 from fluid.storage import PathLike
 from fluid.trainer.evaluation.means import TrainingMeans
@@ -43,7 +43,7 @@ class _Row:
     announced: dict[str, Any]
 
 
-class History(Mapping[str, list[Any]], SpelledElsewhere):
+class History(Mapping[str, list[Any]], KnownAttributes):
     """What a training measured: a column for each value, with one entry for each epoch.
 
     The columns are `epoch`, from 0; `step`, the training steps done; the scalars of the program, over the steps of the
@@ -62,18 +62,6 @@ class History(Mapping[str, list[Any]], SpelledElsewhere):
       >>> list(history), history["step"]
       (['epoch', 'step', 'loss', 'test_loss'], [2, 4, 6])
     """
-
-    _spelled: ClassVar = {
-        "accuracy": 'history["accuracy"]',
-        "columns": "list(history)",
-        "epoch": 'history["epoch"]',
-        "history": 'history["loss"], since it is read like a dict',
-        "loss": 'history["loss"]',
-        "params": "trainer.params, of the trainer",
-        "to_csv": 'history.to_pandas().to_csv(path), or fluid.handlers.CSVLogger("log.csv") while training',
-        "to_dict": "dict(history)",
-        "val_loss": 'history["test_loss"], with test_reader= of trainer.train',
-    }
 
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {name: [] for name in OWN_COLUMNS}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fluid.core import Program, warn
+from fluid.core import Program, creation_sites, warn
 
 _SHOWN = 3
 
@@ -16,14 +16,14 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
     Args:
       programs: of one Trainer, in their order.
     """
-    made: dict[str, Program] = {}
+    made: dict[str, tuple[str, str]] = {}
     found: list[str] = []
     for program in programs:
-        for name, origin in program.origins.items():
-            first = made.setdefault(name, program)
-            before = first.origins[name]
-            if first is not program and origin.lines[:1] != before.lines[:1]:
-                found.append(f"{name} ({first.name}: {before.site}; {program.name}: {origin.site})")
+        automatic = {name: spec for name, spec in program.parameters.items() if spec.kind}
+        for name, site in creation_sites(automatic).items():
+            first, before = made.setdefault(name, (program.name, site))
+            if _own_line(site) != _own_line(before):
+                found.append(f"{name} ({first}: {before}; {program.name}: {site})")
     if found:
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         warn(
@@ -32,3 +32,8 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
             f'"{programs[0].name}"): around its layers; or, where sharing is meant, make the parameter in one function '
             f'that both call, or name it: param_attr="shared.w"'
         )
+
+
+def _own_line(site: str) -> str:
+    """Return the line of a site without the line that called a shared function."""
+    return site.partition(", called at ")[0]

@@ -1,7 +1,6 @@
 """Whether the processes of a training train the same thing: compared once, when the Trainer is made."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +11,7 @@ from fluid import errors
 from fluid.core import Program
 from fluid.distributed import Group
 from fluid.runtime import Session
-from fluid.runtime.state_io import origins_of
-from fluid.storage import packed
-from fluid.trainer.checkpoint.match import describe_optimizers
+from fluid.trainer.checkpoint.match import describe_optimizers, digests_of
 
 
 def compare(group: Group, session: Session, programs: Sequence[Program], **settings: Any) -> None:
@@ -43,7 +40,7 @@ def compare(group: Group, session: Session, programs: Sequence[Program], **setti
         "the mesh": dict(mesh.shape),
         **{f"the program {program.name}": _described(program) for program in programs},
         "the optimizer": describe_optimizers(programs),
-        "what the layers compute": _checksum(json.dumps(packed(origins_of(session.programs)), sort_keys=True).encode()),
+        "what the layers compute": digests_of(programs),
     }
     group.compare("what they train", described)
     group.compare("their parameters", {n: _checksum_of(v) for n, v in sorted(session.state().items())})

@@ -1,28 +1,23 @@
-"""The `__getattr__` of modules whose users look for names of Fluid and of other libraries."""
+"""Modules that say what to write instead of a name that they do not have, or of a call."""
 
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from fluid import errors
+from fluid.name_hints.table import HINTS
 
 
-def instead_of(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's `__getattr__`, which is called for names that it does not have.
-
-    It says what takes their place.
-
-    Args:
-      module: its name.
-      instead: what to use, by name.
+def _getattr_of(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module: it raises the error for names that the module does not have.
 
     Example:
-      >>> import fluid.io
-      >>> instead_of("fluid.io", {"PyReader": "a reader"})("PyReader")
+      >>> import fluid.layers
+      >>> _getattr_of("fluid.layers")("BatchNorm2d")
       Traceback (most recent call last):
         ...
-      fluid.errors.MissingNameError: module 'fluid.io' has no attribute 'PyReader'; use a reader
+      fluid.errors.MissingNameError: module 'fluid.layers' has no attribute 'BatchNorm2d'; use layers.batch_norm(x)
     """
 
     def missing(name: str) -> Any:
@@ -31,10 +26,25 @@ def instead_of(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
             n for n, value in there.items() if not n.startswith("_") and getattr(value, "__module__", None) == module
         )
         known = there.get("__all__") or list(own)  # which is not there yet while the module is imported
-        raise errors.missing_name(f"module {module!r}", name, known, instead)
+        advice = HINTS[module].get(name)
+        raise errors.missing_name(f"module {module!r}", name, known, f"use {advice}" if advice else "")
 
-    missing.__dict__["instead"] = instead
     return missing
+
+
+of_clip = _getattr_of("fluid.clip")
+of_fluid = _getattr_of("fluid")
+of_handlers = _getattr_of("fluid.handlers")
+of_initializer = _getattr_of("fluid.initializer")
+of_io = _getattr_of("fluid.io")
+of_layers = _getattr_of("fluid.layers")
+of_lr = _getattr_of("fluid.lr")
+of_metrics = _getattr_of("fluid.metrics")
+of_nets = _getattr_of("fluid.nets")
+of_optimizer = _getattr_of("fluid.optimizer")
+of_reader = _getattr_of("fluid.reader")
+of_regularizer = _getattr_of("fluid.regularizer")
+of_static = _getattr_of("fluid.static")
 
 
 class _Called(types.ModuleType):

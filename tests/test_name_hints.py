@@ -7,23 +7,10 @@ import re
 import pytest
 
 import fluid
-from fluid import errors, layers, missing
+from fluid import errors, layers, name_hints
 
-MODULES = {
-    "fluid": missing.of_fluid,
-    "fluid.clip": missing.of_clip,
-    "fluid.handlers": missing.of_handlers,
-    "fluid.initializer": missing.of_initializer,
-    "fluid.io": missing.of_io,
-    "fluid.layers": missing.of_layers,
-    "fluid.lr": missing.of_lr,
-    "fluid.metrics": missing.of_metrics,
-    "fluid.nets": missing.of_nets,
-    "fluid.optimizer": missing.of_optimizer,
-    "fluid.reader": missing.of_reader,
-    "fluid.regularizer": missing.of_regularizer,
-}
-NAMES = [(module, name) for module, found in MODULES.items() for name in found.instead]
+MODULES = [owner for owner in name_hints.HINTS if owner.split(".")[0] == "fluid" and owner != "fluid.static"]
+NAMES = [(module, name) for module in MODULES for name in name_hints.HINTS[module]]
 
 
 @pytest.mark.parametrize(("module", "name"), NAMES)

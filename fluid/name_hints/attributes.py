@@ -6,42 +6,37 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fluid import errors
+from fluid.name_hints.table import HINTS
 
 
-class SpelledElsewhere:
+class KnownAttributes:
     """A base of classes whose attributes are known: reading or setting another one says what to write instead.
 
-    Subclasses that a user writes may set any attribute. Names that begin with an underscore are left alone, since
-    copies, pickles and notebooks read them.
+    The table of hints names the advice by the name of the class. Subclasses that a user writes may set any attribute.
+    Names that begin with an underscore are left alone, since copies, pickles and notebooks read them.
 
     Attributes:
-      _spelled: what to write instead of a name of another library.
       _set_by: how to change a property without a setter, by its name.
 
     Example:
-      >>> class Reader(SpelledElsewhere):
-      ...     _spelled = {"load": "reader.read(path)"}
+      >>> class Reader(KnownAttributes):
       ...     path = "rows.csv"
-      >>> Reader().load
-      Traceback (most recent call last):
-      fluid.errors.MissingNameError: 'Reader' object has no attribute 'load'; write reader.read(path)
       >>> Reader().paht
       Traceback (most recent call last):
       fluid.errors.MissingNameError: 'Reader' object has no attribute 'paht'. Did you mean 'path'?
-      >>> hasattr(Reader(), "load")
+      >>> hasattr(Reader(), "paht")
       False
     """
 
     __slots__ = ()
 
-    _spelled: ClassVar[Mapping[str, str]] = {}
     _set_by: ClassVar[Mapping[str, str]] = {}
 
     if not TYPE_CHECKING:  # to checkers of types, every name would be there
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self)
-            if name in kind._spelled:
+            if _advice(kind, name):
                 raise _missing(self, name)
             if name.startswith("_") or hasattr(kind, name):
                 return object.__getattribute__(self, name)  # raises what was raised before, inside of a property
@@ -67,10 +62,16 @@ def _check_set(owner: Any, name: str, caller: Mapping[str, Any]) -> None:
 
 def _missing(owner: Any, name: str) -> errors.MissingNameError:
     kind = type(owner)
-    message = f"{kind.__name__!r} object has no attribute {name!r}"
-    if name in kind._spelled:
-        return errors.MissingNameError(f"{message}; write {kind._spelled[name]}", name=name)
-    return errors.missing_name(f"{kind.__name__!r} object", name, _public(owner), {})
+    advice = _advice(kind, name)
+    return errors.missing_name(
+        f"{kind.__name__!r} object", name, () if advice else _public(owner), f"write {advice}" if advice else ""
+    )
+
+
+def _advice(kind: type, name: str) -> str | None:
+    """Return what to write instead of a name that the class of fluid, or a base of the class, does not have."""
+    bases = (HINTS.get(base.__name__, {}) for base in kind.__mro__ if _is_of_fluid(base.__module__))
+    return next((hints[name] for hints in bases if name in hints), None)
 
 
 def _public(owner: Any) -> Iterable[str]:
@@ -108,4 +109,4 @@ def check_attributes(owner: Any) -> None:
                 name=name,
             )
         known = [*given, *(other for other in _public(owner) if other != name)]
-        raise errors.missing_name(f"{kind.__name__!r} object", name, known, {})
+        raise errors.missing_name(f"{kind.__name__!r} object", name, known)

@@ -1,10 +1,22 @@
-"""What takes the place of each name of Fluid, Keras and PyTorch that is not here, by module."""
+"""One table: names of Fluid, Keras, PyTorch and others that an object does not have, and what to write instead."""
 
-from fluid.missing.advice import instead_of
+from collections.abc import Mapping
 
-of_layers = instead_of(
-    "fluid.layers",
-    {
+_BEST = 'fluid.handlers.SaveBest("best.params", "test_loss"), or fluid.CheckpointConfig(folder)'
+_TEST = "trainer.test(reader)"
+_PARAMS = "trainer.params, a dict of arrays by name"
+_LOAD = "trainer.load_params(source), of a file or of arrays by name"
+_RUN = "trainer.run(feed)"
+_HANDLERS = "trainer.train(reader, handlers=[...])"
+_HISTORY = 'trainer.history["loss"], after trainer.train'
+_PLACE = 'trainer.place = "gpu:0" before the first step'
+_AT_ONCE = "fluid.Trainer(program, optimizer, "
+_ANOTHER_PLACE = 'fluid.Inferencer(infer_func, param_path, place="gpu:0")'
+_ANOTHER_FILE = "fluid.Inferencer(infer_func, params=arrays), or inferencer.session.load_params(source)"
+
+# By owner: a module, by its path; a class of fluid, by its name, for its subclasses too; or a value of a program.
+HINTS: dict[str, Mapping[str, str]] = {
+    "fluid.layers": {
         "Assert": "assert for shapes, and fluid.handlers.TerminateOnNaN for numbers that are not finite",
         "BCEWithLogitsLoss": "layers.sigmoid_cross_entropy_with_logits(logits, label)",
         "BatchNorm1d": "layers.batch_norm(x)",
@@ -89,11 +101,7 @@ of_layers = instead_of(
         "split_lod_tensor": "layers.where(condition, x, y), which chooses for each example",
         "tensor_array_to_tensor": "layers.concat or layers.stack of a list of values",
     },
-)
-
-of_fluid = instead_of(
-    "fluid",
-    {
+    "fluid": {
         "AsyncExecutor": "fluid.Trainer",
         "BuildStrategy": "nothing: XLA chooses how a program is built; fluid.static accepts one",
         "CUDAPinnedPlace": "fluid.CPUPlace: the host's memory is pinned where JAX needs it",
@@ -161,14 +169,7 @@ of_fluid = instead_of(
         "set_flags": "settings of JAX, jax.config.update",
         "transpiler": "parallel= of fluid.Trainer for several devices; every program is compiled",
     },
-)
-
-# What fluid.static lacks of Fluid is what fluid itself lacks.
-of_static = instead_of("fluid.static", of_fluid.__dict__["instead"])
-
-of_io = instead_of(
-    "fluid.io",
-    {
+    "fluid.io": {
         "ComposeNotAligned": "fluid.errors.ReaderError",
         "DataLoader": "a fluid.reader.Reader, which fluid.Trainer.train takes, or fluid.static",
         "PyReader": "a fluid.reader.Reader, which fluid.Trainer.train takes, or fluid.static",
@@ -194,11 +195,7 @@ of_io = instead_of(
         "shuffle": "fluid.reader.shuffle",
         "xmap_readers": "fluid.reader.xmap_readers",
     },
-)
-
-of_clip = instead_of(
-    "fluid.clip",
-    {
+    "fluid.clip": {
         "ClipByGlobalNorm": "fluid.clip.GradientClipByGlobalNorm(1.0)",
         "ClipGradByGlobalNorm": "fluid.clip.GradientClipByGlobalNorm(1.0)",
         "ClipGradByNorm": "fluid.clip.GradientClipByNorm(1.0)",
@@ -211,11 +208,7 @@ of_clip = instead_of(
         "clip_grad_value_": "fluid.clip.GradientClipByValue(1.0), as grad_clip= of the optimizer",
         "error_clip_callback": "fluid.clip.GradientClipByValue",
     },
-)
-
-of_metrics = instead_of(
-    "fluid.metrics",
-    {
+    "fluid.metrics": {
         "AUROC": "fluid.metrics.Auc()",
         "BinaryAccuracy": "fluid.metrics.Accuracy()",
         "CategoricalAccuracy": "fluid.metrics.Accuracy()",
@@ -235,11 +228,7 @@ of_metrics = instead_of(
         "TopKCategoricalAccuracy": "fluid.layers.accuracy(prediction, label, k=5), as an output of the program",
         "accuracy": "fluid.layers.accuracy(prediction, label), as an output of the program",
     },
-)
-
-of_optimizer = instead_of(
-    "fluid.optimizer",
-    {
+    "fluid.optimizer": {
         "Adafactor": "fluid.Trainer(program, optax.adafactor(1e-3)): any optax transformation is an optimizer",
         "LBFGS": "fluid.Trainer(..., step=...), a training step of your own",
         "NAdam": "fluid.Trainer(program, optax.nadam(1e-3)): any optax transformation is an optimizer",
@@ -248,13 +237,7 @@ of_optimizer = instead_of(
         "lr_scheduler": "fluid.layers.warmup_cosine and the other schedules, given as learning_rate=",
         "schedules": "fluid.layers.warmup_cosine and the other schedules, given as learning_rate=",
     },
-)
-
-_BEST = 'fluid.handlers.SaveBest("best.params", "test_loss"), or fluid.CheckpointConfig(folder)'
-
-of_handlers = instead_of(
-    "fluid.handlers",
-    {
+    "fluid.handlers": {
         "BackupAndRestore": "fluid.Trainer(..., checkpoint_config=fluid.CheckpointConfig(folder))",
         "BatchSizeFinder": "fluid.plan, which says how much memory a program takes",
         "Callback": "fluid.handlers.Handler",
@@ -280,11 +263,7 @@ of_handlers = instead_of(
         "TerminateOnNan": "fluid.handlers.TerminateOnNaN",
         "WandbLogger": "fluid.handlers.WandB",
     },
-)
-
-of_initializer = instead_of(
-    "fluid.initializer",
-    {
+    "fluid.initializer": {
         "GlorotNormal": "fluid.initializer.Xavier(uniform=False)",
         "GlorotUniform": "fluid.initializer.Xavier()",
         "HeNormal": "fluid.initializer.MSRA(uniform=False)",
@@ -311,11 +290,7 @@ of_initializer = instead_of(
         "xavier_uniform_": "fluid.initializer.Xavier(), given as ParamAttr(initializer=...)",
         "zeros_": "fluid.initializer.Constant(0.0), given as ParamAttr(initializer=...)",
     },
-)
-
-of_lr = instead_of(
-    "fluid.lr",
-    {
+    "fluid.lr": {
         "CosineAnnealingLR": "fluid.layers.cosine_decay, or fluid.lr.warmup_cosine",
         "CosineDecay": "fluid.lr.cosine_decay, or fluid.lr.warmup_cosine",
         "ExponentialDecay": "fluid.lr.exponential_decay",
@@ -332,11 +307,7 @@ of_lr = instead_of(
         "ReduceLROnPlateau": 'fluid.handlers.ReduceLROnPlateau("test_loss")',
         "StepLR": "fluid.lr.exponential_decay(..., staircase=True)",
     },
-)
-
-of_nets = instead_of(
-    "fluid.nets",
-    {
+    "fluid.nets": {
         "MultiHeadAttention": "fluid.layers.multi_head_attention, or fluid.nets.scaled_dot_product_attention",
         "Sequential": "a function that calls one layer after another",
         "img_conv_bn_pool": "fluid.nets.img_conv_group(..., conv_with_batchnorm=True)",
@@ -344,11 +315,7 @@ of_nets = instead_of(
         "simple_gru": "fluid.layers.dynamic_gru",
         "simple_lstm": "fluid.layers.dynamic_lstm",
     },
-)
-
-of_reader = instead_of(
-    "fluid.reader",
-    {
+    "fluid.reader": {
         "ComposeNotAligned": "fluid.errors.ReaderError",
         "DataLoader": 'fluid.reader.arrays({"x": x, "y": y}, batch_size=32), or a DataLoader of torch as it is',
         "Dataset": "fluid.reader.arrays, or any function that returns an iterable of rows, for fluid.reader.batch",
@@ -370,11 +337,7 @@ of_reader = instead_of(
         "take": "fluid.reader.firstn",
         "zip": "fluid.reader.compose",
     },
-)
-
-of_regularizer = instead_of(
-    "fluid.regularizer",
-    {
+    "fluid.regularizer": {
         "L1": "fluid.regularizer.L1Decay(1e-4)",
         "L1L2": "fluid.regularizer.L1Decay, or fluid.regularizer.L2Decay; for both, add one to the loss",
         "L2": "fluid.regularizer.L2Decay(1e-4)",
@@ -385,4 +348,159 @@ of_regularizer = instead_of(
         "l1_l2": "fluid.regularizer.L1Decay, or fluid.regularizer.L2Decay; for both, add one to the loss",
         "l2": "fluid.regularizer.L2Decay(1e-4)",
     },
-)
+    "Trainer": {
+        "add_callback": _HANDLERS,
+        "add_handler": _HANDLERS,
+        "callback_metrics": _HISTORY,
+        "callbacks": _HANDLERS,
+        "checkpoint_config": _AT_ONCE + "checkpoint_config=fluid.CheckpointConfig(folder))",
+        "compile": "fluid.Trainer(train_program, optimizer), which compiles by itself",
+        "cpu": _PLACE,
+        "cuda": _PLACE,
+        "current_epoch": "event.epoch in a handler, of a fluid.EndEpochEvent",
+        "device": "trainer.place",
+        "epoch": "event.epoch in a handler, of a fluid.EndEpochEvent",
+        "eval": _TEST,
+        "evaluate": _TEST,
+        "fit": "trainer.train(reader, num_epochs=10); fluid.reader.arrays((x, y), batch_size=32) is a reader of arrays",
+        "forward": _RUN,
+        "get_weights": _PARAMS,
+        "global_step": "int(trainer.session.scope.step)",
+        "handlers": _HANDLERS,
+        "infer": "trainer.predict(reader, fetch=[...]) for a data set, or trainer.run(feed, fetch=[...])",
+        "layers": "trainer.program.values, or fluid.summary(trainer)",
+        "load": _LOAD,
+        "load_checkpoint": _AT_ONCE + "checkpoint_config=fluid.CheckpointConfig(folder)), which continues by itself",
+        "load_state_dict": _LOAD,
+        "load_weights": _LOAD,
+        "logged_metrics": _HISTORY,
+        "loss": _HISTORY,
+        "lr": "trainer.learning_rate",
+        "metrics": _HISTORY,
+        "model": "trainer.program",
+        "named_parameters": _PARAMS,
+        "optimizer": _AT_ONCE + "params=trainer.params) for another optimizer; trainer.learning_rate for its rate",
+        "optimizers": _AT_ONCE + "params=trainer.params) for another optimizer; trainer.learning_rate for its rate",
+        "parameters": _PARAMS,
+        "predict_on_batch": _RUN,
+        "program": "trainer.programs[name], since there are several",
+        "save": "trainer.save_params(path), or trainer.save_inference_model(path) with the program",
+        "save_model": "trainer.save_inference_model(path), or trainer.save_params(path)",
+        "save_weights": "trainer.save_params(path)",
+        "scope": "trainer.session.scope",
+        "score": _TEST,
+        "set_weights": _LOAD,
+        "state_dict": _PARAMS,
+        "step": "trainer.session.step(feed) for a step of a loop of your own, or int(trainer.session.scope.step)",
+        "summary": "fluid.summary(trainer)",
+        "test_on_batch": _RUN,
+        "to": _PLACE,
+        "train_on_batch": "trainer.session.step(feed), for a loop of your own",
+        "train_step": "trainer.session.step(feed), for a loop of your own",
+        "trainable": 'trainer.freeze("fc_0.*")',
+        "trainable_variables": _PARAMS,
+        "trainable_weights": _PARAMS,
+        "validate": _TEST,
+        "variables": _PARAMS,
+        "weights": _PARAMS,
+    },
+    "Session": {
+        "eval": 'session.run(program, feed, fetch=[...], mode="test")',
+        "evaluate": 'session.run(program, feed, mode="test"), or fluid.Trainer(program, optimizer).test(reader)',
+        "fit": "fluid.Trainer(program, optimizer).train(reader), or session.step(feed) in a loop of your own",
+        "graph": "session.programs, a dict by name",
+        "infer": 'session.run(program, feed, mode="test")',
+        "learning_rate": "session.set_learning_rates(0.01), and session.learning_rates() to read it",
+        "load_state_dict": "session.load_params(arrays)",
+        "load_weights": "session.load_params(path)",
+        "parameters": "session.params(), a dict of arrays by name",
+        "predict": 'session.run(program, feed, mode="test")',
+        "program": "session.programs[name]",
+        "save_weights": "session.save_params(path)",
+        "state_dict": "session.params(), or session.state() with what an optimizer keeps",
+        "summary": "fluid.summary(program)",
+        "test": 'session.run(program, feed, mode="test")',
+        "to": 'session.place = "gpu:0" before the first run',
+        "train": "session.step(feed) in a loop of your own, or fluid.Trainer(program, optimizer).train(reader)",
+        "weights": "session.params(), a dict of arrays by name",
+    },
+    "Inferencer": {
+        "cpu": _ANOTHER_PLACE,
+        "cuda": _ANOTHER_PLACE,
+        "eval": "inferencer.infer(feed), which runs in test mode",
+        "evaluate": "fluid.Trainer(train_program, optimizer).test(reader), of a program that returns a loss",
+        "fit": "fluid.Trainer(train_program, optimizer).train(reader, num_epochs=10)",
+        "forward": "inferencer.infer(feed)",
+        "load": _ANOTHER_FILE,
+        "load_params": _ANOTHER_FILE,
+        "load_state_dict": _ANOTHER_FILE,
+        "load_weights": _ANOTHER_FILE,
+        "model": "inferencer.program",
+        "params": "inferencer.session.params(), a dict of arrays by name",
+        "parameters": "inferencer.session.params(), a dict of arrays by name",
+        "place": "inferencer.session.place, or " + _ANOTHER_PLACE,
+        "predict_on_batch": "inferencer.infer(feed)",
+        "run": "inferencer.infer(feed)",
+        "save": "fluid.io.save_inference_model(path, infer_func, params)",
+        "save_params": "fluid.io.save_params(inferencer.session, path)",
+        "state_dict": "inferencer.session.params(), a dict of arrays by name",
+        "summary": "fluid.summary(inferencer.program)",
+        "test": "fluid.Trainer(train_program, optimizer).test(reader), of a program that returns a loss",
+        "to": _ANOTHER_PLACE,
+        "train": "fluid.Trainer(train_program, optimizer).train(reader)",
+        "transform": "inferencer.infer(feed)",
+        "weights": "inferencer.session.params(), a dict of arrays by name",
+    },
+    "MetricBase": {
+        "add": "metric.update(...)",
+        "compute": "metric.eval()",
+        "evaluate": "metric.eval()",
+        "reset_state": "metric.reset()",
+        "reset_states": "metric.reset()",
+        "result": "metric.eval()",
+        "update_state": "metric.update(...)",
+        "value": "metric.eval()",
+    },
+    "History": {
+        "accuracy": 'history["accuracy"]',
+        "columns": "list(history)",
+        "epoch": 'history["epoch"]',
+        "history": 'history["loss"], since it is read like a dict',
+        "loss": 'history["loss"]',
+        "params": "trainer.params, of the trainer",
+        "to_csv": 'history.to_pandas().to_csv(path), or fluid.handlers.CSVLogger("log.csv") while training',
+        "to_dict": "dict(history)",
+        "val_loss": 'history["test_loss"], with test_reader= of trainer.train',
+    },
+    "OnlineTrainer": {
+        "add": "online.send(rows)",
+        "evaluate": "online.status(), which holds the moving test",
+        "fit": "online.send(rows) for some rows, or online.send_all(reader)",
+        "learn_one": "online.send(rows)",
+        "partial_fit": "online.send(rows)",
+        "predict": "online.publish(), and fluid.serve of what it wrote",
+        "train": "online.start(), and online.send(rows)",
+        "update": "online.send(rows)",
+    },
+    "jax.Array": {
+        "backward": "fluid.Trainer(program, optimizer) computes gradients by itself; fetch one as NAME@GRAD",
+        "contiguous": "leave it out",
+        "cpu": "leave it out; fluid.Trainer(..., place=...) says where a program runs",
+        "cuda": "leave it out; fluid.Trainer(..., place=...) says where a program runs",
+        "detach": "jax.lax.stop_gradient(x)",
+        "double": 'layers.cast(x, "float64")',
+        "eval": "fluid.layers.Print(x) to see the numbers, or fetch=[...]",
+        "expand": "layers.expand(x, expand_times=[...])",
+        "float": 'layers.cast(x, "float32")',
+        "long": 'layers.cast(x, "int64")',
+        "masked_fill": "layers.where(mask, value, x)",
+        "numpy": "layers.Print(x) to see the numbers, or fetch=[...]",
+        "permute": "layers.transpose(x, perm=[...])",
+        "requires_grad": "parameters are what layers create; the gradient of any other value is fetched as NAME@GRAD",
+        "softmax": "layers.softmax(x)",
+        "to": 'layers.cast(x, "float32") for another dtype; fluid.Trainer(..., place=...) says where a program runs',
+        "unsqueeze": "layers.unsqueeze(x, axes=[...])",
+    },
+}
+# fluid.static lacks the names of Fluid that fluid itself lacks.
+HINTS["fluid.static"] = HINTS["fluid"]

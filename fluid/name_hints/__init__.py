@@ -1,9 +1,9 @@
-"""Names of Fluid and of other libraries that are not here, and what takes their place."""
+"""Names of Fluid and of other libraries that are not here, and what to write instead."""
 
-from fluid.missing.advice import not_called
-from fluid.missing.arguments import argument_advice
-from fluid.missing.elsewhere import SpelledElsewhere, check_attributes
-from fluid.missing.names import (
+from fluid.name_hints.arguments import argument_advice
+from fluid.name_hints.attributes import KnownAttributes, check_attributes
+from fluid.name_hints.modules import (
+    not_called,
     of_clip,
     of_fluid,
     of_handlers,
@@ -18,9 +18,11 @@ from fluid.missing.names import (
     of_regularizer,
     of_static,
 )
+from fluid.name_hints.table import HINTS
 
 __all__ = [
-    "SpelledElsewhere",
+    "HINTS",
+    "KnownAttributes",
     "argument_advice",
     "check_attributes",
     "not_called",

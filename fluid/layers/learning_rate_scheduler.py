@@ -1,0 +1,25 @@
+"""Schedules of the learning rate by Fluid's path; see `fluid.lr`."""
+
+from fluid.lr import (
+    cosine_decay,
+    exponential_decay,
+    inverse_time_decay,
+    linear_lr_warmup,
+    natural_exp_decay,
+    noam_decay,
+    piecewise_decay,
+    polynomial_decay,
+    warmup_cosine,
+)
+
+__all__ = [
+    "cosine_decay",
+    "exponential_decay",
+    "inverse_time_decay",
+    "linear_lr_warmup",
+    "natural_exp_decay",
+    "noam_decay",
+    "piecewise_decay",
+    "polynomial_decay",
+    "warmup_cosine",
+]
