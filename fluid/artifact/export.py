@@ -26,21 +26,6 @@ MOST_FUNCTIONS = 64
 
 
 @dataclass(frozen=True)
-class Options:
-    """The platforms and sizes to export for.
-
-    Attributes:
-      platforms: of "cpu", "cuda", "rocm", "tpu".
-      batch_sizes: one function each, for a program that cannot leave the batch size open.
-      buckets: numbers of steps, one function each, for a program that cannot leave them open: a list, or one by feed.
-    """
-
-    platforms: Sequence[str] = PLATFORMS
-    batch_sizes: Sequence[int] = BATCH_SIZES
-    buckets: Any = STEPS
-
-
-@dataclass(frozen=True)
 class Exported:
     """An exported entry point.
 
@@ -81,30 +66,38 @@ class Form:
         return {**fixed, **dict(zip(open_, found, strict=True))}
 
 
-def export(function: InferenceFunction, arrays: Mapping[str, Any], options: Options) -> Exported:
+def export(
+    function: InferenceFunction,
+    arrays: Mapping[str, Any],
+    platforms: Sequence[str],
+    batch_sizes: Sequence[int],
+    buckets: Any,
+) -> Exported:
     """Export an entry point.
 
     Args:
       function: of arrays, feeds and the data of a random key.
       arrays: by name; shapes and dtypes count, and names that the function does not read are ignored.
-      options: platforms and sizes.
+      platforms: of "cpu", "cuda", "rocm", "tpu".
+      batch_sizes: one function each, for a program that cannot leave the batch size open.
+      buckets: numbers of steps, one function each, for a program that cannot leave them open: a list, or one by feed.
 
     Raises:
       ArtifactError: the program cannot be exported.
     """
-    by_feed = isinstance(options.buckets, Mapping)
-    buckets = {name: options.buckets.get(name, STEPS) if by_feed else options.buckets for name in function.feeds}
+    by_feed = isinstance(buckets, Mapping)
+    steps = {name: buckets.get(name, STEPS) if by_feed else buckets for name in function.feeds}
     shapes = {n: jax.ShapeDtypeStruct(arrays[n].shape, arrays[n].dtype) for n in function.arrays}
     key = jax.eval_shape(key_data) if function.random else None
     failures: list[Exception] = []
-    for form in forms(function.feeds, options.batch_sizes, buckets):
+    for form in forms(function.feeds, batch_sizes, steps):
         feeds = tuple(Feed.of(spec, form.dims[name]) for name, spec in function.feeds.items())
         given = [
             (shapes, {feed.name: feed.abstract(symbols) for feed in feeds}, key)
             for symbols in map(form.symbols, form.fixed)
         ]
         try:
-            functions = [_serialized(function, arguments, options.platforms) for arguments in given]
+            functions = [_serialized(function, arguments, platforms) for arguments in given]
         except ImportError as error:
             raise errors.ArtifactError(
                 "exporting needs the flatbuffers library, which JAX does not install: "
@@ -116,7 +109,7 @@ def export(function: InferenceFunction, arrays: Mapping[str, Any], options: Opti
         note = f"exported for each of these sizes, since {_first_line(failures[0])}" if len(functions) > 1 else None
         return Exported(feeds, list(zip(form.fixed, functions, strict=True)), form.least, note)
     raise errors.ArtifactError(
-        f"this program cannot be exported for {', '.join(options.platforms)}, neither for all sizes "
+        f"this program cannot be exported for {', '.join(platforms)}, neither for all sizes "
         f"({_first_line(failures[0])}) nor for single ones ({_first_line(failures[-1])}). What runs Python while it "
         f"computes, such as layers.Print, cannot be exported; what runs on some devices only needs platforms=['cpu']"
     ) from failures[-1]

@@ -8,7 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.artifact import archive, standalone
-from fluid.artifact.export import BATCH_SIZES, PLATFORMS, STEPS, Exported, Options, checked_sizes, export, settings
+from fluid.artifact.export import BATCH_SIZES, PLATFORMS, STEPS, Exported, checked_sizes, export, settings
 from fluid.artifact.inference_function import InferenceFunction, key_data
 from fluid.artifact.signature import Entry, Function
 from fluid.core import Program
@@ -39,7 +39,7 @@ def save(
     """Export programs with their parameters; see `fluid.io.save_inference_model`."""
     several = isinstance(program_func, Mapping)
     programs = program_func if isinstance(program_func, Mapping) else {ENTRY: program_func}
-    options = Options(_checked_platforms(platforms), checked_sizes("batch_sizes", batch_sizes), buckets)
+    platforms, batch_sizes = _checked_platforms(platforms), checked_sizes("batch_sizes", batch_sizes)
     functions = {
         name: InferenceFunction(_program(program, precision), _of(feed, name, several), _of(fetch, name, several))
         for name, program in programs.items()
@@ -49,8 +49,8 @@ def save(
         warn_of_spoilt("save_inference_model", names)
     if precision in ("bfloat16", "float16"):
         arrays = _rounded(functions, arrays, precision)
-    exported = {name: export(function, arrays, options) for name, function in functions.items()}
-    _write(path, functions, exported, arrays, options.platforms)
+    exported = {name: export(function, arrays, platforms, batch_sizes, buckets) for name, function in functions.items()}
+    _write(path, functions, exported, arrays, platforms)
 
 
 def _chosen(
