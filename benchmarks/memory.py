@@ -14,6 +14,7 @@ from training import ADAM, Setup, make_step, split
 
 import fluid
 from fluid.runtime import Request
+from fluid.runtime.compiled_step import bind
 
 
 def needed(lowered: Any) -> float:
@@ -23,9 +24,9 @@ def needed(lowered: Any) -> float:
 
 def by_fluid(trainer: fluid.Trainer, feed: dict[str, Any]) -> float:
     """That of a trainer's step."""
-    session = trainer.session
-    (program,) = session.programs.values()
-    return needed(session.bind(program, Request("train", None, tuple(feed))).lowered(session.layout.take(feed)))
+    engine = trainer.session.engine
+    step = bind(engine, trainer.program, Request("train", None, tuple(feed)))
+    return needed(step.lowered(engine.layout.take(feed)))
 
 
 def of_images(what: str, model: Model, setup: Setup = ADAM) -> Row:

@@ -21,6 +21,7 @@ from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import Request, Results, Session
+from fluid.runtime.compiled_step import bind
 from fluid.runtime.fetch import Fetch, as_array, check_fetch, split_names
 from fluid.runtime.prediction import (
     Answer,
@@ -205,7 +206,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         self.program = next(iter(self.session.programs.values()))
         if seed is not None:
             self.seeds.of("Inferencer", self.program, seed)
-        elif (mesh := self.session.layout.mesh) is not None and mesh.is_multi_process and self.program.draws:
+        elif (mesh := self.session.engine.layout.mesh) is not None and mesh.is_multi_process and self.program.draws:
             # All processes compute one answer, so that they draw the numbers of one seed.
             self.seeds = Seeds("Inferencer", group().exchange("the seed of an Inferencer", self.seeds.first)[0])
         self._bucket = bucket
@@ -267,9 +268,9 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
             feeds = self._buckets.pad(feeds)
         overrides = {n: as_array(feed[n]) for n in plan.overrides} if plan.overrides else {}
         if not return_numpy:  # the step may still run after this call, when the caller changes its arrays
-            feeds = self.session.layout.take(feeds)
-            overrides = self.session.layout.take(overrides)
-        draw = None if seed is None else self.session.draw(self.seeds.of("infer", self.program, seed))
+            feeds = self.session.engine.layout.take(feeds)
+            overrides = self.session.engine.layout.take(overrides)
+        draw = None if seed is None else self.session.engine.draw(self.seeds.of("infer", self.program, seed))
         values = plan.begin(feeds, overrides, draw)()
         # Only arrays that are fed as they came are known by their shapes.
         if plain and all(type(v) is np.ndarray and feeds.get(n) is v for n, v in feed.items()):
@@ -278,7 +279,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         if return_numpy:
             values = on_host(values)
         else:
-            values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.layout.place(v) for v in values]
+            values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.engine.place(v) for v in values]
         return Results(values, plan.names)
 
     def __call__(self, *data: Any, **named: Any) -> Results:
@@ -350,7 +351,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         source = minibatches(reader, order_of_results(self.program, names))
         fixed = constant(self.session, self.program, feed)
         needed = needed_feeds(self.session, self.program, names, fixed)
-        convert = Converter(self.session, self.program.feeds, feed_order, self._buckets, needed)
+        convert = Converter(self.session.engine, self.program.feeds, feed_order, self._buckets, needed)
         plan = self._plan((*needed, *fixed.feeds, *fixed.overrides), fetch)
         plan.padded = plan.padded and not fixed.has_rows
         if seed is not None:
@@ -358,7 +359,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         seeds = Seeds("predict", seed) if seed is not None and self.program.draws else None
 
         def begin(minibatch: Any) -> Callable[[], Results]:
-            draw = None if seeds is None else self.session.draw(seeds.next())
+            draw = None if seeds is None else self.session.engine.draw(seeds.next())
             values = plan.begin({**minibatch, **fixed.feeds}, fixed.overrides, draw)
             return lambda: Results(on_host(values()), plan.names)
 
@@ -392,7 +393,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
         wanted = program.outputs if names is None else [self._array(n) for n in names]
         given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
-        step = self.session.bind(program, request)
+        step = bind(self.session.engine, program, request)
         names = program.output_names if fetch is None else names
         draw = self._draw if program.draws else None
         checked = program if fetch is None else None
@@ -400,7 +401,7 @@ class Inferencer(ShowsProgram, SpelledElsewhere):
 
     def _draw(self) -> Draw | None:
         """Return the random key of the next call."""
-        return self.session.draw(self.seeds.next())
+        return self.session.engine.draw(self.seeds.next())
 
     def _array(self, name: str) -> Array:
         program = self.program

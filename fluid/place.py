@@ -191,6 +191,10 @@ class OneDevice:
         self.device = device
         self._sharding = jax.sharding.SingleDeviceSharding(device)
 
+    def on(self, device: jax.Device) -> "OneDevice":
+        """Return this layout on another device."""
+        return OneDevice(device)
+
     def add(self, program: Any) -> None:
         """Get to know a program before its arrays are made."""
 

@@ -65,5 +65,5 @@ class GradientMonitor(Handler):
     def _names(self, program: str) -> list[str]:
         """What the step of a program calls them."""
         names = [name for name in step_names(self.trainer.programs[program]) if not name.startswith(_RATE)]
-        own = self.trainer.session.step_function is not None
+        own = self.trainer.session.engine.function is not None
         return [name for name in names if not (own and name.startswith(_GRADIENT))]

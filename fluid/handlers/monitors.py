@@ -175,7 +175,7 @@ class LearningRateMonitor(Handler):
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Find out whether all rates are told; what this raises of one that is not, is raised before the first step."""
         for program in self.trainer.programs.values():
-            self.trainer.session.rate_arrays(program)
+            self.trainer.session.engine.current_rates(program)
 
     def steps_ahead(self) -> float:
         """Any number, unless a handler acts on the rates."""

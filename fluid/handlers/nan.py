@@ -9,12 +9,12 @@ import numpy as np
 from fluid import errors
 from fluid.core import TRAIN, fitting
 from fluid.handlers.nan_report import State, investigate
-from fluid.runtime import Request
+from fluid.runtime import Request, bind
 from fluid.runtime.finite import Health
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
-from fluid.trainer.asking import AskableStep, Asked
 from fluid.trainer.evaluation.means import on_host
 from fluid.trainer.evaluation.values import Every, Interval, number
+from fluid.trainer.step_request import StepRequest
 
 
 class _Batch(NamedTuple):
@@ -28,12 +28,12 @@ class _Batch(NamedTuple):
     step: int
     feed: Any
     rates: list[float | None]
-    asked: Asked | None
+    request: StepRequest | None
 
     @property
     def replaced(self) -> dict[str, Any]:
         """What handlers have put in the place of values."""
-        return {} if self.asked is None else self.asked.values
+        return {} if self.request is None else self.request.values
 
 
 @fitting("fluid.handlers.TerminateOnNaN")
@@ -97,8 +97,8 @@ class TerminateOnNaN(Handler):
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Keep the minibatch until its step is checked."""
-        rates = self.trainer.session.rates.given(event.program)
-        self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates, event.asked))
+        rates = self.trainer.session.engine.rates.given(event.program)
+        self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates, event.request))
 
     def end_step(self, event: EndStepEvent) -> None:
         """Check the steps since the last check, if it is due."""
@@ -136,18 +136,18 @@ class TerminateOnNaN(Handler):
         session = self.trainer.session
         programs = self.trainer.programs
         assert self._good is not None
-        rates = {name: session.rates.given(name) for name in programs}
+        rates = {name: session.engine.rates.given(name) for name in programs}
         self._put(self._good)
         for batch in self._batches:
             program = programs[batch.program]
-            step = AskableStep(session, program, Request(TRAIN, None, tuple(program.feeds)))
-            session.rates.put(program.name, batch.rates)
+            step = bind(session.engine, program, Request(TRAIN, None, tuple(program.feeds)))
+            session.engine.rates.put(program.name, batch.rates)
             before = _copy(self._state())
-            asked = step.ask()
-            asked.override(batch.replaced)
+            request = StepRequest(program)
+            request.override(batch.replaced)
             feed = dict(batch.feed)
-            ((outputs, _),) = step(feed, asked)
-            loss = outputs[step.loss_output]
+            ((outputs, _),) = request.run(step, feed)
+            loss = outputs[program.loss_output]
             complaint = self._complaint(self._state(), [loss])
             if complaint is None:
                 continue
@@ -159,7 +159,7 @@ class TerminateOnNaN(Handler):
             raise errors.NonFiniteError(_short(batch, complaint) if report is None else str(report), report)
         self._put(self._good)
         for name, given in rates.items():
-            session.rates.put(name, given)
+            session.engine.rates.put(name, given)
         first = self._batches[0]
         last = self._batches[-1]
         raise errors.NonFiniteError(

@@ -151,13 +151,13 @@ class _Replay:
         before = self.before
         session = self.session
         request = Request(TRAIN, tuple(names), tuple(program.feeds))
-        function = None if names else session.step_function
-        step = Step(program, session.rules[program.name], request, function, session.freezing.names)
+        function = None if names else session.engine.function
+        step = Step(program, session.engine.rules[program.name], request, function, session.engine.freezing.names)
         carry = {"arrays": {n: before.arrays[n] for n in step.carried}, "slots": before.slots, "step": before.step}
         kept = {
             "arrays": {n: session.scope.arrays[n] for n in step.kept},
             "root": session.scope.root if step.draws else None,
-            "rates": session.rates.of(program.name),
+            "rates": session.engine.rates.of(program.name),
         }
         compiled = jax.jit(step.train)
 
@@ -274,7 +274,7 @@ def _rates(replay: _Replay) -> str:
     told = []
     session = replay.session
     program = replay.program.name
-    every = zip(session.rules[program], session.rates.of(program), replay.before.slots, strict=True)
+    every = zip(session.engine.rules[program], session.engine.rates.of(program), replay.before.slots, strict=True)
     for name, (rule, rate, slots) in zip(rate_names(replay.program), every, strict=True):
         try:
             told.append(f", {name} {float(rule.rate(rate, slots)):.3g}")

@@ -88,7 +88,7 @@ def step_cost(looked: Looked, sizes: Sizes, counter: Counter) -> Cost | None:
 def _programs_of(target: Any) -> list[tuple[Program, Sequence[Rule]]]:
     session = getattr(target, "session", target)
     if isinstance(session, Session):
-        return [(program, session.rules[name]) for name, program in session.programs.items()]
+        return [(program, session.engine.rules[name]) for name, program in session.programs.items()]
     if isinstance(target, Program):
         return [(target, rules_of(target))]
     if isinstance(target, Callable) and not isinstance(target, type):  # type: ignore[arg-type]

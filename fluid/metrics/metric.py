@@ -93,13 +93,16 @@ Metrics = Mapping[str, MetricBase]
 
 @fitting("fluid.metrics.Accuracy")
 class Accuracy(MetricBase):
-    """Mean of accuracies, weighted by the number of examples that each was measured on.
+    """Share of the examples whose predicted class is their label.
 
     Example:
       >>> accuracy = Accuracy()
-      >>> accuracy.update(value=1.0, weight=3); accuracy.update(value=0.0, weight=1)
+      >>> accuracy.update(preds=[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]], labels=[0, 1, 1])
+      >>> round(accuracy.eval(), 3)
+      0.667
+      >>> accuracy.update(value=0.0, weight=1)  # the accuracy of one more example
       >>> accuracy.eval()
-      0.75
+      0.5
     """
 
     def reset(self) -> None:
@@ -107,16 +110,35 @@ class Accuracy(MetricBase):
         self._total = 0.0
         self._weight = 0.0
 
-    def update(self, value: Any, weight: Any) -> None:
-        """Add the accuracy of a minibatch and the number of its examples, both scalars."""
-        weight = float(np.asarray(weight).reshape(()))
+    def update(self, value: Any = None, weight: Any = None, *, preds: Any = None, labels: Any = None) -> None:
+        """Add a minibatch: its predictions and labels, or its accuracy and number of examples.
+
+        Args:
+          value: the accuracy of the minibatch, a scalar.
+          weight: the number of its examples, a scalar.
+          preds: scores of the classes, `[batch, classes]`, of which the largest is the predicted class; or
+            probabilities of class 1, `[batch]` or `[batch, 1]`, which predict class 1 from 0.5 on.
+          labels: the right classes, whole numbers `[batch]` or `[batch, 1]`.
+
+        Raises:
+          ArgumentError: an argument is missing, there is no label for each prediction, or a label is no class.
+        """
+        if preds is not None and labels is not None and value is None and weight is None:
+            right = _predicted_classes(self, preds) == _class_labels(self, labels, preds)
+            value, weight = right.mean() if right.size else 0.0, right.size
+        elif preds is not None or labels is not None or value is None or weight is None:
+            raise errors.ArgumentError(
+                "Accuracy.update takes predictions and labels, or an accuracy and its number of examples: "
+                "update(preds=prediction, labels=label) or update(value=0.75, weight=32)"
+            )
+        value, weight = (float(np.asarray(number).reshape(())) for number in (value, weight))
         if not weight >= 0:
             raise errors.ArgumentError(f"Accuracy.update(weight={weight}): expected a number of examples")
-        self._total += float(np.asarray(value).reshape(())) * weight
+        self._total += value * weight
         self._weight += weight
 
     def eval(self) -> float:
-        """The weighted mean; ArgumentError when nothing was measured."""
+        """Return the accuracy; ArgumentError when nothing was measured."""
         return self._total / _measured(self, self._weight)
 
 
@@ -211,8 +233,7 @@ class Auc(MetricBase):
         preds = np.asarray(preds)
         preds = preds[:, 1] if preds.ndim == 2 and preds.shape[1] == 2 else preds.reshape(-1)
         labels = _labels(self, labels, len(preds))
-        if preds.size and not (preds.min() >= 0 and preds.max() <= 1):
-            raise errors.ArgumentError(f"Auc.update: preds are probabilities, found {preds.min()} to {preds.max()}")
+        _check_probabilities(self, preds)
         bins = (preds.astype(np.float64) * self._thresholds).astype(np.int64)
         np.add.at(self._positive, bins[labels], 1)  # takes as long as the minibatch is, not the histogram
         np.add.at(self._negative, bins[~labels], 1)
@@ -386,9 +407,39 @@ def _measured(metric: MetricBase, count: float) -> float:
     return count
 
 
+def _predicted_classes(metric: MetricBase, preds: Any) -> np.ndarray:
+    """Return the class of each prediction: the largest score of a row, or 1 from a probability of 0.5 on."""
+    preds = np.asarray(preds)
+    if preds.ndim == 2 and preds.shape[1] > 1:
+        return preds.argmax(axis=1)
+    _check_probabilities(metric, preds)
+    return (preds.reshape(-1) >= 0.5).astype(np.int64)
+
+
+def _class_labels(metric: MetricBase, labels: Any, preds: Any) -> np.ndarray:
+    """Return the labels of predictions, `[batch]`."""
+    shape = np.shape(preds)
+    classes = shape[1] if len(shape) == 2 and shape[1] > 1 else 2
+    labels = np.asarray(labels).reshape(-1)
+    if len(labels) != shape[0] or not np.isin(labels, range(classes)).all():
+        raise errors.ArgumentError(
+            f"{metric.name}.update: found {len(labels)} labels from {labels.min(initial=0)} to {labels.max(initial=0)} "
+            f"for {shape[0]} predictions of {classes} classes, expected a label from 0 to {classes - 1} for each"
+        )
+    return labels
+
+
 def _binary(metric: MetricBase, preds: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     preds = np.asarray(preds).reshape(-1)
+    _check_probabilities(metric, preds)
     return preds >= 0.5, _labels(metric, labels, len(preds))
+
+
+def _check_probabilities(metric: MetricBase, preds: np.ndarray) -> None:
+    if preds.size and not (preds.min() >= 0 and preds.max() <= 1):
+        raise errors.ArgumentError(
+            f"{metric.name}.update: preds are probabilities, found {preds.min()} to {preds.max()}"
+        )
 
 
 def _labels(metric: MetricBase, labels: Any, count: int) -> np.ndarray:

@@ -89,7 +89,7 @@ class Average:
           ArgumentError: no program of it keeps this average.
         """
         session = _session(target)
-        value = self.value if session.members is None else jax.vmap(self.value)
+        value = self.value if session.engine.members is None else jax.vmap(self.value)
         found: dict[str, Any] = {}
         for program in session.programs.values():
             for minimize, slots in zip(program.minimizes, session.scope.slots[program.name], strict=True):
@@ -120,14 +120,14 @@ class Average:
         """
         session = _session(target)
         values = self.values(session)
-        first = self not in session.replaced  # applied twice, the first time has replaced the parameters
+        first = self not in session.engine.replaced  # applied twice, the first time has replaced the parameters
         if first:
-            session.replaced[self] = {n: session.scope.arrays[n] for n in values}
+            session.engine.replaced[self] = {n: session.scope.arrays[n] for n in values}
         session.scope.arrays.update(values)
         try:
             yield
         finally:
-            if need_restore and first and self in session.replaced:
+            if need_restore and first and self in session.engine.replaced:
                 self.restore(session)
 
     def restore(self, target: Any) -> None:
@@ -140,12 +140,12 @@ class Average:
           ArgumentError: nothing is replaced.
         """
         session = _session(target)
-        if self not in session.replaced:
+        if self not in session.engine.replaced:
             raise errors.ArgumentError(
                 "there is nothing to restore: `with average.apply(trainer):` restores at its end; restore() belongs to "
                 "average.apply(trainer, need_restore=False)"
             )
-        session.scope.arrays.update(session.replaced.pop(self))
+        session.scope.arrays.update(session.engine.replaced.pop(self))
 
 
 class ExponentialState(NamedTuple):

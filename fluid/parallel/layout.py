@@ -62,7 +62,7 @@ class OnMesh:
 
     Example:
       >>> import fluid
-      >>> layout = fluid.Session(place="cpu:0", parallel=fluid.Mesh(data=1)).layout
+      >>> layout = fluid.Session(place="cpu:0", parallel=fluid.Mesh(data=1)).engine.layout
       >>> tuple(layout.sharding_in_step("x", (4, 2)).spec)
       ('data',)
     """

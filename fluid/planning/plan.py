@@ -8,14 +8,15 @@ from typing import Any
 import jax
 
 from fluid import errors
-from fluid.core import Program, whole_number
+from fluid.core import TRAIN, Program, whole_number
 from fluid.formatting import counted, html_table, scaled, text_table
 from fluid.optimizer.base import OptimizerLike
 from fluid.parallel import Rules
 from fluid.param_attr import Shardings
 from fluid.place import Mesh
-from fluid.planning.shapes import ShapesOnly, ShapesOnMesh, bytes_of
+from fluid.planning.shapes import ShapesOnMesh, bytes_of, feed_shapes
 from fluid.planning.work import Work, work_of
+from fluid.runtime import Engine, Request, bind
 from fluid.trainer.minimizing import trained_program
 
 _HEADER = ("mesh", "devices", "parameters", "slots", "feed", "activations", "peak", "FLOPs", "sent")
@@ -178,16 +179,18 @@ def plan(
 
 def _candidate(program: Program, mesh: Mesh, shardings: Shardings | None, batch_size: int, time: int) -> Candidate:
     over = mesh.over(_devices(mesh))
-    session = ShapesOnly(program, ShapesOnMesh(over, Rules(over, shardings)))
-    feed = session.feed_shapes(batch_size, time)
-    compiled = session.lowered(feed).compile()
+    engine = Engine(ShapesOnMesh(over, Rules(over, shardings)))
+    engine.add(program)
+    engine.check()
+    feed = feed_shapes(engine, program, batch_size, time)
+    compiled = bind(engine, program, Request(TRAIN, None, tuple(feed))).lowered(feed).compile()
     memory: Any = compiled.memory_analysis()
     arguments = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return Candidate(
         mesh=mesh,
         devices=over.size,
-        parameters=bytes_of(session.scope.arrays),
-        slots=bytes_of(session.scope.slots),
+        parameters=bytes_of(engine.scope.arrays),
+        slots=bytes_of(engine.scope.slots),
         feed=bytes_of(feed),
         activations=memory.temp_size_in_bytes,
         peak=arguments + memory.temp_size_in_bytes,

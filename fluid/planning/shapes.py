@@ -1,4 +1,4 @@
-"""A Session of shapes: its steps can be compiled for any mesh, and none of its arrays is ever made."""
+"""Shapes instead of arrays: the steps of an Engine can be compiled for any mesh, and no array is created."""
 
 import math
 from collections.abc import Mapping
@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from fluid.core import TRAIN, Program, stand_in
+from fluid.core import Program, stand_in
 from fluid.parallel import OnMesh
-from fluid.runtime import Request, Session
+from fluid.runtime.engine import Engine
 
 # A shape, and where an array of it would lie.
 Shape = jax.ShapeDtypeStruct
@@ -34,39 +34,18 @@ class ShapesOnMesh(OnMesh):
         return Shape(array.shape, array.dtype, sharding=self.sharding_in_step(name, array.shape))
 
 
-class ShapesOnly(Session):
-    """A Session that has shapes in the place of arrays.
+def feed_shapes(engine: Engine, program: Program, batch_size: int, time: int) -> dict[str, Any]:
+    """Return the shapes of a minibatch with their shardings, by name of feed.
 
     Args:
-      program: what would be trained.
-      layout: where its arrays would lie.
-
-    Attributes:
-      program: the same.
+      engine: its layout is a ShapesOnMesh.
+      program: the program that would be trained.
+      batch_size: number of rows.
+      time: steps of each sequence.
     """
-
-    def __init__(self, program: Program, layout: ShapesOnMesh):
-        self._given_layout = layout
-        super().__init__(program)
-        self.program = program
-
-    def _laid_out(self, *said: Any) -> OnMesh:
-        return self._given_layout
-
-    def feed_shapes(self, batch_size: int, time: int) -> dict[str, Any]:
-        """The shapes of a minibatch.
-
-        Args:
-          batch_size: its rows.
-          time: steps of each sequence.
-        """
-        specs = self.program.feeds
-        shapes = jax.eval_shape(lambda: {n: stand_in(s, batch_size, (time, time)) for n, s in specs.items()})
-        return self.layout.take(shapes)
-
-    def lowered(self, feed: Mapping[str, Any]) -> jax.stages.Lowered:
-        """The training step for such a minibatch."""
-        return self.bind(self.program, Request(TRAIN, None, tuple(feed))).lowered(feed)
+    specs = program.feeds
+    shapes = jax.eval_shape(lambda: {n: stand_in(s, batch_size, (time, time)) for n, s in specs.items()})
+    return engine.layout.take(shapes)
 
 
 def bytes_of(tree: Any) -> int:

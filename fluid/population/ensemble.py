@@ -9,33 +9,16 @@ import jax.numpy as jnp
 from fluid import errors
 from fluid.core import NestedSequenceBatch, SequenceBatch
 from fluid.population.session import PopulationSession
-from fluid.population.step import MembersStep
 
 
-class MeanStep(MembersStep):
-    """A step in test mode that returns the mean of what the members compute."""
-
-    def _of_test(self, results: Any) -> Any:
-        return jax.tree.map(_mean, results, is_leaf=_is_sequence)
+def mean_of_members(results: Any) -> Any:
+    """Return the mean over the members of each result of a run in test mode."""
+    return jax.tree.map(_mean, results, is_leaf=_is_sequence)
 
 
-class EachStep(MembersStep):
-    """A step in test mode that returns what each member computes, behind the axis of the batch."""
-
-    def _of_test(self, results: Any) -> Any:
-        return jax.tree.map(_behind_rows, results, is_leaf=_is_sequence)
-
-
-class MeanSession(PopulationSession):
-    """A PopulationSession that predicts the mean over the members."""
-
-    _kind = MeanStep
-
-
-class EachSession(PopulationSession):
-    """A PopulationSession that predicts what each member does: `[batch, members, ...]`."""
-
-    _kind = EachStep
+def each_member(results: Any) -> Any:
+    """Return each result of a run in test mode with the axis of members after the axis of the batch."""
+    return jax.tree.map(_behind_rows, results, is_leaf=_is_sequence)
 
 
 class Separately:

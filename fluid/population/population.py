@@ -1,31 +1,34 @@
 """Population: many independent trainings of one program, as one XLA program."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program, fitting, own_array, warn, whole_number
+from fluid.core import TEST, Program, fitting, own_array, warn, whole_number
+from fluid.distributed import group
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
-from fluid.population.ensemble import EachSession, MeanSession, Separately
+from fluid.population.ensemble import Separately, each_member, mean_of_members
 from fluid.population.evaluation import MembersEvaluator, MembersValidation
+from fluid.population.members import Members
 from fluid.population.reading import separate
 from fluid.population.session import PopulationSession
-from fluid.population.step import Members
 from fluid.population.vary import Varied, Vary
 from fluid.reader.base import Reader, ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.runtime import StepFunction
+from fluid.runtime.engine import Engine
 from fluid.runtime.read_only import ReadOnlyArrays
 from fluid.storage import PathLike, source_of
 from fluid.trainer import CheckpointConfig, Trainer
 from fluid.trainer.calls import Readers
 from fluid.trainer.loop import Run
-from fluid.trainer.programs import ProgramFunction
+from fluid.trainer.programs import ProgramFunction, declared_programs, discovered
+from fluid.trainer.together.comparing import compare
 
 
 class Population(Trainer):
@@ -86,9 +89,6 @@ class Population(Trainer):
       True
     """
 
-    session: PopulationSession
-    _evaluator: MembersEvaluator
-
     @fitting("fluid.Population")
     def __init__(
         self,
@@ -117,28 +117,55 @@ class Population(Trainer):
                 f"are the same training; leave seeds= out for the seeds 0, 1, 2 ..., or give vary= other values"
             )
         self.vary = {name: list(values) for name, values in vary.items()}
-        self._session_type = functools.partial(_opened, Members(self._varied, self.seeds))
-        self._evaluator_type = functools.partial(MembersEvaluator, size=len(self.seeds))
-        self._validation_type = MembersValidation
         if checkpoint_config is not None and getattr(checkpoint_config, "keep_best", None) is not None:
             raise errors.ArgumentError(
                 f"keep_best={checkpoint_config.keep_best!r}: which checkpoint is best differs among the members of a "
                 f"Population, expected keep_best=None"
             )
-        traced = self._varied.program(function)
+        self._plan = None
+        self._inference = None
+        self._stacked = Members(self._varied, self.seeds)
         with self._varied.explaining(precision):
             self._varied.check_values(precision)
-            super().__init__(
-                traced,
-                optimizer,
-                param_path,
+            declared = declared_programs(self._varied.program(function), optimizer)
+            (program,) = discovered(declared, precision)
+            session = PopulationSession(
+                program,
+                self._stacked,
                 place,
+                mode=TEST,
+                function=step,
                 precision=precision,
                 buckets=buckets,
                 max_compilations=max_compilations,
-                checkpoint_config=checkpoint_config,
-                step=step,
-                params=params,
+            )
+            self._check_varied(session.engine, program)
+        self._tests = MembersEvaluator(session, len(self))
+        self._set_up(declared, session, self._tests)
+        self._start_from([source for source in (param_path, params) if source is not None])
+        compare(group(), session, [program], seed=0, precision=precision)
+        self._keep_checkpoints(checkpoint_config, MembersValidation)
+
+    def _check_varied(self, engine: Engine, program: Program) -> None:
+        """Check that each value that differs among the members changes a training step.
+
+        Raises:
+          UnknownNameError: a name belongs to nothing.
+          ArgumentError: a number changes nothing, or decides the structure of the optimizer.
+        """
+        self._varied.check_names(engine.rules[program.name])
+        try:
+            unused = sorted(self._stacked.unused(engine, program))
+        except jax.errors.JAXTypeError as error:
+            raise errors.ArgumentError(
+                f"vary: one of {', '.join(map(repr, self._varied.numbers))} decides what the optimizer does, found "
+                f"{type(error).__name__} for a scalar that stands for the numbers of all members; train a Population "
+                f"for each value of it"
+            ) from error
+        if unused:
+            raise errors.ArgumentError(
+                f"vary={{{unused[0]!r}: ...}} changes nothing: a training step does not depend on it, expected "
+                f"something that it does; use {unused[0]!r} in the program, or leave it out of vary"
             )
 
     def __len__(self) -> int:
@@ -166,7 +193,7 @@ class Population(Trainer):
     @property
     def active(self) -> np.ndarray:
         """Which members are trained, bool `[members]`: all of them, but for those that were stopped."""
-        return self.session.population.active.copy()
+        return self._stacked.active.copy()
 
     @property
     def each(self) -> Separately:
@@ -186,11 +213,11 @@ class Population(Trainer):
           >>> fluid.Inferencer(guess, params=population.each).infer(feed)[0].shape
           (2, 3, 1)
         """
-        return Separately(functools.partial(self._inference_session, EachSession))
+        return Separately(functools.partial(self._inference_session, each_member))
 
     def inference_session(self, function: ProgramFunction, place: Place, precision: str | None) -> PopulationSession:
         """What `fluid.Inferencer(function, params=population)` runs: its outputs are the means over the members."""
-        return self._inference_session(MeanSession, function, place, precision)
+        return self._inference_session(mean_of_members, function, place, precision)
 
     @staticmethod
     def separate(readers: Sequence[ReaderLike]) -> Reader:
@@ -227,7 +254,7 @@ class Population(Trainer):
         active = self.active
         active[slice(None) if members is None else np.asarray(members, int)] = False
         if members is not None and (active != self.active).any():
-            self.session.activate(active)
+            self._stacked.activate(active)
         if not active.any():
             super().stop()
 
@@ -245,7 +272,7 @@ class Population(Trainer):
             the name does not say which way is better.
           UnknownNameError: nothing in the test has that name.
         """
-        return self._evaluator.best(name, mode)
+        return self._tests.best(name, mode)
 
     def save_inference_model(self, *arguments: Any, **options: Any) -> NoReturn:
         """Raise ArgumentError: a file holds one model."""
@@ -256,14 +283,14 @@ class Population(Trainer):
 
     def _train(self, run: Run, num_epochs: int, readers: Readers) -> None:
         if run.progress.epoch < num_epochs and not run.progress.resuming:
-            self.session.activate(np.ones(len(self), bool))
+            self._stacked.activate(np.ones(len(self), bool))
         super()._train(run, num_epochs, readers)
 
     def _inference_session(
-        self, kind: type[PopulationSession], function: ProgramFunction, place: Place, precision: str | None
+        self, combine: Callable[[Any], Any], function: ProgramFunction, place: Place, precision: str | None
     ) -> PopulationSession:
         program = Program(self._varied.program(function), precision=precision)
-        session = kind(program, Members(self._varied, self.seeds), place)
+        session = PopulationSession(program, Members(self._varied, self.seeds, combine), place)
         session._take_params(source_of(self.params), allow_extra=True)
         return session
 
@@ -302,31 +329,3 @@ def _seeds(size: int | None, seeds: Sequence[int] | None, vary: Any) -> tuple[in
             f"Population(seeds=...): found {len(seeds)} seeds, expected one for each of the {count} members"
         )
     return tuple(whole_number("Population", "seeds", seed, least=0) for seed in seeds)
-
-
-def _opened(
-    members: Members, program: Program, *, seed: int, parallel: None, shardings: None, **options: Any
-) -> PopulationSession:
-    """The session of a population, once what differs among its members was looked at.
-
-    Raises:
-      UnknownNameError: a name belongs to nothing.
-      ArgumentError: a number changes nothing, or decides what the optimizer does.
-    """
-    session = PopulationSession(program, members, **options)
-    varied = members.varied
-    varied.check_names(session.rules[program.name])
-    try:
-        unused = sorted(session.unused(program))
-    except jax.errors.JAXTypeError as error:
-        raise errors.ArgumentError(
-            f"vary: one of {', '.join(map(repr, varied.numbers))} decides what the optimizer does, found "
-            f"{type(error).__name__} for a scalar that stands for the numbers of all members; train a Population for "
-            f"each value of it"
-        ) from error
-    if unused:
-        raise errors.ArgumentError(
-            f"vary={{{unused[0]!r}: ...}} changes nothing: a training step does not depend on it, expected something "
-            f"that it does; use {unused[0]!r} in the program, or leave it out of vary"
-        )
-    return session

@@ -1,20 +1,18 @@
 """PopulationSession: a Session whose arrays are those of many trainings, stacked."""
 
-import functools
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import TRAIN, Program
+from fluid.core import Program
 from fluid.host_random import root_key
 from fluid.place import OneDevice, Place, device_of
-from fluid.population.step import Members, MembersStep
-from fluid.runtime import Request, Session
-from fluid.runtime.seeds import Draw, root_of, seed_of
+from fluid.population.members import Members
+from fluid.runtime import Session
+from fluid.runtime.engine import Engine
 from fluid.storage import LoadReport
 from fluid.storage.source import Source
 
@@ -34,6 +32,10 @@ class StackedOnDevice(OneDevice):
         super().__init__(device)
         self._size = size
 
+    def on(self, device: jax.Device) -> "StackedOnDevice":
+        """Return this layout on another device."""
+        return StackedOnDevice(device, self._size)
+
     def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
         """The initial values of each member, stacked, by name; `root` has a key for each. Zeros for None."""
         keys: list[Any] = [None] * self._size
@@ -51,43 +53,26 @@ class StackedOnDevice(OneDevice):
 class PopulationSession(Session):
     """A Session of one program and many trainings of it.
 
-    The arrays and slots of its scope, and the random roots, have an axis of members in front. The counter of steps is
-    one for all: a member that is not active any more has its own part in none of them.
+    The arrays and optimizer states of its scope, and the random roots, have an axis of members in front. All members
+    share one counter of steps.
 
     Args:
       program: the program.
       members: of the population.
       place: a device.
-      options: as for Session.
-
-    Attributes:
-      members: how many there are.
-      population: what is known of them.
+      mode: of runs that do not name one, see Session.
+      options: as for Engine.
     """
 
-    members: int
-    _kind: type[MembersStep] = MembersStep
-
-    def __init__(self, program: Program, members: Members, place: Place = None, **options: Any):
-        self.population = members
-        self.members = members.size
-        self._step_type = functools.partial(self._kind, members=members)
-        super().__init__(place=place, seed=members.seeds[0], **options)
-        members.lie(self._on_device)
-        self.scope.root = self.layout.place(np.stack([jax.random.key_data(root_key(seed)) for seed in members.seeds]))
-        self.add(program)
-
-    def add(self, function: Any, initial: bool = True) -> Program:
-        """Add the program; what is known of its arrays counts the members too."""
-        program = super().add(function, initial)
-        stacked = {n: replace(spec, shape=(self.members, *spec.shape)) for n, spec in self.scope.specs.items()}
-        self.scope.specs |= stacked
-        return program
-
-    def _move(self, layout: Any) -> None:
-        super()._move(layout)
-        self.population.lie(self._on_device)
-        self.activate(self.population.active)
+    def __init__(
+        self, program: Program, members: Members, place: Place = None, mode: str | None = None, **options: Any
+    ):
+        layout = StackedOnDevice(device_of(place), members.size)
+        engine = Engine(layout, members.seeds[0], strategy=members, **options)
+        members.move(engine.place)
+        engine.scope.root = layout.place(np.stack([jax.random.key_data(root_key(seed)) for seed in members.seeds]))
+        self._members = members
+        self._open(engine, [program], mode)
 
     def _take_params(self, source: Source, program: Program | None = None, *rest: Any, **allowed: Any) -> LoadReport:
         """Set parameters and states from arrays of all members, or from those of one training, which each member gets.
@@ -102,41 +87,9 @@ class PopulationSession(Session):
         stacked = {name: np.broadcast_to(array, specs[name].shape) for name, array in shared.items()}
         return super()._take_params(source._replace(arrays={**source.arrays, **stacked}), None, *rest, **allowed)
 
-    def draw(self, seed: int | None) -> Draw | None:
-        """Return a random key for each member for a run in test mode, see `Session.draw`; None for `seed=None`."""
-        if seed is None:
-            return None
-        return self.layout.place((np.stack([root_of(seed_of(seed, i)) for i in range(self.members)]), np.int32(0)))
-
-    def unused(self, program: Program) -> set[str]:
-        """The names of what differs among the members that a training step does not depend on."""
-        step = self.bind(program, Request(TRAIN, None, tuple(program.feeds)))
-        assert isinstance(step, MembersStep)
-        return step.unused()
-
-    def activate(self, active: np.ndarray) -> None:
-        """Say which members are trained from the next step on: bool `[members]`."""
-        self.population.active = np.array(active, bool)
-        self.population.flags = None if active.all() else self.layout.place(self.population.active)
-
     def learning_rates(self, program: Any = None) -> tuple[Any, ...]:
         """The learning rates of the next step, one for each `minimize`: float32 `[members]`."""
-        return tuple(np.asarray(rate) for rate in self.rate_arrays(self.find(program)))
-
-    def rate_arrays(self, program: Program) -> list[jax.Array]:
-        """The same on the device."""
-        varied = self.population.varied
-        rules = self.rules[program.name]
-        if varied.replaces_rate(rules):
-            return [self.population.numbers["learning_rate"]]
-        given = self.rates.of(program.name)
-
-        def one(slots: Any, numbers: Mapping[str, Any]) -> list[Any]:
-            return [
-                rule.rate(rate, its) for rule, rate, its in zip(varied.rules(rules, numbers), given, slots, strict=True)
-            ]
-
-        return jax.vmap(one, axis_size=self.members)(self.scope.slots[program.name], self.population.numbers)
+        return tuple(np.asarray(rate) for rate in self.engine.current_rates(self.engine.find(program)))
 
     def set_learning_rates(self, rates: Any, program: Any = None) -> None:
         """Set the learning rates of all members.
@@ -144,7 +97,7 @@ class PopulationSession(Session):
         Raises:
           ArgumentError: they are among what differs.
         """
-        if "learning_rate" in self.population.numbers:
+        if "learning_rate" in self._members.numbers:
             raise errors.ArgumentError(
                 f"learning_rate = {rates!r}: vary gives each member a learning rate, expected that it stays; leave "
                 f'vary={{"learning_rate": ...}} out to set one for all of them'
@@ -153,8 +106,8 @@ class PopulationSession(Session):
 
     def state(self) -> dict[str, Any]:
         """All that a later run needs, by name; with `@active`, and what differs among the members as `@vary/...`."""
-        differing = {f"{_VARIED}{n}": v for n, v in {**self.population.arguments, **self.population.numbers}.items()}
-        return {**super().state(), **differing, _ACTIVE: self.layout.place(self.population.active)}
+        differing = {f"{_VARIED}{n}": v for n, v in {**self._members.arguments, **self._members.numbers}.items()}
+        return {**super().state(), **differing, _ACTIVE: self.engine.place(self._members.active)}
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
         """Take over what `state` returned in a session of the same program.
@@ -162,7 +115,7 @@ class PopulationSession(Session):
         Raises:
           ParameterError: something else differs among the members here; nothing is changed then.
         """
-        for name, values in self.population.varied.values.items():
+        for name, values in self._members.varied.values.items():
             before = np.asarray(state[f"{_VARIED}{name}"])
             if not np.array_equal(before, values):
                 raise errors.ParameterError(
@@ -171,7 +124,4 @@ class PopulationSession(Session):
                     f"use another checkpoint_dir"
                 )
         super().restore(state, own)
-        self.activate(np.asarray(state[_ACTIVE]))
-
-    def _laid_out(self, place: Any, parallel: Any, shardings: Any) -> StackedOnDevice:
-        return StackedOnDevice(device_of(place), self.members)
+        self._members.activate(np.asarray(state[_ACTIVE]))

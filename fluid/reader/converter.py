@@ -22,24 +22,26 @@ class Separate(NamedTuple):
 
 
 class Destination(Protocol):
-    """The Session that is fed.
+    """The engine of the Session that is fed.
 
     Attributes:
-      layout: where its arrays lie, with `take(feed)` and `place(value)`.
+      layout: the device or mesh, with `take(feed)` and `place(value)`.
       nans: warns of NaN in what is fed.
-      members: how many trainings it holds; None for one.
     """
 
     layout: Any
     nans: NaNs
-    members: int | None
+
+    @property
+    def members(self) -> int | None:
+        """Number of trainings; None for one."""
 
 
 class Converter:
     """Convert the minibatches of one program to feeds on the device.
 
     Args:
-      to: the Session that gets the feeds.
+      to: the engine of the Session that gets the feeds.
       specs: declarations of the feeds by name, such as `program.feeds`.
       order: the order of the feeds in a row, see `Feeder`.
       buckets: the sizes to which sequences are padded.
@@ -187,7 +189,7 @@ def named(
     """Return feeds that a user gives by name, as a step takes them; some may be left out.
 
     Args:
-      to: the Session that is fed.
+      to: the engine of the Session that is fed.
       specs: the declarations by name.
       feed: arrays by name.
       names: of the feeds among them.

@@ -111,7 +111,8 @@ class InputPipeline:
       >>> import fluid, numpy as np
       >>> from fluid.reader.adapters import minibatches
       >>> session = fluid.Session(lambda: fluid.layers.scale(fluid.layers.data("x", shape=[2])))
-      >>> convert = Converter(session, session.find().feeds)
+      >>> (program,) = session.programs.values()
+      >>> convert = Converter(session.engine, program.feeds)
       >>> pipeline = InputPipeline(minibatches(fluid.reader.arrays(np.ones((3, 2)), batch_size=2)), [convert])
       >>> for batch in pipeline.start():
       ...     print(batch.examples, batch.feed["x"].shape)

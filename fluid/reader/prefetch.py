@@ -13,14 +13,22 @@ from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import Batches, InputPipeline, Position
 
 
-class Fed(Destination, Protocol):
-    """What `prefetch` needs of a Session."""
+class _Engine(Destination, Protocol):
+    """The engine of a Session, as `prefetch` uses it."""
 
     def find(self, program: Any = None) -> Program:
         """Return a program by its name, its function or itself."""
 
     def buckets(self, program: Program) -> Buckets:
-        """Return what pads the sequences of a program."""
+        """Return new Buckets, which pad the sequences of a program."""
+
+
+class Fed(Protocol):
+    """The Session that is fed."""
+
+    @property
+    def engine(self) -> _Engine:
+        """The inside of the Session."""
 
 
 class Feed(Mapping[str, Any]):
@@ -151,6 +159,7 @@ def prefetch(reader: ReaderLike, session: Fed, program: Any = None, feed_order: 
       >>> int(session.scope.step), feeds.epoch
       (6, 3)
     """
-    found = session.find(program)
-    convert = Converter(session, found.feeds, feed_order, session.buckets(found))
+    engine = session.engine
+    found = engine.find(program)
+    convert = Converter(engine, found.feeds, feed_order, engine.buckets(found))
     return Feeds(InputPipeline(minibatches(reader), [convert], keeps_positions=True), found)

@@ -6,8 +6,86 @@ from typing import Any
 
 import jax
 
-from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch, data_of, stand_in
-from fluid.core.equations import independent
+from fluid import errors
+from fluid.core import FeedSpec, NestedSequenceBatch, Program, SequenceBatch, data_of, stand_in
+from fluid.core.equations import independent, unneeded, unread
+
+
+class AbsentFeeds:
+    """The feeds of a program that a request does not give, because the requested results may not depend on them.
+
+    Args:
+      program: the program.
+      given: names of the feeds that are given.
+
+    Attributes:
+      names: names of the absent feeds.
+    """
+
+    def __init__(self, program: Program, given: Sequence[str]):
+        self.names = [name for name in program.feeds if name not in given]
+        self._program = program
+
+    def stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield zeros for the absent feeds in several sizes; see the function `stand_ins`."""
+        known = self._program.parameters.keys() | self._program.states.keys()
+        with_rows = {name: value for name, value in overrides.items() if name not in known}
+        return stand_ins(self._program.feeds, self.names, feeds, with_rows)
+
+    def needed(
+        self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
+    ) -> set[str]:
+        """Return the names of the absent feeds that results depend on.
+
+        Args:
+          results: a pure function of absent feeds, feeds and overrides; traced only.
+          feeds: the given feeds.
+          overrides: values that replace named values.
+        """
+        overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
+        closed, _, zeros = traced(results, self.stand_ins(feeds, overrides), dict(feeds), overrides)
+        return set(zeros) - unread(closed.jaxpr, zeros)
+
+    def check(
+        self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
+    ) -> None:
+        """Check that results do not depend on an absent feed; arguments as for `needed`.
+
+        Raises:
+          FeedError: the results depend on an absent feed.
+        """
+        try:
+            needed = sorted(self.needed(results, feeds, overrides))
+        except errors.FeedError:
+            raise
+        except Exception as error:
+            needed = [] if overrides else sorted(self._needed_in_discovery(results))
+            if not needed:
+                names = ", ".join(map(repr, self.names))
+                error.add_note(f"not given: {names}, for which zeros stood in, as far as they are needed for shapes")
+                raise
+        if needed:
+            spec = self._program.feeds[needed[0]]
+            raise errors.FeedError(
+                f"the program {self._program.name} needs the feed{'s' if len(needed) > 1 else ''} "
+                f"{', '.join(map(repr, needed))}, which nobody gave; {needed[0]!r} is declared at {spec.site}: "
+                f"feed={{{needed[0]!r}: array of {spec.dtype}, ...}}"
+            )
+
+    def _takes_its_size(self, name: str, value: Any) -> bool:
+        """Return whether `value` is a scalar override of a value whose shape follows the batch."""
+        known = self._program.values.get(self._program.aliases.get(name, name))
+        return not value.shape and known is not None and None in known.shape
+
+    def _needed_in_discovery(self, results: Callable[[Any, Any, Any], Any]) -> set[str]:
+        """Return the absent feeds that results depend on, found in the sizes of discovery; empty if these fail."""
+        every = self._program.stand_ins()
+        zeros = {name: every[name] for name in self.names}
+        rest = {name: value for name, value in every.items() if name not in zeros}
+        try:
+            return set(zeros) - unneeded(results, zeros, rest, {})
+        except Exception:
+            return set()
 
 
 def stand_ins(

@@ -2,146 +2,88 @@
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 
 from fluid import errors
-from fluid.core import TRAIN, Program, Scope
-from fluid.core.equations import unneeded, unread
+from fluid.core import TRAIN, Program
 from fluid.core.explain import leak_in_own_words
 from fluid.place import OneDevice
-from fluid.reader.buckets import Buckets
 from fluid.reader.stacked import Fed, Picks, Stack
-from fluid.runtime import absent_feeds
+from fluid.runtime.absent_feeds import AbsentFeeds, without
 from fluid.runtime.async_compile import Ahead
 from fluid.runtime.cached_call import Settled
-from fluid.runtime.custom_step import StepFunction
-from fluid.runtime.freezing import Freezing
-from fluid.runtime.interrupts import InterruptGuard
-from fluid.runtime.learning_rates import Rates
+from fluid.runtime.engine import Compilation, Engine
 from fluid.runtime.results import StepResults
-from fluid.runtime.scanned import scanned
 from fluid.runtime.seeds import Draw
 from fluid.runtime.step import Request, Step
-from fluid.runtime.update_rules import Rule
-
-if TYPE_CHECKING:
-    from fluid.parallel import OnMesh
+from fluid.runtime.strategies import scanned
 
 _BATCHED = (Stack, Picks)
 
 
-class Compilation(NamedTuple):
-    """One compilation of a step: of which program, in which mode, and why."""
-
-    program: str
-    mode: str
-    reason: str
-
-
-class Compilations(list[Compilation]):
-    """The compilations of a session in order, and who is told of them.
-
-    Attributes:
-      watchers: called with each compilation when it begins, and with None when it has ended.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.watchers: list[Callable[[Compilation | None], None]] = []
-
-    def begin(self, compilation: Compilation) -> None:
-        """Note a compilation, which begins now."""
-        self.append(compilation)
-        for watcher in self.watchers:
-            watcher(compilation)
-
-    def end(self) -> None:
-        """Tell that the last compilation has ended."""
-        for watcher in self.watchers:
-            watcher(None)
+def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":
+    """Return the compiled step for a request; the same one for equal requests."""
+    known: CompiledStep | None = engine.steps.get((program.name, request))
+    if known is None:
+        known = engine.steps[program.name, request] = CompiledStep(engine, program, request)
+    return known
 
 
 class CompiledStep:
-    """A step of one program, jitted, over the arrays of its Session.
+    """A step of one program, jitted, over the arrays of a Session.
 
-    Calling it runs one step, or the steps of several minibatches. Made by `Session.bind`; feeds are taken as they are,
-    already checked.
+    Calling it runs one step, or the steps of several minibatches. `bind` makes it; feeds are already checked.
 
     Args:
+      engine: holds the arrays, and all that steps share.
       program: the program.
-      rules: how it updates parameters.
-      request: what one step shall do.
-      scope: the arrays.
-      rates: the learning rates.
-      guard: keeps Ctrl-C out of the middle of a step.
-      compilations: where every compilation is noted.
-      buckets: to which sizes sequences are padded before they are fed.
-      layout: where arrays lie.
-      function: a training step of the user's own, or None.
-      replaced: arrays that something else takes the place of for a while, by what that is; a step must not change them.
-      freezing: what a training step leaves as it is.
+      request: what one step does.
+
+    Attributes:
+      engine: holds the arrays, and all that steps share.
+      request: what one step does.
+      buckets: the sizes to which sequences are padded before they are fed.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        rules: Sequence[Rule],
-        request: Request,
-        scope: Scope,
-        rates: Rates,
-        guard: InterruptGuard,
-        compilations: Compilations,
-        buckets: Buckets,
-        *,
-        layout: "OneDevice | OnMesh",
-        replaced: Mapping[Hashable, Mapping[str, Any]],
-        freezing: Freezing,
-        function: StepFunction | None = None,
-    ):
+    def __init__(self, engine: Engine, program: Program, request: Request):
+        self.engine = engine
+        self.request = request
         self._program = program
-        self._scope = scope
-        self._rates = rates
-        self._guard = guard
-        self._compilations = compilations
-        self.buckets = buckets
-        self._replaced = replaced
-        self._freezing = freezing
-        self._mesh = None if isinstance(layout, OneDevice) else layout
-        self._on_cpu = layout.device.platform == "cpu"
-        self._frozen = freezing.names
-        self._make = functools.partial(Step, program, rules, request, function, mesh=self._mesh)
+        self._scope = engine.scope
+        self.buckets = engine.buckets(program)
+        self._mesh = None if isinstance(engine.layout, OneDevice) else engine.layout
+        self._on_cpu = engine.device.platform == "cpu"
+        self._frozen = engine.freezing.names
+        rules = engine.rules.get(program.name, ())
+        self._make = functools.partial(Step, program, rules, request, engine.function, mesh=self._mesh)
         self._step = self._make(self._frozen)
         self._names = program.output_names if request.fetch is None else request.fetch
         self._also = request.also
-        self._missing = [n for n in program.feeds if n not in request.feeds]
-        self._checked = not self._missing
+        self._absent = AbsentFeeds(program, request.feeds)
+        self._checked = not self._absent.names
         self._shapes: list[str] = []
         self._other_frozen = False
+        self._variant = ""
         self._fitted: dict[frozenset[str], Any] = {}
         self._compiling = False
         self._ahead = False
-        self._alone = set(self._step.kept) == set(scope.arrays)
-        scope.trained |= self._step.training
+        self._alone = set(self._step.kept) == set(self._scope.arrays)
+        self._scope.trained |= self._step.training
         self._train, self._test = self._jitted()
         self._several: Any = None
         self._quick: Callable[[Any], Any] | None = None
 
     @property
-    def loss_output(self) -> int:
-        """The position of the loss among the outputs."""
-        return self._program.loss_output
-
-    @property
     def compiled(self) -> int:
-        """How often this step was compiled so far."""
+        """Number of compilations of this step so far."""
         return len(self._shapes)
 
     def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-        """The feeds that the results depend on, of those that the request does not give; what it gives is at hand."""
-        return self._needed(feeds, overrides)
+        """Return the names of the feeds that the results depend on and that the request does not give."""
+        return self._absent.needed(self._pure(), feeds, overrides)
 
     def lowered(self, feeds: Mapping[str, Any] | Stack | Picks) -> jax.stages.Lowered:
         """The step for feeds of these shapes, which is not run: what to compile and to look at.
@@ -169,7 +111,7 @@ class CompiledStep:
         Raises:
           Exception: whatever the program raises while it is traced; the step itself will raise it again.
         """
-        if self._frozen is not self._freezing.names:
+        if self._frozen is not self.engine.freezing.names:
             self._fit()
         jitted = self._train
         if isinstance(jitted, Ahead) or not self._step.training:
@@ -214,12 +156,13 @@ class CompiledStep:
 
     def _run(self, feed: Mapping[str, Any] | Fed, overrides: Mapping[str, Any], draw: Draw | None) -> Any:
         """Run the step; return its results."""
-        if self._frozen is not self._freezing.names and self._step.request.mode == TRAIN:
+        if self._frozen is not self.engine.freezing.names and self.request.mode == TRAIN:
             self._fit()
         if isinstance(feed, _BATCHED):
             return self._update(self._together(), feed)
         if not self._checked:
-            self._check_missing(feed, overrides)
+            self._absent.check(self._pure(), feed, overrides)
+            self._checked = True
         if self._step.training:
             return self._update(self._train, feed, overrides)
         found = self._evaluate(feed, overrides, draw)
@@ -231,7 +174,8 @@ class CompiledStep:
     def _together(self) -> Any:
         """The function of several training steps."""
         if self._several is None:
-            self._several = jax.jit(self._noted(scanned(self._functions(self._step)[0])), donate_argnums=0)
+            train, _ = self.engine.strategy.functions(self._step)
+            self._several = jax.jit(self._noted(scanned(train)), donate_argnums=0)
         return self._several
 
     def _evaluate(self, feed: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None) -> Any:
@@ -247,12 +191,12 @@ class CompiledStep:
 
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
         """Call what trains on the arrays of the scope, and put the new ones in their place; return the results."""
-        if self._replaced:
+        if self.engine.replaced:
             self._check_replaced()
         scope = self._scope
         # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
         # results are in their place.
-        with scope.lock, self._guard:
+        with scope.lock, self.engine.guard:
             try:
                 after, results = train(self._carry(), self._not_carried(), *fed)
             except jax.errors.UnexpectedTracerError as error:
@@ -265,10 +209,10 @@ class CompiledStep:
     def _jitted(self) -> tuple[Any, Any]:
         """The training step, and the run that changes nothing, for what is frozen now."""
         step = self._step
-        pure_train, pure_test = self._functions(step)
+        pure_train, pure_test = self.engine.strategy.functions(step)
         train, test = self._traced(pure_train, 2), self._traced(pure_test, 1)
         if self._mesh is None:
-            return jax.jit(train, donate_argnums=0), self._settled(test) if step.request.settled else jax.jit(test)
+            return jax.jit(train, donate_argnums=0), self._settled(test) if self.request.settled else jax.jit(test)
         if not step.training:
             return train, self._mesh.taking(jax.jit(test, out_shardings=self._mesh.results))
         # What a step makes lies where that lay which it takes the place of.
@@ -279,18 +223,14 @@ class CompiledStep:
         """The run that changes nothing, over arrays that are the same in most calls."""
         kept = {name: self._scope.arrays[name] for name in self._step.kept}
         if not self._on_cpu:
-            return Settled(test, kept, self._step.request.feeds, {}, ())
+            return Settled(test, kept, self.request.feeds, {}, ())
         orders = {n: o for n, o in self._program.orders.items() if kept[n].size == math.prod(o.split)}
-        return Settled(test, kept, self._step.request.feeds, orders, kept)  # a population's arrays have an axis more
-
-    def _functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the training step, and the step that changes nothing, as pure functions."""
-        return step.train, step.test
+        return Settled(test, kept, self.request.feeds, orders, kept)  # a population's arrays have an axis more
 
     def _fit(self) -> None:
         """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
         self._fitted[self._frozen] = (self._step, self._train, self._test, self._several)
-        self._frozen = self._freezing.names
+        self._frozen = self.engine.freezing.names
         known = self._fitted.get(self._frozen)
         if known is not None:
             self._step, self._train, self._test, self._several = known
@@ -306,12 +246,15 @@ class CompiledStep:
 
     def _not_carried(self) -> dict[str, Any]:
         root = self._scope.root if self._step.draws else None
-        return {"arrays": self._kept(), "root": root, "rates": self._rates.of(self._program.name)}
+        rates = self.engine.rates.of(self._program.name)
+        return {"arrays": self._kept(), "root": root, "rates": rates, **self.engine.strategy.constants()}
 
     def _rest(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
         # A small net answers in microseconds, of which each argument takes its share, empty ones too.
-        if self._program.random:
-            return (overrides, *(draw or (self._scope.root, self._scope.step)))
+        arguments = self.engine.strategy.arguments
+        if self._program.random or arguments:
+            drawn = draw or (self._scope.root, self._scope.step)
+            return (overrides, *drawn, arguments) if arguments else (overrides, *drawn)
         return (overrides,) if overrides else ()
 
     def _carry(self) -> dict[str, Any]:
@@ -325,12 +268,10 @@ class CompiledStep:
         def call(*arguments: Any) -> Any:
             feeds, *rest = arguments[position:]
             self._record_compilation(feeds)
-            if not self._missing:
+            if not self._absent.names:
                 return function(*arguments[:position], feeds, *rest)
-            stand_ins = self._stand_ins(feeds, rest[0] if rest else {})
-            return absent_feeds.without(
-                lambda zeros: function(*arguments[:position], {**feeds, **zeros}, *rest), stand_ins
-            )
+            stand_ins = self._absent.stand_ins(feeds, rest[0] if rest else {})
+            return without(lambda zeros: function(*arguments[:position], {**feeds, **zeros}, *rest), stand_ins)
 
         return call if self._mesh is None else self._mesh.traced(call, position)
 
@@ -348,18 +289,22 @@ class CompiledStep:
             return
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
         name = self._program.name
-        mode = self._step.request.mode
+        mode = self.request.mode
         reason = f"{how}: {shapes}" if how else self._reason(name, mode, shapes)
         self._other_frozen = False
+        self._variant = self.engine.strategy.variant or self._variant
         self._shapes.append(shapes)
         self._compiling = True
-        self._compilations.begin(Compilation(name, mode, reason))
+        self.engine.compilations.begin(Compilation(name, mode, reason))
 
     def _reason(self, name: str, mode: str, shapes: str) -> str:
         """Why the step of a program in a mode is compiled, for feeds of such shapes."""
-        same = [c for c in self._compilations if (c.program, c.mode) == (name, mode)]
+        same = [c for c in self.engine.compilations if (c.program, c.mode) == (name, mode)]
         reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
-        if self._other_frozen:
+        variant = self.engine.strategy.variant if self._step.training else ""
+        if self._shapes and variant and variant != self._variant:
+            reason = variant
+        elif self._other_frozen:
             reason = f"other parameters are frozen: {len(self._frozen)} names"
         elif self._shapes:
             reason = f"new feed shapes: {shapes}; before: {self._shapes[-1]}"
@@ -367,15 +312,10 @@ class CompiledStep:
 
     def _end_compilation(self) -> None:
         self._compiling = False
-        self._compilations.end()
-
-    def _stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        known = self._program.parameters.keys() | self._program.states.keys()
-        with_rows = {name: value for name, value in overrides.items() if name not in known}
-        return absent_feeds.stand_ins(self._program.feeds, self._missing, feeds, with_rows)
+        self.engine.compilations.end()
 
     def _check_replaced(self) -> None:
-        for average, arrays in self._replaced.items():
+        for average, arrays in self.engine.replaced.items():
             if name := next((name for name in self._step.updated if name in arrays), None):
                 raise errors.ArgumentError(
                     f"{name!r} holds its average now, {average}, and what a training step makes of it would be undone "
@@ -383,52 +323,10 @@ class CompiledStep:
                     f"average.restore(trainer)"
                 )
 
-    def _check_missing(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        try:
-            needed = sorted(self._needed(feeds, overrides))
-        except errors.FeedError:
-            raise
-        except Exception as error:
-            needed = [] if overrides else sorted(self._needed_in_discovery())
-            if not needed:
-                names = ", ".join(map(repr, self._missing))
-                error.add_note(f"not given: {names}, for which zeros stood in, as far as they are needed for shapes")
-                raise
-        if needed:
-            spec = self._program.feeds[needed[0]]
-            raise errors.FeedError(
-                f"the program {self._program.name} needs the feed{'s' if len(needed) > 1 else ''} "
-                f"{', '.join(map(repr, needed))}, which nobody gave; {needed[0]!r} is declared at {spec.site}: "
-                f"feed={{{needed[0]!r}: array of {spec.dtype}, ...}}"
-            )
-        self._checked = True
-
-    def _takes_its_size(self, name: str, value: Any) -> bool:
-        """Whether an override is a scalar for a value that follows the batch, so that it depends on its feeds still."""
-        known = self._program.values.get(self._program.aliases.get(name, name))
-        return not value.shape and known is not None and None in known.shape
-
-    def _needed(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-        """The feeds that the results depend on, of those that the request does not give."""
-        overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
-        stand_ins = self._stand_ins(feeds, overrides)
-        closed, _, zeros = absent_feeds.traced(self._pure(), stand_ins, dict(feeds), overrides)
-        return set(zeros) - unread(closed.jaxpr, zeros)
-
-    def _needed_in_discovery(self) -> set[str]:
-        """Return the missing feeds that the results depend on, found in the sizes of discovery; empty if these fail."""
-        every = self._program.stand_ins()
-        zeros = {name: every[name] for name in self._missing}
-        rest = {name: value for name, value in every.items() if name not in zeros}
-        try:
-            return set(zeros) - unneeded(self._pure(), zeros, rest, {})
-        except Exception:
-            return set()
-
     def _pure(self) -> Callable[..., Any]:
         """Return the results of the step as a pure function of stand-ins, feeds and overrides."""
         step = self._step
-        train, test = self._functions(step)
+        train, test = self.engine.strategy.functions(step)
         kept = self._not_carried()
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:

@@ -206,8 +206,7 @@ def check_function(step: Any) -> None:
     """
     if step is not None and not callable(step):
         raise errors.ArgumentTypeError(
-            f"step={step!r}: expected a function of one fluid.TrainingStep: def step(s): ...; the compiled step of a "
-            f"request is session.bind(program, request)"
+            f"step={step!r}: expected a function of one fluid.TrainingStep: def step(s): ..."
         )
 
 

@@ -35,7 +35,7 @@ class Freezing:
       ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
       ...     fluid.optimizer.SGD(0.5).minimize(loss)
       ...     return loss
-      >>> freezing = fluid.Session(program).freezing
+      >>> freezing = fluid.Session(program).engine.freezing
       >>> freezing.freeze("*.w_0")
       ['fc_0.w_0']
       >>> freezing.unfreeze()

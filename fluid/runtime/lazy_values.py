@@ -7,8 +7,8 @@ from typing import Any
 from fluid import errors
 from fluid.core import TEST, Program, Scope
 from fluid.naming import is_glob
-from fluid.reader.buckets import Buckets
-from fluid.runtime.compiled_step import CompiledStep
+from fluid.runtime.compiled_step import bind
+from fluid.runtime.engine import Engine
 from fluid.runtime.fetch import Fetch, check_feed, check_fetch, split_names
 from fluid.runtime.results import Results
 from fluid.runtime.seeds import Draw
@@ -26,7 +26,7 @@ class Fed:
       mode: "train" or "test"; either changes nothing.
       feeds: arrays by name, as a step takes them.
       overrides: arrays that replace other values, by name.
-      draw: the random key of all values, see `Session.draw`; None for that of the next training step.
+      draw: the random key of all values, see `Engine.draw`; None for that of the next training step.
     """
 
     program: Program
@@ -37,20 +37,19 @@ class Fed:
     _kept: dict[str, Any] = field(default_factory=dict, init=False)
     _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # those that the kept values were computed from
 
-    def value(self, fetch: Fetch, scope: Scope, bind: Callable[[Program, Request], CompiledStep]) -> Any:
-        """A value, or Results of several; see `Session.value`.
+    def value(self, fetch: Fetch, engine: Engine) -> Any:
+        """Return a value, or Results of several; see `Session.value`.
 
         Args:
           fetch: names.
-          scope: the arrays.
-          bind: makes the compiled step of a request.
+          engine: runs the program.
         """
         names = check_fetch(self.program, fetch)
-        with scope.lock:
-            self._forget_old(scope)
+        with engine.scope.lock:
+            self._forget_old(engine.scope)
             if missing := tuple(name for name in names if name not in self._kept):
                 request = Request(self.mode, missing, tuple(self.feeds), tuple(self.overrides), updates=False)
-                values = bind(self.program, request)(self.feeds, self.overrides, self.draw).values
+                values = bind(engine, self.program, request)(self.feeds, self.overrides, self.draw).values
                 self._kept.update(zip(missing, values, strict=True))
         found = [self._kept[name] for name in names]
         return found[0] if isinstance(fetch, str) and not is_glob(fetch) else Results(found, names)
@@ -68,18 +67,10 @@ class ValuesOnDemand:
     """What Session inherits: values of what was fed last.
 
     Attributes:
-      scope: the arrays by name.
-      find: a program by its name, its function or itself.
-      bind: makes the compiled step of a request.
-      taken: makes feeds and overrides of what a user feeds.
-      buckets: what pads the sequences of a program.
+      engine: runs the programs.
     """
 
-    scope: Scope
-    find: Callable[..., Program]
-    bind: Callable[[Program, Request], CompiledStep]
-    taken: Callable[..., tuple[dict[str, Any], dict[str, Any]]]
-    buckets: Callable[..., Buckets]
+    engine: Engine
     _check_open: Callable[[], None]
     _drawn: Callable[..., Draw | None]
     _fed: Fed | None = None
@@ -107,10 +98,10 @@ class ValuesOnDemand:
           FeedError, UnknownNameError: as from `run`; what was fed before stays then.
         """
         self._check_open()
-        found = self.find(program)
+        found = self.engine.find(program)
         checked = check_feed(found, feed)
         given, replaced = split_names(found, checked)
-        taken = self.taken(found, checked, given, replaced, self.buckets(found))
+        taken = self.engine.take(found, checked, given, replaced, self.engine.buckets(found))
         draw = self._drawn(found, checked_mode(mode), seed, "session.feed")
         self._fed = Fed(found, mode, *taken, draw)
 
@@ -146,4 +137,4 @@ class ValuesOnDemand:
                 f"session.value({fetch!r}): found nothing that was fed, expected a feed to compute the value from; "
                 f"first session.feed({{name: array}}), or all at once: session.run(feed={{name: array}}, fetch=[...])"
             )
-        return self._fed.value(fetch, self.scope, self.bind)
+        return self._fed.value(fetch, self.engine)

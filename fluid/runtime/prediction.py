@@ -12,7 +12,7 @@ from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBat
 from fluid.place import Place
 from fluid.reader.columns import add_outliers, batch_size, repeat_last
 from fluid.reader.pipeline import InputPipeline
-from fluid.runtime.compiled_step import CompiledStep
+from fluid.runtime.compiled_step import CompiledStep, bind
 from fluid.runtime.fetch import check_feed, split_names
 from fluid.runtime.results import Results, StepResults
 from fluid.runtime.seeds import Draw
@@ -96,7 +96,7 @@ def constant(session: Session, program: Program, feed: Mapping[str, Any] | None)
     """
     checked = check_feed(program, {} if feed is None else feed)
     given, replaced = split_names(program, checked)
-    return Constant(*session.taken(program, checked, given, replaced, session.buckets(program)))
+    return Constant(*session.engine.take(program, checked, given, replaced, session.engine.buckets(program)))
 
 
 def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | None, fixed: Constant) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | No
       names: of the values; None for the outputs.
       fixed: what is fed beside every minibatch.
     """
-    step = session.bind(program, Request(TEST, names, tuple(fixed.feeds), tuple(fixed.overrides)))
+    step = bind(session.engine, program, Request(TEST, names, tuple(fixed.feeds), tuple(fixed.overrides)))
     needed = step.needed_feeds(fixed.feeds, fixed.overrides)
     return tuple(name for name in program.feeds if name in needed)
 

@@ -23,7 +23,7 @@ class ShowsProgram:
     def __repr__(self) -> str:
         programs = self._shown_programs()
         minimizes = [minimize for program in programs for minimize in program.minimizes]
-        told = [] if self.session.members is None else [counted(self.session.members, "member")]
+        told = [] if self.session.engine.members is None else [counted(self.session.engine.members, "member")]
         told += [counted(parameter_count(programs), "parameter"), *(described(m.optimizer, 0) for m in minimizes)]
         if minimizes:
             step = self.session.scope.known_step()

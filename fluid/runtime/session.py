@@ -1,21 +1,17 @@
 """Session: one Scope, any number of Programs, a device, and the compiled steps."""
 
-import functools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fluid import errors
 from fluid.core import (
     TEST,
     TRAIN,
     Program,
-    Scope,
-    check_same_nets,
     fitting,
     not_copied,
     warn_of_adversaries,
@@ -26,25 +22,19 @@ from fluid.formatting import counted, html_table, scaled
 from fluid.missing import SpelledElsewhere
 from fluid.param_attr import Shardings
 from fluid.place import OneDevice, Parallel, Place, device_of
-from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
-from fluid.reader.converter import named
+from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.prefetch import Feed
-from fluid.reader.values import NaNs
 from fluid.runtime.compilation_cache import keep_compilations
-from fluid.runtime.compile_cost import price_of
-from fluid.runtime.compiled_step import Compilations, CompiledStep
-from fluid.runtime.custom_step import StepFunction, check_function, check_tables
-from fluid.runtime.fetch import Fetch, as_array, check_feed, check_fetch, no_program, split_names
-from fluid.runtime.freezing import Freezing
+from fluid.runtime.compiled_step import bind
+from fluid.runtime.custom_step import StepFunction, check_function
+from fluid.runtime.engine import Engine
+from fluid.runtime.fetch import Fetch, check_feed, check_fetch, split_names
 from fluid.runtime.in_flight import InFlight
-from fluid.runtime.interrupts import InterruptGuard
 from fluid.runtime.lazy_values import ValuesOnDemand
-from fluid.runtime.learning_rates import Rates
 from fluid.runtime.results import Results
-from fluid.runtime.seeds import Draw, Seeds, root_of
+from fluid.runtime.seeds import Draw
 from fluid.runtime.state_io import SavesArrays
 from fluid.runtime.step import Request, checked_mode
-from fluid.runtime.update_rules import Rule, rules_of
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh
@@ -71,17 +61,9 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
 
     Attributes:
       programs: Program by name.
-      rules: how each `minimize` of a program updates its parameters, by the program's name.
       scope: the arrays by name, filled with initial values.
-      layout: where they lie.
-      seeds: of runs in test mode; training steps, checkpoints and tests do not use them.
-      rates: the learning rates of all programs, see `learning_rates`.
-      freezing: what training leaves as it is, see `freeze`.
-      step_function: what was given as `step`.
-      replaced: parameters in whose place their average stands now, by that average; a step must not change them.
       compilations: every compilation so far and its reason; its length counts them.
-      guard: keeps Ctrl-C out of the middle of a step.
-      nans: warns of NaN in what is fed.
+      engine: the inside of the session, for the rooms of fluid: layout, update rules, learning rates, compiled steps.
 
     Raises:
       FluidError: whatever mistake the programs' shapes show.
@@ -100,7 +82,6 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
     __reduce_ex__ = not_copied(
         "Session", 'write session.save_params("net.params"), and session.load_params("net.params") in another Session'
     )
-    _step_type: Callable[..., CompiledStep] = CompiledStep
     _spelled: ClassVar = {
         "eval": 'session.run(program, feed, fetch=[...], mode="test")',
         "evaluate": 'session.run(program, feed, mode="test"), or fluid.Trainer(program, optimizer).test(reader)',
@@ -138,42 +119,45 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         initial: bool = True,
     ):
         check_function(step)
+        engine = Engine(
+            _layout(place, parallel, shardings),
+            seed,
+            function=step,
+            precision=precision,
+            buckets=buckets,
+            max_compilations=max_compilations,
+        )
+        self._open(engine, program_functions, None if mode is None else checked_mode(mode), initial)
+
+    def _open(
+        self,
+        engine: Engine,
+        functions: Sequence[Callable[[], Any] | Program],
+        mode: str | None = None,
+        initial: bool = True,
+    ) -> None:
+        """Start with an engine, and add the first programs; arguments as for Session."""
         keep_compilations()
-        self._mode = None if mode is None else checked_mode(mode)
-        self.layout = self._laid_out(place, parallel, shardings)
-        self.precision = precision
-        self.programs: dict[str, Program] = {}
-        self.rules: dict[str, list[Rule]] = {}
-        self.compilations = Compilations()
-        self.scope = Scope(seed, self._on_device)
-        self.seeds = Seeds("Session", int(seed) % 2**64)
-        self.rates = Rates(self._on_device)
-        self.freezing = Freezing(self.scope, self.rules, self._on_device, self.members)
-        self.step_function = step
-        self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
-        self._steps: dict[tuple[str, Request], CompiledStep] = {}
-        self.guard = InterruptGuard()
-        self.nans = NaNs()
+        self.engine = engine
+        self.programs = engine.programs
+        self.scope = engine.scope
+        self.compilations = engine.compilations
+        self._mode = mode
         self._closed = False
         self._in_flight: InFlight[Results] = InFlight()
-        self._ladders = buckets
-        self._max_compilations = max_compilations
-        for function in program_functions:
+        for function in functions:
             self.add(function, initial)
-        if program_functions:
-            check_names(buckets, (n for p in self.programs.values() for n, spec in p.feeds.items() if spec.lod_level))
-            self.layout.check(self.scope.specs)
+        if functions:
+            engine.check()
         warn_of_unused_layers(self.programs.values())
         warn_of_adversaries(self.programs.values())
-        for program in self.programs.values():
-            self.buckets(program)
         if any(program.minimizes for program in self.programs.values()):
             warn_if_alone()
 
     @property
     def device(self) -> jax.Device:
         """The device, or one of them."""
-        return self.layout.device
+        return self.engine.device
 
     @property
     def place(self) -> str | list[str]:
@@ -192,14 +176,13 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
           >>> session.place
           'cpu:0'
         """
-        if self.layout.mesh is None:
-            return _device_name(self.device)
-        return [_device_name(device) for device in self.layout.mesh.devices.flat]
+        mesh = self.engine.layout.mesh
+        return _device_name(self.device) if mesh is None else [_device_name(device) for device in mesh.devices.flat]
 
     @place.setter
     def place(self, place: Place) -> None:
         self._check_open()
-        if self.layout.mesh is not None:
+        if self.engine.layout.mesh is not None:
             raise errors.ArgumentError(
                 f"place = {place!r}: the arrays are divided among {len(self.place)} devices, which are given when a "
                 f"Session or Trainer is made: fluid.Trainer(program, optimizer, place=..., parallel=...)"
@@ -213,15 +196,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
                 f"fluid.Trainer(program, optimizer, place={place!r}, params=trainer.params), or "
                 f"session = fluid.Session(program, place={place!r}) and session.load_params(other.params())"
             )
-        self._move(self._laid_out(place, None, None))
-
-    def _move(self, layout: "OneDevice | OnMesh") -> None:
-        """Put all arrays on another device, before the first run."""
-        self.layout = layout
-        self._steps.clear()
-        self.scope.move(self._on_device)
-        for name in self.rules:
-            self.rates.put(name, self.rates.given(name))
+        self.engine.move(self.engine.layout.on(device_of(place)))
 
     def __enter__(self) -> "Session":
         return self
@@ -250,28 +225,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         Returns:
           The Program; its name is the function's, numbered when that is taken.
         """
-        program = function if isinstance(function, Program) else Program(function, precision=self.precision)
-        name = program.name
-        count = 0
-        while program.name in self.programs:
-            count += 1
-            program.name = f"{name}_{count}"
-        # Everything that can fail comes before anything changes.
-        for other in self.programs.values():
-            check_same_nets(program.name, program.shared, other.shared)
-        rules = rules_of(program)
-        if self.step_function is not None:
-            check_tables(rules)
-        self.layout.add(program)
-        root = jax.random.wrap_key_data(self.scope.root) if initial else None
-        self.scope.declare(program.parameters | program.states, functools.partial(self.layout.initial, program, root))
-        self.scope.slots[program.name] = [
-            self.layout.slots(rule, {n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules
-        ]
-        self.rates.add(program.name, rules)
-        self.programs[program.name] = program
-        self.rules[program.name] = rules
-        return program
+        return self.engine.add(function, initial)
 
     def run(
         self,
@@ -306,16 +260,16 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
           ArgumentError: a seed for a training step, or no whole number from 0 to 2**64 - 1.
         """
         self._check_open()
-        found = self.find(program)
+        found = self.engine.find(program)
         mode = checked_mode(mode or self._mode or (TRAIN if found.minimizes else TEST))
         feed = {} if feed is None else check_feed(found, feed)
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
-        step = self.bind(found, Request(mode, names, given, replaced))
+        step = bind(self.engine, found, Request(mode, names, given, replaced))
         if isinstance(feed, Feed) and feed.program is found:  # converted already
             taken: tuple[Mapping[str, Any], Mapping[str, Any]] = (feed.arrays, {})
         else:
-            taken = self.taken(found, feed, given, replaced, step.buckets)
+            taken = self.engine.take(found, feed, given, replaced, step.buckets)
         results = step(*taken, self._drawn(found, mode, seed))[0].outputs
         if isinstance(feed, Feed):  # while the device works
             feed.advance()
@@ -356,7 +310,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
           True
         """
         self._check_open()
-        found = self.find(program)
+        found = self.engine.find(program)
         if not found.minimizes:
             raise errors.ArgumentError(
                 f"session.step: the program {found.name} minimises nothing, expected optimizer.minimize(loss) in it; "
@@ -368,24 +322,6 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
             jax.block_until_ready(due[-1].values())
         return results
 
-    def taken(
-        self, program: Program, feed: Mapping[str, Any], given: Sequence[str], replaced: Sequence[str], buckets: Buckets
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Feeds and overrides as a step takes them: checked, padded and on the device.
-
-        Args:
-          program: whose they are.
-          feed: arrays by name.
-          given: names of feeds.
-          replaced: names of other values.
-          buckets: to which sizes sequences are padded.
-
-        Raises:
-          FeedError: data does not fit.
-        """
-        feeds = named(self, program.feeds, feed, given, buckets)
-        return feeds, self.layout.take({n: as_array(feed[n]) for n in replaced})
-
     def _drawn(self, program: Program, mode: str, seed: int | None, call: str = "session.run") -> Draw | None:
         """Return the random key of a run in test mode, see `Seeds.of`; None in training, or if nothing is drawn."""
         if mode == TRAIN and seed is not None:
@@ -396,35 +332,7 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
             )
         if mode == TRAIN:
             return None
-        return self.draw(self.seeds.of(call, program, seed))
-
-    def draw(self, seed: int | None) -> Draw | None:
-        """Return the random key of a run in test mode. `seed=7` draws the same numbers as step 0 of `Session(seed=7)`.
-
-        Args:
-          seed: of the run, see `Seeds.of`; None where nothing is drawn.
-        """
-        return None if seed is None else self.layout.place((root_of(seed), np.int32(0)))
-
-    def bind(self, program: Program, request: Request) -> CompiledStep:
-        """The compiled step for a request; the same one for equal requests."""
-        known = self._steps.get((program.name, request))
-        if known is None:
-            known = self._steps[program.name, request] = self._step_type(
-                program,
-                self.rules.get(program.name, ()),
-                request,
-                self.scope,
-                self.rates,
-                self.guard,
-                self.compilations,
-                self.buckets(program),
-                layout=self.layout,
-                replaced=self.replaced,
-                freezing=self.freezing,
-                function=self.step_function,
-            )
-        return known
+        return self.engine.draw(self.engine.seeds.of(call, program, seed))
 
     def learning_rates(self, program: str | Callable[[], Any] | Program | None = None) -> tuple[float, ...]:
         """The learning rates of the next training step of a program, one for each `minimize`.
@@ -437,8 +345,8 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
         Raises:
           UnknownNameError: there is no such program, or an optimizer does not tell its rate.
         """
-        name = self.find(program).name
-        return self.rates.read(name, self.scope.slots[name])
+        name = self.engine.find(program).name
+        return self.engine.rates.read(name, self.scope.slots[name])
 
     def set_learning_rates(
         self, rates: float | Sequence[float | None] | None, program: str | Callable[[], Any] | Program | None = None
@@ -455,55 +363,22 @@ class Session(SavesArrays, ValuesOnDemand, SpelledElsewhere):
           UnknownNameError: there is no such program, or an optimizer does not tell its rate.
         """
         values = list(rates) if isinstance(rates, Sequence) and not isinstance(rates, str) else [rates]
-        self.rates.set(self.find(program).name, values)
-
-    def rate_arrays(self, program: Program) -> list[jax.Array]:
-        """The learning rates of the next training step of a program, as scalars on the device."""
-        return self.rates.current(program.name, self.scope.slots[program.name])
-
-    def buckets(self, program: Program, request: Request | None = None) -> Buckets:
-        """What pads the sequences of a program: for a request that of its step, else new ones."""
-        if request is not None:
-            return self.bind(program, request).buckets
-        ladders = self._ladders
-        if isinstance(ladders, Mapping):  # other programs may have other feeds
-            ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
-        return Buckets(program.feeds, ladders, self._max_compilations, price_of(program, self.device.platform))
-
-    def _on_device(self, value: Any) -> Any:
-        """Put a tree of arrays on the device of this session, or on each of its devices."""
-        return self.layout.place(value)
+        self.engine.rates.set(self.engine.find(program).name, values)
 
     def close(self) -> None:
-        """Let go of all arrays and compiled steps. A closed session cannot be run."""
+        """Release all arrays and compiled steps. A closed session cannot be run."""
         self._closed = True
-        self._steps.clear()
         self._fed = None
-        self.scope.arrays.clear()
-        self.scope.slots.clear()
-        self.replaced.clear()
+        self.engine.close()
 
-    def find(self, program: str | Callable[[], Any] | Program | None = None) -> Program:
-        """A program of this session by its name, its function or itself; the only one by None.
 
-        Raises:
-          UnknownNameError: there is no such program; ArgumentTypeError: there are several, and none is named.
-        """
-        if program is None and len(self.programs) == 1:
-            return next(iter(self.programs.values()))
-        for name, known in self.programs.items():
-            original = getattr(known.function, "__wrapped__", known.function)
-            if program is known or program == name or (callable(program) and program in (known.function, original)):
-                return known
-        raise no_program(program, self.programs)
+def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> "OneDevice | OnMesh":
+    """Return the device or the mesh of devices for the arguments of a Session."""
+    if parallel in (None, False) and shardings is None:
+        return OneDevice(device_of(place))
+    from fluid.parallel import layout_of  # not everybody needs it
 
-    def _laid_out(self, place: Place, parallel: Parallel, shardings: Shardings | None) -> "OneDevice | OnMesh":
-        """Where the arrays of this session lie."""
-        if parallel in (None, False) and shardings is None:
-            return OneDevice(device_of(place))
-        from fluid.parallel import layout_of  # not everybody needs it
-
-        return layout_of(place, parallel, shardings)
+    return layout_of(place, parallel, shardings)
 
 
 def _device_name(device: jax.Device) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +13,12 @@ from fluid.core import Array, Origin, Program, Scope, own_array, warn_once
 from fluid.distributed import group
 from fluid.distributed.arrays import whole
 from fluid.naming import select
-from fluid.place import OneDevice
+from fluid.runtime.engine import Engine
 from fluid.runtime.finite import spoilt, warn_of_spoilt
-from fluid.runtime.freezing import FROZEN, Freezing
-from fluid.runtime.learning_rates import PREFIX, Rates
+from fluid.runtime.freezing import FROZEN
+from fluid.runtime.learning_rates import PREFIX
 from fluid.runtime.read_only import ReadOnlyArrays
 from fluid.storage import PathLike
-
-if TYPE_CHECKING:
-    from fluid.parallel import OnMesh
-
 
 _SLOTS = "@slots/"
 _KEPT = 0.9  # From here on a rate of copies is most likely the share that is to be kept.
@@ -32,22 +28,16 @@ class SavesArrays:
     """The arrays of a Session, as they go to files and come back.
 
     Attributes:
+      engine: holds learning rates, layout and the names that are frozen.
       scope: the arrays by name.
-      rates: the learning rates.
-      freezing: what training leaves as it is.
       programs: Program by name.
-      layout: where the arrays lie.
-      members: of a population, how many trainings the arrays are of, which have an axis of them in front; else None.
     """
 
-    members: int | None = None
+    engine: Engine
     _checked_copies: frozenset[Any] = frozenset()
 
     scope: Scope
-    rates: Rates
-    freezing: Freezing
     programs: dict[str, Program]
-    layout: "OneDevice | OnMesh"
     _closed: bool
 
     def save(self, path: PathLike) -> None:
@@ -149,7 +139,7 @@ class SavesArrays:
             )
         chosen = None if names is None else select(names, self.scope.specs, "save_params")
         copies = self.scope.copies(chosen)
-        if names := spoilt(self.scope.specs, copies, self.members):
+        if names := spoilt(self.scope.specs, copies, self.engine.members):
             warn_of_spoilt("save_params", names)
         self._write(path, copies, kind="parameters", origins=origins_of(self.programs))
 
@@ -326,7 +316,7 @@ class SavesArrays:
             allow_doubtful=not strict,
             advice=advice,
         )
-        new = self.layout.replace({name: source.arrays[name] for name in report.taken}, self.scope.arrays)
+        new = self.engine.layout.replace({name: source.arrays[name] for name in report.taken}, self.scope.arrays)
         with self.scope.lock:
             self.scope.arrays |= new
         return report
@@ -334,7 +324,7 @@ class SavesArrays:
     def _write(self, path: PathLike, arrays: Mapping[str, jax.Array], **options: Any) -> None:
         """Write arrays to a file; where several processes share them, the first one does, and others wait for it."""
         arrays = {name: whole(array) for name, array in arrays.items()}
-        mesh = self.layout.mesh
+        mesh = self.engine.layout.mesh
         if mesh is None or not mesh.is_multi_process:
             storage.save_arrays(path, arrays, **options)
             return
@@ -377,14 +367,14 @@ class SavesArrays:
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         # All of it before anything changes.
         names = self.state().keys() - self._optional_state().keys()
-        new = self.layout.replace({name: state[name] for name in names.difference(own)}, self.state())
+        new = self.engine.layout.replace({name: state[name] for name in names.difference(own)}, self.state())
         new |= {name: state[name] for name in names.intersection(own)}
         self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
         self.scope.step = new["@step"]
         self.scope.root = new["@root"]
         self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
-        self.rates.restore(state)
-        self.freezing.restore(state)
+        self.engine.rates.restore(state)
+        self.engine.freezing.restore(state)
 
     def freeze(self, patterns: str | Sequence[str]) -> list[str]:
         """Keep parameters, and moving statistics with them, as they are from the next training step on.
@@ -405,7 +395,7 @@ class SavesArrays:
           ArgumentError: nothing would be left to train, or an optimizer cannot leave parameters out.
         """
         self._check_open()
-        return self.freezing.freeze(patterns)
+        return self.engine.freezing.freeze(patterns)
 
     def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
         """Train again what `freeze` has frozen. What the program itself freezes stays so.
@@ -421,11 +411,11 @@ class SavesArrays:
           ArgumentError: it names statistics that stand still with the parameters of their layer.
         """
         self._check_open()
-        return self.freezing.unfreeze(patterns)
+        return self.engine.freezing.unfreeze(patterns)
 
     def _optional_state(self) -> dict[str, Any]:
         """What `state` has only in some sessions."""
-        return {**self.rates.state(), **self.freezing.state()}
+        return {**self.engine.rates.state(), **self.engine.freezing.state()}
 
     def _check_open(self) -> None:
         if self._closed:
@@ -453,9 +443,13 @@ def check_state(
         optional.
     """
     found = {name: found[there] for there, name in names_here(session.programs, found).items()}
+    engine = session.engine
     here = session._optional_state()
     wanted = {n: (v.shape, str(v.dtype)) for n, v in session.state().items() if n not in here}
-    optional = {**dict.fromkeys(session.rates.optional(found), ((), "float32")), **session.freezing.optional(found)}
+    optional = {
+        **dict.fromkeys(engine.rates.optional(found), ((), "float32")),
+        **engine.freezing.optional(found),
+    }
     storage.check_match(found, wanted | optional, where, advice=advice)
 
 

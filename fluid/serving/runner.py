@@ -17,6 +17,7 @@ from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBat
 from fluid.protocol import Output, Signature, Tensor, count_numbers
 from fluid.reader.columns import batch_size, read_feed
 from fluid.runtime import Request, Session
+from fluid.runtime.compiled_step import bind
 from fluid.runtime.seeds import Draw, Seeds
 from fluid.serving.batching import Job, Values
 from fluid.serving.settings import Settings
@@ -48,7 +49,7 @@ class Runner:
     def __init__(self, session: Session, program: Program, settings: Settings, name: str, seeds: Seeds | None = None):
         self.session = session
         self._seeds = seeds or Seeds("serve")
-        self._step = session.bind(program, Request(TEST, None, tuple(program.feeds), settled=True))
+        self._step = bind(session.engine, program, Request(TEST, None, tuple(program.feeds), settled=True))
         site = f"the model {name}"
         # A message must not tell where the file of a model is.
         self._specs = {
@@ -195,7 +196,7 @@ class Runner:
 
     def _draw(self, seed: int | None) -> Draw | None:
         """Return the random key of a request."""
-        return self.session.draw(self._seeds.next() if seed is None else seed)
+        return self.session.engine.draw(self._seeds.next() if seed is None else seed)
 
     def _timed(self, feeds: Mapping[str, Any]) -> float:
         """How many seconds a batch takes."""

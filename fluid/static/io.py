@@ -191,11 +191,11 @@ def load_persistables(
         check_match(slots, wanted, str(dirname))
         new = [jax.numpy.array(slots[name]) for name in wanted]
         held = scope.session.scope
-        held.slots[scope.program(program, executor.place).name] = scope.session.layout.place(
+        held.slots[scope.program(program, executor.place).name] = scope.session.engine.place(
             jax.tree.unflatten(structure, new)
         )
-        held.step = scope.session.layout.place(jax.numpy.array(found["@step"]))
-        held.root = scope.session.layout.place(jax.numpy.array(found["@root"]))
+        held.step = scope.session.engine.place(jax.numpy.array(found["@step"]))
+        held.root = scope.session.engine.place(jax.numpy.array(found["@root"]))
 
 
 def _chosen(program: Program, vars: Variables, predicate: Chosen) -> list[str]:

@@ -131,11 +131,12 @@ class Scope:
             session = self.on(place, seed)
             program = self.program(main, place)
             first = program.init(jax.random.key(seed))
-            session.scope.arrays |= session.layout.place(first)
+            session.scope.arrays |= session.engine.place(first)
             slots = [
-                rule.init({n: session.scope.arrays[n] for n in rule.parameters}) for rule in session.rules[program.name]
+                rule.init({n: session.scope.arrays[n] for n in rule.parameters})
+                for rule in session.engine.rules[program.name]
             ]
-            session.scope.slots[program.name] = session.layout.place(slots)
+            session.scope.slots[program.name] = session.engine.place(slots)
             self._initialised |= set(first)
 
     def load(self, arrays: Mapping[str, Any]) -> None:

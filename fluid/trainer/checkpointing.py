@@ -78,11 +78,11 @@ class HasCheckpoints:
         """Freeze what was frozen when the checkpoint was written, if this call continues from there."""
         before = position.frozen
         position.frozen = None
-        if before is None or not position.begun or before == self.session.freezing.chosen:
+        if before is None or not position.begun or before == self.session.engine.freezing.chosen:
             return
-        self.session.freezing.put(before)
+        self.session.engine.freezing.put(before)
         log.warning(
             "training continues with what was frozen when the checkpoint was written: %s. To change that, freeze and "
             "unfreeze in a handler, or train(..., resume=False)",
-            ", ".join(n for n in self.session.scope.specs if n in self.session.freezing.names) or "nothing",
+            ", ".join(n for n in self.session.scope.specs if n in self.session.engine.freezing.names) or "nothing",
         )

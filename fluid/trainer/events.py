@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from fluid import errors
 from fluid.runtime import Results
 from fluid.runtime.fetch import Fetch
-from fluid.trainer.asking import Asked
+from fluid.trainer.step_request import StepRequest
 
 # It is said that training waits for data from this share of an epoch on, and for so many seconds at least.
 _CONSIDERABLE = 0.1
@@ -93,7 +93,7 @@ class BeginStepEvent:
       step: from 0, within the epoch.
       feed: the minibatch by name of feed, as the step gets it.
       seconds: how long reading and converting it took.
-      asked: what handlers ask of this step, by `fetch` and `override`.
+      request: the requests of handlers for this step, by `fetch` and `override`.
       program: the name of the program that the step is of.
 
     Example:
@@ -105,7 +105,7 @@ class BeginStepEvent:
     step: int
     feed: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     seconds: float = field(default=0.0, repr=False, compare=False)
-    asked: Asked | None = field(default=None, repr=False, compare=False)
+    request: StepRequest | None = field(default=None, repr=False, compare=False)
     program: str = field(default="", repr=False, compare=False)
 
     def fetch(self, names: Fetch) -> None:
@@ -135,7 +135,7 @@ class BeginStepEvent:
           ['out.tmp_0@GRAD', 'out.tmp_1@GRAD', 'out.w_0@GRAD', 'out.b_0@GRAD']
           []
         """
-        self._asking().fetch(names)
+        self._request().fetch(names)
 
     def override(self, values: Mapping[str, Any]) -> None:
         """Have this step go on with other values, as `Session.run` does with what is fed by name.
@@ -147,15 +147,15 @@ class BeginStepEvent:
           UnknownNameError: the program has no such value.
           ArgumentError: another handler has replaced it in this step.
         """
-        self._asking().override(values)
+        self._request().override(values)
 
-    def _asking(self) -> Asked:
-        if self.asked is None:
+    def _request(self) -> StepRequest:
+        if self.request is None:
             raise errors.ArgumentError(
                 "this BeginStepEvent belongs to no step of a training; call fetch() and override() of the event that a "
                 "handler of trainer.train(...) is given"
             )
-        return self.asked
+        return self.request
 
 
 @_told_by_kind

@@ -1,6 +1,7 @@
 """Handlers: objects and functions around the training loop that are told of its events."""
 
 import inspect
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,8 @@ from fluid.trainer.events import (
     MeasuredEvent,
 )
 from fluid.trainer.losses import Waits
+
+log = logging.getLogger("fluid")
 
 _METHODS: dict[type, str] = {
     BeginTrainEvent: "begin_train",
@@ -313,21 +316,49 @@ class Dispatcher:
         return [tuple(dict.fromkeys(n for some in each for n in some)) for each in found]
 
     def state(self) -> list[dict[str, Any]]:
-        """What a resumed training needs of the handlers that are told of it, in their order."""
-        return [{"handler": type(handler).__name__, "state": handler.state()} for handler in self._told]
+        """Return the states of the handlers in their order, for a training that continues."""
+        return [{"handler": _qualified(handler), "state": handler.state()} for handler in self._told]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Hand back what `state` returned, each part to the first handler of its class that has got none yet."""
+        """Pass each part of what `state` returned to the next handler of its class; log a state that none takes."""
         waiting = list(self._handlers)
-        for entry in states:
-            names = (entry["handler"], _RENAMED.get(entry["handler"]))
-            handler = next((h for h in waiting if type(h).__name__ in names), None)
+        for position, entry in enumerate(states):
+            handler = _taker(waiting, entry["handler"])
             if handler is not None:
-                waiting.remove(handler)
+                waiting = [other for other in waiting if other is not handler]
                 handler.restore(entry["state"])
+            elif entry["state"]:
+                log.warning(
+                    "the checkpoint has the state of the handler %s, number %d of %d, which no handler of this "
+                    "training takes, so that it is lost; give the handlers of the training before, in their order: "
+                    "trainer.train(..., handlers=[...])",
+                    entry["handler"].rpartition(".")[2],
+                    position + 1,
+                    len(states),
+                )
 
     def _in_order_of(self, kind: type) -> Iterable[dict[type, Callable[[Any], Any]]]:
         return reversed(self._methods) if kind in _OUTWARDS else self._methods
+
+
+def _qualified(handler: Handler) -> str:
+    """Return the name of a handler's class, with its module."""
+    return f"{type(handler).__module__}.{type(handler).__qualname__}"
+
+
+def _taker(handlers: Sequence[Handler], name: str) -> Handler | None:
+    """Return the first handler of a class; None if there is none.
+
+    A class that has moved to another module, or the name of a class alone, as in earlier versions, counts by its name.
+
+    Args:
+      handlers: the handlers that have no state yet, in their order.
+      name: from `_qualified`.
+    """
+    simple = name.rpartition(".")[2]
+    names = (simple, _RENAMED.get(simple))
+    same = (handler for handler in handlers if _qualified(handler) == name)
+    return next(same, next((handler for handler in handlers if type(handler).__name__ in names), None))
 
 
 def _is_for_another(handler: Handler | EventHandler) -> bool:

@@ -1,4 +1,4 @@
-"""The training loop, readable from top to bottom."""
+"""The training loop: `train` runs epochs, `_epoch` runs calls of the device, `_call` runs one or several steps."""
 
 import logging
 import time
@@ -10,9 +10,8 @@ from fluid.core import TRAIN
 from fluid.reader.buckets import padding_of
 from fluid.reader.converter import examples_in
 from fluid.reader.pipeline import Batch, Batches
-from fluid.runtime import Request, Results, Session
+from fluid.runtime import CompiledStep, Request, Results, Session, bind
 from fluid.runtime.in_flight import IN_FLIGHT
-from fluid.trainer.asking import AskableStep
 from fluid.trainer.checkpoint import NoCheckpoints
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -28,10 +27,11 @@ from fluid.trainer.policy import Call, Policy
 from fluid.trainer.programs import Member
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
+from fluid.trainer.step_request import StepRequest
 from fluid.trainer.steps_per_call import StepsPerCall
 from fluid.trainer.together.agreement import Agreement
 
-# Seconds that reading a minibatch may take for the loop to do it before it tells handlers of the end of a step.
+# Reading that takes longer than this many seconds comes after the handlers of the end of a step.
 _SLOW = 0.02
 
 log = logging.getLogger("fluid")
@@ -39,36 +39,36 @@ log = logging.getLogger("fluid")
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """What the loop knows of one program.
+    """One program in the loop.
 
     Attributes:
-      member: the program.
-      step: its compiled step.
-      loss_output: the position of the loss among the outputs.
+      member: the program, and how its minibatches are read.
+      step: its compiled training step.
+      loss_output: index of the loss among the outputs.
     """
 
     member: Member
-    step: AskableStep
+    step: CompiledStep
     loss_output: int
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one call of `train` works with.
+    """All that one call of `train` works with.
 
     Attributes:
-      programs: what is trained: one program, or several in turn.
-      progress: the position of training; the loop keeps it up to date.
+      programs: the trained programs: one, or several in turn.
+      progress: the position of training; the loop keeps this position current.
       handlers: deliver every event.
-      stopping: asked after each call of the device whether training shall end.
-      pausing: whether it shall then be possible to continue with the next minibatch, in this process.
-      losses: of the steps in flight.
-      agreement: has all processes take the same steps, where there are several.
-      checkpoints: are told when something can be saved.
-      signals: hold back Ctrl-C and SIGTERM until they can do no harm.
-      steps_per_call: how many steps run in one call of the device.
-      compile_ahead: begins to compile the step before the first minibatch is read, where its shapes are known.
-      epoch_metrics: gives the scalars of the program over the epoch so far, without waiting for them.
+      stopping: returns whether training ends here; called after each call of the device.
+      pausing: returns whether the open pass is kept, so that this process can continue with its next minibatch.
+      losses: limit the steps in flight by waiting for their losses.
+      agreement: makes all processes take the same steps.
+      checkpoints: save the state, if there is a folder for checkpoints.
+      signals: delay Ctrl-C and SIGTERM until they can do no harm.
+      steps_per_call: limits how many steps run in one call of the device.
+      compile_ahead: starts to compile the step before the first minibatch is read, if its shapes are known.
+      epoch_metrics: returns the scalars of the epoch so far, without waiting for the device.
     """
 
     programs: Sequence[ProgramRun]
@@ -89,31 +89,36 @@ class Run:
         """The policies that act between two calls of the device, in their order."""
         return (self.agreement, self.checkpoints, self.signals, self.losses)
 
+    @property
+    def compiled(self) -> int:
+        """Number of compilations of training steps so far."""
+        return self.programs[0].step.engine.compilations.of_training
+
 
 def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -> list[ProgramRun]:
-    """The compiled training step of each program of a Trainer, with what handlers want to see of it.
+    """Return the compiled training step of each program, with the values that handlers fetch from every step.
 
     Raises:
-      UnknownNameError: a handler wants to see what no program has.
+      UnknownNameError: a handler fetches a value that no program has.
     """
     fetched = handlers.fetches([member.program for member in members])
     runs = []
     for member, also in zip(members, fetched, strict=True):
         feeds = member.program.feeds
-        step = AskableStep(session, member.program, Request(TRAIN, None, tuple(feeds), also=also))
+        step = bind(session.engine, member.program, Request(TRAIN, None, tuple(feeds), also=also))
         runs.append(ProgramRun(member, step, member.program.loss_output))
     return runs
 
 
 def train(run: Run, num_epochs: int) -> bool:
-    """Run epochs of steps, tell the handlers, save checkpoints.
+    """Train for some epochs: notify handlers, save checkpoints.
 
     Args:
-      run: the step, the handlers, and whatever else this call of `train` has.
-      num_epochs: how many passes over the reader, those included that were done before an interruption.
+      run: all that this call of `train` works with.
+      num_epochs: number of passes over the reader, including those before an interruption.
 
     Returns:
-      Whether every loss was finite, so that nothing was said of one that was not.
+      True if every loss was finite.
     """
     progress, handlers = run.progress, run.handlers
     error: BaseException | None = None
@@ -142,9 +147,9 @@ def train(run: Run, num_epochs: int) -> bool:
 
 
 def _epoch(run: Run) -> EndEpochEvent:
-    """Run the steps of one epoch, or of what an interruption has left of it; returns the event of its end."""
+    """Run the steps of one epoch, or the rest of an interrupted epoch; return the event of its end."""
     progress, waits, policies = run.progress, run.handlers.waits, run.policies
-    begun = (time.perf_counter(), waits.data, _compiled(run))
+    begun, waited, compiled = time.perf_counter(), waits.data, run.compiled
     with run.signals.at_once:
         run.compile_ahead()
         batches = progress.start_pass()
@@ -163,63 +168,77 @@ def _epoch(run: Run) -> EndEpochEvent:
             progress.keep_pass(batches)
         else:
             batches.close()
-    return _end_of_epoch(run, *begun)
+    return EndEpochEvent(
+        progress.epoch,
+        progress.step,
+        completed=not run.stopping(),
+        compiled=run.compiled - compiled,
+        seconds=time.perf_counter() - begun,
+        data_wait=waits.data - waited,
+        padding=padding_of([program.step.buckets for program in run.programs]),
+        metrics=run.epoch_metrics(),
+    )
 
 
 def _call(run: Run, first: Batch, batches: Batches) -> Call:
-    """Run one call of the device, which is one step or several, and tell handlers of each step.
+    """Run one call of the device: one step, or several steps if nobody acts between them. Notify handlers of each step.
 
-    The events of several steps are delivered after all of them were dispatched, while the device may still compute.
+    Handlers hear of the later steps of a call after the call has begun, while the device may still compute.
 
     Args:
-      run: what this call of `train` works with.
+      run: all that this call of `train` works with.
       first: the next minibatch.
-      batches: first among these.
+      batches: the pass over the minibatches, which `first` begins.
     """
     progress, handlers, program = run.progress, run.handlers, run.programs[first.program]
-    step, name = program.step, program.member.name
-    begun = progress.step
-    paced = name not in run.steps_per_call.one_by_one
-    compiled = step.compiled if paced else 0
-    chain = program.member.chain
+    name, chain = program.member.name, program.member.chain
     feed = first.feed if chain is None else chain(first.feed)
-    asked = step.ask()
-    capacity, limit = _limit(run, program, first) if paced else (1, 1)
+    request = StepRequest(program.member.program)
+    capacity, limit = _limit(run, program, first)
     handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)
     if handlers.hear(BeginStepEvent):
-        handlers(BeginStepEvent(progress.epoch, begun, feed, first.seconds, asked, name))
-    together = limit if not asked.names and not asked.values else 1
-    if together > 1:
-        _read_ahead(run, batches, together)
-    batch = batches.take(1 if run.stopping() else together, capacity)
-    results = step(batch.feed if chain is None else feed, asked, batch.count)
-    run.losses.add(results.values[program.loss_output], progress.epoch, begun, batch.count)
+        handlers(BeginStepEvent(progress.epoch, progress.step, feed, first.seconds, request, name))
+    count = limit if request.is_empty else 1
+    if count > 1:
+        _read_ahead(run, batches, count)
+    batch = batches.take(1 if run.stopping() else count, capacity)
+    results = request.run(program.step, batch.feed if chain is None else feed, batch.count)
+    run.losses.add(results.values[program.loss_output], progress.epoch, progress.step, batch.count)
     progress.advance(batch)
-    if paced and step.compiled > compiled:
-        run.steps_per_call.interrupt()
     quick = batch.seconds < _SLOW and not progress.reads_once
     if quick:  # while the device works
         _read_ahead(run, batches, limit)
         if batch.count > 1:
             batches.stack_ahead(batch.program, capacity)
-    _tell(run, program, feed, batch, results)
-    if not quick:  # who waits for the end of this step need not wait for a slow reader as well
+    _notify(run, program, feed, batch, results)
+    if not quick:  # handlers of the end of this step do not wait for a slow reader
         _read_ahead(run, batches, limit)
         handlers.waits.look(batches.seconds, run.losses.idle)
     return Call(name, results, batches)
 
 
-def _tell(
+def _limit(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
+    """Return the capacity of a call in steps, and the number of steps that may run before a handler or policy acts."""
+    if program.member.name in run.steps_per_call.one_by_one:
+        return 1, 1
+    capacity = run.steps_per_call.capacity(program.member.program, first)
+    if capacity == 1:
+        return 1, 1
+    ahead = run.steps_per_call.ahead(*run.handlers.steps_ahead())
+    return capacity, int(max(1, min(capacity, ahead, *(policy.steps_ahead() for policy in run.policies))))
+
+
+def _notify(
     run: Run, program: ProgramRun, feed: Mapping[str, Any], batch: Batch, results: Sequence[tuple[Results, Results]]
 ) -> None:
-    """Tell handlers of the steps of one call, the beginning of the first excepted, of which they know already.
+    """Notify handlers of the steps of one call, except for the beginning of its first step.
 
     Args:
-      run: what this call of `train` works with.
-      program: whose steps they were.
-      feed: of the first.
-      batch: the minibatches of all.
-      results: of all.
+      run: all that this call of `train` works with.
+      program: the trained program.
+      feed: the feed of the first step.
+      batch: the minibatches of all steps.
+      results: the results of all steps.
     """
     epoch, handlers = run.progress.epoch, run.handlers
     begun = run.progress.step - batch.count
@@ -228,43 +247,15 @@ def _tell(
     examples = batch.examples if program.member.chain is None else examples_in(program.member.program.feeds, feed)
     for number, (minibatch, (metrics, fetched)) in enumerate(zip(batch.each, results, strict=True)):
         if number and begins:
-            over = program.step.ask(together=True)
-            handlers(BeginStepEvent(epoch, begun + number, minibatch.feed, minibatch.seconds, over, name))
+            request = StepRequest(program.member.program, in_call=True)
+            handlers(BeginStepEvent(epoch, begun + number, minibatch.feed, minibatch.seconds, request, name))
         handlers(EndStepEvent(epoch, begun + number, metrics, fetched, examples, name))
 
 
-def _limit(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
-    """Return the capacity of a call in steps, and how many steps may run in the next call before somebody acts."""
-    capacity = run.steps_per_call.capacity(program.member.program, first)
-    if capacity == 1:
-        return 1, 1
-    ahead = run.steps_per_call.ahead(*run.handlers.steps_ahead())
-    return capacity, int(max(1, min(capacity, ahead, *(policy.steps_ahead() for policy in run.policies))))
-
-
-def _end_of_epoch(run: Run, begun: float, waited: float, compiled: int) -> EndEpochEvent:
-    """The event of the end of an epoch, by the time, the seconds waited for data and the compilations before it."""
-    return EndEpochEvent(
-        run.progress.epoch,
-        run.progress.step,
-        completed=not run.stopping(),
-        compiled=_compiled(run) - compiled,
-        seconds=time.perf_counter() - begun,
-        data_wait=run.handlers.waits.data - waited,
-        padding=padding_of([program.step.buckets for program in run.programs]),
-        metrics=run.epoch_metrics(),
-    )
-
-
-def _compiled(run: Run) -> int:
-    """How often the steps were compiled so far."""
-    return sum(program.step.compiled for program in run.programs)
-
-
 def _read_ahead(run: Run, batches: Batches, count: int) -> None:
-    """Read the next minibatches, unless training ends here: then they would be lost to readers that are read once only.
+    """Read until `count` minibatches are ready.
 
-    What follows a step does not wait for a reader that has nothing yet.
+    Stop early if training ends here, since an iterator would lose these minibatches, and if the reader is not ready.
     """
     with run.signals.reading_ahead:
         for number in range(batches.waiting + 1, count + 1):

@@ -94,7 +94,7 @@ class NoUpdates(Handler):
                     f"accumulate_steps={count} makes one update of {count} steps, found {steps} steps in this call: "
                     f"no parameter changes; write accumulate_steps={max(1, steps // 4)}, or train for more epochs"
                 )
-        declared = all(rate is None for rate in self.trainer.session.rates.given(program))
+        declared = all(rate is None for rate in self.trainer.session.engine.rates.given(program))
         if declared and all(
             _is_over(o.declared_rate, *(n // o.accumulate_steps for n in (self._begun, self.done, planned)))
             for o in optimizers

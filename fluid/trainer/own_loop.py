@@ -13,9 +13,8 @@ from fluid.reader.adapters import nonempty
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.prefetch import Feed, Feeds
-from fluid.runtime import Request, Results, Session
+from fluid.runtime import Request, Results, Session, bind
 from fluid.runtime.fetch import check_feed, split_names
-from fluid.trainer.asking import AskableStep
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.evaluation.history import History, HistoryKeeper
 from fluid.trainer.events import (
@@ -32,6 +31,7 @@ from fluid.trainer.no_updates import NoUpdates
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, member_called
 from fluid.trainer.progress import ProgressBar
+from fluid.trainer.step_request import StepRequest
 
 log = logging.getLogger("fluid")
 
@@ -91,7 +91,7 @@ class Loop(HasParameters, SpelledElsewhere):
         progress: bool | None = None,
     ):
         self.session = session
-        self.program = session.find(program)
+        self.program = session.engine.find(program)
         self.programs = {self.program.name: self.program}
         self._only = Member(TrainingProgram(self.program.function), self.program, session)
         if not self.program.minimizes:
@@ -109,7 +109,7 @@ class Loop(HasParameters, SpelledElsewhere):
         self._tell = Dispatcher([self._keeper, NoUpdates(), *told], self)
         self._evaluator = Evaluator(session)
         (also,) = self._tell.fetches([self.program])
-        self._step = AskableStep(session, self.program, Request(TRAIN, None, tuple(self.program.feeds), also=also))
+        self._step = bind(session.engine, self.program, Request(TRAIN, None, tuple(self.program.feeds), also=also))
         rows = [name for name, spec in self.program.feeds.items() if spec.shape[:1] == (None,)]
         self._batch_feed = next(iter(rows), None)
         self._losses = Losses(self._tell.waits)
@@ -195,7 +195,7 @@ class Loop(HasParameters, SpelledElsewhere):
           ArgumentError: it is not inside `with loop:` and `for feed in loop:`.
         """
         self._check_entered()
-        asked = self._step.ask()
+        request = StepRequest(self.program)
         arrays = self._arrays(feed)
         if not self._reading:
             raise errors.ArgumentError(
@@ -203,11 +203,11 @@ class Loop(HasParameters, SpelledElsewhere):
                 "with fluid.Loop(session, feeds) as loop: for feed in loop: loop.step(feed)"
             )
         epoch = self.epoch
-        self._tell(BeginStepEvent(epoch, self._steps, arrays, asked=asked, program=self.program.name))
-        ((metrics, fetched),) = self._step(arrays, asked)
+        self._tell(BeginStepEvent(epoch, self._steps, arrays, request=request, program=self.program.name))
+        ((metrics, fetched),) = request.run(self._step, arrays)
         if isinstance(feed, Feed):  # while the device works
             feed.advance()
-        self._losses.add(metrics[self._step.loss_output], epoch, self._steps)
+        self._losses.add(metrics[self.program.loss_output], epoch, self._steps)
         self._steps += 1
         examples = 1 if self._batch_feed is None else arrays[self._batch_feed].shape[0]
         self._tell(EndStepEvent(epoch, self._steps - 1, metrics, fetched, examples, self.program.name))
@@ -263,7 +263,7 @@ class Loop(HasParameters, SpelledElsewhere):
 
     def _one_pass(self) -> Iterator[Any]:
         """The minibatches of one epoch, or of what an interruption has left of it, with the events around them."""
-        compiled = self._step.compiled
+        compiled = self.session.compilations.of_training
         epoch = self.epoch
         self._tell(BeginEpochEvent(epoch, self._steps))
         feeds = self._feeds() if callable(self._feeds) else iter(self._feeds)
@@ -291,7 +291,7 @@ class Loop(HasParameters, SpelledElsewhere):
             self._steps = 0
             self._passes += 1
         metrics = self._keeper.epoch_metrics()
-        done = self._step.compiled - compiled
+        done = self.session.compilations.of_training - compiled
         self._tell(EndEpochEvent(epoch, steps, completed=not self.stopping, compiled=done, metrics=metrics))
 
     def _arrays(self, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,7 +310,7 @@ class Loop(HasParameters, SpelledElsewhere):
                 f"{self.program.name} and no other value{': missing ' if missing else ''}"
                 f"{', '.join(map(repr, missing))}; a handler replaces values by event.override({{name: array}})"
             )
-        arrays, _ = self.session.taken(self.program, feed, given, (), self._step.buckets)
+        arrays, _ = self.session.engine.take(self.program, feed, given, (), self._step.buckets)
         return arrays
 
     def _check_entered(self) -> None:

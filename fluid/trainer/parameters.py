@@ -34,7 +34,6 @@ class HasParameters:
     session: Session
     program: Program
     programs: dict[str, Program]
-    _session_type: Callable[..., Session] = Session
     _member: Callable[..., Member]
     _inference: Program | None
     _reported: str | None = None  # the last export that was logged
@@ -109,7 +108,11 @@ class HasParameters:
         self.session.save_params(path, names)
 
     def _start_from(
-        self, sources: Sequence[Parameters], strict: bool, rename: Rename, skip: str | Sequence[str]
+        self,
+        sources: Sequence[Parameters],
+        strict: bool = True,
+        rename: Rename = None,
+        skip: str | Sequence[str] = (),
     ) -> None:
         """Load what a Trainer is given to start from; arguments as for `load_params`.
 
@@ -188,7 +191,7 @@ class HasParameters:
     @property
     def frozen(self) -> list[str]:
         """The names of the parameters and moving statistics that `freeze` keeps as they are."""
-        return [name for name in self.session.scope.specs if name in self.session.freezing.names]
+        return [name for name in self.session.scope.specs if name in self.session.engine.freezing.names]
 
     def freeze(self, patterns: str | Sequence[str]) -> list[str]:
         """Keep parameters, and moving statistics with them, as they are from the next step on.

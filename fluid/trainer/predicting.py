@@ -10,6 +10,7 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import Request, Results, check_fetch
+from fluid.runtime.compiled_step import bind
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.prediction import constant, needed_feeds, on_host, order_of_results, stream
 from fluid.runtime.repr import ShowsProgram
@@ -34,7 +35,6 @@ class Predicting(ShowsProgram, SpelledElsewhere):
     programs: dict[str, Program]
     _training: bool
     _signals: Signals
-    _evaluator_type: Callable[..., Evaluator] = Evaluator
     _evaluator: Evaluator
     _member: Callable[..., Member]
     _spelled: ClassVar = {
@@ -156,23 +156,23 @@ class Predicting(ShowsProgram, SpelledElsewhere):
         source = minibatches(check_data("predict", member.reads, reader), order_of_results(found, names))
         fixed = constant(session, found, feed)
         needed = needed_feeds(session, found, names, fixed)
-        step = session.bind(found, Request(TEST, names, (*needed, *fixed.feeds), tuple(fixed.overrides)))
+        step = bind(session.engine, found, Request(TEST, names, (*needed, *fixed.feeds), tuple(fixed.overrides)))
         shown = found.output_names if names is None else names
         # What is fed from other programs reads all that those need.
         only = needed if member.chain is None else member.reads.keys() - fixed.feeds.keys()
         check = self._signals.check if self._training else None
-        seeds = session.seeds if seed is None else Seeds("predict", seed)
+        seeds = session.engine.seeds if seed is None else Seeds("predict", seed)
         draws = member.chain is not None or found.draws
         if seed is not None and not draws:
-            session.seeds.unused("predict", found.name, seed)
+            session.engine.seeds.unused("predict", found.name, seed)
 
         def begin(minibatch: Any) -> Callable[[], Results]:
-            draw = session.draw(seeds.next()) if draws else None
+            draw = session.engine.draw(seeds.next()) if draws else None
             fed = {**member.fed({**minibatch, **fixed.feeds}, draw), **fixed.feeds}
             values = step({name: fed[name] for name in (*needed, *fixed.feeds)}, fixed.overrides, draw).values
             return lambda: Results(on_host(values), shown)
 
-        convert = member.converter(feed_order, session.buckets(found), only)
+        convert = member.converter(feed_order, session.engine.buckets(found), only)
         return stream(InputPipeline(source, [convert], check), begin)
 
     @fitting("trainer.run")

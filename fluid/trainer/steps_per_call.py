@@ -11,8 +11,7 @@ from fluid import errors
 from fluid.core import Program
 from fluid.distributed import group
 from fluid.reader.pipeline import Batch
-from fluid.runtime import Session
-from fluid.trainer.asking import AskableStep
+from fluid.runtime import CompiledStep, Session
 from fluid.trainer.programs import Member, Source, Turns
 
 log = logging.getLogger("fluid")
@@ -55,6 +54,8 @@ class StepsPerCall:
         self.one_by_one = frozenset(n for n, reason in self._alone.items() if reason is not None or wanted == 1)
         self._paces = {member.name: Pace() for member in members}
         self._told = False
+        self._compilations = session.compilations
+        self._compiled = 0
         refused = [reason for reason in self._alone.values() if reason is not None]
         if refused and isinstance(self._wanted, int) and self._wanted > 1:
             raise errors.ArgumentError(
@@ -98,13 +99,13 @@ class StepsPerCall:
         return 1
 
     def mark(self, program: str, steps: int) -> None:
-        """Note that the loop has waited for a step of a program; see `Pace.mark`."""
+        """Record that the loop has waited for a step of a program; see `Pace.mark`."""
+        compiled = len(self._compilations)
+        if compiled > self._compiled:  # no step takes as long as a compilation
+            self._compiled = compiled
+            for pace in self._paces.values():
+                pace.interrupt()
         self._paces[program].mark(steps, time.perf_counter())
-
-    def interrupt(self) -> None:
-        """Leave the time since the last mark out."""
-        for pace in self._paces.values():
-            pace.interrupt()
 
 
 def _checked(wanted: Any) -> StepsPerDispatch:
@@ -122,7 +123,7 @@ def _reason_against(member: Member, session: Session) -> str | None:
     """Why the steps of a program run one by one; None where several can run in one call."""
     if group().size > 1:
         return "several processes train together, and agree after each step on the next one"
-    if session.layout.mesh is not None:
+    if session.engine.layout.mesh is not None:
         return "the steps of several devices run one by one"
     if member.chain is not None:
         return f"the feeds of {member.name} come from other programs, which compute them anew for each step"
@@ -186,7 +187,7 @@ def _worth_a_call(seconds: float) -> int:
 
 
 def compile_ahead(
-    members: Sequence[Member], steps: Sequence[AskableStep], source: Source, steps_per_call: StepsPerCall
+    members: Sequence[Member], steps: Sequence[CompiledStep], source: Source, steps_per_call: StepsPerCall
 ) -> None:
     """Begin to compile the step of a program, if its reader says which shapes it will be fed with.
 

@@ -15,7 +15,7 @@ from fluid.place import Parallel, Place
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import FeedOrder
-from fluid.runtime import Results, StepFunction
+from fluid.runtime import Results, Session, StepFunction
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import holding, spoilt
 from fluid.storage import PathLike, Rename
@@ -23,6 +23,7 @@ from fluid.trainer import loop
 from fluid.trainer.calls import Calls, Readers
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpointing import HasCheckpoints
+from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import Interval
@@ -38,6 +39,7 @@ from fluid.trainer.programs import (
     ProgramsLike,
     ReadersLike,
     ScheduleLike,
+    TrainingProgram,
     check_data,
     declared_programs,
     discovered,
@@ -126,7 +128,6 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         'write trainer.save_params("net.params"), and fluid.Trainer(program, optimizer, param_path="net.params") for '
         "another one; fluid.CheckpointConfig saves the optimizer's slots too",
     )
-    _validation_type: type[Validation] = Validation
 
     @fitting("fluid.Trainer")
     def __init__(
@@ -159,9 +160,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         optimizer = one_of("optimizer", optimizer, "optimizer_func", optimizer_func)
         declared = declared_programs(function, optimizer)
         programs = discovered(declared, precision)
-        self.programs = {program.name: program for program in programs}
         self._plan = plan_of(programs, schedule, epoch_of, seed)
-        self.session = self._session_type(
+        session = Session(
             *programs,
             place=place,
             seed=seed,
@@ -172,23 +172,39 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             parallel=parallel,
             shardings=shardings,
         )
-        self._inference = inference_program(infer_func, programs, self.session, precision)
-        self._members = members_of(declared, programs, self.session)
-        self._steps_per_call = StepsPerCall(steps_per_dispatch, self._members, self.session)
+        self._inference = inference_program(infer_func, programs, session, precision)
+        self._set_up(declared, session, Evaluator(session), steps_per_dispatch)
+        self._start_from([source for source in (param_path, params) if source is not None], strict, rename, skip)
+        compare(group(), session, programs, seed=seed, precision=precision)
+        self._keep_checkpoints(checkpoint_config)
+
+    def _set_up(
+        self,
+        declared: Sequence[TrainingProgram],
+        session: Session,
+        evaluator: Evaluator,
+        steps_per_dispatch: StepsPerDispatch = 1,
+    ) -> None:
+        """Set the attributes that follow from the session and its programs."""
+        programs = list(session.programs.values())
+        self.session = session
+        self.programs = dict(session.programs)
         if len(programs) == 1:
             self.program = programs[0]
-        self._stopping = False
-        self._training = False
-        self._start_from([source for source in (param_path, params) if source is not None], strict, rename, skip)
-        compare(group(), self.session, programs, seed=seed, precision=precision)
-        self._pausing = False
-        self._evaluator = self._evaluator_type(self.session)
+        self._members = members_of(declared, programs, session)
+        self._steps_per_call = StepsPerCall(steps_per_dispatch, self._members, session)
+        self._evaluator = evaluator
         self._signals = Signals()
-        self._checkpoints: Checkpoints | None = None
-        if checkpoint_config is not None:
-            self._checkpoints = Checkpoints(checkpoint_config, self.session, programs)
+        self._stopping = False
+        self._pausing = False
+        self._training = False
+
+    def _keep_checkpoints(self, config: CheckpointConfig | None, validation: type[Validation] = Validation) -> None:
+        """Open the folder of checkpoints, if there is one; `validation` is what is measured during training."""
+        programs = list(self.programs.values())
+        self._checkpoints = None if config is None else Checkpoints(config, self.session, programs)
         self._calls = Calls(self._checkpoints)
-        self._validation = self._validation_type(self, self._checkpoints)
+        self._validation = validation(self, self._checkpoints)
 
     @property
     def history(self) -> History:
@@ -313,7 +329,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._pausing = False
         self._signals = run.signals
         try:
-            with self.session.guard.watching(), run.signals:
+            with self.session.engine.guard.watching(), run.signals:
                 finite = loop.train(run, num_epochs)
         except (KeyboardInterrupt, SystemExit):
             self._calls.leave_open(readers, "interrupted")
@@ -332,7 +348,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
     def _warn_of_spoilt(self) -> None:
         """Warn of arrays that are not finite after a training whose losses were finite."""
         scope = self.session.scope
-        if names := spoilt(scope.specs, scope.arrays, self.session.members):
+        if names := spoilt(scope.specs, scope.arrays, self.session.engine.members):
             warn_once(
                 self,
                 "not finite",

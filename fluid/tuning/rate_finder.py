@@ -19,6 +19,7 @@ from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import Request
+from fluid.runtime.compiled_step import bind
 from fluid.trainer import Trainer
 
 # How much of the running mean of losses, by which a sweep is ended, is kept at each step.
@@ -159,7 +160,7 @@ def find_learning_rate(
             f"their functions: fluid.find_learning_rate({next(iter(trainer.programs))}, reader, optimizer)"
         )
     session = trainer.session
-    declared = session.rates.given(trainer.program.name)
+    declared = session.engine.rates.given(trainer.program.name)
     whole_number("find_learning_rate", "which", which, least=0, most=len(declared) - 1)
     rates = np.geomspace(start, end, steps)
     losses: list[float] = []
@@ -181,9 +182,9 @@ def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Gene
     """The losses of training steps, without end: each step is done when its loss is asked for."""
     session = trainer.session
     program = trainer.program
-    step = session.bind(program, Request(TRAIN, None, tuple(program.feeds)))
+    step = bind(session.engine, program, Request(TRAIN, None, tuple(program.feeds)))
     # The Buckets are new, so that the sweep does not influence the padding of the training.
-    convert = Converter(session, program.feeds, feed_order, session.buckets(program))
+    convert = Converter(session.engine, program.feeds, feed_order, session.engine.buckets(program))
     pipeline = InputPipeline(minibatches(reader), [convert])
     for _ in itertools.count():
         with contextlib.closing(pipeline.start()) as batches:

@@ -12,14 +12,15 @@ from on_eight_devices import assert_equal, trained
 import fluid
 from fluid import layers
 from fluid.parallel import layout
+from fluid.runtime.compiled_step import bind
 from fluid.runtime.step import Request
 
 
 def compiled(session, feed):
     """The training step as XLA has compiled it."""
     program = next(iter(session.programs.values()))
-    step = session.bind(program, Request("train", None, tuple(feed)))
-    return step._train.lower(step._carry(), step._not_carried(), session.layout.take(feed), {}).compile()
+    step = bind(session.engine, program, Request("train", None, tuple(feed)))
+    return step._train.lower(step._carry(), step._not_carried(), session.engine.layout.take(feed), {}).compile()
 
 
 def collectives(executable):
@@ -64,7 +65,7 @@ def by_hand(mesh):
 def test_collectives_of_data_parallelism_are_those_of_a_step_by_hand():
     session = fluid.Session(deep, parallel=True)
     found = collectives(compiled(session, WIDE))
-    assert found == collectives(by_hand(session.layout.mesh))
+    assert found == collectives(by_hand(session.engine.layout.mesh))
     assert found["all-reduce"] == 1 and sum(found.values()) == 1
 
 
@@ -118,7 +119,7 @@ def test_fsdp_holds_an_eighth():
 
 def test_collectives_of_fsdp_are_those_of_a_step_by_hand():
     session = fluid.Session(lambda: deep_in_parts(fluid.optimizer.SGD(0.1)), parallel="fsdp")
-    by_hand = in_parts_by_hand(session.layout.mesh)
+    by_hand = in_parts_by_hand(session.engine.layout.mesh)
     arguments = (list(session.scope.arrays.values()), WIDE["x"])
     found = collectives(compiled(session, WIDE))
     assert found == collectives(by_hand.lower(*arguments).compile())

@@ -126,9 +126,9 @@ def test_the_host_takes_no_part_in_a_step(see):
 
 def test_places_say_which_devices():
     session = fluid.Session(net, parallel=True, place=["cpu:3", "cpu:5"])
-    assert sorted(d.id for d in session.layout.mesh.devices.flat) == [3, 5]
-    assert fluid.Session(net, parallel=True, place="cpu:2").layout.mesh is None
-    assert fluid.Session(net, parallel="fsdp", place="cpu").layout.mesh.shape == {"fsdp": 8}
+    assert sorted(d.id for d in session.engine.layout.mesh.devices.flat) == [3, 5]
+    assert fluid.Session(net, parallel=True, place="cpu:2").engine.layout.mesh is None
+    assert fluid.Session(net, parallel="fsdp", place="cpu").engine.layout.mesh.shape == {"fsdp": 8}
 
 
 def ragged(count, salt):

@@ -163,7 +163,9 @@ def test_who_waits_how_long_and_what_is_sent(stages, microbatches):
     assert many.parameters * stages == one.parameters
 
     session = fluid.Session(program, parallel=mesh)
-    assert collectives(compiled(session, {"x": X})) == collectives(by_hand(session.layout.mesh, stages, microbatches))
+    assert collectives(compiled(session, {"x": X})) == collectives(
+        by_hand(session.engine.layout.mesh, stages, microbatches)
+    )
 
 
 def sequences():

@@ -45,7 +45,7 @@ def test_the_bytes_of_a_plan_are_those_that_a_device_holds(mesh):
     device = jax.devices()[0]
     assert held(scope.arrays, device) == pytest.approx(found.parameters, rel=0.05)
     assert held(scope.slots, device) == pytest.approx(found.slots, rel=0.05)
-    feed = trainer.session.layout.take({"words": fluid.SequenceBatch.from_rows([row for (row,) in batch])})
+    feed = trainer.session.engine.layout.take({"words": fluid.SequenceBatch.from_rows([row for (row,) in batch])})
     assert held(feed, device) == pytest.approx(found.feed, rel=0.05)
     assert found.peak >= found.parameters + found.slots + found.feed + found.activations
 
@@ -83,7 +83,7 @@ def test_the_activations_of_a_plan_are_what_a_step_allocates(mesh, returned):
 
     found = fluid.plan(program, fluid.optimizer.SGD(0.1), rows, mesh).candidates[0]
     session = fluid.Trainer(program, fluid.optimizer.SGD(0.1), parallel=mesh).session
-    feed = session.layout.take({"x": np.random.default_rng(0).normal(size=(rows, width)).astype("float32")})
+    feed = session.engine.layout.take({"x": np.random.default_rng(0).normal(size=(rows, width)).astype("float32")})
 
     def step():
         jax.block_until_ready((session.step(feed), session.scope.arrays))

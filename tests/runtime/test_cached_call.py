@@ -12,6 +12,7 @@ import fluid
 from fluid import errors
 from fluid.runtime import Request
 from fluid.runtime.cached_call import Settled
+from fluid.runtime.compiled_step import bind
 
 IMAGES = np.random.default_rng(0).normal(size=(4, 3, 6, 6)).astype("float32")
 FILTERS = "conv2d_0.w_0"
@@ -43,7 +44,7 @@ def test_results_are_those_of_a_session_to_the_bit(inferencer):
 
 
 def test_a_cpu_is_given_filters_in_its_own_order(inferencer):
-    step = inferencer.session.bind(inferencer.program, Request("test", None, ("image",), settled=True))
+    step = bind(inferencer.session.engine, inferencer.program, Request("test", None, ("image",), settled=True))
     text = step.lowered({"image": IMAGES}).as_text()
     (main,) = (line for line in text.splitlines() if "func.func public @main" in line)
     assert "tensor<3x3x3x5xf32>" in main  # height, width, channels, filters
@@ -83,13 +84,13 @@ def test_an_exported_program_is_given_the_same_orders(tmp_path):
     fluid.io.save_inference_model(tmp_path / "model.fluid", program, params)
     exported = fluid.artifact.load(tmp_path / "model.fluid").program()
     assert exported.orders == fluid.Program(program).orders
-    step = fluid.Session(exported).bind(exported, Request("test", None, ("image",), settled=True))
+    step = bind(fluid.Session(exported).engine, exported, Request("test", None, ("image",), settled=True))
     shapes = sorted(aval.shape for aval in jax.tree.leaves(step.lowered({"image": IMAGES}).in_avals))
     assert shapes == sorted([(3, 3, 3, 5), (3, 3, 5, 6), (2, 2, 6, 2), (5 + 6 + 2,), IMAGES.shape])
 
 
 def test_small_vectors_are_one_argument(inferencer):
-    step = inferencer.session.bind(inferencer.program, Request("test", None, ("image",), settled=True))
+    step = bind(inferencer.session.engine, inferencer.program, Request("test", None, ("image",), settled=True))
     shapes = sorted(aval.shape for aval in jax.tree.leaves(step.lowered({"image": IMAGES}).in_avals))
     assert shapes == sorted([(3, 3, 3, 5), (3, 3, 5, 6), (2, 2, 6, 2), (5 + 6 + 2,), IMAGES.shape])
 

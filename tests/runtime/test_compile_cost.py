@@ -40,5 +40,5 @@ def test_a_small_encoder_takes_two_shapes_where_padding_alone_would_take_five():
         found = [buckets.pad({"words": fluid.SequenceBatch.from_rows(batch, "int32")}) for batch in rows]
         return {values["words"].shape for values in found}
 
-    assert len(shapes(session.buckets(program))) <= 2
+    assert len(shapes(session.engine.buckets(program))) <= 2
     assert len(shapes(fluid.reader.buckets.Buckets(program.feeds))) >= 5

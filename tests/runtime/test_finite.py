@@ -68,7 +68,7 @@ def test_a_population_is_not_lost_while_one_member_is_finite():
     weights = np.array(population.session.scope["fc_0.w_0"])
     weights[0] = np.nan
     population.session.scope["fc_0.w_0"] = weights
-    assert population.session.members == 2
+    assert population.session.engine.members == 2
     from fluid.runtime.finite import spoilt
 
     scope = population.session.scope

@@ -217,7 +217,7 @@ def test_a_sparse_table_skips_too():
         return loss
 
     sessions = [fluid.Session(program, precision=p) for p in ("float32", "float16")]
-    assert sessions[1].rules["program"][0].tables == ("table",)
+    assert sessions[1].engine.rules["program"][0].tables == ("table",)
     ids = [[1], [2], [1]]
     before = np.asarray(sessions[1].scope["table"])
     sessions[1].run(feed={"ids": ids, "factor": np.full((3, 1), 1e3)})

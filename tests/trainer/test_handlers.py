@@ -146,24 +146,45 @@ def test_a_dispatcher_that_is_used_again_leaves_only_those_it_entered():
     assert seen[4:] == seen[:4]
 
 
+class Remembering(fluid.Handler):
+    def __init__(self, value=None):
+        self.value = value
+
+    def state(self):
+        return {"value": self.value}
+
+    def restore(self, state):
+        self.value = state["value"]
+
+
 def test_states_are_given_back_to_handlers_of_the_same_class_in_order():
-    class Keeping(fluid.Handler):
-        def __init__(self, value=None):
-            self.value = value
-
-        def state(self):
-            return {"value": self.value}
-
-        def restore(self, state):
-            self.value = state["value"]
-
-    class Other(Keeping):
+    class Other(Remembering):
         pass
 
-    saved = Dispatcher([Keeping(1), Other(2), lambda event: None, Keeping(3)]).state()
-    again = [Other(), Keeping(), Keeping(), Keeping()]
+    saved = Dispatcher([Remembering(1), Other(2), lambda event: None, Remembering(3)]).state()
+    again = [Other(), Remembering(), Remembering(), Remembering()]
     Dispatcher(again).restore(saved)
     assert [handler.value for handler in again] == [2, 1, 3, None]
+
+
+def test_a_state_finds_the_class_of_its_module_and_an_earlier_name_alone():
+    here, there = (type("Counting", (Remembering,), {"__module__": module}) for module in ("here", "there"))
+    saved = Dispatcher([here(1), there(2)]).state()
+    again = [there(), here()]
+    Dispatcher(again).restore(saved)
+    assert [handler.value for handler in again] == [2, 1]
+    moved = [type("Counting", (Remembering,), {"__module__": "elsewhere"})() for _ in range(2)]
+    Dispatcher(moved).restore([{**saved[0], "handler": "Counting"}, saved[1]])
+    assert [handler.value for handler in moved] == [1, 2]
+
+
+def test_a_state_that_no_handler_takes_is_logged(caplog):
+    saved = Dispatcher([Remembering(1), fluid.Handler(), Remembering(3)]).state()
+    kept = Remembering()
+    Dispatcher([kept]).restore(saved)
+    assert kept.value == 1
+    (record,) = caplog.records  # the plain handler had no state
+    assert "state of the handler Remembering, number 3 of 3, which no handler" in record.getMessage()
 
 
 def test_a_progress_bar_of_ones_own_is_the_only_one(capsys):

@@ -11,6 +11,7 @@ from fluid import errors
 from fluid.core import TRAIN
 from fluid.reader.stacked import Picks, Stack
 from fluid.runtime import CompiledStep, Request
+from fluid.runtime.compiled_step import bind
 from fluid.trainer.steps_per_call import MOST, Pace
 
 pytestmark = pytest.mark.usefixtures("optimized")
@@ -264,16 +265,16 @@ def fed(made, on_device):
     """Feeds of three steps in one call, on the device."""
     feeds = [{"x": X[i : i + 8], "label": LABELS[i : i + 8, None].astype("int32")} for i in range(0, 24, 8)]
     if not on_device:
-        return made.session.layout.place(Stack.of(feeds, 4))
+        return made.session.engine.place(Stack.of(feeds, 4))
     whole = {"x": X, "label": LABELS[:, None].astype("int32")}
-    return made.session.layout.place(Picks(whole, np.arange(32, dtype="int32").reshape(4, 8), np.int32(3)))
+    return made.session.engine.place(Picks(whole, np.arange(32, dtype="int32").reshape(4, 8), np.int32(3)))
 
 
 @pytest.mark.parametrize("how", ["one", "stacked", "picked"])
 def test_a_step_copies_no_parameter_and_does_not_wait_for_the_host(how, made):
-    step = made.session.bind(made.program, Request(TRAIN, None, ("x", "label")))
+    step = bind(made.session.engine, made.program, Request(TRAIN, None, ("x", "label")))
     feed = {"x": X[:8], "label": LABELS[:8, None].astype("int32")}
-    given = made.session.layout.place(feed) if how == "one" else fed(made, how == "picked")
+    given = made.session.engine.place(feed) if how == "one" else fed(made, how == "picked")
     carried = len(jax.tree.leaves(step._carry()))
     assert lent(step.lowered(given).compile()) == set(range(carried))
     with jax.transfer_guard("disallow"):

@@ -290,7 +290,7 @@ def test_ema_apply_around_a_test_then_save_best_saves_what_was_tested(tmp_path):
     saved = make(param_path=path)
     assert_same(saved.params, kept[best])
     assert saved.test(test_reader())["loss"] == told[best] == history["test_loss"][best]
-    assert not trainer.session.replaced
+    assert not trainer.session.engine.replaced
     assert trainer.test(test_reader())["loss"] != told[-1]  # training goes on with the parameters themselves
 
 

@@ -133,7 +133,7 @@ class Checkpoints(NoCheckpoints):
         if meta is None:
             return None
         progress = Progress.of(meta["position"])
-        progress.frozen = self._session.freezing.chosen
+        progress.frozen = self._session.engine.freezing.chosen
         log.warning(
             "continuing from checkpoint %d in %s: epoch %d, step %d",
             meta["step"],
@@ -204,7 +204,7 @@ class Checkpoints(NoCheckpoints):
         importlib.import_module("orbax.checkpoint")  # now, as it takes a while and would slow down the first steps
         self._lock()
         try:
-            self._writer.begin(Health.at_start(self._arrays(), self._session.members))
+            self._writer.begin(Health.at_start(self._arrays(), self._session.engine.members))
         except BaseException:
             self.folder.release()
             raise

@@ -129,7 +129,7 @@ class Checkpoint:
         self._between_steps = False
         self._signals = Signals(terminate=True)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._session.guard.watching())
+            stack.enter_context(self._session.engine.guard.watching())
             stack.enter_context(self._signals)
             self._checkpoints.__enter__()
             stack.push(self._leave)

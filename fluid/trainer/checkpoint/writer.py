@@ -115,10 +115,10 @@ class Writer:
         except Exception as error:
             self.lost = (step, error)
             reason = str(error).partition("\n")[0][:300]
-            if self._group.is_first:
-                log.error(
-                    "checkpoint %d failed: %s: %s; training goes on", step, type(error).__name__, reason, exc_info=error
-                )
+            # In every process: each has its own share of the files, and its own reason.
+            log.error(
+                "checkpoint %d failed: %s: %s; training goes on", step, type(error).__name__, reason, exc_info=error
+            )
         finally:
             copied()
 

@@ -17,6 +17,7 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import CompiledStep, Request, Results, Session, check_fetch
+from fluid.runtime.compiled_step import bind
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.in_flight import InFlight
 from fluid.runtime.prediction import Constant, constant
@@ -105,7 +106,7 @@ class Evaluator:
         """
         last = self._last
         known = value in last.values and last.step is self._session.scope.step
-        return last.averages if known and not self._session.replaced else ()
+        return last.averages if known and not self._session.engine.replaced else ()
 
     def test(
         self,
@@ -147,11 +148,11 @@ class Evaluator:
                 warn(doubt)
         # New ones for each pass, so that a result does not depend on what was tested before.
         only = None if not fixed.feeds else member.reads.keys() - fixed.feeds.keys()
-        convert = member.converter(feed_order, self._session.buckets(program), only)
+        convert = member.converter(feed_order, self._session.engine.buckets(program), only)
         check = None if interrupts is None else interrupts.check
         batches = InputPipeline(source, [convert], check).start()
         feeds = (member.fed({**batch.feed, **fixed.feeds}) for batch in batches)
-        step = self._session.bind(program, request)
+        step = bind(self._session.engine, program, request)
         gathered = self._gathered(program, metrics, rows)
         expected = fetch is not None or f"{program.name} rows" in self._warned
         try:
@@ -164,7 +165,7 @@ class Evaluator:
             batches.close()
         names = [*output_names(program), *metrics] if metrics or program.output_names else None
         results = Results(gathered.values(), names)
-        self._last = _Last(self._session.scope.step, tuple(self._session.replaced), frozenset(_numbers(results)))
+        self._last = _Last(self._session.scope.step, tuple(self._session.engine.replaced), frozenset(_numbers(results)))
         return results
 
     def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:

@@ -122,7 +122,7 @@ class TestEvery(Handler):
 
     def _each(self, leaf: Any) -> np.ndarray:
         """The numbers of one value of a test; in a population each is an array `[members]`."""
-        members = self.trainer.session.members
+        members = self.trainer.session.engine.members
         return np.ravel(leaf) if members is None else np.reshape(leaf, (members, -1)).T
 
     def _names(self) -> dict[int, list[str]]:

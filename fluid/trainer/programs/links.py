@@ -7,6 +7,7 @@ import jax
 from fluid import errors
 from fluid.core import TEST, FeedSpec, Program
 from fluid.runtime import Request, Session, check_fetch
+from fluid.runtime.compiled_step import bind
 from fluid.runtime.prediction import Constant, needed_feeds
 from fluid.trainer.programs.chain import Chain, Link
 from fluid.trainer.programs.member import Member
@@ -89,7 +90,7 @@ def _linked(name: str, members: Mapping[str, Member], session: Session, waiting:
         _add(reads, read, program, other.program)
         request = Request(TEST, values, needs)
         feeds = tuple(feed for feed, _ in wanted)
-        links.append(Link(session.bind(other.program, request), feeds, needs, chain if wants_chain else None))
+        links.append(Link(bind(session.engine, other.program, request), feeds, needs, chain if wants_chain else None))
     member.chain = Chain(tuple(program.feeds), links, reads)
     return member.chain
 

@@ -55,7 +55,7 @@ class Member:
     @property
     def is_shared(self) -> bool:
         """Whether several processes compute its steps together."""
-        mesh = self._session.layout.mesh
+        mesh = self._session.engine.layout.mesh
         return mesh is not None and bool(mesh.is_multi_process)
 
     def divide(self, source: Minibatches) -> None:
@@ -64,7 +64,7 @@ class Member:
         One device is fed from minibatches in their compact form. Sequences are padded to the longest of a whole
         minibatch, so theirs are read as a whole by all.
         """
-        layout = self._session.layout
+        layout = self._session.engine.layout
         if self.has_sequences or any(spec.lod_level or spec.shape[:1] != (None,) for spec in self.reads.values()):
             return
         if isinstance(layout, OneDevice) and self.reads:
@@ -82,7 +82,7 @@ class Member:
         sizes = [size for spec in self.reads.values() for size in spec.shape[1:]]
         if rows is None or None in sizes or self.has_sequences or self.chain is not None or group().size > 1:
             return None
-        layout = self._session.layout
+        layout = self._session.engine.layout
         expected = {}
         for name, spec in self.reads.items():
             shape = tuple(rows if size is None else size for size in spec.shape)
@@ -113,4 +113,4 @@ class Member:
         order = self.declared.feed_order if order is None else order
         # Of several processes, each reads its own rows only, and any rows stand for the others.
         trains = trains and not self.is_shared
-        return Converter(self._session, self.reads, order, buckets, only, self.others, trains)
+        return Converter(self._session.engine, self.reads, order, buckets, only, self.others, trains)

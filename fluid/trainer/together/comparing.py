@@ -32,7 +32,7 @@ def compare(group: Group, session: Session, programs: Sequence[Program], **setti
     """
     if group.size == 1:
         return
-    mesh = session.layout.mesh
+    mesh = session.engine.layout.mesh
     if mesh is None or len({device.process_index for device in mesh.devices.flat}) < group.size:
         raise errors.ArgumentError(
             f"{group.size} processes run this program, and each would train by itself; to train together, "

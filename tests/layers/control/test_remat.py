@@ -10,6 +10,7 @@ from layers.table import ROWS
 import fluid
 from fluid import errors, layers
 from fluid.runtime import Request
+from fluid.runtime.compiled_step import bind
 
 RNG = np.random.default_rng(0)
 FEED = {
@@ -58,7 +59,7 @@ def directly(function, *args, **kwargs):
 
 def test_names_values_states_and_masks_are_those_of_the_call():
     sessions = [fluid.Session(program_of(call), seed=5) for call in (directly, layers.remat)]
-    programs = [session.find() for session in sessions]
+    programs = [session.engine.find() for session in sessions]
     first, second = ((list(p.parameters), list(p.states), p.values, p.lookups) for p in programs)
     assert first == second
     results = [session.run(feed=FEED, fetch=FETCH) for session in sessions]
@@ -96,8 +97,8 @@ def test_a_step_keeps_less():
             return loss
 
         session = fluid.Session(program)
-        found = session.find()
-        step = session.bind(found, Request("train", None, ("x",)))
+        found = session.engine.find()
+        step = bind(session.engine, found, Request("train", None, ("x",)))
         return step.lowered({"x": np.zeros((64, 4), "float32")}).compile().memory_analysis().temp_size_in_bytes
 
     one = 64 * 256 * 4  # bytes of what a block computes

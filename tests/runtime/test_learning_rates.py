@@ -387,7 +387,7 @@ def test_rows_of_sparse_tables_follow_the_rate(kind):
     sessions = [fluid.Session(looked_up(kind(rate))) for rate in (0.9, 0.05)]
     sessions[0].set_learning_rates(0.05)
     for session in sessions:
-        assert session.rules["program"][0].tables == ("table",)
+        assert session.engine.rules["program"][0].tables == ("table",)
         for ids in ([[1], [2], [1]], [[2], [9], [0]]):
             session.run(feed={"ids": ids})
     np.testing.assert_allclose(sessions[0].scope["table"], sessions[1].scope["table"], rtol=1e-6)
@@ -406,13 +406,15 @@ def test_a_rate_that_can_be_set_costs_no_more_kernels():
     def kernels(settable):
         session = fluid.Session(with_optimizer(fluid.optimizer.Adam(0.1)))
         program = session.programs["program"]
-        step = fluid.runtime.step.Step(program, session.rules["program"], fluid.runtime.Request("train", None, ("x",)))
+        step = fluid.runtime.step.Step(
+            program, session.engine.rules["program"], fluid.runtime.Request("train", None, ("x",))
+        )
         carry = {
             "arrays": {n: session.scope.arrays[n] for n in step.carried},
             "slots": session.scope.slots["program"],
             "step": session.scope.step,
         }
-        kept = {"arrays": {}, "root": None, "rates": session.rates.of("program")}
+        kept = {"arrays": {}, "root": None, "rates": session.engine.rates.of("program")}
         if settable:
             lowered = jax.jit(step.train).lower(carry, kept, {"x": X}, {})
         else:

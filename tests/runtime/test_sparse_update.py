@@ -64,7 +64,7 @@ EXACT = {
 @pytest.mark.parametrize("options", [{}, {"ragged": True}, {"padding_idx": 2}], ids=["dense", "ragged", "padding"])
 def test_exact_rules_give_the_dense_numbers(name, options):
     sparse, dense = (trained(EXACT[name], s, **options) for s in (True, False))
-    assert sparse.rules["program"][0].tables == ("table",) and dense.rules["program"][0].tables == ()
+    assert sparse.engine.rules["program"][0].tables == ("table",) and dense.engine.rules["program"][0].tables == ()
     for key in dense.scope:
         np.testing.assert_allclose(sparse.scope[key], dense.scope[key], rtol=1e-6, atol=1e-6)
     for a, b in zip(jax.tree.leaves(sparse.scope.slots), jax.tree.leaves(dense.scope.slots), strict=True):
@@ -106,7 +106,7 @@ def test_a_rule_that_ages_slots_is_dense_and_says_so():
     with pytest.warns(errors.FluidWarning, match="lazy_mode=True"):
         sparse = trained(momentum, True)
     dense = trained(momentum, False)
-    assert sparse.rules["program"][0].tables == ()
+    assert sparse.engine.rules["program"][0].tables == ()
     assert np.array_equal(sparse.scope["table"], dense.scope["table"])
 
 
@@ -236,7 +236,7 @@ def test_lazy_rules_change_touched_rows_only_as_by_hand(optimizer, rule):
 
     rng = np.random.default_rng(5)
     session = fluid.Session(program)
-    assert session.rules["program"][0].tables == ("table",)
+    assert session.engine.rules["program"][0].tables == ("table",)
     want = np.asarray(session.scope["table"], "float64")
     memory = [{"m": 0.0, "v": 0.0, "s": 0.0} for _ in range(ROWS)]
     for t in range(1, 21):

@@ -1,0 +1,257 @@
+"""Engine: the state of a Session, and all that its compiled steps share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+
+from fluid.core import TRAIN, Program, Scope, check_same_nets
+from fluid.place import OneDevice
+from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
+from fluid.reader.converter import named
+from fluid.reader.values import NaNs
+from fluid.runtime.compile_cost import price_of
+from fluid.runtime.custom_step import StepFunction, check_tables
+from fluid.runtime.fetch import as_array, no_program
+from fluid.runtime.freezing import Freezing
+from fluid.runtime.interrupts import InterruptGuard
+from fluid.runtime.learning_rates import Rates
+from fluid.runtime.seeds import Draw, Seeds
+from fluid.runtime.strategies import Single
+from fluid.runtime.update_rules import Rule, rules_of
+
+if TYPE_CHECKING:
+    from fluid.parallel import OnMesh
+
+
+class Compilation(NamedTuple):
+    """One compilation of a step: the program, the mode, and the reason."""
+
+    program: str
+    mode: str
+    reason: str
+
+
+class Compilations(list[Compilation]):
+    """The compilations of a session in order.
+
+    Attributes:
+      watchers: called with each compilation when it begins, and with None when it has ended.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watchers: list[Callable[[Compilation | None], None]] = []
+
+    @property
+    def of_training(self) -> int:
+        """Number of compilations in train mode so far."""
+        return sum(compilation.mode == TRAIN for compilation in self)
+
+    def begin(self, compilation: Compilation) -> None:
+        """Record a compilation that begins now."""
+        self.append(compilation)
+        for watcher in self.watchers:
+            watcher(compilation)
+
+    def end(self) -> None:
+        """Notify the watchers that the last compilation has ended."""
+        for watcher in self.watchers:
+            watcher(None)
+
+
+class Engine:
+    """The state of a Session: programs, arrays, devices, and all that compiled steps share.
+
+    A user calls the Session. Trainer, Inferencer, server and loops use its engine, and `bind(engine, program, request)`
+    of `fluid.runtime` returns the compiled step for a request.
+
+    Args:
+      layout: the device, or the mesh of devices.
+      seed: of initial values and random layers.
+      strategy: how the pure step runs: for one training by default, or for the members of a population.
+      function: a training step of the user's own, or None.
+      precision: of programs that are added as functions, see `fluid.Program`.
+      buckets: sizes to pad sequences to, see `fluid.Session`.
+      max_compilations: how many compilations of a step the choice of sizes may cause.
+
+    Attributes:
+      layout: the device, or the mesh of devices.
+      strategy: how the pure step runs.
+      function: a training step of the user's own, or None.
+      programs: Program by name.
+      rules: how each `minimize` of a program updates its parameters, by the program's name.
+      scope: the arrays by name, with optimizer states, step counter and random root.
+      rates: the learning rates of all programs.
+      freezing: the names that training leaves as they are.
+      replaced: parameters whose average stands in their place now, by that average; a step must not change them.
+      seeds: of runs in test mode; training steps, checkpoints and tests do not use them.
+      compilations: all compilations so far.
+      guard: keeps Ctrl-C out of the middle of a step.
+      nans: warns of NaN in what is fed.
+      steps: the compiled steps, by program and request.
+    """
+
+    def __init__(
+        self,
+        layout: OneDevice | OnMesh,
+        seed: int = 0,
+        *,
+        strategy: Single | None = None,
+        function: StepFunction | None = None,
+        precision: str | None = None,
+        buckets: Ladders = None,
+        max_compilations: int = MAX_COMPILATIONS,
+    ):
+        self.layout = layout
+        self.strategy = strategy or Single()
+        self.function = function
+        self.programs: dict[str, Program] = {}
+        self.rules: dict[str, list[Rule]] = {}
+        self.scope = Scope(seed, self.place)
+        self.rates = Rates(self.place)
+        self.freezing = Freezing(self.scope, self.rules, self.place, self.members)
+        self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
+        self.seeds = Seeds("Session", int(seed) % 2**64)
+        self.compilations = Compilations()
+        self.guard = InterruptGuard()
+        self.nans = NaNs()
+        self.steps: dict[Hashable, Any] = {}
+        self._precision = precision
+        self._ladders = buckets
+        self._max_compilations = max_compilations
+
+    @property
+    def members(self) -> int | None:
+        """Number of trainings whose arrays are stacked, in a population; else None."""
+        return self.strategy.size
+
+    @property
+    def device(self) -> jax.Device:
+        """The device, or one of them."""
+        return self.layout.device
+
+    def add(self, function: Callable[[], Any] | Program, initial: bool = True) -> Program:
+        """Add a program: discover it, and create the parameters and optimizer states that are not there yet.
+
+        Args:
+          function: a program function, or a Program.
+          initial: False leaves zeros in the place of initial values.
+
+        Returns:
+          The Program; its name is the function's, numbered if that is taken.
+        """
+        program = function if isinstance(function, Program) else Program(function, precision=self._precision)
+        name = program.name
+        count = 0
+        while program.name in self.programs:
+            count += 1
+            program.name = f"{name}_{count}"
+        # Everything that can fail comes before anything changes.
+        for other in self.programs.values():
+            check_same_nets(program.name, program.shared, other.shared)
+        rules = rules_of(program)
+        if self.function is not None:
+            check_tables(rules)
+        self.layout.add(program)
+        root = jax.random.wrap_key_data(self.scope.root) if initial else None
+        specs = self.strategy.specs(program.parameters | program.states)
+        self.scope.declare(specs, functools.partial(self.layout.initial, program, root))
+        self.scope.slots[program.name] = [
+            self.layout.slots(rule, {n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules
+        ]
+        self.rates.add(program.name, rules)
+        self.programs[program.name] = program
+        self.rules[program.name] = rules
+        return program
+
+    def check(self) -> None:
+        """Check that the names in `buckets` and in the layout belong to the programs, once all are added.
+
+        Raises:
+          UnknownNameError: a name belongs to nothing.
+        """
+        named = (n for p in self.programs.values() for n, spec in p.feeds.items() if spec.lod_level)
+        check_names(self._ladders, named)
+        self.layout.check(self.scope.specs)
+        for program in self.programs.values():
+            self.buckets(program)
+
+    def find(self, program: str | Callable[[], Any] | Program | None = None) -> Program:
+        """Return a program by its name, its function or itself; the only one by None.
+
+        Raises:
+          UnknownNameError: there is no such program; ArgumentTypeError: there are several, and none is named.
+        """
+        if program is None and len(self.programs) == 1:
+            return next(iter(self.programs.values()))
+        for name, known in self.programs.items():
+            original = getattr(known.function, "__wrapped__", known.function)
+            if program is known or program == name or (callable(program) and program in (known.function, original)):
+                return known
+        raise no_program(program, self.programs)
+
+    def buckets(self, program: Program) -> Buckets:
+        """Return new Buckets, which pad the sequences of a program."""
+        ladders = self._ladders
+        if isinstance(ladders, Mapping):  # other programs may have other feeds
+            ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
+        return Buckets(program.feeds, ladders, self._max_compilations, price_of(program, self.device.platform))
+
+    def take(
+        self, program: Program, feed: Mapping[str, Any], given: Sequence[str], replaced: Sequence[str], buckets: Buckets
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return feeds and overrides as a step takes them: checked, padded and on the device.
+
+        Args:
+          program: the program that is fed.
+          feed: arrays by name.
+          given: names of feeds.
+          replaced: names of other values.
+          buckets: the sizes to which sequences are padded.
+
+        Raises:
+          FeedError: data does not fit.
+        """
+        feeds = named(self, program.feeds, feed, given, buckets)
+        return feeds, self.layout.take({n: as_array(feed[n]) for n in replaced})
+
+    def draw(self, seed: int | None) -> Draw | None:
+        """Return the random key of a run in test mode. `seed=7` draws the same numbers as step 0 of `Session(seed=7)`.
+
+        Args:
+          seed: of the run, see `Seeds.of`; None where nothing is drawn.
+        """
+        return None if seed is None else self.place(self.strategy.draw(seed))
+
+    def current_rates(self, program: Program) -> list[jax.Array]:
+        """Return the learning rates of the next training step of a program, on the device, one for each `minimize`.
+
+        Raises:
+          UnknownNameError: an optimizer does not tell its rate.
+        """
+        name = program.name
+        return self.strategy.learning_rates(self.rates, name, self.rules[name], self.scope.slots[name])
+
+    def place(self, value: Any) -> Any:
+        """Put a tree of arrays on the device, or on all devices."""
+        return self.layout.place(value)
+
+    def move(self, layout: OneDevice | OnMesh) -> None:
+        """Move all arrays to another device, before the first run."""
+        self.layout = layout
+        self.steps.clear()
+        self.scope.move(self.place)
+        self.strategy.move(self.place)
+        for name in self.rules:
+            self.rates.put(name, self.rates.given(name))
+
+    def close(self) -> None:
+        """Release all arrays and compiled steps."""
+        self.steps.clear()
+        self.scope.arrays.clear()
+        self.scope.slots.clear()
+        self.replaced.clear()
