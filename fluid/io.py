@@ -208,9 +208,7 @@ def save_inference_model(
       fetch: names of what will be returned, see `Session.run`; by default the outputs of the program. With several
         entry points, a dict.
       options: `platforms=("cpu", "cuda", "tpu")`, where it shall run.
-        `precision="bfloat16"` computes in it, see `fluid.Program`, and stores in it what is only read so.
-        `fold_batch_norm=True` makes batch normalisations part of the weights of the layers before them, which changes
-        results by rounding.
+        `precision="bfloat16"` computes in it, see `fluid.Program`, and stores the parameters in it.
         `batch_sizes=(1, 2, 4, 8, 16, 32)` and `buckets=(4, 8, 16, 32, 64)`, a list or a dict of lists by feed: the
         sizes to export a program for that looks at sizes as numbers, and cannot leave them open.
         `rename=`, see `load_params`.

@@ -1,7 +1,8 @@
-"""The file of an artifact: a zip archive without compression, in which every entry has its checksum."""
+"""The file of an exported model: a zip archive without compression, with a checksum of each entry."""
 
 import hashlib
 import io
+import itertools
 import json
 import pathlib
 import struct
@@ -14,46 +15,48 @@ import numpy as np
 from fluid import errors
 from fluid.artifact import standalone
 from fluid.paths import local_path
-from fluid.storage import instead, replaced, warn_of_ending, write_npy, zip_entry
+from fluid.storage import NONSENSE, instead, replaced, warn_of_ending, write_npy, zip_entry
 
 _DIRECTORY_FILE = "model.fluid"
 
-# What a damaged or foreign file makes zipfile, json and numpy raise.
-_DAMAGE = (
-    zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError, OSError, RuntimeError, struct.error, OverflowError,
-)  # fmt: skip
+# The errors of zipfile, json and numpy for a damaged or foreign file.
+_DAMAGE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, struct.error, *NONSENSE)
 
 
 def file_of(path: Any) -> pathlib.Path:
-    """The file at a path; in a directory, `model.fluid`."""
+    """Return the file at a path; in a directory, `model.fluid`."""
     target = local_path(path, errors.ArtifactError)
     return target / _DIRECTORY_FILE if target.is_dir() else target
 
 
 def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, bytes]]) -> None:
-    """Write an artifact: whoever reads the path meanwhile sees the old file or the new one, never a mixture.
+    """Write a file: a reader of the path sees the old file or the new one, never a mixture.
 
     The same arguments make the same bytes.
 
     Args:
       path: of the file; in a directory that exists already, the file `model.fluid` is written.
       manifest: of JSON values.
-      entries: names and contents, beside the manifest and the reader that every artifact holds.
+      entries: names and contents, beside the manifest and the standalone reader.
 
     Raises:
-      ArtifactError: the folder is not there or cannot be written.
+      ArtifactError: the folder is missing or cannot be written.
     """
+    first = [
+        ("manifest.json", json.dumps(manifest, indent=1).encode()),
+        ("standalone.py", pathlib.Path(standalone.__file__).read_bytes()),
+    ]
     sums = []
     warn_of_ending(file_of(path), "model.fluid")
     with replaced(file_of(path), errors.ArtifactError) as (_, file), zipfile.ZipFile(file, "w") as archive:
-        for name, content in _all(manifest, entries):
+        for name, content in itertools.chain(first, entries):
             sums.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
             archive.writestr(zip_entry(name), content)
         archive.writestr(zip_entry(standalone.SUMS), "".join(sums))
 
 
 def is_artifact(path: Any) -> bool:
-    """Whether a file looks like an artifact; `read` finds out whether it is whole."""
+    """Return whether a file looks like an exported model; `read` checks that the file is whole."""
     target = file_of(path)
     if not target.is_file() or not zipfile.is_zipfile(target):
         return False
@@ -62,10 +65,10 @@ def is_artifact(path: Any) -> bool:
 
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and all entries of an artifact, with their checksums compared.
+    """Return the manifest and all entries of a file, after comparing their checksums.
 
     Raises:
-      ArtifactError: there is no such file, it is damaged, or something else.
+      ArtifactError: the file is missing, damaged, or no exported model.
     """
     target = file_of(path)
     if not target.is_file():
@@ -85,13 +88,7 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def array_bytes(name: str, array: np.ndarray) -> bytes:
-    """An array as an entry."""
+    """Return the content of the entry of an array."""
     file = io.BytesIO()
     write_npy(file, name, array)
     return file.getvalue()
-
-
-def _all(manifest: Mapping[str, Any], entries: Iterable[tuple[str, bytes]]) -> Iterable[tuple[str, bytes]]:
-    yield "manifest.json", json.dumps(manifest, indent=1).encode()
-    yield "standalone.py", pathlib.Path(standalone.__file__).read_bytes()
-    yield from entries

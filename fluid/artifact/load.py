@@ -1,4 +1,4 @@
-"""Read an artifact: one file in, programs and parameters out."""
+"""Read an exported model: one file in, programs and parameters out."""
 
 import io
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ import numpy as np
 
 from fluid import errors
 from fluid.artifact import archive, standalone
+from fluid.artifact.export import settings
 from fluid.artifact.program import ExportedProgram
-from fluid.artifact.save import settings
 from fluid.artifact.signature import MANIFEST, Entry
 from fluid.place import Place, device_of
 from fluid.storage import NONSENSE, check_structure, read_npy
@@ -24,12 +24,12 @@ class Artifact:
 
     Attributes:
       path: of the file.
-      entries: what each entry point takes and returns, by name.
+      entries: the signature of each entry point, by name.
       arrays: all parameters and states, by name.
-      platforms: where it runs.
+      platforms: the platforms that the model was exported for.
 
     Raises:
-      ArtifactError: there is no such file, it is damaged, of a newer version, or something else.
+      ArtifactError: the file is missing, damaged, of a newer version, or no exported model.
 
     Example:
       >>> import fluid, numpy as np
@@ -72,15 +72,15 @@ class Artifact:
         self._placed: dict[jax.Device, dict[str, jax.Array]] = {}
 
     def program(self, entry: str | None = None, place: Place = None) -> ExportedProgram:
-        """An entry point, for `fluid.Session`. All that are on one device share their arrays.
+        """Return an entry point as a program of `fluid.Session`. Programs on one device share their arrays.
 
         Args:
-          entry: which one; may be left out when there is one.
+          entry: the name of the entry point; None where the file has one.
           place: a device, see `fluid.place.device_of`.
 
         Raises:
-          UnknownNameError: there is no such entry point, or several.
-          ArtifactError: it was exported for other devices, or by a newer JAX than this one.
+          UnknownNameError: there is no such entry point, or several and no name.
+          ArtifactError: the model was exported for other devices, or by a newer JAX.
         """
         name = self._name(entry)
         device = device_of(place)
@@ -146,7 +146,7 @@ class Artifact:
 
 
 def load(path: Any) -> Artifact:
-    """Read an artifact; see `Artifact`.
+    """Read an exported model; see `Artifact`.
 
     Example:
       >>> load("nowhere")
@@ -157,7 +157,7 @@ def load(path: Any) -> Artifact:
 
 
 def _platform(device: jax.Device) -> str:
-    """The name by which a device is exported for."""
+    """Return the platform of a device, as `platforms=` of an export names it."""
     if device.platform != "gpu":
         return device.platform
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"

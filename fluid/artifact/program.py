@@ -1,6 +1,7 @@
-"""ExportedProgram: what a Session and an Inferencer need of a Program, with exported functions in its place."""
+"""ExportedProgram: a Program that calls exported functions, for a Session and an Inferencer."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,16 +14,16 @@ Functions = list[tuple[Mapping[str, int], Callable[..., Any]]]
 
 
 class ExportedProgram(Program):
-    """An entry point of an artifact, to be run by a Session or an Inferencer as any other program.
+    """An entry point of an exported model, which a Session or an Inferencer runs like any other program.
 
-    It can be run in test mode only, and what can be fetched is what was exported.
+    The program runs in test mode only. Only exported values can be fetched.
 
     Args:
-      name: of the entry point.
-      entry: what the manifest says of it.
+      name: the name of the entry point.
+      entry: its signature.
       arrays: its parameters and states, by name.
-      states: names of those that are states.
-      functions: each with the sizes that it was exported for, in the order in which they are tried.
+      states: the names of the states.
+      functions: each with its fixed sizes, in the order of preference.
       where: the file, for messages.
     """
 
@@ -41,7 +42,7 @@ class ExportedProgram(Program):
         self.name = name
         self.function = self._no_function
         self.precision = None
-        self.feeds = {feed.name: feed.spec(site) for feed in entry.feeds}
+        self.feeds = {feed.name: replace(feed, site=site) for feed in entry.feeds}
         specs = {n: _spec(n, array, None if n in states else True, site) for n, array in arrays.items()}
         self.parameters = {n: spec for n, spec in specs.items() if n not in states}
         self.states = {n: spec for n, spec in specs.items() if n in states}
@@ -64,7 +65,7 @@ class ExportedProgram(Program):
         self._entry, self._arrays, self._functions = entry, arrays, functions
 
     def init(self, key: jax.Array | None, names: Collection[str] | None = None) -> dict[str, Any]:
-        """The parameters and states of the artifact, by name; all of them, or some."""
+        """Return the parameters and states of the file, by name: all of them, or those in `names`."""
         del key
         return {name: value for name, value in self._arrays.items() if names is None or name in names}
 
@@ -128,10 +129,10 @@ class ExportedProgram(Program):
         )
 
     def _sizes(self, feeds: Mapping[str, Any]) -> dict[str, int]:
-        """The size that each symbol in the dimensions of the feeds has.
+        """Return the open sizes of the feeds, by name.
 
         Raises:
-          FeedError: two feeds say different things.
+          FeedError: two feeds have different sizes of one name, or a sequence has too few steps.
         """
         found: dict[str, tuple[int, str]] = {}
         for feed in self._entry.feeds:
@@ -155,13 +156,13 @@ def _spec(name: str, array: jax.Array, trainable: bool | None, site: str) -> Par
 
 
 def _ladder(entry: Entry, symbol: str) -> tuple[int, ...] | None:
-    """The sizes that a symbol may have, or None for any."""
+    """Return the sizes that the functions have for a name in the dimensions; None for any size."""
     sizes = [function.sizes.get(symbol) for function in entry.functions]
     return None if None in sizes else tuple(sorted({size for size in sizes if size is not None}))
 
 
 def _buckets(entry: Entry) -> dict[str, Any] | None:
-    """To which numbers of steps the sequences of each feed must be padded, where they are fixed."""
+    """Return the fixed numbers of steps that sequences are padded to, by feed; None where all are open."""
     found: dict[str, Any] = {}
     for feed in entry.feeds:
         ladders = [_ladder(entry, str(d)) for d in feed.dims[1 : 1 + feed.lod_level]]

@@ -1,7 +1,6 @@
-"""Write an artifact: programs and parameters in, one file out."""
+"""Write an exported model: programs and parameters in, one file out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -9,12 +8,9 @@ import numpy as np
 
 from fluid import errors
 from fluid.artifact import archive, standalone
-from fluid.artifact.export import PLATFORMS, Exported, Options, export
-from fluid.artifact.folding import fold
-from fluid.artifact.halving import stored_half
-from fluid.artifact.signature import Computation, Entry, Function
-from fluid.artifact.sizes import BATCH_SIZES, STEPS, checked_sizes
-from fluid.artifact.source import Source, key_data
+from fluid.artifact.export import BATCH_SIZES, PLATFORMS, STEPS, Exported, checked_sizes, export, settings
+from fluid.artifact.inference_function import InferenceFunction, key_data
+from fluid.artifact.signature import Entry, Function
 from fluid.core import Program, creation_sites
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import spoilt, warn_of_spoilt
@@ -26,21 +22,6 @@ _KEY_FILE = "key.npy"
 _KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
-@dataclass(frozen=True)
-class _EntryPoint:
-    """What shall become an entry of the manifest.
-
-    Attributes:
-      source: what is fed and what comes out.
-      computation: the source, or what was made of it.
-      arrays: that it takes, by name.
-    """
-
-    source: Source
-    computation: Computation
-    arrays: dict[str, np.ndarray]
-
-
 def save(
     path: PathLike,
     program_func: ProgramFunction | Mapping[str, ProgramFunction],
@@ -50,73 +31,65 @@ def save(
     *,
     platforms: Sequence[str] = PLATFORMS,
     precision: str | None = None,
-    fold_batch_norm: bool = False,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     buckets: Any = STEPS,
     rename: Rename = None,
 ) -> None:
     """Export programs with their parameters; see `fluid.io.save_inference_model`."""
     several = isinstance(program_func, Mapping)
-    functions = program_func if isinstance(program_func, Mapping) else {ENTRY: program_func}
-    options = Options(_checked_platforms(platforms), checked_sizes("batch_sizes", batch_sizes), buckets)
-    sources = {
-        name: Source(_program(function, precision), _of(feed, name, several), _of(fetch, name, several))
-        for name, function in functions.items()
+    programs = program_func if isinstance(program_func, Mapping) else {ENTRY: program_func}
+    platforms, batch_sizes = _checked_platforms(platforms), checked_sizes("batch_sizes", batch_sizes)
+    functions = {
+        name: InferenceFunction(_program(program, precision), _of(feed, name, several), _of(fetch, name, several))
+        for name, program in programs.items()
     }
-    points = _with_arrays(sources, params, rename)
-    if names := sorted({n for point in points.values() for n in spoilt(point.source.arrays, point.arrays)}):
+    arrays = _chosen(functions, params, rename)
+    if names := sorted({n for function in functions.values() for n in spoilt(function.arrays, arrays)}):
         warn_of_spoilt("save_inference_model", names)
-    if fold_batch_norm:
-        points = {name: _EntryPoint(point.source, *fold(point.source, point.arrays)) for name, point in points.items()}
     if precision in ("bfloat16", "float16"):
-        points = _halved(points, precision)
-    made = {name: export(point.source, point.computation, point.arrays, options) for name, point in points.items()}
-    _write(path, points, made, options.platforms)
+        arrays = _rounded(functions, arrays, precision)
+    exported = {name: export(function, arrays, platforms, batch_sizes, buckets) for name, function in functions.items()}
+    _write(path, functions, exported, arrays, platforms)
 
 
-def settings() -> dict[str, Any]:
-    """What of JAX's configuration is part of an exported function."""
-    return {
-        "x64": jax.dtypes.canonicalize_dtype("float64") == np.float64,
-        "prng": str(jax.random.key_impl(jax.random.key(0))),
-    }
-
-
-def _with_arrays(
-    sources: Mapping[str, Source], params: Mapping[str, Any] | PathLike, rename: Rename
-) -> dict[str, _EntryPoint]:
-    """Entry points with the arrays that they need."""
+def _chosen(
+    functions: Mapping[str, InferenceFunction], params: Mapping[str, Any] | PathLike, rename: Rename
+) -> dict[str, np.ndarray]:
+    """Return the arrays that the functions read, by name."""
     found = source_of(params).renamed(rename)
-    points = {}
-    for name, source in sources.items():
-        wanted = {n: (spec.shape, spec.dtype) for n, spec in source.arrays.items()}
-        report = choose(found, wanted, sites=creation_sites(source.arrays), allow_extra=True, advice=RENAME_THEM)
-        points[name] = _EntryPoint(source, source, {n: found.arrays[n] for n in report.taken})
-    return points
+    arrays: dict[str, np.ndarray] = {}
+    for function in functions.values():
+        wanted = {n: (spec.shape, spec.dtype) for n, spec in function.arrays.items()}
+        report = choose(found, wanted, sites=creation_sites(function.arrays), allow_extra=True, advice=RENAME_THEM)
+        arrays |= {n: found.arrays[n] for n in report.taken}
+    return arrays
 
 
-def _halved(points: Mapping[str, _EntryPoint], precision: str) -> dict[str, _EntryPoint]:
-    """The same entry points, with half of the bytes for arrays of which none of them reads more than that."""
-    whole: set[str] = set()
-    for point in points.values():
-        shapes = {n: jax.ShapeDtypeStruct(a.shape, a.dtype) for n, a in point.arrays.items()}
-        _, feeds, key = point.source.example()
-        whole |= point.arrays.keys() - stored_half(point.computation, (shapes, feeds, key), precision)
-    dtype = jax.numpy.dtype(precision)
-    return {
-        name: replace(point, arrays={n: a if n in whole else a.astype(dtype) for n, a in point.arrays.items()})
-        for name, point in points.items()
-    }
+def _rounded(
+    functions: Mapping[str, InferenceFunction], arrays: Mapping[str, np.ndarray], precision: str
+) -> dict[str, np.ndarray]:
+    """Round all float32 parameters to `precision`, as a program that computes in `precision` reads them.
+
+    States stay whole, since layers read them as they are, and so do parameters that are fetched.
+    """
+    whole = {n for function in functions.values() for n, spec in function.arrays.items() if spec.trainable is None}
+    whole |= {str(output.name) for function in functions.values() for output in function.outputs}
+    halves = {n for n, array in arrays.items() if array.dtype == np.float32} - whole
+    return {n: array.astype(jax.numpy.dtype(precision)) if n in halves else array for n, array in arrays.items()}
 
 
 def _write(
-    path: PathLike, points: Mapping[str, _EntryPoint], made: Mapping[str, Exported], platforms: Sequence[str]
+    path: PathLike,
+    functions: Mapping[str, InferenceFunction],
+    exported: Mapping[str, Exported],
+    arrays: Mapping[str, np.ndarray],
+    platforms: Sequence[str],
 ) -> None:
-    blobs: list[bytes] = []
-    entries = {name: _entry(point, made[name], blobs).to_json() for name, point in points.items()}
-    arrays = _together(points)
-    key = np.asarray(key_data()) if any(point.source.random for point in points.values()) else None
-    states = {n for point in points.values() for n, spec in point.source.arrays.items() if spec.trainable is None}
+    blobs: dict[str, bytes] = {}
+    entries = {name: _entry(function, exported[name], blobs).to_json() for name, function in functions.items()}
+    files = {name: f"arrays/{i}.npy" for i, name in enumerate(arrays)}
+    states = {n for function in functions.values() for n, spec in function.arrays.items() if spec.trainable is None}
+    key = np.asarray(key_data()) if any(function.random for function in functions.values()) else None
     manifest = {
         "format": standalone.FORMAT,
         "version": standalone.VERSION,
@@ -124,57 +97,39 @@ def _write(
         "settings": settings(),
         "platforms": list(platforms),
         "entries": entries,
-        "arrays": {
-            n: {**_described(a, _array_file(i)), "state": n in states} for i, (n, a) in enumerate(arrays.items())
-        },
+        "arrays": {n: {**_described(array, files[n]), "state": n in states} for n, array in arrays.items()},
         "key": None if key is None else _described(key, _KEY_FILE),
     }
 
     def contents() -> Iterator[tuple[str, bytes]]:
-        yield from ((_function_file(i), blob) for i, blob in enumerate(blobs))
+        yield from blobs.items()
         if key is not None:
             yield _KEY_FILE, archive.array_bytes("key", key)
-        yield from ((_array_file(i), archive.array_bytes(n, a)) for i, (n, a) in enumerate(arrays.items()))
+        yield from ((files[n], archive.array_bytes(n, array)) for n, array in arrays.items())
 
     archive.write(path, manifest, contents())
 
 
-def _together(points: Mapping[str, _EntryPoint]) -> dict[str, np.ndarray]:
-    """The arrays of all entry points.
-
-    Raises:
-      ArgumentError: two of them folded one weight in different ways.
-    """
-    arrays: dict[str, np.ndarray] = {}
-    for point in points.values():
-        for name, array in point.arrays.items():
-            if arrays.setdefault(name, array).tobytes() != array.tobytes():
-                raise errors.ArgumentError(
-                    f"fold_batch_norm=True makes two different arrays {name!r} for the entry points "
-                    f"{', '.join(points)}; export them to a file each, or without it"
-                )
-    return arrays
-
-
-def _entry(point: _EntryPoint, made: Exported, blobs: list[bytes]) -> Entry:
-    """The entry of the manifest; its functions are appended to all that the file shall hold."""
-    start = len(blobs)
-    blobs += [blob for _, blob in made.functions]
-    functions = tuple(Function(dict(fixed), _function_file(start + i)) for i, (fixed, _) in enumerate(made.functions))
-    source = point.source
-    return Entry(made.feeds, source.outputs, tuple(point.arrays), functions, source.random, made.least, made.note)
-
-
-def _array_file(index: int) -> str:
-    return f"arrays/{index}.npy"
+def _entry(function: InferenceFunction, exported: Exported, blobs: dict[str, bytes]) -> Entry:
+    """Return the entry of the manifest, and add the serialized functions to `blobs` by file."""
+    functions = []
+    for fixed, blob in exported.functions:
+        file = f"functions/{len(blobs)}.jax_export"
+        blobs[file] = blob
+        functions.append(Function(dict(fixed), file))
+    return Entry(
+        exported.feeds,
+        function.outputs,
+        tuple(function.arrays),
+        tuple(functions),
+        function.random,
+        exported.least,
+        exported.note,
+    )
 
 
 def _described(array: np.ndarray, file: str) -> dict[str, Any]:
     return {"shape": list(array.shape), "dtype": str(array.dtype), "file": file}
-
-
-def _function_file(index: int) -> str:
-    return f"functions/{index}.jax_export"
 
 
 def _program(function: ProgramFunction, precision: str | None) -> Program:
@@ -188,7 +143,7 @@ def _program(function: ProgramFunction, precision: str | None) -> Program:
 
 
 def _of(names: Any, entry: str, several: bool) -> Any:
-    """The feeds or fetches of one entry point."""
+    """Return the feeds or fetches of one entry point."""
     if names is None or not several:
         return names
     if not isinstance(names, Mapping):

@@ -1,6 +1,6 @@
-"""What the manifest of an artifact says of each entry point: feeds, outputs, sizes."""
+"""The signature of each entry point, as the manifest of an exported model describes it: feeds, outputs and sizes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from fluid.storage import natural
 
 BATCH = "batch"
 Dims = tuple[int | str, ...]
-# What a manifest must be, see `check_structure`.
+# The structure of a manifest, see `check_structure`.
 _LIMITS = [[int, int, int], [int, int, type(None)]]
 _FEED = {
     **dict.fromkeys(("name", "dtype", "held"), str),
@@ -42,39 +42,46 @@ MANIFEST = {
     "entries": {"*": _ENTRY},
     "arrays": {"*": {"file": str, "shape": [natural], "dtype": str, "state": bool}},
 }
-# What is exported: from arrays by name, feeds by name and the data of a random key, or None, to results. Feeds and
-# results are arrays, or tuples of padded data and lengths.
-Computation = Callable[[Mapping[str, Any], Mapping[str, Any], Any], list[Any]]
 
 
 @dataclass(frozen=True)
-class Feed:
-    """One feed of an entry point.
+class Feed(FeedSpec):
+    """A feed of an entry point.
 
     Attributes:
-      name: of the feed.
-      dims: its whole shape, the padded time steps of sequences included; a string stands for a size that is not fixed.
-      dtype: the dtype as the program declared it.
-      held: the dtype of the arrays that are given.
-      lod_level: 0 for dense data, 1 for sequences, 2 for sequences of sequences.
-      limits: which integers are allowed, see `FeedSpec.limits`.
+      dims: the shape of the array, with the padded steps of sequences; a string names an open size.
     """
 
-    name: str
-    dims: Dims
-    dtype: str
-    held: str
-    lod_level: int = 0
-    limits: tuple[int, int, int | None] | None = None
+    dims: Dims = ()
 
-    def spec(self, site: str) -> FeedSpec:
-        """The declaration that data is checked against; `site` is where it comes from."""
-        behind = self.dims[1 + self.lod_level :]
-        shape = tuple(None if isinstance(d, str) else d for d in (*self.dims[:1], *behind))
-        return FeedSpec(self.name, shape, self.dtype, self.lod_level, limits=self.limits, site=site)
+    @classmethod
+    def of(cls, spec: FeedSpec, dims: Dims) -> "Feed":
+        """Return the feed that a program declares as `spec`."""
+        return cls(spec.name, spec.shape, spec.dtype, spec.lod_level, limits=spec.limits, dims=dims)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Feed":
+        """Read the result of `to_json`; raise TypeError or ValueError for values that make no sense."""
+        dims, level = tuple(found["dims"]), found["lod_level"]
+        if level and len(dims) <= level:
+            raise ValueError(f"the feed {found['name']} has the dimensions {found['dims']}")
+        shape = tuple(None if isinstance(d, str) else d for d in (*dims[:1], *dims[1 + level :]))
+        limits = found["limits"] and tuple(found["limits"])
+        return cls(found["name"], shape, str(jnp.dtype(found["dtype"])), level, limits=limits, dims=dims)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of the manifest. `held` is the dtype of the array, for the standalone reader."""
+        return {
+            "name": self.name,
+            "dims": self.dims,
+            "dtype": self.dtype,
+            "held": str(self.held),
+            "lod_level": self.lod_level,
+            "limits": self.limits,
+        }
 
     def abstract(self, sizes: Mapping[str, Any]) -> Any:
-        """Shape and dtype of what an exported function takes: an array, or a tuple of padded data and lengths.
+        """Return shape and dtype of the argument of an exported function: an array, or padded data and lengths.
 
         Args:
           sizes: a number or symbol for each string in `dims`.
@@ -85,20 +92,20 @@ class Feed:
         return (data, *lengths) if lengths else data
 
     def sizes(self, shape: Sequence[int]) -> dict[str, int]:
-        """Which size each string in `dims` has in a padded array of this feed."""
+        """Return the open sizes, by name, of an array of this shape."""
         return {d: size for d, size in zip(self.dims, shape, strict=True) if isinstance(d, str)}
 
 
 @dataclass(frozen=True)
 class Output:
-    """One result of an entry point.
+    """A result of an entry point.
 
     Attributes:
-      name: the key under which the program returned it, or the name that was fetched; else None.
-      value: the named value that it is, such as "fc_0.tmp_2", or None.
-      shape: of its array; None stands for a size that follows the batch.
-      dtype: of its array.
-      lod_level: as of a feed.
+      name: the key under which the program returned the result, or the name that was fetched; else None.
+      value: the named value that the result is, such as "fc_0.tmp_2", or None.
+      shape: None stands for a size that follows the batch.
+      dtype: of the array.
+      lod_level: 0 for arrays, 1 for sequences, 2 for sequences of sequences.
     """
 
     name: str | None
@@ -109,17 +116,17 @@ class Output:
 
     @property
     def array(self) -> Array:
-        """Shape and dtype as a Program tells them."""
+        """Return shape and dtype in the form that a Program uses."""
         return Array(self.shape, self.dtype)
 
 
 @dataclass(frozen=True)
 class Function:
-    """One exported function of an entry point.
+    """An exported function of an entry point.
 
     Attributes:
-      sizes: those sizes that it was exported for; all others it takes as they come.
-      file: the entry of the archive that holds it.
+      sizes: the sizes that are fixed, by name; the function accepts all others.
+      file: the entry of the archive that holds the function.
     """
 
     sizes: Mapping[str, int]
@@ -128,16 +135,16 @@ class Function:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry point.
+    """An entry point.
 
     Attributes:
       feeds: in order of declaration.
       outputs: in order.
-      arrays: names of the parameters and states that it takes.
-      functions: to be tried in order; the first whose sizes fit runs.
-      random: whether it takes a random key.
+      arrays: names of the parameters and states that the functions read.
+      functions: in the order of preference; the first whose sizes fit runs.
+      random: whether the functions take a random key.
       least: the smallest number of steps that a sequence may be padded to.
-      note: why there is more than one function, or None.
+      note: the reason for more than one function, or None.
     """
 
     feeds: tuple[Feed, ...]
@@ -149,48 +156,39 @@ class Entry:
     note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the manifest."""
-        return asdict(self)
+        """Return the entry of the manifest."""
+        return {**asdict(self), "feeds": [feed.to_json() for feed in self.feeds]}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Entry":
-        """What `to_json` returned; raises KeyError, TypeError or ValueError for anything else."""
-        for described in (*found["feeds"], *found["outputs"]):
-            jnp.dtype(described["dtype"]), jnp.dtype(described.get("held", "float32"))
-            if len(described.get("dims", (0,) * 9)) <= described["lod_level"]:
-                raise ValueError(f"the feed {described['name']} has the dimensions {described['dims']}")
+        """Read the result of `to_json`; raise KeyError, TypeError or ValueError for values that make no sense."""
+        for output in found["outputs"]:
+            jnp.dtype(output["dtype"])
         return cls(
-            feeds=tuple(
-                Feed(**{**f, "dims": tuple(f["dims"]), "limits": f["limits"] and tuple(f["limits"])})
-                for f in found["feeds"]
-            ),
+            feeds=tuple(map(Feed.from_json, found["feeds"])),
             outputs=tuple(Output(**{**o, "shape": tuple(o["shape"])}) for o in found["outputs"]),
             arrays=tuple(found["arrays"]),
             functions=tuple(Function(**f) for f in found["functions"]),
-            random=bool(found["random"]),
-            least=int(found["least"]),
+            random=found["random"],
+            least=found["least"],
             note=found["note"],
         )
 
-    def sizes_of(self, feeds: Mapping[str, Any]) -> dict[str, int]:
-        """The size of every string in the dimensions of the feeds, for given data."""
-        return {d: n for feed in self.feeds for d, n in feed.sizes(feeds[feed.name].shape).items()}
-
 
 def leaves_of(value: Any) -> Any:
-    """A value as an exported function takes and returns it: an array, or a tuple of padded data and lengths."""
+    """Return a value as exported functions take and return it: an array, or a tuple of padded data and lengths."""
     if isinstance(value, NestedSequenceBatch):
         return value.data, value.lengths, value.inner_lengths
     return (value.data, value.lengths) if isinstance(value, SequenceBatch) else value
 
 
 def value_of(leaves: Any) -> Any:
-    """What `leaves_of` took apart."""
+    """Return the value that `leaves_of` took apart."""
     if not isinstance(leaves, tuple | list):
         return leaves
     return SequenceBatch(*leaves) if len(leaves) == 2 else NestedSequenceBatch(*leaves)
 
 
 def level_of(value: Any) -> int:
-    """The lod level of a value."""
+    """Return the lod level of a value."""
     return {SequenceBatch: 1, NestedSequenceBatch: 2}.get(type(value), 0)

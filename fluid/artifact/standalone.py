@@ -1,4 +1,4 @@
-"""Runs a model that fluid exported. Needs jax, numpy and flatbuffers, no fluid; lies in every such file.
+"""Run an exported model of fluid, with jax, numpy and flatbuffers, and without fluid. Every such model holds this file.
 
 unzip -p digits.fluid standalone.py > standalone.py
 python standalone.py digits.fluid                         # says what is in it
@@ -30,7 +30,7 @@ FORMAT, VERSION, SUMS = "fluid-artifact", 1, "SHA256SUMS"
 
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and all entries, or a ValueError when one is not what was written. Who wrote it, nothing says."""
+    """Return the manifest and all entries; raise a ValueError if one has changed. Checksums do not say who wrote it."""
     with open(path, "rb") as file, zipfile.ZipFile(file) as archive:  # the path may name a newer file by now
         infos = archive.infolist()
         stored = all(i.compress_type == zipfile.ZIP_STORED and i.file_size == i.compress_size for i in infos)
@@ -47,21 +47,21 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def check_version(manifest: dict[str, Any]) -> None:
-    """Raise a ValueError when the manifest is of something else, or of a newer version."""
+    """Raise a ValueError if the manifest has another format or a newer version."""
     if manifest["format"] != FORMAT or manifest["version"] > VERSION:
         found = f"{manifest['format']} version {manifest['version']}"
         raise ValueError(f"its format is {found}, newer than {FORMAT} version {VERSION}, which this program reads")
 
 
 def array_of(described: dict[str, Any], entries: dict[str, bytes]) -> jax.Array:
-    """An array that the manifest describes; dtypes that NumPy lacks are kept as integers."""
+    """Return an array that the manifest describes. Dtypes that NumPy lacks are stored as integers."""
     array = np.lib.format.read_array(io.BytesIO(entries[described["file"]]), allow_pickle=False)
     dtype = jax.numpy.dtype(described["dtype"])
     return jax.numpy.asarray(array if array.dtype == dtype else array.view(dtype))
 
 
 def fed(feed: dict[str, Any], value: Any) -> Any:
-    """What is given for a feed, as the exported function takes it: an array, or padded data and lengths."""
+    """Return the value of a feed as the exported function takes it: an array, or padded data and lengths."""
     step, dtype = feed["dims"][1 + feed["lod_level"] :], feed["held"]
     if feed["lod_level"] == 0:
         return np.asarray(value, dtype)
@@ -93,9 +93,9 @@ def key_of(seed: int, like: jax.Array) -> jax.Array:
 
 
 def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callable[..., list[Any]]:
-    """Read one entry point, the first by default; returns a function from feeds by name to results.
+    """Read one entry point, the first by default; return a function from feeds by name to results.
 
-    A model that draws random numbers draws other ones in each call. `seed` repeats the sequence of calls; without it
+    A model that draws random numbers draws other numbers in each call. `seed` repeats the sequence of calls; by default
     the system draws a seed. The function takes `seed=` too, which repeats one answer.
     """
     first = secrets.randbits(64) if seed is None else checked(seed)

@@ -24,7 +24,6 @@ def add(commands: Any) -> None:
     parser.add_argument("--fetch", nargs="+", help="names of what is returned; by default the outputs")
     parser.add_argument("--platforms", nargs="+", help="where it shall run; by default cpu cuda tpu")
     parser.add_argument("--precision", help="bfloat16 to compute in it")
-    parser.add_argument("--fold-batch-norm", action="store_true", help="make normalisations part of the weights")
     parser.set_defaults(run=run)
 
 
@@ -45,7 +44,6 @@ def run(given: argparse.Namespace) -> int:
         given.params,
         feed=given.feed,
         fetch=given.fetch,
-        fold_batch_norm=given.fold_batch_norm,
         **options,
     )
     print(f"{given.output}: {pathlib.Path(given.output).stat().st_size} bytes")

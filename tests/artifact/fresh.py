@@ -1,7 +1,7 @@
-"""A process that knows no program function: it loads exported models, and tells the bits of what they answer."""
+"""A process without program functions, which loads exported models and sends their answers."""
 
+import base64
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
@@ -10,13 +10,19 @@ import sys
 import tempfile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
-def bits(results):
-    """Dtype, shape and checksum of every array in results."""
+def packed(results):
+    """Return dtype, shape and content of every array in results, as JSON."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
-    return [[str(a.dtype), list(a.shape), hashlib.sha256(a.tobytes()).hexdigest()] for a in arrays]
+    return [[str(a.dtype), list(a.shape), base64.b64encode(a.tobytes()).decode()] for a in arrays]
+
+
+def unpacked(found):
+    """Return the arrays that `packed` took apart."""
+    return [np.frombuffer(base64.b64decode(data), jnp.dtype(dtype)).reshape(shape) for dtype, shape, data in found]
 
 
 class Fresh:
@@ -26,7 +32,7 @@ class Fresh:
         self._process = process
 
     def infer(self, path, feeds, entry=None, fetch=None, seed=None):
-        """The bits of the answers to some feeds, and how many compilations they needed."""
+        """Return the answers to some feeds, each a list of arrays, and how many compilations they needed."""
         question = {"path": str(path), "feeds": feeds, "entry": entry, "fetch": fetch, "seed": seed}
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
@@ -34,7 +40,7 @@ class Fresh:
         assert line, "the process has ended"
         answer = json.loads(line)
         assert "error" not in answer, answer["error"]
-        return answer["bits"], answer["compilations"]
+        return [unpacked(found) for found in answer["answers"]], answer["compilations"]
 
 
 @contextlib.contextmanager
@@ -56,8 +62,8 @@ def answer(question):
     import fluid
 
     inferencer = fluid.Inferencer(param_path=question["path"], entry=question["entry"], seed=question["seed"])
-    found = [bits(inferencer.infer(feed, question["fetch"])) for feed in question["feeds"]]
-    return {"bits": found, "compilations": len(inferencer.session.compilations)}
+    found = [packed(inferencer.infer(feed, question["fetch"])) for feed in question["feeds"]]
+    return {"answers": found, "compilations": len(inferencer.session.compilations)}
 
 
 if __name__ == "__main__":

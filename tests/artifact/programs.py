@@ -148,7 +148,9 @@ class Model:
         known = self.data.get(spec.name)
         if known is not None:
             rows = known.reshape(-1, *shape[1:])[random.integers(len(known), size=shape[0])]
-            return (rows * random.uniform(0.99, 1.0, rows.shape)).astype("float32") if rows.dtype.kind == "f" else rows
+            if rows.dtype.kind != "f" or spec.limits is not None:
+                return rows
+            return (rows * random.uniform(0.99, 1.0, rows.shape)).astype("float32")
         if spec.held.kind == "f":
             return random.normal(size=shape).astype("float32")
         low, high, _ = spec.limits or (0, 2, None)

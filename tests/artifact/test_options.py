@@ -1,12 +1,9 @@
-"""How a model may be exported: half the bytes, folded normalisation, one function for each size."""
+"""How a model may be exported: half the bytes, open sizes, one function for each size."""
 
-import re
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from artifact.test_artifact import digits, params_of, same, sentiment
+from artifact.test_artifact import close, digits, params_of, same, sentiment
 
 import fluid
 from fluid import artifact, errors
@@ -23,13 +20,6 @@ def trained(function):
         else value
         for name, value in params_of(function).items()
     }
-
-
-def functions_of(path, entry="predict"):
-    """The exported functions of an entry point, as text."""
-    _, entries = artifact.archive.read(path)
-    files = [function.file for function in artifact.load(path).entries[entry].functions]
-    return [jax.export.deserialize(bytearray(entries[file])).mlir_module() for file in files]
 
 
 # Half precision
@@ -61,145 +51,47 @@ def rated():
     [
         (digits, {"image": IMAGES[:, :1]}, {"batch_norm_0.w_1", "batch_norm_0.w_2"}),
         (sentiment, {"words": [[1, 2], [3]]}, set()),
-        (attending, {"x": RNG.normal(size=(3, 6, 8))}, None),
-        (rated, {"words": [[1, 2, 9], [3]]}, None),
+        (attending, {"x": RNG.normal(size=(3, 6, 8))}, set()),
+        (rated, {"words": [[1, 2, 9], [3]]}, {"batch_norm_0.w_1", "batch_norm_0.w_2"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_half_the_bytes_and_the_same_bits(function, feed, whole, tmp_path):
-    """What a program of mixed precision reads rounded can be stored so; what it reads whole cannot."""
+def test_half_the_bytes_and_the_same_answers(function, feed, whole, tmp_path):
+    """A program of mixed precision reads parameters rounded, so they are stored rounded; states are read whole."""
     params = trained(function)
     fluid.io.save_inference_model(tmp_path / "m", function, params, precision="bfloat16")
     found = artifact.load(tmp_path / "m")
     want = fluid.Inferencer(function, params=params, precision="bfloat16").infer(feed)
-    assert same(fluid.Inferencer(param_path=found).infer(feed), want)
+    assert close(fluid.Inferencer(param_path=found).infer(feed), want)
     kept = {name for name, array in found.arrays.items() if array.dtype == "float32"}
-    assert kept == whole if whole is not None else sum(found.arrays[n].nbytes for n in kept) < 200
-    weights = [array for name, array in found.arrays.items() if array.ndim > 1]
-    assert weights and all(array.dtype == jnp.bfloat16 for array in weights)
+    assert kept == whole
+    assert all(array.dtype == jnp.bfloat16 for name, array in found.arrays.items() if name not in whole)
 
 
-def test_entry_points_agree_on_what_is_stored_whole(tmp_path):
-    def once():
+def test_a_fetched_parameter_is_stored_whole(tmp_path):
+    params = params_of(digits)
+    fluid.io.save_inference_model(tmp_path / "m", digits, params, fetch=["guess", "guess.w_0"], precision="bfloat16")
+    found = fluid.Inferencer(param_path=tmp_path / "m").infer({"image": IMAGES[:, :1]})
+    assert same([found["guess.w_0"]], [params["guess.w_0"]]) and found["guess"].dtype == jnp.bfloat16
+    assert artifact.load(tmp_path / "m").arrays["guess.b_0"].dtype == jnp.bfloat16
+
+
+def test_entry_points_share_rounded_parameters(tmp_path):
+    def first():
         return fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=4, param_attr="w", bias_attr=False)
 
-    def exactly():
-        x = fluid.layers.data("x", shape=[4])
-        weight = fluid.layers.create_parameter([4, 4], "float32", name="w")
-        return fluid.layers.reduce_sum(fluid.layers.square(weight)) + fluid.layers.reduce_sum(x) * 0
+    def second():
+        return fluid.layers.reduce_sum(first(), dim=1)
 
     params = {"w": RNG.normal(size=(4, 4)).astype("float32")}
-    fluid.io.save_inference_model(tmp_path / "m", {"once": once}, params, precision="bfloat16")
+    programs = {"first": first, "second": second}
+    fluid.io.save_inference_model(tmp_path / "m", programs, params, precision="bfloat16")
     assert artifact.load(tmp_path / "m").arrays["w"].dtype == jnp.bfloat16
-    assert same(
-        fluid.Inferencer(param_path=tmp_path / "m").infer({"x": np.ones((1, 4))}),
-        fluid.Inferencer(once, params=params, precision="bfloat16").infer({"x": np.ones((1, 4))}),
-    )
-    programs = {"once": once, "exactly": fluid.Program(exactly)}
-    fluid.io.save_inference_model(tmp_path / "m", programs, params)
-    assert artifact.load(tmp_path / "m").arrays["w"].dtype == "float32"
-
-
-# Folded normalisation
-
-
-def nets():
-    """Programs, and how many normalisations of each can be folded."""
-
-    def after_conv():
-        image = fluid.layers.data("image", shape=[3, 8, 8])
-        hidden = fluid.layers.batch_norm(fluid.layers.conv2d(image, 4, 3, bias_attr=False), act="relu")
-        hidden = fluid.layers.batch_norm(fluid.layers.conv2d(hidden, 6, 3, groups=2), act="tanh")
-        return fluid.layers.batch_norm(fluid.layers.fc(hidden, 5))
-
-    def channels_last():
-        image = fluid.layers.transpose(fluid.layers.data("image", shape=[3, 8, 8]), [0, 2, 3, 1])
-        hidden = fluid.layers.conv2d(image, 4, 3, stride=2, padding=1, data_format="NHWC")
-        return fluid.layers.batch_norm(hidden, data_layout="NHWC", epsilon=1e-3)
-
-    def transposed():
-        image = fluid.layers.data("image", shape=[3, 8, 8])
-        return fluid.layers.batch_norm(fluid.layers.conv2d_transpose(image, 4, filter_size=3))
-
-    def not_behind_a_product():
-        image = fluid.layers.data("image", shape=[3, 8, 8])
-        hidden = fluid.layers.batch_norm(image)
-        return fluid.layers.batch_norm(fluid.layers.relu(fluid.layers.conv2d(hidden, 4, 3)))
-
-    def used_twice():
-        image = fluid.layers.data("image", shape=[3, 8, 8])
-        hidden = fluid.layers.conv2d(image, 4, 3)
-        return fluid.layers.batch_norm(hidden) + hidden, fluid.layers.reduce_mean(hidden, dim=[1, 2, 3])
-
-    def one_weight_twice():
-        image = fluid.layers.data("image", shape=[3, 8, 8])
-        first = fluid.layers.batch_norm(fluid.layers.conv2d(image, 3, 3, padding=1, param_attr="w"))
-        return fluid.layers.batch_norm(fluid.layers.conv2d(first, 3, 3, padding=1, param_attr="w"))
-
-    return [(after_conv, 3), (channels_last, 1), (transposed, 1), (not_behind_a_product, 0), (used_twice, 1),
-            (one_weight_twice, 2)]  # fmt: skip
-
-
-@pytest.mark.parametrize(("function", "folded"), nets(), ids=lambda value: getattr(value, "__name__", ""))
-def test_folded_normalisation_changes_results_by_rounding(function, folded, tmp_path):
-    params = trained(function)
-    fluid.io.save_inference_model(tmp_path / "m", function, params, fold_batch_norm=True)
-    want = fluid.Inferencer(function, params=params).infer({"image": IMAGES})
-    got = fluid.Inferencer(param_path=tmp_path / "m").infer({"image": IMAGES})
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
-    arrays = artifact.load(tmp_path / "m").arrays
-    assert sum(name.endswith("@folded") for name in arrays) == folded
-    left = {name.split(".")[0] for name in arrays if name.startswith("batch_norm")}
-    assert len(left) == len({name.split(".")[0] for name in params if name.startswith("batch_norm")}) - folded
-    assert ("rsqrt" in functions_of(tmp_path / "m")[0]) == bool(left)
-
-
-def test_a_folded_weight_has_the_name_of_its_parameter(tmp_path):
-    function = nets()[0][0]
-    fluid.io.save_inference_model(tmp_path / "m", function, trained(function), fold_batch_norm=True)
-    found = artifact.load(tmp_path / "m")
-    assert {n for n in found.arrays if n.endswith("@folded")} == {
-        "conv2d_0.w_0@folded",
-        "conv2d_1.w_0@folded",
-        "fc_0.w_0@folded",
-    }
-
-
-def test_folding_and_half_precision_go_together(tmp_path):
-    function, params = nets()[0][0], trained(nets()[0][0])
-    fluid.io.save_inference_model(tmp_path / "m", function, params, fold_batch_norm=True, precision="bfloat16")
-    (want,) = fluid.Inferencer(function, params=params).infer({"image": IMAGES})
-    (got,) = fluid.Inferencer(param_path=tmp_path / "m").infer({"image": IMAGES})
-    assert got.dtype == jnp.bfloat16
-    assert np.abs(got.astype("float32") - want).max() < 0.03 * np.abs(want).max()
-    arrays = artifact.load(tmp_path / "m").arrays
-    assert all(a.dtype == jnp.bfloat16 for n, a in arrays.items() if n.endswith("@folded"))
-
-
-def test_without_normalisation_folding_changes_no_bit(tmp_path):
-    params = params_of(sentiment)
-    fluid.io.save_inference_model(tmp_path / "m", sentiment, params, fold_batch_norm=True)
-    feed = {"words": [[1, 2, 3], [4]]}
-    assert same(
-        fluid.Inferencer(param_path=tmp_path / "m").infer(feed), fluid.Inferencer(sentiment, params=params).infer(feed)
-    )
-
-
-def test_entry_points_that_fold_one_weight_in_two_ways(tmp_path):
-    def first():
-        return fluid.layers.batch_norm(fluid.layers.fc(fluid.layers.data("x", [3]), 3, param_attr="w"), name="n")
-
-    def second():
-        return fluid.layers.batch_norm(fluid.layers.fc(fluid.layers.data("x", [3]), 3, param_attr="w"), name="m")
-
-    params = {
-        n: RNG.uniform(0.5, 1.5, v.shape).astype("float32") for n, v in (params_of(first) | params_of(second)).items()
-    }
-    with pytest.raises(errors.ArgumentError, match="two different arrays 'w@folded'"):
-        fluid.io.save_inference_model(tmp_path / "m", {"a": first, "b": second}, params, fold_batch_norm=True)
-    fluid.io.save_inference_model(tmp_path / "m", {"a": first, "b": first}, params, fold_batch_norm=True)
-    assert set(artifact.load(tmp_path / "m").arrays) == {"w@folded", "w@shift"}
+    for entry, function in programs.items():
+        assert close(
+            fluid.Inferencer(param_path=tmp_path / "m", entry=entry).infer({"x": np.ones((1, 4))}),
+            fluid.Inferencer(function, params=params, precision="bfloat16").infer({"x": np.ones((1, 4))}),
+        )
 
 
 # Sizes
@@ -267,7 +159,7 @@ def test_sequences_of_sequences(tmp_path):
     fluid.io.save_inference_model(tmp_path / "m", program, params)
     feed = {"texts": [[[1, 2], [3]], [[4, 5, 6]], [[7], [8], [1]]]}
     inferencer = fluid.Inferencer(param_path=tmp_path / "m")
-    assert same(inferencer.infer(feed), fluid.Inferencer(program, params=params).infer(feed))
+    assert close(inferencer.infer(feed), fluid.Inferencer(program, params=params).infer(feed))
 
 
 @pytest.mark.parametrize(
@@ -289,31 +181,15 @@ def test_options_that_make_no_sense(tmp_path, options, match):
     assert not (tmp_path / "m").exists()
 
 
-def test_slices_are_no_gathers(tmp_path):
-    """What NumPy's slices say is a slice for XLA, where sizes are open too; what data says is none."""
-
+def test_slices_of_open_sizes(tmp_path):
     def program():
         x = fluid.layers.data("x", shape=[6], lod_level=1)
         last = x.data[jnp.arange(x.shape[0]), x.lengths - 1]
         return x.data[:, 1:, 2:4], x.data[:, 0], x.data[:, -1, 1], last
 
     fluid.io.save_inference_model(tmp_path / "m", program, {})
-    (text,) = functions_of(tmp_path / "m")
-    assert "dynamic_gather" not in text and text.count('"stablehlo.gather"') == 1
+    assert len(artifact.load(tmp_path / "m").entries["predict"].functions) == 1
     x = RNG.normal(size=(3, 4, 6)).astype("float32")
     got = fluid.Inferencer(param_path=tmp_path / "m", bucket=False).infer({"x": x})
     for found, want in zip(got, (x[:, 1:, 2:4], x[:, 0], x[:, -1, 1], x[:, -1]), strict=True):
         assert np.array_equal(found, want)
-
-
-def test_functions_hold_no_two_operations_that_are_the_same(tmp_path):
-    """They would be merged before XLA sees them, and XLA would round in another place."""
-
-    def program():
-        words = fluid.layers.data("words", shape=[3], lod_level=1)
-        return [fluid.layers.sequence_pool(words, "sqrt") for _ in range(2)]
-
-    fluid.io.save_inference_model(tmp_path / "m", program, {})
-    (text,) = functions_of(tmp_path / "m")
-    marks = re.findall(r'stablehlo\.sqrt .*mhlo.frontend_attributes = \{n = "(\d+)"\}', text)
-    assert len(marks) == len(set(marks)) == 2

@@ -152,7 +152,8 @@ def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> 
             f"with k at most {array.ndim}"
         )
     sizes = array.shape[: ids.shape[-1]]
-    if sizes and this.frame.placeholder_batch not in sizes:
+    # While a model is exported, a size is a symbol, which has no largest.
+    if sizes and this.frame.discovering and this.frame.placeholder_batch not in sizes:
         core.limit_feed(index, -max(sizes), max(sizes))
     return this.output(array[tuple(jnp.moveaxis(ids, -1, 0))])
 

@@ -1,4 +1,4 @@
-"""Source: what an entry point of an artifact shall compute, as a pure function of arrays and feeds."""
+"""InferenceFunction: a program in test mode as a pure function of arrays, feeds and a random key."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,25 +16,23 @@ from fluid.runtime import Request, absent_feeds, check_fetch
 from fluid.runtime.fetch import GRAD, Fetch, split_names
 from fluid.runtime.step import Step
 
-# Sizes that differ from each other show where one of them was taken for another; two batch sizes show what follows it.
+# Sizes that differ show where one is taken for another. Two batch sizes show the dimensions that follow the batch.
 _BATCHES, _STEPS = (37, 41), (3, 5)
 
 
-class Source:
-    """What an entry point shall compute, found out without a device.
-
-    Calling it computes the results; it is pure, so that it can be traced.
+class InferenceFunction:
+    """A program in test mode as a pure function, which can be traced. The signature is found without a device.
 
     Args:
       program: the program.
-      feed: names of what shall be fed; None for the feeds that the results depend on.
-      fetch: names of what shall be returned, see `Session.run`; None for the outputs of the program.
+      feed: names of the values that are fed; None for the feeds that the results depend on.
+      fetch: names of the results, see `Session.run`; None for the outputs of the program.
 
     Attributes:
-      specs: what is fed, by name: feeds, and named values that are replaced.
+      feeds: declarations by name: feeds, and named values that are replaced.
       arrays: the parameters and states that the results depend on, ParameterSpec by name.
       outputs: the results.
-      random: whether they depend on a random key.
+      random: whether the results depend on a random key.
 
     Raises:
       UnknownNameError: no such feed or value.
@@ -45,7 +43,7 @@ class Source:
         self._program = program
         self._names = None if fetch is None else _without_gradients(check_fetch(program, fetch))
         given, self._replaced = split_names(program, program.feeds if feed is None else feed)
-        # Which feeds the results need is found below. Until then the function ends after the last requested value.
+        # The needed feeds are found below, from a step that ends after the last requested value.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
         stand_ins = self._stand_ins(_BATCHES[0])
@@ -59,23 +57,23 @@ class Source:
                 f"{'them' if len(missing) > 1 else 'it'}; add {missing[0]!r}, or fetch less: fetch=['fc_0.tmp_0']"
             )
         wanted = needed["feeds"] if feed is None else set(given)
-        self.specs = {n: spec for n, spec in program.feeds.items() if n in wanted}
-        self.specs |= {n: self._declared(n, value) for n, value in stand_ins["overrides"].items()}
+        self.feeds = {n: spec for n, spec in program.feeds.items() if n in wanted}
+        self.feeds |= {n: self._declared(n, value) for n, value in stand_ins["overrides"].items()}
         self.arrays = {n: spec for n, spec in self._arrays.items() if n in needed["arrays"]}
         self.random = bool(needed["key"])
         self.outputs = self._described(stand_ins)
 
     def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> list[Any]:
-        """The results, each an array or a tuple of padded data and lengths.
+        """Compute the results, each an array or a tuple of padded data and lengths.
 
         Args:
-          arrays: by name, those of `arrays`.
+          arrays: the attribute `arrays`, by name.
           feeds: by name, each an array or a tuple of padded data and lengths.
-          key: the data of the random key, or None when the results depend on none.
+          key: the data of the random key; None where the results depend on none.
         """
         given = {name: value_of(leaves) for name, leaves in feeds.items()}
         overrides = {n: given.pop(n) for n in self._replaced}
-        # What the results do not depend on is no argument.
+        # Values that the results do not depend on are no arguments.
         rest = [n for n in self._program.feeds if n not in given]
         zeros = {n: jnp.zeros(spec.shape, spec.dtype) for n, spec in self._arrays.items() if n not in arrays}
         root = jax.random.wrap_key_data(key_data() if key is None else key) if self._program.random else None
@@ -86,22 +84,16 @@ class Source:
 
         if not rest:
             return results({})
-        with_rows = {n: v for n, v in overrides.items() if self.specs[n].shape[:1] == (None,)}
+        with_rows = {n: v for n, v in overrides.items() if self.feeds[n].shape[:1] == (None,)}
         stand_ins = absent_feeds.stand_ins(self._program.feeds, rest, given, with_rows)
         made: list[Any] = absent_feeds.without(results, stand_ins)
         return made
 
-    def example(self) -> tuple[dict[str, Any], dict[str, Any], Any]:
-        """Arguments of the shapes that a call may have: arrays, feeds, and the data of a random key or None."""
-        arrays = {n: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for n, spec in self.arrays.items()}
-        feeds = {n: leaves_of(stand_in(spec, _BATCHES[0], _STEPS)) for n, spec in self.specs.items()}
-        return arrays, feeds, key_data() if self.random else None
-
     def _stand_ins(self, batch: int, longer: str = "") -> dict[str, Any]:
-        """What a program is traced with: arrays, feeds, random key and overrides, by name each.
+        """Return example arguments of a trace: arrays, feeds, random key and overrides, each by name.
 
         Args:
-          batch: its size.
+          batch: the batch size.
           longer: a feed whose sequences have more steps than others.
         """
         program = self._program
@@ -124,18 +116,18 @@ class Source:
         return self._step.evaluate(given["arrays"], given["feeds"], given["overrides"], key)[0]
 
     def _needed(self, stand_ins: Mapping[str, Any]) -> dict[str, set[str]]:
-        """Names of the arrays and feeds whose values the results depend on, and of the random key if they do on it."""
+        """Return the names of the arrays, feeds and random key whose values the results depend on, by group."""
         _, used = self._live(stand_ins)
         leaves = jax.tree_util.tree_leaves_with_path(stand_ins)
         found = {(path[0].key, path[1].key) for (path, _), is_used in zip(leaves, used, strict=True) if is_used}
         return {group: {name for g, name in found if g == group} for group in stand_ins}
 
     def _needed_for_sizes(self, needed: set[str], stand_ins: Mapping[str, Any]) -> set[str]:
-        """Names of feeds of which no value is used, and without which the results would have other sizes.
+        """Return the names of feeds that give the results their sizes, although no value of them is used.
 
         Args:
-          needed: the feeds of which values are used.
-          stand_ins: what they were found with.
+          needed: the feeds whose values are used.
+          stand_ins: the example arguments.
         """
         feeds = self._program.feeds
         equations = self._equations(stand_ins)
@@ -157,11 +149,11 @@ class Source:
             return None
 
     def _equations(self, stand_ins: Mapping[str, Any]) -> str:
-        """The equations that the results depend on, as text; functions in it have addresses, which mean nothing."""
+        """Return the equations that the results depend on as text, without the addresses of functions."""
         return re.sub("0x[0-9a-f]+", "", str(self._live(stand_ins)[0]))
 
     def _live(self, stand_ins: Mapping[str, Any]) -> tuple[Any, list[bool]]:
-        """The equations that the results depend on, and which of the stand-ins they use."""
+        """Return the equations that the results depend on, and for each example argument whether they use it."""
         jaxpr = jax.make_jaxpr(self._results)(stand_ins).jaxpr
         # Equations that are needed for their effects only, such as layers.Print of a loss, are not exported.
         pure = jaxpr.replace(eqns=live_equations(jaxpr), effects=frozenset())
@@ -169,7 +161,7 @@ class Source:
         return live, list(used)
 
     def _declared(self, name: str, value: Any) -> FeedSpec:
-        """What a value that is replaced would be declared as."""
+        """Return the declaration of a named value that is replaced."""
         level, shape = level_of(value), tuple(value.shape)
         batch = None if shape[:1] == (_BATCHES[0],) else shape[0]
         return FeedSpec(name, (batch, *shape[1 + level :]), str(value.dtype), level)
@@ -188,7 +180,7 @@ class Source:
         )
 
     def _values(self, stand_ins: Mapping[str, Any], names: Sequence[str] | None) -> list[str | None]:
-        """Which named value each result is."""
+        """Return the name of the value that each result is, or None."""
         program = self._program
         if names is not None:
             found = [program.aliases.get(name, name) for name in names]
@@ -206,7 +198,7 @@ class Source:
 
 
 def key_data(seed: int = 0, step: int = 0) -> Any:
-    """The data of the random key that a Session of this seed uses at a step."""
+    """Return the data of the random key that a Session of this seed uses at a step."""
     return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), step))
 
 
@@ -220,7 +212,7 @@ def _without_gradients(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _open_shape(first: Any, second: Any) -> tuple[int | None, ...]:
-    """The shape of a result, with None for what follows the batch and for the steps of sequences."""
+    """Return the shape of a result, with None for sizes that follow the batch and for the steps of sequences."""
     level = level_of(first)
     sizes = [a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)]
     return (*sizes[:1], *[None] * level, *sizes[1 + level :])
