@@ -25,7 +25,7 @@ from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.remote.rows import Packed, RowFormat
-from fluid.serving.server import Host, checked_settings
+from fluid.serving.server import HTTPServer, checked_settings
 from fluid.serving.settings import Settings
 from fluid.storage import recognized
 from fluid.storage.folder import Folder
@@ -350,7 +350,7 @@ class OnlineTrainer(SpelledElsewhere):
 
     def metrics(self) -> str:
         """The status as Prometheus reads it."""
-        from fluid.online.metrics import Metrics
+        from fluid.online.app import Metrics
 
         return Metrics(self.status).text()[0].decode()
 
@@ -376,11 +376,11 @@ class OnlineTrainer(SpelledElsewhere):
         host_of_rows.start()
         return host_of_rows
 
-    def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> Host:
+    def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> HTTPServer:
         """The server of `serve`, which does not run yet."""
         from fluid.online.app import App  # which needs asyncio
 
-        return Host(lambda access: App(self, settings, access), host, port, token, allow_anonymous, settings)
+        return HTTPServer(lambda access: App(self, settings, access), host, port, token, allow_anonymous, settings)
 
     def _make(self) -> Trainer:
         """A Trainer that continues from the newest checkpoint, with the rows that it needs."""
