@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from fluid import errors, protocol
 from fluid.remote.rows import Packed, check_count
 from fluid.serving import http
-from fluid.serving.http import AccessPolicy, HTTPError, Request, Response, json_response, run_in_thread
+from fluid.serving.http import AccessPolicy, Refusal, Request, Response, json_response, run_in_thread
 from fluid.serving.settings import Settings
 
 _LINES = ("application/x-ndjson", "application/jsonl")
@@ -112,27 +112,27 @@ class App(http.Application):
 
     @property
     def ready(self) -> bool:
-        """Whether rows are accepted."""
+        """True while rows are accepted."""
         return self._live and not self.draining
 
     def route(self, request: Request) -> tuple[str, http.Endpoint]:
         """Return the method and the endpoint of a path."""
         if request.path not in self._paths:
-            raise HTTPError(404, f"there is nothing here; the paths are {', '.join(self._paths)}")
+            raise Refusal(404, f"there is nothing here; the paths are {', '.join(self._paths)}")
         return self._paths[request.path]
 
     def check_origin(self, request: Request) -> None:
         """Refuse all pages in a browser: it sends their requests without the consent of the user."""
         if request.headers.get("origin") is not None:
-            raise HTTPError(403, "pages in a browser cannot ask this server")
+            raise Refusal(403, "pages in a browser cannot ask this server")
 
     async def _rows(self, request: Request) -> Response:
         if self.draining:
-            raise HTTPError(503, "the server is about to end; send the same rows again later")
+            raise Refusal(503, "the server is about to end; send the same rows again later")
         headers = request.headers
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in (*_LINES, *_TENSORS):
-            raise HTTPError(
+            raise Refusal(
                 415, f"found the Content-Type {kind[:60]!r}, expected {_LINES[0]} for a JSON object in each line, or "
                 f"{' or '.join(_TENSORS)} for tensors"
             )  # fmt: skip
@@ -161,7 +161,7 @@ class App(http.Application):
 
         async def endpoint(request: Request) -> Response:
             if self._verbs_in_flight >= _MOST_VERBS:
-                raise HTTPError(503, f"{_MOST_VERBS} requests wait for the trainer already; ask again later")
+                raise Refusal(503, f"{_MOST_VERBS} requests wait for the trainer already; ask again later")
             self._verbs_in_flight += 1
             try:
                 return self._status_response(await run_in_thread(getattr(self._online, name)))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from fluid import errors, protocol
 from fluid.serving import http
 from fluid.serving.batching import Closed, Job, QueueFull, Values
-from fluid.serving.http import AccessPolicy, HTTPError, Request, Response, json_response
+from fluid.serving.http import AccessPolicy, Refusal, Request, Response, json_response
 from fluid.serving.models import Models, Version
 from fluid.serving.settings import Settings
 
@@ -167,7 +167,7 @@ class App(http.Application):
 
     @property
     def ready(self) -> bool:
-        """Whether every model can infer."""
+        """True when every model can infer, and the server does not drain."""
         return self.models.ready and not self.draining
 
     def route(self, request: Request) -> tuple[str, http.Endpoint]:
@@ -176,9 +176,7 @@ class App(http.Application):
             return "GET", endpoint
         match = _MODEL_PATH.fullmatch(request.path)
         if match is None:
-            raise HTTPError(
-                404, "there is nothing here; the paths are those of the Open Inference Protocol: /v2/models"
-            )
+            raise Refusal(404, "there is nothing here; the paths are those of the Open Inference Protocol: /v2/models")
         model, version, action = match.groups()
         method, of_model = self._model_paths[action]
         return method, functools.partial(of_model, find=lambda: self._find(request, model, version))
@@ -193,7 +191,7 @@ class App(http.Application):
         request.infers = True
         version = find()
         if not version.ready:
-            raise HTTPError(503, f"the model {version.model!r} is not ready yet")
+            raise Refusal(503, f"the model {version.model!r} is not ready yet")
         body = await self.read_body(request)
         length = self.json_length(request.headers.get(protocol.HEADER_LENGTH), body)
         is_long = (len(body) if length is None else length) > protocol.LONG or len(body) > _LARGE
@@ -213,8 +211,8 @@ class App(http.Application):
         except TimeoutError:
             raise self._too_late() from None
 
-    def _too_late(self) -> HTTPError:
-        return HTTPError(504, f"no answer within {self.settings.timeout:g} seconds")
+    def _too_late(self) -> Refusal:
+        return Refusal(504, f"no answer within {self.settings.timeout:g} seconds")
 
     def _parse(
         self, version: Version, body: bytes, length: int | None, is_long: bool
@@ -248,19 +246,19 @@ class App(http.Application):
                     version.batcher.submit(job)
                 return version, job
             except QueueFull:
-                raise HTTPError(503, "too many requests are waiting; try again later") from None
+                raise Refusal(503, "too many requests are waiting; try again later") from None
             except Closed:
                 newer = find()
                 if newer is version:
                     break
                 version, job = newer, self._job(newer, inference)
-        raise HTTPError(503, f"the model {version.model!r} is not served any more")
+        raise Refusal(503, f"the model {version.model!r} is not served any more")
 
     async def _result(self, request: Request, version: Version, job: Job) -> Values:
         """Return the results of a job; cancel the job at its deadline, or when the client disconnects."""
         try:
             if not job.future.done() and await self._is_disconnected(request, job):
-                raise HTTPError(400, "the client went away")
+                raise Refusal(400, "the client went away")
             if not job.future.done() or job.future.cancelled():
                 raise self._too_late()
             return job.future.result()

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from fluid import errors
-from fluid.serving.http import HTTPError, PendingBytes
+from fluid.serving.http import PendingBytes, Refusal
 from fluid.serving.settings import Settings
 
 _RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -210,7 +210,7 @@ class LimitedConnection(_Protocol):
     def _count(self, size: int) -> None:
         try:
             self.pending.add(size)
-        except HTTPError:  # there is no memory even for a response
+        except Refusal:  # there is no memory even for a response
             self.transport.abort()
 
     def _take_pipelined(self) -> bytes:

@@ -31,8 +31,8 @@ _FOLDERS = re.compile(r"""(?<![^\s'"(=])(?:[A-Za-z]:)?[/\\][^\s'":;,()]*[/\\]"""
 _SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
-class HTTPError(errors.FluidError):
-    """A request that is refused.
+class Refusal(errors.FluidError):
+    """A request that is refused; responses name this class as the kind of the error.
 
     Attributes:
       status: of HTTP.
@@ -150,7 +150,7 @@ class AccessPolicy:
       >>> policy.check_token({"authorization": "Bearer secret"})
       >>> policy.check_token({})
       Traceback (most recent call last):
-      fluid.serving.http.HTTPError: this server asks for a token: Authorization: Bearer TOKEN
+      fluid.serving.http.Refusal: this server asks for a token: Authorization: Bearer TOKEN
     """
 
     def __init__(self, token: str | None = None, hosts: frozenset[str] | None = None):
@@ -163,31 +163,31 @@ class AccessPolicy:
         """Check the name by which the client calls the server.
 
         Raises:
-          HTTPError: 403 for an unknown name.
+          Refusal: 403 for an unknown name.
         """
         host = headers.get("host")
         if self._hosts is not None and host is not None and _without_port(host) not in self._hosts:
-            raise HTTPError(403, "the server has no such name; it listens for this machine only")
+            raise Refusal(403, "the server has no such name; it listens for this machine only")
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
         """Check that a page in a browser comes from this server, unless a token is required.
 
         Raises:
-          HTTPError: 403 for a page of another origin.
+          Refusal: 403 for a page of another origin.
         """
         host, origin = headers.get("host"), headers.get("origin")
         if self._hosts is not None and origin not in (None, f"http://{host}", f"https://{host}"):
-            raise HTTPError(403, "pages of another origin cannot ask this server, which has no token")
+            raise Refusal(403, "pages of another origin cannot ask this server, which has no token")
 
     def check_token(self, headers: Mapping[str, str]) -> None:
         """Check the token, in constant time.
 
         Raises:
-          HTTPError: 401 for another token, or none.
+          Refusal: 401 for another token, or none.
         """
         given = headers.get("authorization", "").encode("utf-8", "replace")
         if self._expected is not None and not hmac.compare_digest(given, self._expected):
-            raise HTTPError(401, "this server asks for a token: Authorization: Bearer TOKEN")
+            raise Refusal(401, "this server asks for a token: Authorization: Bearer TOKEN")
 
 
 def access_policy(host: str, token: str | None, allow_anonymous: bool) -> AccessPolicy:
@@ -241,11 +241,11 @@ class PendingBytes:
         """Count more bytes.
 
         Raises:
-          HTTPError: 503 beyond the limit; the bytes are counted all the same.
+          Refusal: 503 beyond the limit; the bytes are counted all the same.
         """
         self.size += size
         if self.size > self._limit:
-            raise HTTPError(503, "too many requests at once; try again later")
+            raise Refusal(503, "too many requests at once; try again later")
 
     def remove(self, size: int) -> None:
         """Subtract bytes that are no longer in memory."""
@@ -336,14 +336,14 @@ class Application(abc.ABC):
     @property
     @abc.abstractmethod
     def ready(self) -> bool:
-        """Whether this application can respond to all requests."""
+        """True when this application can respond to all requests."""
 
     @abc.abstractmethod
     def route(self, request: Request) -> tuple[str, Endpoint]:
         """Return the method and the endpoint of a path.
 
         Raises:
-          HTTPError: 404 for an unknown path.
+          Refusal: 404 for an unknown path.
         """
 
     @abc.abstractmethod
@@ -402,13 +402,13 @@ class Application(abc.ABC):
                 self.access.check_token(request.headers)
             method, endpoint = self.route(request)
             if request.method != method:
-                raise HTTPError(405, f"the method of this path is {method}")
+                raise Refusal(405, f"the method of this path is {method}")
             return await endpoint(request)
         except errors.FluidError as error:
             return self._error_response(error)
         except Exception:  # its message may hold what is not for clients
             self.log.exception("a request failed")
-            return self._error_response(HTTPError(500, self.failed))
+            return self._error_response(Refusal(500, self.failed))
         finally:
             self.pending.remove(request.received)
 
@@ -419,7 +419,7 @@ class Application(abc.ABC):
     def _error_response(self, error: errors.FluidError) -> Response:
         """Return the response for an error: its message without folders, and its class for clients of fluid."""
         text = str(error)
-        if isinstance(error, HTTPError):
+        if isinstance(error, Refusal):
             status = error.status
         else:
             status = next((status for kind, status in self.statuses.items() if isinstance(error, kind)), 400)
@@ -435,20 +435,20 @@ class Application(abc.ABC):
         """Read the body of a request.
 
         Raises:
-          HTTPError: 413 for too many bytes, 415 for compressed bytes, 408 for a slow client, 400 for a client that
+          Refusal: 413 for too many bytes, 415 for compressed bytes, 408 for a slow client, 400 for a client that
             disconnects, 503 beyond the memory of all clients.
         """
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise HTTPError(415, "compressed bodies are not taken; send it as it is")
+            raise Refusal(415, "compressed bodies are not taken; send it as it is")
         length = request.headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or len(length) > 18:
-            raise HTTPError(400, "the header Content-Length is a number")
+            raise Refusal(400, "the header Content-Length is a number")
         self._check_body(int(length))
         try:
             async with asyncio.timeout(self.settings.read_timeout):
                 return await self._received(request)
         except TimeoutError:
-            raise HTTPError(408, f"the request took longer than {self.settings.read_timeout:g} seconds") from None
+            raise Refusal(408, f"the request took longer than {self.settings.read_timeout:g} seconds") from None
 
     async def _received(self, request: Request) -> bytes:
         chunks = []
@@ -456,7 +456,7 @@ class Application(abc.ABC):
         while more:
             message = await request.receive()
             if message["type"] != "http.request":
-                raise HTTPError(400, "the client went away in the middle of its request")
+                raise Refusal(400, "the client went away in the middle of its request")
             chunk = message.get("body", b"")
             more = message.get("more_body", False)
             request.received += len(chunk)
@@ -467,19 +467,19 @@ class Application(abc.ABC):
 
     def _check_body(self, size: int) -> None:
         if size > self.settings.max_body:
-            raise HTTPError(413, f"a request may have {self.settings.max_body} bytes")
+            raise Refusal(413, f"a request may have {self.settings.max_body} bytes")
 
     def json_length(self, header: str | None, body: bytes) -> int | None:
         """Return the bytes of JSON in a body, after which binary tensors follow; None without the header.
 
         Raises:
-          HTTPError: 400 for a header that is no number, 413 for too much JSON.
+          Refusal: 400 for a header that is no number, 413 for too much JSON.
         """
         if header is not None and not (header.isascii() and header.isdigit() and len(header) < 18):
-            raise HTTPError(400, f"the header {HEADER_LENGTH} is a number")
+            raise Refusal(400, f"the header {HEADER_LENGTH} is a number")
         length = None if header is None else int(header)
         if (len(body) if length is None else length) > self.settings.max_json:
-            raise HTTPError(413, f"a request may have {self.settings.max_json} bytes of JSON; send binary tensors")
+            raise Refusal(413, f"a request may have {self.settings.max_json} bytes of JSON; send binary tensors")
         return length
 
     async def run_long(self, call: Callable[[], T]) -> T:

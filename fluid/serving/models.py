@@ -19,8 +19,8 @@ from fluid.serving.settings import Settings
 from fluid.storage import instead
 
 LOG = logging.getLogger("fluid.serving")
-_FILE = "model.fluid"
-_NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
+FILE = "model.fluid"
+NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
 _NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)  # a segment of a URL: clients resolve "." and ".."
 
 
@@ -128,7 +128,7 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """Whether every model is compiled."""
+        """True when every model is compiled."""
         return all(version.ready for version in self)
 
     def names(self) -> list[str]:
@@ -176,7 +176,7 @@ class Models:
         replaced = False
         for name, folder in self._folders.items():
             try:
-                numbers = _numbers(folder)
+                numbers = version_numbers(folder)
                 self._unreadable.pop(name, None)
             except OSError as error:
                 if self._unreadable.get(name) != str(error):
@@ -200,7 +200,7 @@ class Models:
         """Load and compile the models of a version; return none when one of them cannot be served."""
         found: list[Version] = []
         try:
-            stat = (path / _FILE).stat()
+            stat = (path / FILE).stat()
             stamp = (stat.st_mtime_ns, stat.st_size)
             if self._failed.get(path) == stamp:
                 return []
@@ -233,16 +233,16 @@ class Models:
             version.close()
 
     def _first(self, name: str, source: Any) -> list[Version]:
-        """Return the models of a source, of a folder those of the newest version."""
+        """Load the models of a source; a folder has the models of its newest version."""
         if isinstance(source, Inferencer):
             if source.remote is not None:
                 raise errors.ArgumentError(f"the model {name!r} is at {source.remote.url} already; give a file of it")
             return [Version(name, name, "1", source.session, source.program, *self._options, source.seeds)]
         path = local_path(source, errors.ArtifactError)
-        if not path.is_dir() or (path / _FILE).is_file():
+        if not path.is_dir() or (path / FILE).is_file():
             return self._load(name, "1", path)
         self._folders[name] = path
-        numbers = _numbers(path)
+        numbers = version_numbers(path)
         if not numbers:
             raise errors.ArtifactError(
                 instead(path, "exported")
@@ -261,10 +261,10 @@ class Models:
         ]
 
 
-def _numbers(folder: pathlib.Path) -> list[int]:
+def version_numbers(folder: pathlib.Path) -> list[int]:
     """Return the numbers of the complete versions in a folder, in increasing order."""
-    names = [path.name for path in folder.iterdir() if _NUMBER.fullmatch(path.name)]
-    return sorted(int(name) for name in names if (folder / name / _FILE).is_file())
+    names = [path.name for path in folder.iterdir() if NUMBER.fullmatch(path.name)]
+    return sorted(int(name) for name in names if (folder / name / FILE).is_file())
 
 
 def _check_name(name: str) -> None:

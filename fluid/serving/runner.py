@@ -220,14 +220,10 @@ class Runner:
 
     def run(self, jobs: Sequence[Job]) -> list[Values]:
         """Return the results by name of jobs of equal shapes."""
-        if len(jobs) > 1 and not self.together:
-            return [values for job in jobs for values in self.run([job])]
         draw = self._draw(jobs[0].seed) if self._program.draws else None
-        if not self._padded:
-            return [dict(zip(self._names, self._run(jobs[0].values, draw), strict=True))]
         rows = sum(job.rows for job in jobs)
         size = self._shapes.padded_rows(rows)
-        if len(jobs) == 1 and rows == size:
+        if not self._padded or (len(jobs) == 1 and rows == size):
             return [dict(zip(self._names, self._run(jobs[0].values, draw), strict=True))]
         values = self._run(joined([job.values for job in jobs], size), draw)
         ends = itertools.accumulate(job.rows for job in jobs)

@@ -1,11 +1,19 @@
-"""What the event loop does for every request: it computes, it sends."""
+"""What the event loop does for every request: it computes, it waits, it sends."""
 
+import asyncio
+import concurrent.futures
+import copy
+import json
 import socket
 
 import jax
 import jax.numpy as jnp
+from serving.served import DIGITS, ask, digits, image_request, params_of, post, raw
 
+import fluid
+from fluid.serving import app, batching
 from fluid.serving.connection import BufferedTransport
+from fluid.serving.http import run_in_thread
 from fluid.serving.runner import Runner, is_steady
 from fluid.serving.server import _listening
 
@@ -18,6 +26,35 @@ def test_only_code_without_loops_and_calls_is_steady():
     assert not is_steady(code(lambda x: jax.lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: 2 * y, x)))
     assert not is_steady(code(lambda x: jax.lax.scan(lambda y, z: (jnp.sin(y * z), y), x, jnp.outer(x, x))[0]))
     assert not is_steady(code(lambda x: jax.pure_callback(lambda y: y, x, x)))
+
+
+def test_results_that_come_when_the_connection_is_first_watched_are_not_missed(monkeypatch):
+    monkeypatch.setattr(app, "_UNWATCHED", 0.0005)
+    request = post(DIGITS, json.dumps(image_request()).encode())
+    models = {"digits": fluid.Inferencer(digits, params=params_of(digits))}
+    with fluid.serve(models, port=0, max_batch=4) as server, concurrent.futures.ThreadPoolExecutor(8) as threads:
+        assert {status for status, _ in threads.map(lambda _: raw(server, request), range(400))} == {200}
+
+
+def test_a_model_that_is_always_replaced_refuses_a_request_in_the_end(monkeypatch):
+    def closed(batcher, job):
+        raise batching.Closed("the model is not served any more")
+
+    models = {"digits": fluid.Inferencer(digits, params=params_of(digits))}
+    with fluid.serve(models, port=0, max_batch=1) as server:
+        served = server.app.models.find
+        monkeypatch.setattr(batching.Batcher, "submit", closed)
+        monkeypatch.setattr(Runner, "is_quick", lambda runner, job: False)
+        monkeypatch.setattr(server.app.models, "find", lambda *names: copy.copy(served(*names)))
+        status, answer = ask(server, DIGITS, image_request())
+        assert (status, answer["error"]) == (503, "the model 'digits' is not served any more")
+        monkeypatch.undo()
+        assert ask(server, DIGITS, image_request())[0] == 200
+
+
+def test_calls_are_not_refused_when_python_ends(monkeypatch):
+    monkeypatch.setattr(concurrent.futures.thread, "_shutdown", True)
+    assert asyncio.run(run_in_thread(lambda: 3)) == 3
 
 
 class Transport:
