@@ -1,6 +1,7 @@
 """App: models behind the paths of the Open Inference Protocol, with metrics and a page."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
@@ -212,12 +213,13 @@ class App(http.Application):
             raise self._too_late() from None
 
     def _too_late(self) -> Refusal:
+        """Return the error of a request that takes longer than `timeout`."""
         return Refusal(504, f"no answer within {self.settings.timeout:g} seconds")
 
     def _parse(
         self, version: Version, body: bytes, length: int | None, is_long: bool
     ) -> tuple[protocol.InferRequest, Job]:
-        """Parse a body, and make a job of it."""
+        """Parse a body, and return the request with its job."""
         inference = protocol.read_request(body, length, self.settings.max_inputs)
         if is_long:
             version.runner.check_sizes(inference.inputs)
@@ -282,7 +284,8 @@ class App(http.Application):
     def _wake(self, jobs: Sequence[Job]) -> None:
         """Wake the requests of a batch, all at once: to wake the event loop costs system calls."""
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(_set_all, [job.ended for job in jobs])
+        with contextlib.suppress(RuntimeError):  # a server that gets a second signal closes the loop at once
+            self._loop.call_soon_threadsafe(_set_all, [job.ended for job in jobs])
 
     async def _describe_model(self, request: Request, find: Callable[[], Version]) -> Response:
         version = find()
